@@ -1,0 +1,1 @@
+"""The command line, `fdbq`: one command, one method of the library."""

@@ -1,0 +1,170 @@
+"""The commands for items: push, pop, peek, items, rm, clear."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, BinaryIO
+
+import click
+
+from fdbqueue.queues import existing_queue
+
+from .common import as_line, command_options, item_line, named, print_items, queue_argument
+
+__all__ = ["clear", "items", "peek", "pop", "push", "rm"]
+
+_count_option = click.option(
+    "-n", "count", default=1, show_default=True, type=click.IntRange(min=1), help="How many items."
+)
+
+
+@click.command()
+@queue_argument
+@click.argument("value", required=False)
+@click.option("--file", type=click.File("rb"), help="Read the value from a file.")
+@click.option(
+    "-p",
+    "--priority",
+    default=0,
+    show_default=True,
+    type=int,
+    help="The lowest comes out first.",
+)
+@command_options
+def push(
+    db: Any, queue: str, value: str | None, file: BinaryIO | None, priority: int, as_json: bool
+) -> None:
+    """Put VALUE, a JSON value, into QUEUE; `-` reads it from standard input.
+
+    Prints the id of the new item. The queue is made by its first push.
+
+    \b
+    Example:
+      fdbq push jobs '{"send": "ada@example.com"}' --priority 1
+    """
+    if (value is None) == (file is None):
+        raise click.UsageError("give the value as an argument, as `-`, or by --file")
+    if file is not None:
+        text: str | bytes = file.read()
+    else:
+        text = click.get_binary_stream("stdin").read() if value == "-" else str(value)
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        hint = " (text needs quotes of its own: '\"text\"')" if isinstance(text, str) else ""
+        raise click.UsageError(f"the value is not JSON: {error}{hint}") from error
+    item = named(db, queue).push(db, parsed, priority)
+    click.echo(item_line(item) if as_json else item.id)
+
+
+@click.command()
+@queue_argument
+@click.option("--max", "highest", is_flag=True, help="Take the highest priority first.")
+@_count_option
+@command_options
+def pop(db: Any, queue: str, highest: bool, count: int, as_json: bool) -> None:
+    """Take the first item out of QUEUE and print its value.
+
+    Exit code 1 and no output if the queue is empty.
+
+    \b
+    Example:
+      while item=$(fdbq pop jobs); do echo "working on $item"; done
+    """
+    items = named(db, queue).pop_many(db, count, max=highest)
+    print_items(items, as_json)
+    if not items:
+        sys.exit(1)
+
+
+@click.command()
+@queue_argument
+@click.option("--max", "highest", is_flag=True, help="Show the highest priority first.")
+@_count_option
+@command_options
+def peek(db: Any, queue: str, highest: bool, count: int, as_json: bool) -> None:
+    """Print the value that `pop` would take, and leave it.
+
+    Exit code 1 and no output if the queue is empty.
+
+    \b
+    Example:
+      fdbq peek jobs -n 3
+    """
+    items = named(db, queue).peek_many(db, count, max=highest)
+    print_items(items, as_json)
+    if not items:
+        sys.exit(1)
+
+
+@click.command()
+@queue_argument
+@click.option("-p", "--priority", type=int, help="Only the items of this priority.")
+@click.option("--limit", default=0, type=click.IntRange(min=0), help="At most so many.")
+@click.option("--after", metavar="ID", help="Only what comes behind this item.")
+@click.option("--reverse", is_flag=True, help="The last ones first.")
+@command_options
+def items(
+    db: Any,
+    queue: str,
+    priority: int | None,
+    limit: int,
+    after: str | None,
+    reverse: bool,
+    as_json: bool,
+) -> None:
+    """List the items of QUEUE in order: id, priority, value.
+
+    \b
+    Example:
+      fdbq items jobs --limit 20
+    """
+    for item in named(db, queue).items(
+        db, priority=priority, limit=limit, after=after, reverse=reverse
+    ):
+        line = f"{item.id}  {item.priority:>4}  {as_line(item.value)}"
+        click.echo(item_line(item) if as_json else line)
+
+
+@click.command()
+@queue_argument
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@command_options
+def rm(db: Any, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
+    """Take items out of QUEUE by their ids.
+
+    Exit code 1 if one of them was not there.
+
+    \b
+    Example:
+      fdbq rm jobs FQAUABwB
+    """
+    target = existing_queue(db, queue)
+    removed = {item_id: target.remove(db, item_id) for item_id in ids}
+    for item_id, was_there in removed.items():
+        if as_json:
+            click.echo(as_line({"id": item_id, "removed": was_there}))
+        elif not was_there:
+            click.echo(f"fdbq rm: {item_id} is not in the queue", err=True)
+    if not all(removed.values()):
+        sys.exit(1)
+
+
+@click.command()
+@queue_argument
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@command_options
+def clear(db: Any, queue: str, yes: bool, as_json: bool) -> None:
+    """Take all items out of QUEUE; asks first.
+
+    \b
+    Example:
+      fdbq clear jobs --yes
+    """
+    target = existing_queue(db, queue)
+    size = target.size(db)
+    if not yes:
+        click.confirm(f"Drop the {size:,} items of {queue!r}?", abort=True, err=True)
+    target.clear(db)
+    click.echo(as_line({"queue": queue, "dropped": size}) if as_json else f"dropped {size:,} items")

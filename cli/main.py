@@ -1,0 +1,88 @@
+"""`fdbq`: the group of all commands, and how errors are told."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+from click.shell_completion import get_completion_class
+
+from fdbqueue import error_classes
+from fdbqueue.errors import FdbqueueError
+
+from . import items, queues, transfer
+
+__all__ = ["cli", "main"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="fdbqueue", prog_name="fdbq")
+def cli() -> None:
+    """A transactional, durable priority queue, on FoundationDB or on this machine alone.
+
+    \b
+    Example:
+      fdbq push jobs '"hello"' --priority 1
+      fdbq pop jobs
+    """
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that completes commands, options and queue names in SHELL.
+
+    \b
+    Example:
+      fdbq completion bash > ~/.local/share/bash-completion/completions/fdbq
+    """
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"there is no completion for {shell}")
+    click.echo(kind(cli, {}, "fdbq", "_FDBQ_COMPLETE").source())
+
+
+for command in (
+    items.push,
+    items.pop,
+    items.peek,
+    items.items,
+    items.rm,
+    items.clear,
+    queues.ls,
+    queues.counts,
+    queues.check_command,
+    queues.info,
+    transfer.import_command,
+    transfer.export_command,
+    completion,
+):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run `fdbq`; an error is one line on standard error and exit code 2."""
+    try:
+        sys.exit(cli.main(prog_name="fdbq", standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "", err=True)
+        sys.exit(2)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "fdbq"
+        _fail(f"{command}: {error.format_message()} (see {command} --help)")
+    except click.ClickException as error:
+        _fail(f"fdbq: {error.format_message()}")
+    except click.Abort:
+        _fail("fdbq: aborted, nothing was changed")
+    except BrokenPipeError:
+        # The reader is gone; Python would complain once more when it closes standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(2)
+    except (FdbqueueError, OSError, *error_classes()) as error:
+        _fail(f"fdbq: {error}")
+
+
+def _fail(message: str) -> None:
+    click.echo(" ".join(message.split()), err=True)
+    sys.exit(2)

@@ -1,0 +1,132 @@
+"""The commands for queues: ls, counts, check, info."""
+
+from __future__ import annotations
+
+import platform
+import sqlite3
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from fdbqueue import PriorityQueue, check, queue_names
+from fdbqueue.layout import LAYOUT_VERSION
+from fdbqueue.queues import existing_queue
+
+from .common import as_line, command_options, queue_argument
+
+__all__ = ["check_command", "counts", "info", "ls"]
+
+
+def _print_table(columns: tuple[str, str], rows: list[tuple[str, int]]) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column(columns[0], overflow="fold")
+    table.add_column(columns[1], justify="right")
+    for name, number in rows:
+        table.add_row(name, f"{number:,}")
+    Console(highlight=False, markup=False).print(table)
+
+
+@click.command()
+@command_options
+def ls(db: Any, as_json: bool) -> None:
+    """List the queues and how many items each has.
+
+    \b
+    Example:
+      fdbq ls
+    """
+    sizes = [(name, PriorityQueue.named(db, name).size(db)) for name in queue_names(db)]
+    if as_json:
+        for name, size in sizes:
+            click.echo(as_line({"queue": name, "size": size}))
+    elif sizes:
+        _print_table(("queue", "items"), sizes)
+
+
+@click.command()
+@queue_argument
+@command_options
+def counts(db: Any, queue: str, as_json: bool) -> None:
+    """Show how many items of each priority QUEUE has.
+
+    \b
+    Example:
+      fdbq counts jobs
+    """
+    by_priority = existing_queue(db, queue).counts(db)
+    if as_json:
+        for priority, count in by_priority.items():
+            click.echo(as_line({"priority": priority, "count": count}))
+    elif by_priority:
+        _print_table(("priority", "items"), [(str(p), count) for p, count in by_priority.items()])
+
+
+@click.command("check")
+@click.argument("queue", required=False)
+@click.option("--repair", is_flag=True, help="Count anew where a counter is wrong.")
+@command_options
+def check_command(db: Any, queue: str | None, repair: bool, as_json: bool) -> None:
+    """Check that counters and items agree in QUEUE, or in every queue.
+
+    Exit code 1 if something is wrong and was not repaired.
+
+    \b
+    Example:
+      fdbq check jobs --repair
+    """
+    failed = False
+    for name in queue_names(db) if queue is None else [queue]:
+        report = check(db, existing_queue(db, name), repair=repair)
+        failed = failed or not (report.ok or report.repaired)
+        if as_json:
+            problems = list(report.problems)
+            click.echo(
+                as_line(
+                    {
+                        "queue": name,
+                        "items": report.items,
+                        "problems": problems,
+                        "repaired": report.repaired,
+                    }
+                )
+            )
+            continue
+        verdict = "ok" if report.ok else "repaired" if report.repaired else "wrong"
+        click.echo(f"{name}: {report.items:,} items, {verdict}")
+        for problem in report.problems:
+            click.echo(f"  {problem}")
+    if failed:
+        sys.exit(1)
+
+
+@click.command()
+@command_options
+def info(db: Any, as_json: bool) -> None:
+    """Show which engine is in use, where, and all versions.
+
+    \b
+    Example:
+      fdbq info
+    """
+    embedded = hasattr(db, "path")
+    facts = {
+        "engine": "embedded" if embedded else "foundationdb",
+        "where": str(db.path) if embedded else "the cluster",
+        "durability": db.durability if embedded else "the cluster's",
+        "read version": db.create_transaction().get_read_version().wait(),
+        "layout": LAYOUT_VERSION,
+        "fdbqueue": version("fdbqueue"),
+        "foundationdb binding": version("foundationdb"),
+        "sqlite": sqlite3.sqlite_version,
+        "python": platform.python_version(),
+    }
+    if as_json:
+        click.echo(as_line(facts))
+        return
+    width = max(map(len, facts))
+    for name, fact in facts.items():
+        click.echo(f"{name:<{width}}  {fact}")

@@ -1,0 +1,116 @@
+"""The commands that move many items: import and export."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Iterable
+from typing import Any, BinaryIO
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+from fdbqueue.queues import existing_queue
+from fdbqueue.transfer import import_lines
+
+from .common import as_line, command_options, item_line, named, queue_argument
+
+__all__ = ["export_command", "import_command"]
+
+
+def _progress() -> Progress:
+    """A bar on standard error, where that is a terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def _source(file: BinaryIO) -> tuple[str, Iterable[bytes], int | None]:
+    """What tells an input from others, its lines, and its size where it is known."""
+    if file.fileno() != 0 and os.path.isfile(file.name):
+        return os.path.abspath(file.name), file, os.fstat(file.fileno()).st_size
+    first = file.readline()
+    digest = hashlib.sha256(first).hexdigest()[:16]
+    return f"stdin:{digest}", itertools.chain([first] if first else [], file), None
+
+
+@click.command("import")
+@queue_argument
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option("-p", "--priority", default=0, type=int, help="The priority of every line.")
+@click.option("--priority-field", metavar="FIELD", help="The field that has a line's priority.")
+@click.option("--value-field", metavar="FIELD", help="Push this field instead of the whole line.")
+@click.option("--again", is_flag=True, help="Store the lines even if they were imported before.")
+@command_options
+def import_command(
+    db: Any,
+    queue: str,
+    file: BinaryIO,
+    priority: int,
+    priority_field: str | None,
+    value_field: str | None,
+    again: bool,
+    as_json: bool,
+) -> None:
+    """Push each line of FILE, a JSON value, into QUEUE; `-` is standard input.
+
+    An import that was killed can be run again: each line is stored once. A file is known by its
+    path, standard input by its first line.
+
+    \b
+    Example:
+      fdbq import packages packages.jsonl --priority-field priority
+    """
+    source, lines, size = _source(file)
+    with _progress() as progress:
+        task = progress.add_task("import", total=size)
+        report = import_lines(
+            db,
+            named(db, queue),
+            lines,
+            source,
+            priority=priority,
+            priority_field=priority_field,
+            value_field=value_field,
+            again=again,
+            progress=lambda lines, read: progress.update(task, completed=read),
+        )
+    if as_json:
+        click.echo(as_line({"stored": report.stored, "skipped": report.skipped}))
+        return
+    earlier = f", {report.skipped:,} were stored before" if report.skipped else ""
+    hint = " (--again stores them once more)" if report.skipped and not report.stored else ""
+    click.echo(f"stored {report.stored:,} lines{earlier}{hint}")
+
+
+@click.command("export")
+@queue_argument
+@click.argument("file", type=click.File("wb"), default="-")
+@click.option("--after", metavar="ID", help="Only what comes behind this item: go on from there.")
+@command_options
+def export_command(db: Any, queue: str, file: BinaryIO, after: str | None, as_json: bool) -> None:
+    """Write the items of QUEUE to FILE as JSON lines, in order, and leave them in the queue.
+
+    `fdbq import` reads them back with --priority-field priority --value-field value.
+
+    \b
+    Example:
+      fdbq export jobs jobs.jsonl
+    """
+    target = existing_queue(db, queue)
+    with _progress() as progress:
+        task = progress.add_task("export", total=None)
+        written = 0
+        for item in target.items(db, after=after):
+            line = item_line(item).encode() + b"\n"
+            file.write(line)
+            written += len(line)
+            progress.update(task, completed=written)

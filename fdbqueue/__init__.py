@@ -1,0 +1,38 @@
+"""fdbqueue: a transactional, durable priority queue in FoundationDB, or on one machine without it.
+
+    import fdbqueue
+
+    db = fdbqueue.open("embedded:jobs")
+    jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+    jobs.push(db, {"send": "ada@example.com"}, priority=1)
+    item = jobs.pop(db)
+
+Every method takes a transaction as well: pop a job, write its result and push what follows from it
+in one transaction, decorated with `fdbqueue.transactional`.
+"""
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.check import CheckReport, check
+from fdbqueue.database import error_classes, open, transactional
+from fdbqueue.errors import FDBError, FdbqueueError
+from fdbqueue.fifo import Queue
+from fdbqueue.priority_queue import PriorityQueue
+from fdbqueue.queues import queue_names
+from fdbqueue.types import Codec, Item
+
+__all__ = [
+    "CheckReport",
+    "Codec",
+    "FDBError",
+    "FdbqueueError",
+    "Item",
+    "PriorityQueue",
+    "Queue",
+    "Subspace",
+    "check",
+    "error_classes",
+    "open",
+    "queue_names",
+    "transactional",
+]

@@ -1,0 +1,193 @@
+"""The invariants of a queue, checked at one read version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fdb import tuple as fdb_tuple
+
+from fdbqueue.database import error_classes, is_database, run, run_once
+from fdbqueue.errors import QueueTooLargeToCheck
+from fdbqueue.fifo import Queue
+from fdbqueue.layout import ZERO, decode_count, encode_count
+from fdbqueue.priority_queue import PriorityQueue
+
+__all__ = ["CheckReport", "check"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What a check found: how many items, what is wrong, and whether it was put right."""
+
+    items: int
+    problems: tuple[str, ...]
+    repaired: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether all invariants hold."""
+        return not self.problems
+
+
+def check(tr: Any, queue: PriorityQueue | Queue, *, repair: bool = False) -> CheckReport:
+    """Compare everything that a queue keeps, at one read version.
+
+    - each priority's counter equals the number of its items, and no counter is without items;
+    - the total equals the number of items;
+    - the pieces of large payloads all belong to an item, and no item lacks them;
+    - no key in the queue's subspace is foreign to it.
+
+    With `repair`, counters are put right and pieces that belong to nobody are dropped; foreign
+    keys are left to whoever wrote them. The repair adds differences, so that pushes and pops that
+    run at the same time keep their effect; two repairs at once conflict with each other.
+
+    Reads are snapshot reads: a check conflicts with nothing. Given a database, a repair takes
+    effect exactly once; in a transaction the caller's own retry rules hold. Cost: a scan of the
+    whole queue, within the five seconds of a transaction; `QueueTooLargeToCheck` beyond.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+    >>> _ = jobs.push(db, "a")
+    >>> check(db, jobs)
+    CheckReport(items=1, problems=(), repaired=False)
+    """
+    if not is_database(tr):
+        return _Check(tr, queue, repair).report()
+    scans: list[_Check] = []
+
+    def body(tr: Any) -> CheckReport:
+        scans.append(_Check(tr, queue, repair))
+        return scans[-1].report()
+
+    try:
+        if repair:
+            return run_once(tr, body, queue.layout.receipts, lambda report: report.repaired)
+        return run(tr, body)
+    except error_classes() as error:
+        if error.code in (1007, 1031) and scans:
+            raise QueueTooLargeToCheck(scans[-1].items) from error
+        raise
+
+
+class _Check:
+    """One check in one transaction."""
+
+    def __init__(self, tr: Any, queue: PriorityQueue | Queue, repair: bool) -> None:
+        self._tr = tr
+        self._reads = tr.snapshot
+        self._queue = queue
+        self._layout = queue.layout
+        self._repair = repair
+        self._problems: list[str] = []
+        self._levels: dict[bytes, int] = {}
+        self._owners: set[bytes] = set()
+        self.items = 0
+
+    def report(self) -> CheckReport:
+        self._scan_items()
+        if isinstance(self._queue, PriorityQueue):
+            self._compare_counts()
+        self._compare("the total", self._layout.total, self.items)
+        self._scan_pieces()
+        self._look_for_foreign_keys()
+        repaired = bool(self._problems) and self._repair
+        if repaired:
+            # Two repairs would both add the difference: let the second one conflict.
+            self._tr.add_read_conflict_key(self._layout.version)
+            self._layout.write_version(self._tr)
+        return CheckReport(self.items, tuple(self._problems), repaired)
+
+    def _rows(self, prefix: bytes) -> Any:
+        return self._reads.get_range(*self._layout.range_of(prefix))
+
+    def _scan_items(self) -> None:
+        layout, level = self._layout, b""
+        count = 0
+        for row in self._rows(layout.items):
+            key = row.key
+            if not level or not key.startswith(level) or not layout.is_place(key, level):
+                self._note_level(level, count)
+                count = 0
+                found = self._level_of(key)
+                if found is None:
+                    self._problems.append(f"foreign key among the items: {key!r}")
+                    level = b""
+                    continue
+                level = found
+            count += 1
+            owner = layout.piece_owner(row.value)
+            if owner is not None:
+                self._owners.add(owner)
+        self._note_level(level, count)
+
+    def _note_level(self, level: bytes, count: int) -> None:
+        if count:
+            self._levels[level] = self._levels.get(level, 0) + count
+            self.items += count
+
+    def _level_of(self, key: bytes) -> bytes | None:
+        """The level of a key among the items; `None` if it is no item's."""
+        layout = self._layout
+        if isinstance(self._queue, Queue):
+            level = layout.items
+        else:
+            try:
+                level = layout.level(self._queue.checked(layout.position(key)[0]))
+            except Exception:
+                # The tuple layer has no one class for bytes that are no tuple.
+                return None
+        return level if key.startswith(level) and layout.is_place(key, level) else None
+
+    def _compare_counts(self) -> None:
+        layout = self._layout
+        for level, count in self._levels.items():
+            self._compare(f"the count of {self._name(level)}", layout.count_key(level), count)
+        counters = {layout.count_key(level) for level in self._levels}
+        for row in self._rows(layout.counts):
+            if row.key not in counters:
+                level = layout.items + row.key[len(layout.counts) :]
+                self._compare(f"the count of {self._name(level)}", row.key, 0)
+
+    def _name(self, level: bytes) -> str:
+        try:
+            (priority,) = fdb_tuple.unpack(level[len(self._layout.items) :])
+        except Exception:
+            return f"the key {level!r}"
+        return f"priority {priority!r}"
+
+    def _compare(self, what: str, key: bytes, expected: int) -> None:
+        stored = self._reads[key].value
+        found = decode_count(stored)
+        if found == expected and (expected or stored is None):
+            return
+        self._problems.append(f"{what} is {found:,} and there are {expected:,} items")
+        if self._repair:
+            self._tr.add(key, encode_count(expected - found))
+            self._tr.compare_and_clear(key, ZERO)
+
+    def _scan_pieces(self) -> None:
+        found = set()
+        for row in self._rows(self._layout.pieces):
+            owner = self._layout.piece_prefix(row.key)
+            if owner in found:
+                continue
+            found.add(owner)
+            if owner not in self._owners:
+                self._problems.append(f"pieces of a payload that belong to no item: {owner!r}")
+                if self._repair:
+                    self._tr.clear_range(*self._layout.range_of(owner))
+        for owner in self._owners - found:
+            self._problems.append(f"an item whose payload is gone: its pieces were at {owner!r}")
+
+    def _look_for_foreign_keys(self) -> None:
+        begin, end = self._layout.range_of(self._layout.subspace.key())
+        for known_begin, known_end in self._layout.known_ranges():
+            self._foreign(begin, known_begin)
+            begin = known_end
+        self._foreign(begin, end)
+
+    def _foreign(self, begin: bytes, end: bytes) -> None:
+        for row in self._reads.get_range(begin, end, limit=10):
+            self._problems.append(f"foreign key in the queue's subspace: {row.key!r}")

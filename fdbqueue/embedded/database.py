@@ -1,0 +1,196 @@
+"""The database object of the embedded engine, with the methods of the official binding's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from fdbqueue.embedded.futures import KeyValue, WatchFuture
+from fdbqueue.embedded.options import DatabaseOptions, Settings
+from fdbqueue.embedded.storage import Storage
+from fdbqueue.embedded.transaction import Transaction
+from fdbqueue.embedded.watcher import Watcher
+from fdbqueue.errors import FDBError
+
+__all__ = ["Database"]
+
+_T = TypeVar("_T")
+
+
+class Database:
+    """An ordered, transactional key-value store in one directory: FoundationDB for one machine.
+
+    Any number of threads and processes may have the same directory open. Each operation on the
+    database itself is a transaction of its own, tried again until it commits.
+
+    Parameters: `path`, the directory, made if missing; `None` for a private one in memory, gone
+    when closed. `durability`: `"full"` (a commit that returned is on disk) or `"os"` (it survives
+    the death of the process; the last moments may be lost with the machine, never the order).
+
+    Raises `NotADatabase`, `FormatVersionMismatch`, `CorruptDatabase`, `ReadOnlyDatabase` and
+    `DiskFull`, each with the path.
+
+    >>> with Database(None) as db:
+    ...     db[b"hello"] = b"world"
+    ...     db[b"hello"]
+    b'world'
+    """
+
+    commits_are_certain = True
+    """A commit's outcome is always known here, so exactly-once needs no receipts."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, durability: str = "full") -> None:
+        if durability not in ("full", "os"):
+            raise ValueError(f"durability is 'full' or 'os', not {durability!r}")
+        self.storage = Storage(
+            None if path is None else Path(path).expanduser().absolute(),
+            durable=durability == "full" and path is not None,
+        )
+        self.durability = "os" if path is None else durability
+        self.in_memory = path is None
+        self.defaults = Settings()
+        self._watcher = Watcher(self.storage)
+        self._watching_process = os.getpid()
+
+    @property
+    def path(self) -> Path:
+        """The directory of the database."""
+        return self.storage.path
+
+    @property
+    def options(self) -> DatabaseOptions:
+        """Defaults for new transactions, as `set_transaction_...` methods."""
+        return DatabaseOptions(self)
+
+    @property
+    def watcher(self) -> Watcher:
+        """The watches of this process; a forked child begins with none."""
+        if self._watching_process != os.getpid():
+            self._watcher = Watcher(self.storage)
+            self._watching_process = os.getpid()
+        return self._watcher
+
+    def close(self) -> None:
+        """Release the files; what still uses the database fails with 1025."""
+        self.watcher.close()
+        self.storage.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<fdbqueue.embedded.Database {'memory:' if self.in_memory else self.path}>"
+
+    def create_transaction(self) -> Transaction:
+        """A new transaction; `fdbqueue.transactional` is the convenient way to use one."""
+        return Transaction(self)
+
+    def _run(self, body: Callable[[Transaction], _T]) -> _T:
+        transaction = self.create_transaction()
+        while True:
+            try:
+                result = body(transaction)
+                transaction.commit().wait()
+                return result
+            except FDBError as error:
+                transaction.on_error(error).wait()
+
+    # One operation, one transaction.
+
+    def get(self, key: Any) -> bytes | None:
+        return self._run(lambda tr: tr.get(key).value)  # type: ignore[no-any-return]
+
+    def get_key(self, key_selector: Any) -> bytes:
+        return self._run(lambda tr: tr.get_key(key_selector).value)  # type: ignore[no-any-return]
+
+    def get_range(self, begin: Any, end: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
+        return self._run(lambda tr: tr.get_range(begin, end, *args, **kwargs).to_list())
+
+    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
+        return self._run(lambda tr: tr.get_range_startswith(prefix, *args, **kwargs).to_list())
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.get_range(key.start, key.stop, reverse=key.step == -1)
+        return self.get(key)
+
+    def set(self, key: Any, value: Any) -> None:
+        self._run(lambda tr: tr.set(key, value))
+
+    __setitem__ = set
+
+    def clear(self, key: Any) -> None:
+        self._run(lambda tr: tr.clear(key))
+
+    def clear_range(self, begin: Any, end: Any) -> None:
+        self._run(lambda tr: tr.clear_range(begin, end))
+
+    def clear_range_startswith(self, prefix: Any) -> None:
+        self._run(lambda tr: tr.clear_range_startswith(prefix))
+
+    def __delitem__(self, key: Any) -> None:
+        self._run(lambda tr: tr.__delitem__(key))
+
+    def get_and_watch(self, key: Any) -> tuple[Any, WatchFuture]:
+        return self._run(lambda tr: (tr.get(key), tr.watch(key)))
+
+    def set_and_watch(self, key: Any, value: Any) -> WatchFuture:
+        def body(tr: Transaction) -> WatchFuture:
+            tr.set(key, value)
+            return tr.watch(key)
+
+        return self._run(body)
+
+    def clear_and_watch(self, key: Any) -> WatchFuture:
+        def body(tr: Transaction) -> WatchFuture:
+            tr.clear(key)
+            return tr.watch(key)
+
+        return self._run(body)
+
+    def add(self, key: Any, param: Any) -> None:
+        self._run(lambda tr: tr.add(key, param))
+
+    def bit_and(self, key: Any, param: Any) -> None:
+        self._run(lambda tr: tr.bit_and(key, param))
+
+    def bit_or(self, key: Any, param: Any) -> None:
+        self._run(lambda tr: tr.bit_or(key, param))
+
+    def bit_xor(self, key: Any, param: Any) -> None:
+        self._run(lambda tr: tr.bit_xor(key, param))
+
+    def max(self, key: Any, param: Any) -> None:
+        self._run(lambda tr: tr.max(key, param))
+
+    def min(self, key: Any, param: Any) -> None:
+        self._run(lambda tr: tr.min(key, param))
+
+    def byte_max(self, key: Any, param: Any) -> None:
+        self._run(lambda tr: tr.byte_max(key, param))
+
+    def byte_min(self, key: Any, param: Any) -> None:
+        self._run(lambda tr: tr.byte_min(key, param))
+
+    def append_if_fits(self, key: Any, param: Any) -> None:
+        self._run(lambda tr: tr.append_if_fits(key, param))
+
+    def compare_and_clear(self, key: Any, param: Any) -> None:
+        self._run(lambda tr: tr.compare_and_clear(key, param))
+
+    def set_versionstamped_key(self, key: Any, param: Any) -> None:
+        self._run(lambda tr: tr.set_versionstamped_key(key, param))
+
+    def set_versionstamped_value(self, key: Any, param: Any) -> None:
+        self._run(lambda tr: tr.set_versionstamped_value(key, param))

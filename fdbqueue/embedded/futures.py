@@ -1,0 +1,383 @@
+"""What the calls of a transaction return: the shapes of the official binding's futures.
+
+A read of the embedded engine is done when its call returns, so these futures are born ready; an
+error of a read is kept and raised where the binding raises it, by `wait()` or by the first use of
+the value. Only the future of a watch, and the pause after an error, are waited for.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+from fdbqueue.errors import FDBError
+
+__all__ = [
+    "Callback",
+    "Future",
+    "FutureInt64",
+    "FutureVoid",
+    "Key",
+    "KeySelector",
+    "KeyValue",
+    "Pause",
+    "Value",
+    "WatchFuture",
+]
+
+Callback: TypeAlias = Callable[["Future"], object]
+
+
+class Future:
+    """A result that is there, or an error that `wait()` raises."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self._error = error
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def wait(self) -> Any:
+        """Return the result once it is there, or raise its error."""
+        self.block_until_ready()
+        self._check()
+        return None
+
+    def is_ready(self) -> bool:
+        return True
+
+    def block_until_ready(self) -> None:
+        """Return once the result, or its error, is there."""
+
+    def on_ready(self, callback: Callback) -> None:
+        """Call `callback(self)` once ready; an exception in it is printed, as the binding does."""
+        try:
+            callback(self)
+        except Exception:
+            print("Discarding uncaught exception from user FDB callback:", file=sys.stderr)
+            traceback.print_exc(file=sys.stderr)
+
+    def cancel(self) -> None:
+        """Give up on a result that is not there yet."""
+
+    # The names of asyncio's futures, as the binding has them.
+    def done(self) -> bool:
+        return self.is_ready()
+
+    def cancelled(self) -> bool:
+        return self.done() and getattr(self.exception(), "code", 0) == 1101
+
+    def result(self) -> Any:
+        if not self.done():
+            raise RuntimeError("Future result not available")
+        return self.wait()
+
+    def exception(self) -> BaseException | None:
+        if not self.done():
+            raise RuntimeError("Future result not available")
+        return self._error
+
+    @staticmethod
+    def wait_for_any(*futures: Future) -> int:
+        """Return the position of a future that is ready, once there is one."""
+        if not futures:
+            raise ValueError("wait_for_any requires at least one future")
+        ready: list[int] = []
+        event = threading.Event()
+        for index, future in enumerate(futures):
+
+            def note(_: Future, index: int = index) -> None:
+                ready.append(index)
+                event.set()
+
+            future.on_ready(note)
+        event.wait()
+        return ready[0]
+
+
+class FutureVoid(Future):
+    """The end of a commit: no result but that it happened."""
+
+    __slots__ = ()
+
+
+class FutureInt64(Future):
+    """A number: a version or a size."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, number: int = 0, error: BaseException | None = None) -> None:
+        super().__init__(error)
+        self._number = number
+
+    def wait(self) -> int:
+        self._check()
+        return self._number
+
+
+class Pause(FutureVoid):
+    """The time that `on_error` lets pass before the next attempt."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._until = time.monotonic() + seconds
+
+    def is_ready(self) -> bool:
+        return time.monotonic() >= self._until
+
+    def block_until_ready(self) -> None:
+        while (left := self._until - time.monotonic()) > 0:
+            time.sleep(left)
+
+    def on_ready(self, callback: Callback) -> None:
+        timer = threading.Timer(
+            max(0.0, self._until - time.monotonic()), super().on_ready, [callback]
+        )
+        timer.daemon = True
+        timer.start()
+
+
+class WatchFuture(FutureVoid):
+    """Ready once the watched key has another value, or once the watch is given up."""
+
+    __slots__ = ("__weakref__", "_callbacks", "_event", "_lock", "_on_cancel")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callback] = []
+        self._on_cancel: Callable[[WatchFuture], object] | None = None
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Make it ready, once; what comes later has no effect."""
+        with self._lock:
+            if self._event.is_set():
+                return
+            self._error = error
+            self._event.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            super().on_ready(callback)
+
+    def is_ready(self) -> bool:
+        return self._event.is_set()
+
+    def block_until_ready(self) -> None:
+        # In slices: a signal must reach a main thread that waits.
+        while not self._event.wait(1.0):
+            pass
+
+    def on_ready(self, callback: Callback) -> None:
+        with self._lock:
+            if not self._event.is_set():
+                self._callbacks.append(callback)
+                return
+        super().on_ready(callback)
+
+    def when_cancelled(self, action: Callable[[WatchFuture], object]) -> None:
+        """What to do when the holder gives up waiting."""
+        self._on_cancel = action
+
+    def cancel(self) -> None:
+        self.finish(FDBError(1101))
+        if self._on_cancel is not None:
+            self._on_cancel(self)
+
+
+class _Bytes(Future):
+    """A future that stands for the bytes it holds: comparison, methods and `bytes(...)`."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: bytes | None, error: BaseException | None = None) -> None:
+        self._value = value
+        self._error = error
+
+    # The binding answers `isinstance(value, bytes)` with True by the same means.
+    @property
+    def __class__(self) -> type:
+        return bytes
+
+    @__class__.setter
+    def __class__(self, _: type) -> None:
+        raise TypeError("the class of a future cannot be changed")
+
+    @property
+    def value(self) -> Any:
+        """The bytes, or `None` where there is no value."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def wait(self) -> Any:
+        self._check()
+        return self
+
+    def as_foundationdb_key(self) -> Any:
+        return self.value
+
+    def as_foundationdb_value(self) -> Any:
+        return self.value
+
+    def __bytes__(self) -> bytes:
+        return self.value  # type: ignore[no-any-return]
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.value)
+
+    def __contains__(self, part: Any) -> bool:
+        return part in self.value
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.value[index]
+
+    def __getattr__(self, name: str) -> Any:
+        # The methods of bytes: `tr[key].startswith(...)`.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.value, name)
+
+    def __add__(self, other: Any) -> Any:
+        return self.value + _plain(other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _plain(other) + self.value
+
+    def __mul__(self, count: int) -> Any:
+        return self.value * count
+
+    __rmul__ = __mul__
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == _plain(other))
+
+    def __ne__(self, other: object) -> bool:
+        return bool(self.value != _plain(other))
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.value < _plain(other))
+
+    def __le__(self, other: Any) -> bool:
+        return bool(self.value <= _plain(other))
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self.value > _plain(other))
+
+    def __ge__(self, other: Any) -> bool:
+        return bool(self.value >= _plain(other))
+
+
+def _plain(value: Any) -> Any:
+    return value.value if type(value) in (Value, Key) else value
+
+
+class Value(_Bytes):
+    """The value of a key, or the word that there is none.
+
+    >>> Value(b"x") == b"x", Value(None).present(), Value(None) == None
+    (True, False, True)
+    """
+
+    __slots__ = ()
+
+    def present(self) -> bool:
+        """Whether the key has a value."""
+        return self.value is not None
+
+
+class Key(_Bytes):
+    """A key that a key selector found, or a versionstamp."""
+
+    __slots__ = ()
+
+
+class KeyValue:
+    """One row of a range read; unpacks into its key and its value.
+
+    >>> key, value = KeyValue(b"k", b"v")
+    >>> key, value
+    (b'k', b'v')
+    """
+
+    __slots__ = ("key", "value")
+
+    def __init__(self, key: bytes, value: bytes) -> None:
+        self.key = key
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"{self.key!r}: {self.value!r}"
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self.key
+        yield self.value
+
+
+class KeySelector:
+    """A key described by its place: from `key`, so many keys on or back.
+
+    Source: FoundationDB, Developer Guide, "Key selectors".
+
+    >>> KeySelector.first_greater_or_equal(b"k") + 2
+    KeySelector(b'k', False, 3)
+    """
+
+    __slots__ = ("key", "offset", "or_equal")
+
+    def __init__(self, key: Any, or_equal: bool, offset: int) -> None:
+        self.key = key
+        self.or_equal = or_equal
+        self.offset = offset
+
+    def __add__(self, offset: int) -> KeySelector:
+        return KeySelector(self.key, self.or_equal, self.offset + offset)
+
+    def __sub__(self, offset: int) -> KeySelector:
+        return KeySelector(self.key, self.or_equal, self.offset - offset)
+
+    @classmethod
+    def last_less_than(cls, key: Any) -> KeySelector:
+        return cls(key, False, 0)
+
+    @classmethod
+    def last_less_or_equal(cls, key: Any) -> KeySelector:
+        return cls(key, True, 0)
+
+    @classmethod
+    def first_greater_than(cls, key: Any) -> KeySelector:
+        return cls(key, True, 1)
+
+    @classmethod
+    def first_greater_or_equal(cls, key: Any) -> KeySelector:
+        return cls(key, False, 1)
+
+    def __repr__(self) -> str:
+        return f"KeySelector({self.key!r}, {self.or_equal!r}, {self.offset!r})"

@@ -1,0 +1,33 @@
+"""FoundationDB's limits and constants, the same here.
+
+Source: FoundationDB documentation, "Known limitations"; the backoff, `fdbclient/ClientKnobs.cpp`.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BACKOFF_GROWTH",
+    "FUTURE_VERSION_DELAY",
+    "INITIAL_BACKOFF",
+    "KEY_SIZE_LIMIT",
+    "MAX_BACKOFF",
+    "MAX_WATCHES",
+    "SYSTEM_KEY_SIZE_LIMIT",
+    "TRANSACTION_LIFETIME",
+    "TRANSACTION_SIZE_LIMIT",
+    "VALUE_SIZE_LIMIT",
+    "VERSIONS_PER_SECOND",
+]
+
+KEY_SIZE_LIMIT = 10_000  # bytes
+SYSTEM_KEY_SIZE_LIMIT = 30_000  # bytes, for keys that begin with \xff
+VALUE_SIZE_LIMIT = 100_000  # bytes
+TRANSACTION_SIZE_LIMIT = 10_000_000  # bytes: keys, values and conflict ranges
+TRANSACTION_LIFETIME = 5.0  # seconds from the first read to the commit
+VERSIONS_PER_SECOND = 1_000_000
+MAX_WATCHES = 10_000  # outstanding, for one database object
+
+INITIAL_BACKOFF = 0.01  # seconds
+BACKOFF_GROWTH = 2.0
+MAX_BACKOFF = 1.0  # seconds
+FUTURE_VERSION_DELAY = 0.01  # seconds, after 1007 and 1009

@@ -1,0 +1,130 @@
+"""The writers' lock, and the fsync that commits share."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from fdbqueue.errors import StorageError
+
+__all__ = ["SharedSync", "WritersLock"]
+
+_TURN = 0.25  # seconds that a starved transaction may keep the writers' lock
+
+
+class WritersLock:
+    """One writer at a time, among threads and processes; the death of a holder frees it.
+
+    Waiters queue in the kernel (`flock`), which wakes them at once, where SQLite's busy handler
+    would sleep between tries.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._threads = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._threads.acquire()
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        except BaseException:
+            self._threads.release()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        self._threads.release()
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def turn(self) -> Turn:
+        """Take the lock for a whole transaction."""
+        return Turn(self)
+
+
+class Turn:
+    """A starved transaction's turn: the lock from its first read until it ends.
+
+    Nobody else commits meanwhile, so its commit cannot conflict. A turn ends by itself after a
+    quarter of a second: a transaction that dawdles, or waits for another one, stops nobody.
+    """
+
+    def __init__(self, lock: WritersLock) -> None:
+        self._lock = lock
+        self._guard = threading.Lock()
+        self._held = True
+        lock.__enter__()
+        self._timer = threading.Timer(_TURN, self.end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def end(self) -> None:
+        """Give the lock back, if the turn was not over already."""
+        if self.claim():
+            self._lock.__exit__()
+
+    def claim(self) -> bool:
+        """Stop the clock; whether the lock was still held, and so now is the caller's to leave."""
+        with self._guard:
+            held, self._held = self._held, False
+        self._timer.cancel()
+        return held
+
+
+class SharedSync:
+    """One fdatasync for all the commits that wait for one.
+
+    A commit takes a ticket while it has the writers' lock, and waits without it. Who comes first
+    syncs for everybody whose ticket was out when the sync began.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._lock = threading.Lock()
+        self._tickets = 0
+        self._synced = 0
+        self._failure: OSError | None = None
+
+    def ticket(self) -> int:
+        """A place among the commits so far; called with the writers' lock."""
+        self._tickets += 1
+        return self._tickets
+
+    def wait(self, ticket: int) -> None:
+        """Return once the commit with this ticket is on disk."""
+        with self._lock:
+            if self._synced >= ticket:
+                return
+            covered = self._tickets
+            try:
+                if self._failure is not None:
+                    # After a failed sync the kernel may call lost pages clean: no later success
+                    # says anything of them.
+                    raise self._failure
+                _data_sync(self._descriptor)
+            except OSError as error:
+                self._failure = error
+                raise StorageError(
+                    str(self._path),
+                    f"the disk did not confirm a write ({error.strerror})",
+                    "whether the last commits are on disk is unknown; close the database, look at "
+                    "the system's log, and open it again",
+                ) from error
+            self._synced = covered
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+# Where the system has no fdatasync (macOS), fsync does the same and more.
+_data_sync = getattr(os, "fdatasync", os.fsync)

@@ -1,0 +1,120 @@
+"""Sets of keys as sorted, disjoint half-open ranges, and how ranges are written down.
+
+A range is `(begin, end)`; a single key `k` is `(k, k + b"\\x00")`.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+__all__ = ["Range", "RangeSet", "key_after", "pack_ranges", "unpack_ranges"]
+
+Range: TypeAlias = tuple[bytes, bytes]
+
+_LENGTHS = struct.Struct("<II")
+
+
+def key_after(key: bytes) -> bytes:
+    """The first key behind this one."""
+    return key + b"\0"
+
+
+class RangeSet:
+    """A set of keys: ranges are added and removed, overlaps are found by bisection.
+
+    >>> keys = RangeSet([(b"a", b"c"), (b"b", b"d")])
+    >>> keys.remove(b"b", b"bb")
+    >>> list(keys)
+    [(b'a', b'b'), (b'bb', b'd')]
+    >>> b"c" in keys, keys.overlaps(b"d", b"e")
+    (True, False)
+    """
+
+    __slots__ = ("_begins", "_ends")
+
+    def __init__(self, ranges: Iterable[Range] = ()) -> None:
+        self._begins: list[bytes] = []
+        self._ends: list[bytes] = []
+        for begin, end in sorted(ranges):
+            # Sorted, each range can only touch the last one.
+            if self._ends and begin <= self._ends[-1]:
+                if end > self._ends[-1]:
+                    self._ends[-1] = end
+            else:
+                self._begins.append(begin)
+                self._ends.append(end)
+
+    def __bool__(self) -> bool:
+        return bool(self._begins)
+
+    def __iter__(self) -> Iterator[Range]:
+        return iter(list(zip(self._begins, self._ends)))
+
+    def __contains__(self, key: bytes) -> bool:
+        at = bisect_right(self._begins, key) - 1
+        return at >= 0 and key < self._ends[at]
+
+    def add(self, begin: bytes, end: bytes) -> None:
+        """Add a range; those that it touches become one with it."""
+        first = bisect_left(self._ends, begin)
+        last = bisect_right(self._begins, end)
+        if first < last:
+            begin = min(begin, self._begins[first])
+            end = max(end, self._ends[last - 1])
+        self._begins[first:last] = [begin]
+        self._ends[first:last] = [end]
+
+    def remove(self, begin: bytes, end: bytes) -> None:
+        """Take a range out; what is left of those that it cuts stays."""
+        first = bisect_right(self._ends, begin)
+        last = bisect_left(self._begins, end)
+        if first >= last:
+            return
+        left = [(self._begins[first], begin)] if self._begins[first] < begin else []
+        right = [(end, self._ends[last - 1])] if end < self._ends[last - 1] else []
+        self._begins[first:last] = [b for b, _ in left + right]
+        self._ends[first:last] = [e for _, e in left + right]
+
+    def overlaps(self, begin: bytes, end: bytes) -> bool:
+        """Whether some key of the range is in the set."""
+        at = bisect_right(self._ends, begin)
+        return at < len(self._begins) and self._begins[at] < end
+
+    def within(self, begin: bytes, end: bytes) -> list[Range]:
+        """The parts of the set that lie in the range, in order."""
+        first = bisect_right(self._ends, begin)
+        last = bisect_left(self._begins, end)
+        return [
+            (max(begin, self._begins[at]), min(end, self._ends[at])) for at in range(first, last)
+        ]
+
+
+def pack_ranges(ranges: Iterable[tuple[bytes, bytes | None]]) -> bytes:
+    """Ranges as bytes; an end of `None` stands for a single key, and takes no room.
+
+    >>> list(unpack_ranges(pack_ranges([(b"k", None), (b"a", b"b")])))
+    [(b'k', b'k\\x00'), (b'a', b'b')]
+    """
+    parts: list[bytes] = []
+    for begin, end in ranges:
+        if end is None:
+            parts += (_LENGTHS.pack(len(begin), 0), begin)
+        else:
+            parts += (_LENGTHS.pack(len(begin), len(end)), begin, end)
+    return b"".join(parts)
+
+
+def unpack_ranges(packed: bytes) -> Iterator[Range]:
+    """The ranges that `pack_ranges` wrote."""
+    at = 0
+    while at < len(packed):
+        begin_size, end_size = _LENGTHS.unpack_from(packed, at)
+        at += _LENGTHS.size
+        begin = packed[at : at + begin_size]
+        at += begin_size
+        # No range ends at the empty key, so a size of zero is free to mean a single key.
+        yield begin, packed[at : at + end_size] if end_size else key_after(begin)
+        at += end_size

@@ -1,0 +1,95 @@
+"""Watches: who waits for a key to change is told, by a look at a shared counter.
+
+SQLite counts commits in memory that all processes map; one thread looks at that counter while there
+are watches, and at the watched keys only when it moved. A commit of this very process wakes it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from fdbqueue.embedded.futures import WatchFuture
+from fdbqueue.embedded.limits import MAX_WATCHES
+from fdbqueue.errors import FDBError, FdbqueueError
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.storage import Storage
+
+__all__ = ["Watcher"]
+
+_INTERVAL = 0.01  # seconds between two looks at the counter
+
+
+class Watcher:
+    """The watches of one database object."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._lock = threading.Lock()
+        self._watches: dict[WatchFuture, tuple[bytes, bytes | None]] = {}
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def reserve(self, more: int) -> None:
+        """Raise 1032 where `more` watches would be too many."""
+        if len(self._watches) + more > MAX_WATCHES:
+            raise FDBError(1032)
+
+    def watch(self, key: bytes, value: bytes | None, future: WatchFuture) -> None:
+        """Finish the future once the key has another value than this."""
+        future.when_cancelled(self._forget)
+        with self._lock:
+            self._watches[future] = (key, value)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(
+                    target=self._run, name="fdbqueue-watches", daemon=True
+                )
+                self._thread.start()
+
+    def close(self) -> None:
+        """End every watch with 1025."""
+        self._closed.set()
+        with self._lock:
+            watches, self._watches = self._watches, {}
+        for future in watches:
+            future.finish(FDBError(1025))
+
+    def _forget(self, future: WatchFuture) -> None:
+        with self._lock:
+            self._watches.pop(future, None)
+
+    def _run(self) -> None:
+        seen = None
+        known = 0
+        try:
+            while not self._closed.is_set():
+                counter = self._storage.counter()
+                with self._lock:
+                    watches = dict(self._watches)
+                    if not watches:
+                        self._thread = None
+                        return
+                # A new watch is looked at once, whatever the counter says: the change may have
+                # come between its transaction and now.
+                if counter != seen or len(watches) != known:
+                    self._look(watches)
+                    seen, known = counter, len(watches)
+                self._closed.wait(_INTERVAL)
+        except FdbqueueError as error:
+            with self._lock:
+                watches, self._watches, self._thread = self._watches, {}, None
+            for future in watches:
+                future.finish(error)
+
+    def _look(self, watches: dict[WatchFuture, tuple[bytes, bytes | None]]) -> None:
+        snapshot = self._storage.begin()
+        try:
+            changed = [
+                future for future, (key, value) in watches.items() if snapshot.get(key) != value
+            ]
+        finally:
+            self._storage.end(snapshot)
+        for future in changed:
+            self._forget(future)
+            future.finish()

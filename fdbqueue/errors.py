@@ -1,0 +1,264 @@
+"""Every error that fdbqueue raises, each a sentence that says what to do about it."""
+
+from __future__ import annotations
+
+__all__ = [
+    "DESCRIPTIONS",
+    "ClusterUnavailable",
+    "CorruptDatabase",
+    "DiskFull",
+    "FDBError",
+    "FdbqueueError",
+    "FormatVersionMismatch",
+    "ImportMismatch",
+    "InvalidItemId",
+    "InvalidLine",
+    "InvalidPriority",
+    "InvalidQueueName",
+    "InvalidValue",
+    "LayoutVersionMismatch",
+    "NotADatabase",
+    "PayloadTooLarge",
+    "QueueNotFound",
+    "QueueTooLargeToCheck",
+    "ReadOnlyDatabase",
+    "StorageError",
+    "UndecodableItem",
+]
+
+# The codes and names are FoundationDB's (flow/error_definitions.h); only those that the embedded
+# engine, or a wrapper that injects faults, can produce.
+DESCRIPTIONS = {
+    1007: "Transaction is too old to perform reads or be committed",
+    1009: "Request for future version",
+    1020: "Transaction not committed due to conflict with another transaction",
+    1021: "Transaction may or may not have committed",
+    1025: "Operation aborted because the transaction was cancelled",
+    1031: "Operation aborted because the transaction timed out",
+    1032: "Too many watches currently set",
+    1034: "Watches cannot be set if read your writes is disabled",
+    1036: "Read or wrote an unreadable key",
+    1037: "Storage process does not have recent mutations",
+    1038: "Database is locked",
+    1039: "The protocol version of the cluster has changed",
+    1042: "CommitProxy commit memory limit exceeded",
+    1051: "Batch GRV request rate limit exceeded",
+    1078: "GetReadVersion proxy memory limit exceeded",
+    1101: "Asynchronous operation cancelled",
+    1213: "Transaction tag is being throttled",
+    2000: "Invalid API call",
+    2004: "Key outside legal range",
+    2005: "Range begin key larger than end key",
+    2006: "Option set with an invalid value",
+    2007: "Option not valid in this context",
+    2010: "Transaction already has a read version set",
+    2011: "Version not valid",
+    2012: "Range limits not valid",
+    2017: "Operation issued while a commit was outstanding",
+    2018: "Unrecognized atomic mutation type",
+    2021: "Transaction is read-only and therefore does not have a commit version",
+    2101: "Transaction exceeds byte limit",
+    2102: "Key length exceeds limit",
+    2103: "Value length exceeds limit",
+    2108: "Operation is not supported",
+}
+
+
+class FdbqueueError(Exception):
+    """The base of every error of this library."""
+
+
+class FDBError(FdbqueueError):
+    """An error of the embedded engine, with FoundationDB's code and words for it.
+
+    >>> FDBError(1020)
+    FDBError(1020)
+    >>> print(FDBError(1020))
+    Transaction not committed due to conflict with another transaction (1020)
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+    @property
+    def description(self) -> str:
+        return DESCRIPTIONS.get(self.code, "Unknown error")
+
+    def __str__(self) -> str:
+        return f"{self.description} ({self.code})"
+
+    def __repr__(self) -> str:
+        return f"FDBError({self.code})"
+
+
+class StorageError(FdbqueueError):
+    """The files of an embedded database cannot be used; `path` says which, `advice` what to do."""
+
+    problem = "the storage failed"
+    advice = "look at the system's log for errors of the disk"
+
+    def __init__(self, path: str, problem: str | None = None, advice: str | None = None) -> None:
+        self.path = path
+        self.problem = problem or self.problem
+        self.advice = advice or self.advice
+        super().__init__(f"{path}: {self.problem}; {self.advice}")
+
+
+class NotADatabase(StorageError):
+    """The path holds something that is no fdbqueue database."""
+
+    problem = "this is not an fdbqueue database"
+    advice = "name a directory that fdbqueue made, or one that does not exist yet"
+
+
+class CorruptDatabase(StorageError):
+    """The file was a database and is damaged."""
+
+    problem = "the database is damaged"
+    advice = "restore it from a copy; what can still be read comes out with sqlite3's `.recover`"
+
+
+class FormatVersionMismatch(StorageError):
+    """The directory was written by a release with another format."""
+
+    def __init__(self, path: str, found: int, expected: int) -> None:
+        self.found = found
+        self.expected = expected
+        super().__init__(
+            path,
+            f"the database has format {found} and this release reads format {expected}",
+            "use the release that wrote it, or export its queues there and import them here",
+        )
+
+
+class DiskFull(StorageError):
+    """Nothing more can be written; what was acknowledged is safe."""
+
+    problem = "the disk is full"
+    advice = "free some space and try again; nothing of this transaction was stored"
+
+
+class ReadOnlyDatabase(StorageError):
+    """The directory or its files cannot be written."""
+
+    problem = "the database cannot be written"
+    advice = "make the directory and its files writable for this user, or name another directory"
+
+
+class ClusterUnavailable(FdbqueueError):
+    """A FoundationDB cluster cannot be used from here."""
+
+
+class LayoutVersionMismatch(FdbqueueError):
+    """A queue was written by a release with another layout of keys."""
+
+    def __init__(self, found: bytes, expected: int) -> None:
+        self.found = found
+        self.expected = expected
+        super().__init__(
+            f"the queue has layout {found!r} and this release writes layout {expected}; use the "
+            "release that wrote it, or export the queue there and import it here"
+        )
+
+
+class InvalidPriority(FdbqueueError, ValueError):
+    """A priority that this queue does not take; nothing was stored."""
+
+    def __init__(self, priority: object, expected: str) -> None:
+        self.priority = priority
+        self.expected = expected
+        super().__init__(f"priority {priority!r} ({type(priority).__name__}) is not {expected}")
+
+
+class InvalidValue(FdbqueueError, ValueError):
+    """A value that the queue's codec cannot store; nothing was stored."""
+
+    def __init__(self, value: object, reason: str) -> None:
+        self.value = value
+        self.reason = reason
+        super().__init__(reason)
+
+
+class PayloadTooLarge(FdbqueueError, ValueError):
+    """A payload over the limit of one item; nothing was stored."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size = size
+        self.limit = limit
+        super().__init__(
+            f"the payload has {size:,} bytes and an item holds at most {limit:,}; "
+            "store it elsewhere and push where it is"
+        )
+
+
+class UndecodableItem(FdbqueueError):
+    """An item whose bytes the queue's codec cannot read; it is still in the queue."""
+
+    def __init__(self, item_id: str, reason: str) -> None:
+        self.item_id = item_id
+        self.reason = reason
+        super().__init__(
+            f"item {item_id} cannot be read: {reason}; it is still in the queue, "
+            "open the queue with the codec that wrote it or remove the item by its id"
+        )
+
+
+class InvalidItemId(FdbqueueError, ValueError):
+    """A text that is no id of an item of this queue."""
+
+    def __init__(self, item_id: object) -> None:
+        self.item_id = item_id
+        super().__init__(f"{item_id!r} is not the id of an item; `items` shows the ids")
+
+
+class InvalidQueueName(FdbqueueError, ValueError):
+    """A text that cannot be the name of a queue."""
+
+    def __init__(self, name: object, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+        super().__init__(f"{name!r} cannot be the name of a queue: {reason}")
+
+
+class QueueNotFound(FdbqueueError, LookupError):
+    """No queue of that name was ever pushed to."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"there is no queue named {name!r}; `fdbq ls` shows those that there are")
+
+
+class QueueTooLargeToCheck(FdbqueueError):
+    """The scan of a check did not end within the five seconds of a transaction."""
+
+    def __init__(self, scanned: int) -> None:
+        self.scanned = scanned
+        super().__init__(
+            f"the check read {scanned:,} items and ran out of a transaction's five seconds; "
+            "check a shorter queue, or this one when the machine is less busy"
+        )
+
+
+class ImportMismatch(FdbqueueError):
+    """An input differs from what an earlier, unfinished import of the same source stored."""
+
+    def __init__(self, source: str, lines: int) -> None:
+        self.source = source
+        self.lines = lines
+        super().__init__(
+            f"{source}: its first {lines:,} lines are not those that an earlier import stored; "
+            "run with --again to import it from the start"
+        )
+
+
+class InvalidLine(FdbqueueError, ValueError):
+    """A line of an import that cannot be stored; the lines before it are."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        self.number = number
+        self.reason = reason
+        super().__init__(
+            f"line {number:,}: {reason}; the lines before it are stored, correct it and run the "
+            "import again to go on from there"
+        )

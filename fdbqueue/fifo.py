@@ -1,0 +1,152 @@
+"""The FIFO queue: first in, first out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.item_store import ItemStore, randoms
+from fdbqueue.types import Codec, Item
+
+__all__ = ["Queue"]
+
+
+class Queue(ItemStore):
+    """A queue that gives its items out in order of arrival.
+
+    Methods take a transaction or a database, with the rules of `PriorityQueue`: in a transaction
+    they are part of it, given a database they take effect exactly once. Enqueues never conflict;
+    dequeues conflict with each other.
+
+    Parameters: `subspace`, where the queue is; `codec`, as for `PriorityQueue`.
+
+    Source: FoundationDB documentation, Design Recipes, "Queues".
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> mail = Queue(fdbqueue.Subspace(("mail",)))
+    >>> _ = mail.enqueue(db, "first")
+    >>> _ = mail.enqueue(db, "second")
+    >>> mail.dequeue(db).value
+    'first'
+    """
+
+    _position_parts = 2
+
+    def __init__(self, subspace: Subspace, *, codec: str | Codec = "json") -> None:
+        super().__init__(subspace, codec)
+
+    def enqueue(self, tr: Any, value: Any) -> Item:
+        """Put a value at the end of the queue.
+
+        Conflicts with nothing. Given a database it takes effect exactly once; in a transaction the
+        caller's own retry rules hold. Cost: one read, and two keys written (a payload over 90,000
+        bytes: a key more for each 90,000).
+
+        Raises `InvalidValue` and `PayloadTooLarge`; nothing is stored then.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> Queue(fdbqueue.Subspace(("mail",))).enqueue(db, ["any", "JSON"]).value
+        ['any', 'JSON']
+        """
+        return self.enqueue_many(tr, (value,))[0]
+
+    def enqueue_many(self, tr: Any, values: Iterable[Any]) -> list[Item]:
+        """Put several values at the end of the queue in one transaction: all of them, or none.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> mail = Queue(fdbqueue.Subspace(("mail",)))
+        >>> [item.value for item in mail.enqueue_many(db, ["a", "b"])]
+        ['a', 'b']
+        """
+        values = list(values)
+        payloads = [self.encoded(value) for value in values]
+        unique = randoms(len(values))
+
+        def body(tr: Any) -> list[bytes]:
+            if not values:
+                return []
+            keys = self._append(tr, self.layout.items, payloads, unique)
+            self._count_total(tr, len(keys))
+            return keys
+
+        item_id = self.layout.item_id
+        return [
+            Item(value, None, item_id(key), key)
+            for value, key in zip(values, self._change(tr, body))
+        ]
+
+    def dequeue(self, tr: Any) -> Item | None:
+        """Take the oldest item; `None` if the queue is empty.
+
+        Conflicts with every other dequeue. Given a database it takes effect exactly once; in a
+        transaction the caller's own retry rules hold. Cost: one read of one row, and two keys
+        written. Raises `UndecodableItem` for an item that the codec cannot read; it stays.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> Queue(fdbqueue.Subspace(("mail",))).dequeue(db) is None
+        True
+        """
+        return next(iter(self.dequeue_many(tr, 1)), None)
+
+    def dequeue_many(self, tr: Any, n: int) -> list[Item]:
+        """Take the `n` oldest items in one transaction, in order; fewer if there are fewer.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> mail = Queue(fdbqueue.Subspace(("mail",)))
+        >>> _ = mail.enqueue_many(db, ["a", "b"])
+        >>> [item.value for item in mail.dequeue_many(db, 5)]
+        ['a', 'b']
+        """
+        self._check_number(n)
+
+        def body(tr: Any) -> list[Item]:
+            items = self._take(tr, self._first_rows(tr, n))
+            if items:
+                self._count_total(tr, -len(items))
+            return items
+
+        return self._change(tr, body)
+
+    def peek(self, tr: Any) -> Item | None:
+        """The item that `dequeue` would take, left where it is.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> mail = Queue(fdbqueue.Subspace(("mail",)))
+        >>> _ = mail.enqueue(db, "first")
+        >>> mail.peek(db).value, mail.size(db)
+        ('first', 1)
+        """
+
+        def body(tr: Any) -> Item | None:
+            rows = self._first_rows(tr, 1)
+            return self._item(tr, rows[0].key, rows[0].value) if rows else None
+
+        return self._read(tr, body)
+
+    def items(
+        self,
+        tr: Any,
+        *,
+        limit: int = 0,
+        after: Item | str | None = None,
+        reverse: bool = False,
+    ) -> Iterator[Item]:
+        """The items in order of arrival, with the rules of `PriorityQueue.items`.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> mail = Queue(fdbqueue.Subspace(("mail",)))
+        >>> _ = mail.enqueue_many(db, ["a", "b", "c"])
+        >>> [item.value for item in mail.items(db, limit=2)]
+        ['a', 'b']
+        """
+        begin, end = self.layout.range_of(self.layout.items)
+        return self._browse(tr, begin, end, limit, after, reverse)

@@ -1,0 +1,271 @@
+"""Items in the order of their keys: what the priority queue and the FIFO queue have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.codec import codec_named
+from fdbqueue.database import is_database, run, run_once
+from fdbqueue.errors import FdbqueueError, InvalidValue, PayloadTooLarge, UndecodableItem
+from fdbqueue.layout import (
+    MAX_PAYLOAD,
+    RANDOM_SIZE,
+    ZERO,
+    Layout,
+    decode_count,
+    encode_count,
+)
+from fdbqueue.types import Codec, Item
+
+__all__ = ["ItemStore"]
+
+_T = TypeVar("_T")
+_PAGE = 500  # items that a browse of a database reads in one transaction
+
+
+def _not_empty(result: Any) -> bool:
+    return result is not None and result is not False and result != []
+
+
+class ItemStore:
+    """The items of one subspace: appended to levels, browsed, taken, counted.
+
+    A FIFO queue has one level, a priority queue one for each priority.
+    """
+
+    _position_parts: int
+    """How many elements the position of an item has: with a priority three, without two."""
+
+    def __init__(self, subspace: Subspace, codec: str | Codec) -> None:
+        self.layout = Layout(subspace)
+        self._codec = codec_named(codec)
+
+    @property
+    def subspace(self) -> Subspace:
+        """The subspace of the whole queue."""
+        return self.layout.subspace
+
+    # Transactions
+
+    def _change(self, tr: Any, body: Callable[[Any], _T]) -> _T:
+        """Run a change: in the caller's transaction, or on a database exactly once."""
+        if is_database(tr):
+            return run_once(tr, body, self.layout.receipts, _not_empty)
+        return body(tr)
+
+    @staticmethod
+    def _read(tr: Any, body: Callable[[Any], _T]) -> _T:
+        """Run a read: in the caller's transaction, or in one of its own."""
+        if is_database(tr):
+            return run(tr, body)
+        return body(tr)
+
+    # Payloads
+
+    def encoded(self, value: Any) -> bytes:
+        """The payload of a value; raises `InvalidValue` or `PayloadTooLarge`."""
+        try:
+            payload = self._codec.encode(value)
+        except FdbqueueError:
+            raise
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidValue(value, f"the value cannot be stored: {error}") from error
+        if not isinstance(payload, bytes):
+            raise InvalidValue(value, f"the codec made {type(payload).__name__}, not bytes")
+        if len(payload) > MAX_PAYLOAD:
+            raise PayloadTooLarge(len(payload), MAX_PAYLOAD)
+        return payload
+
+    def _item(self, tr: Any, key: bytes, stored: bytes) -> Item:
+        """The item of a row; raises `UndecodableItem` if the codec cannot read it."""
+        item_id = self.layout.item_id(key)
+        payload = self.layout.read_payload(tr, stored)
+        try:
+            value = self._codec.decode(payload)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UndecodableItem(item_id, str(error)) from error
+        return Item(value, self._priority(key), item_id, key)
+
+    def _priority(self, key: bytes) -> Any:
+        """The priority in the key of an item."""
+        return None
+
+    # Changes
+
+    def _append(
+        self, tr: Any, level: bytes, payloads: list[bytes], randoms: list[bytes]
+    ) -> list[bytes]:
+        """Put payloads behind the last item of a level; the keys of the new items."""
+        layout = self.layout
+        begin, end = layout.range_of(level)
+        count = 0
+        # A snapshot read, so that two pushes never conflict; `random` keeps their keys apart.
+        for last in tr.snapshot.get_range(begin, end, limit=1, reverse=True):
+            count = layout.count_in(last.key, level) + 1
+        if count == 0:
+            layout.write_version(tr)
+        keys = []
+        for payload, random in zip(payloads, randoms):
+            key = layout.item_key(level, count, random)
+            layout.write_payload(tr, key, random, payload)
+            keys.append(key)
+            count += 1
+        return keys
+
+    def _first_rows(self, tr: Any, n: int) -> list[Any]:
+        """The rows of the first `n` items in the order of their keys."""
+        begin, end = self.layout.range_of(self.layout.items)
+        return list(tr.get_range(begin, end, limit=n)) if n else []
+
+    @staticmethod
+    def _check_number(n: int) -> None:
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise ValueError(f"n is a number of items from 0, not {n!r}")
+
+    def _take(self, tr: Any, rows: Iterable[Any]) -> list[Item]:
+        """Take rows out of the queue; counting is left to the caller."""
+        items = []
+        for row in rows:
+            items.append(self._item(tr, row.key, row.value))
+            self.layout.clear_payload(tr, row.value)
+            del tr[row.key]
+        return items
+
+    def _count_total(self, tr: Any, change: int) -> None:
+        """Change the number of all items; its key goes when it comes to zero."""
+        tr.add(self.layout.total, encode_count(change))
+        if change < 0:
+            tr.compare_and_clear(self.layout.total, ZERO)
+
+    def _key_of(self, item: Item | str) -> bytes:
+        if isinstance(item, Item):
+            return item.key
+        return self.layout.key_of_id(item, self._position_parts)
+
+    def _remove(self, tr: Any, key: bytes) -> bool:
+        stored = tr[key].value
+        if stored is None:
+            return False
+        self.layout.clear_payload(tr, stored)
+        del tr[key]
+        self._uncount(tr, key)
+        return True
+
+    def _uncount(self, tr: Any, key: bytes) -> None:
+        """Count one item less, the one that had this key."""
+        self._count_total(tr, -1)
+
+    def remove(self, tr: Any, item: Item | str) -> bool:
+        """Take one item out of the queue, wherever it stands; false if it is there no more.
+
+        Given a database it takes effect exactly once; in a transaction the caller's own retry
+        rules hold. Conflicts with what takes or moves the same item, nothing else. Cost: one read.
+
+        Parameters: `tr`, a transaction or a database; `item`, an `Item` or its id. Raises
+        `InvalidItemId`.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> item = jobs.push(db, "send")
+        >>> jobs.remove(db, item.id), jobs.remove(db, item.id)
+        (True, False)
+        """
+        key = self._key_of(item)
+        return self._change(tr, lambda tr: self._remove(tr, key))
+
+    def clear(self, tr: Any) -> None:
+        """Take all items out of the queue; the queue itself stays.
+
+        Given a database it takes effect exactly once; in a transaction the caller's own retry
+        rules hold. A push that commits before it is cleared, one that commits later is not. Pops
+        and other reads that run at the same time conflict with it. Cost: four clears of ranges,
+        whatever the number of items.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push(db, "send")
+        >>> jobs.clear(db)
+        >>> jobs.is_empty(db)
+        True
+        """
+
+        def body(tr: Any) -> bool:
+            for prefix in (self.layout.items, self.layout.counts, self.layout.pieces):
+                tr.clear_range(*self.layout.range_of(prefix))
+            del tr[self.layout.total]
+            return True
+
+        self._change(tr, body)
+
+    # Reads
+
+    def size(self, tr: Any) -> int:
+        """How many items are in the queue.
+
+        One read of one counter, which every push and pop changes: in a transaction that writes,
+        read it by `size(tr.snapshot)` unless it is to conflict with them all.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push_many(db, ["a", "b"])
+        >>> jobs.size(db)
+        2
+        """
+        return self._read(tr, lambda tr: max(0, decode_count(tr[self.layout.total].value)))
+
+    def is_empty(self, tr: Any) -> bool:
+        """Whether there is no item, by a look at the items themselves.
+
+        Conflicts with what changes the head of the queue. Cost: one read of one row.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> fdbqueue.PriorityQueue.named(db, "jobs").is_empty(db)
+        True
+        """
+        begin, end = self.layout.range_of(self.layout.items)
+        return self._read(tr, lambda tr: not list(tr.get_range(begin, end, limit=1)))
+
+    def _browse(
+        self, tr: Any, begin: bytes, end: bytes, limit: int, after: Item | str | None, reverse: bool
+    ) -> Iterator[Item]:
+        if limit < 0:
+            raise ValueError(f"limit is a number from 0 (none), not {limit}")
+        if after is not None:
+            passed = self._key_of(after)
+            begin, end = (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
+        if not is_database(tr):
+            for row in tr.get_range(begin, end, limit=limit, reverse=reverse):
+                yield self._item(tr, row.key, row.value)
+            return
+        left = limit
+        while begin < end:
+            page = self._page(tr, begin, end, min(left, _PAGE) if limit else _PAGE, reverse)
+            yield from page
+            left -= len(page)
+            if len(page) < _PAGE or (limit and left <= 0):
+                return
+            if reverse:
+                end = page[-1].key
+            else:
+                begin = page[-1].key + b"\0"
+
+    def _page(self, db: Any, begin: bytes, end: bytes, size: int, reverse: bool) -> list[Item]:
+        def body(tr: Any) -> list[Item]:
+            rows = tr.get_range(begin, end, limit=size, reverse=reverse)
+            return [self._item(tr, row.key, row.value) for row in rows]
+
+        return run(db, body)
+
+
+def randoms(count: int) -> list[bytes]:
+    """What makes the keys of new items unique; made once, outside of any retry loop."""
+    together = os.urandom(RANDOM_SIZE * count)
+    return [together[at : at + RANDOM_SIZE] for at in range(0, len(together), RANDOM_SIZE)]

@@ -1,0 +1,259 @@
+"""Every key and every value of a queue. Nobody else builds one or takes one apart.
+
+One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
+
+| key | value | written by |
+| --- | --- | --- |
+| Q (0, priority, count, random) | payload | push |
+| Q (0, index, random), in a FIFO queue | payload | enqueue |
+| Q (1, priority) | int64 LE: how many items of that priority; no key at zero | push, pop |
+| Q (2,) | int64 LE: how many items in all | push, pop |
+| Q (3, random, number) | a piece of a payload too large for one value | push |
+| Q (4, hour, client id) | (sequence, attempt) of the client's last operation | `run_once` |
+| Q (5, "layout") | the version of this table, here 1 | push to an empty priority |
+| Q (6, source) | (lines, sha256) of an import: what is stored of it | fdbq import |
+
+Items are the FoundationDB recipe: `count` is one more than that of the last item of the priority,
+by a snapshot read, so that pushes never conflict; `random` makes the key unique. A client that
+speaks only the recipe can be pointed at Q (0,).
+
+The queue of a name is the subspace ("fdbqueue", name). A change to any of this is a new layout
+version; `tests/test_layout.py` pins the bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import re
+from typing import Any
+
+from fdb import tuple as fdb_tuple
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.errors import InvalidItemId, InvalidQueueName, LayoutVersionMismatch
+from fdbqueue.types import Priority
+
+__all__ = [
+    "LAYOUT_VERSION",
+    "MAX_PAYLOAD",
+    "MINUS_ONE",
+    "ONE",
+    "RANDOM_SIZE",
+    "ROOT",
+    "ZERO",
+    "Layout",
+    "decode_count",
+    "encode_count",
+    "named_subspace",
+]
+
+LAYOUT_VERSION = 1
+RANDOM_SIZE = 16  # bytes
+PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
+MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
+
+ONE = (1).to_bytes(8, "little")
+MINUS_ONE = (-1).to_bytes(8, "little", signed=True)
+ZERO = bytes(8)
+
+ROOT = Subspace(("fdbqueue",))
+_MAX_NAME = 255  # bytes of UTF-8
+
+# Begins the value of an item whose payload is in pieces. A payload that begins so itself is put in
+# pieces too, so that there is never a doubt.
+_PIECES = b"\xffpieces:"
+
+
+def encode_count(count: int) -> bytes:
+    """A number as atomic `add` takes it.
+
+    >>> decode_count(encode_count(-3))
+    -3
+    """
+    return count.to_bytes(8, "little", signed=True)
+
+
+def decode_count(value: bytes | None) -> int:
+    """The number in a counter; a counter that is not there is zero.
+
+    >>> decode_count(None)
+    0
+    """
+    return 0 if value is None else int.from_bytes(value, "little", signed=True)
+
+
+def named_subspace(name: str) -> Subspace:
+    """The subspace of the queue of this name.
+
+    >>> named_subspace("jobs").key()
+    b'\\x02fdbqueue\\x00\\x02jobs\\x00'
+    """
+    if not isinstance(name, str):
+        raise InvalidQueueName(name, "a name is text")
+    if not name or name != name.strip() or not name.isprintable():
+        raise InvalidQueueName(name, "a name is printable text without space at its ends")
+    if len(name.encode()) > _MAX_NAME:
+        raise InvalidQueueName(name, f"a name has at most {_MAX_NAME} bytes in UTF-8")
+    return ROOT[name]
+
+
+# (count, random) as the tuple layer packs them: an integer from zero, and bytes.
+_PLACE = re.compile(
+    rb"(?:\x14|" + b"|".join(b"%c.{%d}" % (0x14 + size, size) for size in range(1, 9)) + rb")"
+    rb"\x01(?:[^\x00]|\x00\xff)*\x00",
+    re.DOTALL,
+)
+
+
+@functools.lru_cache(4096)
+def _packed_integer(priority: int) -> bytes:
+    packed: bytes = fdb_tuple.pack((priority,))
+    return packed
+
+
+class Layout:
+    """The keys of one queue.
+
+    >>> layout = Layout(Subspace(("q",)))
+    >>> layout.position(layout.item_key(layout.level(7), 0, b"r" * 16))
+    (7, 0, b'rrrrrrrrrrrrrrrr')
+    """
+
+    def __init__(self, subspace: Subspace) -> None:
+        self.subspace = subspace
+        self.items: bytes = subspace.pack((0,))
+        self.counts: bytes = subspace.pack((1,))
+        self.total: bytes = subspace.pack((2,))
+        self.pieces: bytes = subspace.pack((3,))
+        self.receipts = subspace[4]
+        self.version: bytes = subspace.pack((5, "layout"))
+        self.imports: bytes = subspace.pack((6,))
+
+    # Items
+
+    def level(self, priority: Priority) -> bytes:
+        """The prefix of all items of one priority."""
+        if type(priority) is int:
+            return self.items + _packed_integer(priority)
+        packed: bytes = fdb_tuple.pack((priority,))
+        return self.items + packed
+
+    def item_key(self, level: bytes, count: int, random: bytes) -> bytes:
+        """The key of an item in a level (in a FIFO queue, of the one that there is)."""
+        packed: bytes = fdb_tuple.pack((count, random))
+        return level + packed
+
+    @staticmethod
+    def count_in(key: bytes, level: bytes) -> int:
+        """The count in the key of an item, given its level."""
+        count: int = fdb_tuple.unpack(key[len(level) :])[0]
+        return count
+
+    def position(self, key: bytes) -> tuple[Any, ...]:
+        """(priority, count, random), or (index, random), of the key of an item."""
+        position: tuple[Any, ...] = fdb_tuple.unpack(key[len(self.items) :])
+        return position
+
+    @staticmethod
+    def is_place(key: bytes, level: bytes) -> bool:
+        """Whether the key is that of an item in a level that it begins with."""
+        return _PLACE.fullmatch(key, len(level)) is not None
+
+    def item_id(self, key: bytes) -> str:
+        """The id of the item with this key: its position, as text."""
+        return base64.urlsafe_b64encode(key[len(self.items) :]).rstrip(b"=").decode()
+
+    def key_of_id(self, item_id: str, parts: int) -> bytes:
+        """The key of the item with this id; raises `InvalidItemId` if it can be none."""
+        try:
+            packed = base64.b64decode(
+                item_id.encode("ascii") + b"=" * (-len(item_id) % 4), altchars=b"-_", validate=True
+            )
+            position = fdb_tuple.unpack(packed)
+        except (AttributeError, UnicodeError, binascii.Error, ValueError, IndexError, TypeError):
+            raise InvalidItemId(item_id) from None
+        except Exception as error:  # the tuple layer has no class of its own for bad bytes
+            raise InvalidItemId(item_id) from error
+        if len(position) != parts or not isinstance(position[-1], bytes):
+            raise InvalidItemId(item_id)
+        return self.items + packed
+
+    # Counters
+
+    def count_key(self, level: bytes) -> bytes:
+        """The counter of a level."""
+        return self.counts + level[len(self.items) :]
+
+    def counted_priority(self, key: bytes) -> Any:
+        """The priority whose counter has this key."""
+        return fdb_tuple.unpack(key[len(self.counts) :])[0]
+
+    # Payloads
+
+    def write_payload(self, tr: Any, key: bytes, random: bytes, payload: bytes) -> None:
+        """Store the payload of an item: in its value, or in pieces if that is too small."""
+        if len(payload) <= PIECE_SIZE and not payload.startswith(_PIECES):
+            tr[key] = payload
+            return
+        tr[key] = _PIECES + random
+        prefix = self.pieces + fdb_tuple.pack((random,))
+        for number, at in enumerate(range(0, len(payload), PIECE_SIZE)):
+            tr[prefix + fdb_tuple.pack((number,))] = payload[at : at + PIECE_SIZE]
+
+    def read_payload(self, tr: Any, value: bytes) -> bytes:
+        """The payload of an item, whole, given its value."""
+        if not value.startswith(_PIECES):
+            return value
+        begin, end = self._piece_range(value)
+        return b"".join(row.value for row in tr.get_range(begin, end))
+
+    def clear_payload(self, tr: Any, value: bytes) -> None:
+        """Take away the pieces of a payload, if it has any."""
+        if value.startswith(_PIECES):
+            tr.clear_range(*self._piece_range(value))
+
+    def piece_owner(self, value: bytes) -> bytes | None:
+        """The prefix of an item's pieces; `None` if its payload is whole."""
+        return self._piece_range(value)[0] if value.startswith(_PIECES) else None
+
+    def piece_prefix(self, key: bytes) -> bytes:
+        """The prefix that a piece shares with the others of its payload."""
+        random = fdb_tuple.unpack(key[len(self.pieces) :])[0]
+        prefix: bytes = self.pieces + fdb_tuple.pack((random,))
+        return prefix
+
+    def _piece_range(self, value: bytes) -> tuple[bytes, bytes]:
+        prefix = self.pieces + fdb_tuple.pack((value[len(_PIECES) :],))
+        return prefix, prefix + b"\xff"
+
+    # The queue itself
+
+    def known_ranges(self) -> list[tuple[bytes, bytes]]:
+        """The ranges in which the queue has its keys, in order."""
+        prefixes = (self.items, self.counts, self.pieces, self.receipts.key(), self.imports)
+        keys = (self.total, self.version)
+        return sorted(
+            [self.range_of(prefix) for prefix in prefixes] + [(key, key + b"\0") for key in keys]
+        )
+
+    def import_key(self, source: str) -> bytes:
+        """Where an import notes how far it is."""
+        key: bytes = self.imports + fdb_tuple.pack((source,))
+        return key
+
+    @staticmethod
+    def range_of(prefix: bytes) -> tuple[bytes, bytes]:
+        """The range of the packed keys with a prefix."""
+        return prefix + b"\x00", prefix + b"\xff"
+
+    def check_version(self, tr: Any) -> None:
+        """Raise `LayoutVersionMismatch` if the queue was written by another layout."""
+        found = tr[self.version].value
+        if found is not None and found != fdb_tuple.pack((LAYOUT_VERSION,)):
+            raise LayoutVersionMismatch(found, LAYOUT_VERSION)
+
+    def write_version(self, tr: Any) -> None:
+        """Note the layout of a queue that may be new."""
+        tr[self.version] = fdb_tuple.pack((LAYOUT_VERSION,))
