@@ -284,7 +284,11 @@ class Storage:
             try:
                 _apply(connection, mutations, version)
                 if stamped_keys:
-                    _log_stamped(connection, stamped_keys, version)
+                    keys = [(_stamped(key, version), None) for key in stamped_keys]
+                    connection.execute(
+                        "UPDATE log SET writes = ? WHERE version = ?",
+                        (packed + pack_ranges(keys), version),
+                    )
                 self._shorten_log(connection, version)
                 connection.execute("COMMIT")
                 self._last_version = version
@@ -308,6 +312,9 @@ class Storage:
         self, snapshot: Snapshot | None, reads: list[Range], packed: bytes
     ) -> tuple[int, sqlite3.Connection]:
         """Begin to write: the version and its log entry, once it is sure that nothing conflicts."""
+        if reads and snapshot is not None:
+            # The log goes back further than any snapshot that is young enough to commit.
+            snapshot.check_age()
         connection = None
         if snapshot is not None and self._active.pop(snapshot, snapshot) is None:
             connection = snapshot.connection
@@ -339,8 +346,6 @@ class Storage:
     def _check_conflicts(
         connection: sqlite3.Connection, snapshot: Snapshot, reads: list[Range]
     ) -> None:
-        # The log goes back further than any snapshot that is young enough to commit.
-        snapshot.check_age()
         read = RangeSet(reads)
         for (writes,) in connection.execute(
             "SELECT writes FROM log WHERE version > ?", (snapshot.version,)
@@ -383,12 +388,6 @@ def _apply(connection: sqlite3.Connection, mutations: list[Mutation], version: i
                 value = None if row is None else row[0]
             pending[key] = ATOMICS[kind](value, param)
     _flush(connection, pending)
-
-
-def _log_stamped(connection: sqlite3.Connection, templates: Iterable[bytes], version: int) -> None:
-    """Log the keys of `set_versionstamped_key`, now that the stamp is known."""
-    keys = pack_ranges((_stamped(template, version), None) for template in templates)
-    connection.execute("UPDATE log SET writes = writes || ? WHERE version = ?", (keys, version))
 
 
 def _flush(connection: sqlite3.Connection, pending: dict[bytes, bytes | None]) -> None:

@@ -266,7 +266,9 @@ class _Versionstamp(Key):
         return self._value
 
     def wait(self) -> Any:
-        return self.value and self
+        self.block_until_ready()
+        self._check()
+        return self
 
 
 class Transaction(TransactionRead):
@@ -312,7 +314,7 @@ class Transaction(TransactionRead):
 
     def __del__(self) -> None:
         # A transaction that is dropped without an end must not hold its snapshot.
-        if self._snapshot is not None or self._watches or self._versionstamp or self._turn:
+        if self._snapshot is not None or self._versionstamp is not None or self._watches:
             self._drop(FDBError(1025))
 
     @property
@@ -450,23 +452,17 @@ class Transaction(TransactionRead):
             return [], False
         own = self._own_writes(snapshot)
         if own is None and begin_offset == 1 and end_offset == 1:
-            rows = self._limited(self.view(), begin_key, end_key, reverse, limit)
-            more = len(rows) >= limit
+            if limit <= _FIRST_BATCH:
+                rows = self.view().first_rows(begin_key, end_key, reverse, limit)
+                more = len(rows) >= limit
+            else:
+                rows, more = _batch(self._rows(None, begin_key, end_key, reverse), limit)
             if not snapshot:
                 self._range_conflict(begin_key, end_key, rows, more, reverse)
             return rows, more
         return self._read_between(
             own, (begin_key, begin_offset), (end_key, end_offset), limit, reverse, snapshot
         )
-
-    @staticmethod
-    def _limited(
-        view: Snapshot, begin: bytes, end: bytes, reverse: bool, limit: int
-    ) -> list[tuple[bytes, bytes]]:
-        """The first rows of a range, by number; the rest of a large read is cut by bytes."""
-        if limit <= _FIRST_BATCH:
-            return view.first_rows(begin, end, reverse, limit)
-        return list(_cut(view.rows(begin, end, reverse, limit), limit))
 
     def _read_between(
         self,
@@ -481,9 +477,9 @@ class Transaction(TransactionRead):
         first, to_begin, through_end = self._boundary(own, *begin)
         last, end_to_begin, end_through_end = self._boundary(own, *end)
         rows: list[tuple[bytes, bytes]] = []
+        more = False
         if first < last:
-            rows = list(_cut(self._rows(own, first, last, reverse), limit))
-        more = len(rows) >= limit or sum(len(k) + len(v) for k, v in rows) >= _BATCH_BYTES
+            rows, more = _batch(self._rows(own, first, last, reverse), limit)
         if not snapshot:
             self._range_conflict(
                 begin[0],
@@ -953,14 +949,18 @@ class Transaction(TransactionRead):
         self._ryw_disabled = True
 
 
-def _cut(rows: Iterator[tuple[bytes, bytes]], limit: int) -> Iterator[tuple[bytes, bytes]]:
-    """The first rows, as far as a batch goes."""
+def _batch(
+    rows: Iterator[tuple[bytes, bytes]], limit: int
+) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """The first rows, by number and by bytes, and whether one of these limits ended them."""
+    batch = []
     size = 0
-    for row in islice(rows, limit):
-        yield row
+    for row in rows:
+        batch.append(row)
         size += len(row[0]) + len(row[1])
-        if size >= _BATCH_BYTES:
-            return
+        if len(batch) >= limit or size >= _BATCH_BYTES:
+            return batch, True
+    return batch, False
 
 
 def _key_size_limit(key: bytes) -> int:

@@ -1,0 +1,189 @@
+"""Which transactions conflict: what was read, against what was written in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue.embedded import KeySelector
+
+Action = Callable[[Any], Any]
+
+
+def conflicts(db: Any, first: Action, second: Action) -> bool:
+    """Whether a transaction that did `first` fails after another one did `second`."""
+    tr = db.create_transaction()
+    tr.get_read_version().wait()
+    first(tr)
+    tr[b"unrelated"] = b""
+    other = db.create_transaction()
+    second(other)
+    other.commit().wait()
+    try:
+        tr.commit().wait()
+    except Exception as error:
+        assert getattr(error, "code", None) == 1020, error
+        return True
+    return False
+
+
+@pytest.fixture
+def filled(db: Any) -> Any:
+    for key in (b"b", b"d", b"f"):
+        db[key] = b"1"
+    return db
+
+
+def write(key: bytes) -> Action:
+    return lambda tr: tr.set(key, b"2")
+
+
+CASES: list[tuple[str, Action, Action, bool]] = [
+    ("a read of the written key", lambda tr: tr[b"b"].wait(), write(b"b"), True),
+    ("a read of another key", lambda tr: tr[b"b"].wait(), write(b"d"), False),
+    ("a read of a key that is cleared", lambda tr: tr[b"b"].wait(), lambda t: t.clear(b"b"), True),
+    ("a snapshot read", lambda tr: tr.snapshot[b"b"].wait(), write(b"b"), False),
+    ("a blind write of the same key", write(b"b"), write(b"b"), False),
+    ("an insert into a read range", lambda tr: list(tr[b"a":b"e"]), write(b"c"), True),
+    ("an insert behind a read range", lambda tr: list(tr[b"a":b"e"]), write(b"e"), False),
+    ("a snapshot range", lambda tr: list(tr.snapshot[b"a":b"e"]), write(b"c"), False),
+    ("behind a limit", lambda tr: list(tr.get_range(b"a", b"z", 1)), write(b"c"), False),
+    ("before a limit", lambda tr: list(tr.get_range(b"a", b"z", 1)), write(b"a"), True),
+    ("at a limit", lambda tr: list(tr.get_range(b"a", b"z", 1)), write(b"b"), True),
+    ("limit, reverse", lambda tr: list(tr.get_range(b"a", b"z", 1, True)), write(b"e"), False),
+    ("reverse, in it", lambda tr: list(tr.get_range(b"a", b"z", 1, True)), write(b"g"), True),
+    ("an empty range", lambda tr: list(tr[b"g":b"i"]), write(b"h"), True),
+    ("a clear over a read key", lambda t: t[b"b"].wait(), lambda t: t.clear_range(b"", b"c"), True),
+    ("own set, then read", lambda tr: (write(b"b")(tr), tr[b"b"].wait()), write(b"b"), False),
+    ("read, then own set", lambda tr: (tr[b"b"].wait(), write(b"b")(tr)), write(b"b"), True),
+    (
+        "an own atomic, then read",
+        lambda tr: (tr.add(b"b", b"\1"), tr[b"b"].wait()),
+        write(b"b"),
+        True,
+    ),
+    ("own clear, then range", lambda t: (t.clear(b"b"), list(t[b"a":b"c"])), write(b"b"), False),
+    ("own clear, its gap", lambda t: (t.clear(b"b"), list(t[b"a":b"c"])), write(b"bb"), True),
+    ("an atomic against a read", lambda tr: tr[b"b"].wait(), lambda t: t.add(b"b", b"\1"), True),
+    ("two atomics", lambda tr: tr.add(b"b", b"\1"), lambda tr: tr.add(b"b", b"\1"), False),
+    ("an added read key", lambda tr: tr.add_read_conflict_key(b"x"), write(b"x"), True),
+    ("an added read range", lambda t: t.add_read_conflict_range(b"x", b"z"), write(b"y"), True),
+    (
+        "an added write key",
+        lambda t: t[b"x"].wait(),
+        lambda t: t.add_write_conflict_key(b"x"),
+        True,
+    ),
+    (
+        "an added write range",
+        lambda tr: tr[b"y"].wait(),
+        lambda tr: tr.add_write_conflict_range(b"x", b"z"),
+        True,
+    ),
+    (
+        "a write without its conflict range",
+        lambda tr: tr[b"b"].wait(),
+        lambda tr: (tr.options.set_next_write_no_write_conflict_range(), tr.set(b"b", b"2")),
+        False,
+    ),
+    (
+        "only the next write is without",
+        lambda tr: tr[b"d"].wait(),
+        lambda tr: (
+            tr.options.set_next_write_no_write_conflict_range(),
+            tr.set(b"b", b"2"),
+            tr.set(b"d", b"2"),
+        ),
+        True,
+    ),
+    (
+        "between a selector and its key",
+        lambda tr: tr.get_key(KeySelector.first_greater_than(b"b")).wait(),
+        write(b"c"),
+        True,
+    ),
+    (
+        "behind a selector's key",
+        lambda tr: tr.get_key(KeySelector.first_greater_than(b"b")).wait(),
+        write(b"e"),
+        False,
+    ),
+    (
+        "before a backward selector's key",
+        lambda tr: tr.get_key(KeySelector.last_less_than(b"d")).wait(),
+        write(b"a"),
+        False,
+    ),
+    (
+        "a stamped key in a read range",
+        lambda tr: list(tr[b"s":b"t"]),
+        lambda tr: tr.set_versionstamped_key(b"s" + bytes(10) + b"\1\0\0\0", b""),
+        True,
+    ),
+    (
+        "a stamped key outside of it",
+        lambda tr: list(tr.get_range(b"s", b"s" + bytes(8))),
+        lambda tr: tr.set_versionstamped_key(b"s" + bytes(10) + b"\1\0\0\0", b""),
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
+def test_conflicts(filled: Any, first: Action, second: Action, expected: bool) -> None:
+    assert conflicts(filled, first, second) is expected
+
+
+def test_what_was_committed_before_the_read_version_does_not_conflict(filled: Any) -> None:
+    filled[b"b"] = b"2"
+    tr = filled.create_transaction()
+    assert tr[b"b"] == b"2"
+    tr[b"b"] = b"3"
+    tr.commit().wait()
+
+
+def test_a_transaction_that_only_reads_never_conflicts(filled: Any) -> None:
+    tr = filled.create_transaction()
+    assert tr[b"b"] == b"1"
+    filled[b"b"] = b"2"
+    tr.commit().wait()
+    assert tr.get_committed_version() == -1
+
+
+def test_a_failed_commit_changes_nothing(filled: Any, fdb_error: Any) -> None:
+    tr = filled.create_transaction()
+    tr[b"b"].wait()
+    tr[b"new"] = b"1"
+    tr.clear_range(b"", b"c")
+    filled[b"b"] = b"2"
+    with fdb_error(1020):
+        tr.commit().wait()
+    assert [row.key for row in filled[:]] == [b"b", b"d", b"f"]
+
+
+def test_after_on_error_the_transaction_reads_anew_and_commits(filled: Any, fdb_error: Any) -> None:
+    tr = filled.create_transaction()
+    tr[b"b"].wait()
+    tr[b"b"] = b"mine"
+    filled[b"b"] = b"theirs"
+    with fdb_error(1020):
+        tr.commit().wait()
+    tr.on_error(1020).wait()
+    assert tr[b"b"] == b"theirs"
+    tr[b"b"] = b"mine"
+    tr.commit().wait()
+    assert filled[b"b"] == b"mine"
+
+
+def test_write_skew_is_impossible(filled: Any, fdb_error: Any) -> None:
+    """Each reads what the other writes: not both may commit (serializability)."""
+    one, two = filled.create_transaction(), filled.create_transaction()
+    one[b"b"].wait(), two[b"d"].wait()
+    one[b"d"], two[b"b"] = b"by one", b"by two"
+    one.commit().wait()
+    with fdb_error(1020):
+        two.commit().wait()

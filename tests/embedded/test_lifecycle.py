@@ -1,0 +1,435 @@
+"""Versions, limits, errors, options and retries of a transaction."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from fdbqueue.embedded import FDBError
+
+
+def commit(tr: Any) -> int:
+    tr.commit().wait()
+    version: int = tr.get_committed_version()
+    return version
+
+
+def test_versions_grow_with_every_commit(db: Any) -> None:
+    versions = []
+    for number in range(20):
+        tr = db.create_transaction()
+        read = tr.get_read_version().wait()
+        tr[b"k"] = b"%d" % number
+        versions += [read, commit(tr)]
+    assert versions == sorted(versions)
+    assert len(set(versions[1::2])) == 20
+
+
+def test_the_read_version_grows_about_a_million_a_second_without_commits(db: Any) -> None:
+    before, began = db.create_transaction().get_read_version().wait(), time.monotonic()
+    time.sleep(0.2)
+    after, elapsed = db.create_transaction().get_read_version().wait(), time.monotonic() - began
+    assert 200_000 * 0.9 <= after - before <= elapsed * 1_000_000 * 1.1
+
+
+def test_a_read_version_is_at_least_that_of_every_commit_before_it(db: Any) -> None:
+    tr = db.create_transaction()
+    tr[b"k"] = b"v"
+    committed = commit(tr)
+    assert db.create_transaction().get_read_version().wait() >= committed
+
+
+def test_the_read_version_does_not_change_within_a_transaction(db: Any) -> None:
+    tr = db.create_transaction()
+    first = tr.get_read_version().wait()
+    db[b"k"] = b"v"
+    assert tr.get_read_version().wait() == first
+    assert not tr[b"k"].present()
+
+
+def test_reading_at_a_committed_version(db: Any) -> None:
+    tr = db.create_transaction()
+    tr[b"k"] = b"v"
+    committed = commit(tr)
+    reader = db.create_transaction()
+    reader.set_read_version(committed)
+    assert reader[b"k"] == b"v"
+    assert reader.get_read_version().wait() == committed
+
+
+def test_a_version_still_to_come_is_1009_and_one_that_is_gone_1007(db: Any, fdb_error: Any) -> None:
+    old = db.create_transaction().get_read_version().wait()
+    db[b"k"] = b"v"
+    tr = db.create_transaction()
+    tr.set_read_version(old + 10**12)
+    with fdb_error(1009):
+        tr[b"k"].wait()
+    tr = db.create_transaction()
+    tr.set_read_version(old - 1)
+    with fdb_error(1007):
+        tr[b"k"].wait()
+
+
+def test_a_read_version_is_set_once_and_is_positive(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    tr.get_read_version().wait()
+    tr.set_read_version(5)
+    with fdb_error(2010):
+        tr[b"k"].wait()
+    tr = db.create_transaction()
+    tr.set_read_version(0)
+    with fdb_error(2011):
+        tr[b"k"].wait()
+
+
+def test_the_versionstamp_is_the_committed_version(db: Any) -> None:
+    tr = db.create_transaction()
+    stamp = tr.get_versionstamp()
+    tr.set_versionstamped_key(b"key-" + bytes(10) + (4).to_bytes(4, "little"), b"a")
+    tr.set_versionstamped_value(b"value", b"<" + bytes(10) + b">" + (1).to_bytes(4, "little"))
+    assert not stamp.is_ready()
+    version = commit(tr)
+    assert bytes(stamp)[:8] == version.to_bytes(8, "big")
+    assert len(stamp.value) == 10
+    assert db[b"key-" + stamp.value] == b"a"
+    assert db[b"value"] == b"<" + stamp.value + b">"
+
+
+def test_a_transaction_that_wrote_nothing_has_no_versionstamp(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    stamp = tr.get_versionstamp()
+    tr.commit().wait()
+    with fdb_error(2021):
+        stamp.wait()
+
+
+def test_what_a_versionstamp_will_be_cannot_be_read_before_the_commit(
+    db: Any, fdb_error: Any
+) -> None:
+    tr = db.create_transaction()
+    tr.set_versionstamped_value(b"v", bytes(10) + bytes(4))
+    with fdb_error(1036):
+        tr[b"v"].wait()
+    tr = db.create_transaction()
+    tr[b"a"] = b"before"
+    tr.set_versionstamped_key(b"k" + bytes(10) + (1).to_bytes(4, "little"), b"")
+    assert [row.key for row in tr.get_range(b"", b"\xff", limit=1)] == [b"a"]
+    with fdb_error(1036):
+        list(tr[b"":b"\xff"])
+
+
+@pytest.mark.parametrize(
+    "bad", [b"", b"123", bytes(9) + bytes(4), bytes(10) + b"\1\0\0\0", bytes(10) + b"\xff" * 4]
+)
+def test_a_template_without_room_for_the_versionstamp_is_2000(
+    db: Any, fdb_error: Any, bad: bytes
+) -> None:
+    for method in ("key", "value"):
+        tr = db.create_transaction()
+        if method == "key":
+            tr.set_versionstamped_key(bad, b"")
+        else:
+            tr.set_versionstamped_value(b"k", bad)
+        with fdb_error(2000):
+            tr.commit().wait()
+
+
+LIMITS: list[tuple[str, int, Any]] = [
+    ("key", 2102, lambda tr: tr.set(b"k" * 10_001, b"")),
+    ("value", 2103, lambda tr: tr.set(b"k", b"v" * 100_001)),
+    ("atomic key", 2102, lambda tr: tr.add(b"k" * 10_001, b"\1")),
+    ("atomic parameter", 2103, lambda tr: tr.add(b"k", b"v" * 100_001)),
+    ("system key", 2004, lambda tr: tr.set(b"\xff", b"")),
+    ("system range", 2004, lambda tr: tr.clear_range(b"a", b"\xff\x01")),
+    ("inverted range", 2005, lambda tr: tr.clear_range(b"b", b"a")),
+]
+
+
+@pytest.mark.parametrize(("code", "action"), [c[1:] for c in LIMITS], ids=[c[0] for c in LIMITS])
+def test_a_write_over_a_limit_fails_at_the_commit_and_stores_nothing(
+    db: Any, fdb_error: Any, code: int, action: Any
+) -> None:
+    tr = db.create_transaction()
+    tr[b"good"] = b"1"
+    action(tr)
+    with fdb_error(code):
+        tr[b"good"].wait()
+    with fdb_error(code):
+        tr.commit().wait()
+    with fdb_error(code):
+        tr.on_error(code).wait()
+    assert db[b"good"] is None
+
+
+def test_keys_and_values_at_the_limit_are_stored(db: Any) -> None:
+    db[b"k" * 10_000] = b"v" * 100_000
+    assert len(db[b"k" * 10_000]) == 100_000
+    assert db.create_transaction()[b"k" * 10_001].value is None
+
+
+def test_reads_of_system_keys_are_2004_unless_allowed(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    with fdb_error(2004):
+        tr[b"\xff/x"].wait()
+    with fdb_error(2004):
+        list(tr[b"a":b"\xff\x00"])
+    tr.options.set_access_system_keys()
+    tr[b"\xff/x"] = b"1"
+    tr.commit().wait()
+    tr = db.create_transaction()
+    tr.options.set_read_system_keys()
+    assert tr[b"\xff/x"] == b"1"
+
+
+def test_a_transaction_over_ten_megabytes_is_2101(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    for number in range(101):
+        tr[b"%d" % number] = b"v" * 100_000
+    assert tr.get_approximate_size().wait() > 10_000_000
+    with fdb_error(2101):
+        tr.commit().wait()
+    tr = db.create_transaction()
+    tr.options.set_size_limit(1000)
+    tr[b"k"] = b"v" * 1000
+    with fdb_error(2101):
+        tr.commit().wait()
+    assert db[:] == []
+
+
+def test_a_transaction_used_after_its_commit_is_2017(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    tr[b"k"] = b"1"
+    tr.commit().wait()
+    with fdb_error(2017):
+        tr[b"k"].wait()
+    tr[b"k"] = b"2"
+    with fdb_error(2017):
+        tr.commit().wait()
+    assert db[b"k"] == b"1"
+
+
+def test_reset_makes_a_transaction_new(db: Any) -> None:
+    tr = db.create_transaction()
+    tr[b"k"] = b"1"
+    tr.commit().wait()
+    tr.reset()
+    tr[b"k2"] = b"2"
+    tr.reset()
+    assert not tr[b"k2"].present()
+    tr[b"k3"] = b"3"
+    tr.commit().wait()
+    assert [row.key for row in db[:]] == [b"k", b"k3"]
+
+
+def test_a_cancelled_transaction_is_1025(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    tr[b"k"] = b"1"
+    watch = tr.watch(b"w")
+    tr.cancel()
+    for call in (lambda: tr[b"k"].wait(), lambda: tr.commit().wait(), lambda: watch.wait()):
+        with fdb_error(1025):
+            call()
+    with fdb_error(1025):
+        tr.on_error(1020).wait()
+    assert db[b"k"] is None
+
+
+def test_a_transaction_older_than_five_seconds_is_1007(
+    db: Any, fdb_error: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = db.create_transaction(), db.create_transaction()
+    reader[b"k"].wait(), writer[b"k"].wait()
+    writer[b"k"] = b"late"
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + 5.1)
+    with fdb_error(1007):
+        reader[b"k"].wait()
+    with fdb_error(1007):
+        writer.commit().wait()
+    reader.on_error(1007).wait()
+    assert not reader[b"k"].present()
+
+
+def test_a_blind_write_is_never_too_old(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tr = db.create_transaction()
+    tr.snapshot[b"k"].wait()
+    tr[b"k"] = b"late"
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + 60)
+    db[b"other"] = b""
+    tr.commit().wait()
+    assert db[b"k"] == b"late"
+
+
+def test_a_time_out_ends_the_transaction_with_1031(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    tr.options.set_timeout(20)
+    tr[b"k"] = b"1"
+    time.sleep(0.03)
+    with fdb_error(1031):
+        tr.commit().wait()
+    with fdb_error(1031):
+        tr.on_error(1020).wait()
+    assert db[b"k"] is None
+
+
+def test_the_time_out_counts_over_all_attempts(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    tr.options.set_timeout(60)
+    began = time.monotonic()
+    with fdb_error(1031):
+        while True:
+            tr.on_error(1020).wait()
+    assert time.monotonic() - began < 1
+
+
+def test_the_retry_limit_gives_the_last_error_back(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    tr.options.set_retry_limit(2)
+    tr.options.set_max_retry_delay(0)
+    tr.on_error(1020).wait()
+    tr.on_error(1021).wait()
+    with fdb_error(1020):
+        tr.on_error(1020).wait()
+    with fdb_error(1025):
+        tr[b"k"].wait()
+
+
+def test_options_of_the_database_are_defaults_of_its_transactions(db: Any, fdb_error: Any) -> None:
+    db.options.set_transaction_retry_limit(0)
+    db.options.set_transaction_size_limit(100)
+    db.options.set_snapshot_ryw_disable()
+    tr = db.create_transaction()
+    tr[b"k"] = b"v" * 200
+    assert not tr.snapshot[b"k"].present()
+    with fdb_error(2101):
+        tr.commit().wait()
+    with fdb_error(1020):
+        db.create_transaction().on_error(1020).wait()
+
+
+def test_options_have_their_types_and_ranges(db: Any, fdb_error: Any) -> None:
+    options = db.create_transaction().options
+    with fdb_error(2006):
+        options.set_timeout(-1)
+    with fdb_error(2006):
+        options.set_size_limit(10**8)
+    with pytest.raises(TypeError):
+        options.set_timeout("soon")
+    with pytest.raises(AttributeError):
+        options.set_no_such_option()
+    options.set_priority_batch()
+    options.set_debug_transaction_identifier("accepted")
+
+
+RETRIED = (1007, 1009, 1020, 1021, 1037, 1038, 1039, 1042, 1051, 1078, 1213)
+NOT_RETRIED = (1025, 1031, 1036, 2000, 2004, 2005, 2017, 2101, 2102, 2103)
+
+
+@pytest.mark.parametrize("code", RETRIED + NOT_RETRIED)
+def test_on_error_tries_again_what_foundationdb_tries_again(db: Any, code: int) -> None:
+    tr = db.create_transaction()
+    tr.options.set_max_retry_delay(0)
+    tr[b"k"] = b"1"
+    if code in RETRIED:
+        tr.on_error(FDBError(code)).wait()
+        assert not tr[b"k"].present()
+    else:
+        with pytest.raises(FDBError) as error:
+            tr.on_error(code).wait()
+        assert error.value.code == code
+
+
+def test_on_error_raises_what_is_no_error_of_the_database(db: Any) -> None:
+    with pytest.raises(ZeroDivisionError):
+        db.create_transaction().on_error(ZeroDivisionError())
+
+
+def test_the_pause_grows_and_is_bounded(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.random", lambda: 1.0)
+    tr = db.create_transaction()
+    tr.options.set_max_retry_delay(50)
+    began = time.monotonic()
+    pauses = [tr.on_error(1020)._until - began for _ in range(5)]
+    assert [round(pause, 2) for pause in pauses] == [0.01, 0.02, 0.04, 0.05, 0.05]
+    assert not tr.on_error(1020).is_ready()
+
+
+def test_inverted_conflict_ranges_are_2005_at_once(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    with fdb_error(2005):
+        tr.add_read_conflict_range(b"b", b"a")
+    with fdb_error(2005):
+        tr.add_write_conflict_range(b"b", b"a")
+    tr.add_read_conflict_range(b"a", b"\xff\xff")
+    with fdb_error(2004):
+        tr.commit().wait()
+
+
+def test_a_negative_limit_is_2012(db: Any, fdb_error: Any) -> None:
+    with fdb_error(2012):
+        list(db.create_transaction().get_range(b"a", b"b", limit=-1))
+
+
+def test_a_dropped_transaction_gives_its_snapshot_back(db: Any) -> None:
+    for _ in range(50):
+        db.create_transaction()[b"k"].wait()
+    gc.collect()
+    assert len(db.storage._active) == 0
+    assert len(db.storage._idle) <= 2
+
+
+def test_a_starved_transaction_gets_its_turn(db: Any) -> None:
+    """A long transaction commits while another thread writes what it read, all the time."""
+    stop = threading.Event()
+
+    def interfere() -> None:
+        while not stop.is_set():
+            db.add(b"k", b"\1\0\0\0")
+
+    thread = threading.Thread(target=interfere)
+    thread.start()
+    attempts = 0
+    tr = db.create_transaction()
+    try:
+        while True:
+            attempts += 1
+            try:
+                value = tr[b"k"].value
+                time.sleep(0.01)
+                tr[b"seen"] = value or b"none"
+                tr.commit().wait()
+                break
+            except FDBError as error:
+                tr.on_error(error).wait()
+    finally:
+        stop.set()
+        thread.join()
+    assert attempts <= 5
+
+
+def test_a_turn_that_waits_for_another_transaction_is_no_deadlock(db: Any) -> None:
+    tr = db.create_transaction()
+    tr.options.set_max_retry_delay(0)
+    for _ in range(3):
+        tr.on_error(1020).wait()
+    tr[b"k"].wait()
+    db[b"other"] = b"1"
+    tr[b"k"] = b"2"
+    tr.commit().wait()
+    assert db[b"k"] == b"2"
+
+
+def test_a_closed_database_is_1025(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    tr[b"k"].wait()
+    db.close()
+    with fdb_error(1025):
+        tr[b"k"].wait()
+    with fdb_error(1025):
+        db[b"k"]
+    db.close()

@@ -1,0 +1,228 @@
+"""Reading and writing through the transaction: what FoundationDB's API documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fdbqueue.embedded import Future, KeySelector
+
+ROWS = {b"a": b"1", b"b": b"2", b"c": b"3", b"d": b"4"}
+
+
+@pytest.fixture
+def filled(db: Any) -> Any:
+    for key, value in ROWS.items():
+        db[key] = value
+    return db
+
+
+def pairs(rows: Any) -> list[tuple[bytes, bytes]]:
+    return [(row.key, row.value) for row in rows]
+
+
+def test_a_missing_value_is_none_and_says_that_it_is_not_present(db: Any) -> None:
+    value = db.create_transaction()[b"k"]
+    assert value == None  # noqa: E711  the binding's idiom
+    assert not value.present()
+    assert value.wait().value is None
+
+
+def test_a_value_behaves_as_the_bytes_it_stands_for(db: Any) -> None:
+    db[b"k"] = b"value"
+    value = db.create_transaction()[b"k"]
+    assert value.present()
+    assert value == b"value"
+    assert b"value" == value
+    assert value != b"other"
+    assert value < b"w"
+    assert bytes(value) == b"value"
+    assert value + b"!" == b"value!"
+    assert b"<" + value == b"<value"
+    assert value[0] == ord("v")
+    assert value[1:3] == b"al"
+    assert len(value) == 5
+    assert value.startswith(b"va")
+    assert isinstance(value, bytes)
+    assert {value: 1}[value] == 1
+    assert value.is_ready()
+    assert value.result() == b"value"
+    assert Future.wait_for_any(value) == 0
+
+
+def test_an_empty_value_is_a_value(db: Any) -> None:
+    db[b"k"] = b""
+    assert db.create_transaction()[b"k"].present()
+    assert db[b"k"] == b""
+
+
+def test_a_value_can_be_used_as_key_and_value(db: Any) -> None:
+    db[b"pointer"] = b"target"
+    tr = db.create_transaction()
+    tr[tr[b"pointer"]] = tr[b"pointer"]
+    tr.commit().wait()
+    assert db[b"target"] == b"target"
+
+
+@pytest.mark.parametrize("bad", ["text", 7, None, 1.5])
+def test_keys_and_values_are_bytes(db: Any, bad: Any) -> None:
+    tr = db.create_transaction()
+    with pytest.raises(TypeError):
+        tr[bad] = b"v"
+    with pytest.raises(TypeError):
+        tr[b"k"] = bad
+    with pytest.raises(TypeError):
+        tr.get(bad)
+    tr.commit().wait()
+    assert db[b"":b"\xff"] == []
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("limit", [0, 1, 3, 4, 5])
+def test_range_reads_obey_limit_and_direction(filled: Any, limit: int, reverse: bool) -> None:
+    expected = sorted(ROWS.items(), reverse=reverse)[: limit or None]
+    assert pairs(filled.get_range(b"", b"\xff", limit, reverse)) == expected
+
+
+def test_slices_are_range_reads(filled: Any) -> None:
+    tr = filled.create_transaction()
+    assert pairs(tr[b"b":b"d"]) == [(b"b", b"2"), (b"c", b"3")]
+    assert pairs(tr[:b"c"]) == [(b"a", b"1"), (b"b", b"2")]
+    assert pairs(tr[b"c":]) == [(b"c", b"3"), (b"d", b"4")]
+    assert pairs(tr[b"a":b"c":-1]) == [(b"b", b"2"), (b"a", b"1")]
+    assert [value for _, value in tr[:]] == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_range_read_can_be_iterated_twice(filled: Any) -> None:
+    rows = filled.create_transaction().get_range(b"a", b"c")
+    assert pairs(rows) == pairs(rows) == pairs(rows.to_list())
+
+
+def test_startswith_reads_and_clears_a_prefix(db: Any) -> None:
+    for key in (b"p", b"p\x00", b"p\xff", b"q"):
+        db[key] = b""
+    assert [row.key for row in db.get_range_startswith(b"p")] == [b"p", b"p\x00", b"p\xff"]
+    db.clear_range_startswith(b"p")
+    assert [row.key for row in db[:]] == [b"q"]
+
+
+def test_a_long_range_comes_in_order_and_whole(db: Any) -> None:
+    """More rows than several batches hold, with values that fill batches by their bytes."""
+    tr = db.create_transaction()
+    expected = [(b"%06d" % i, b"x" * (i % 7 * 300)) for i in range(6000)]
+    for key, value in expected:
+        tr[key] = value
+    tr.commit().wait()
+    tr = db.create_transaction()
+    assert pairs(tr[:]) == expected
+    assert pairs(tr.get_range(b"", b"\xff", reverse=True)) == expected[::-1]
+    assert pairs(tr.get_range(b"", b"\xff", limit=5500)) == expected[:5500]
+    tr[b"own"] = b"write"
+    assert pairs(tr[:]) == [*expected, (b"own", b"write")]
+
+
+def test_key_selectors_find_their_keys(filled: Any) -> None:
+    tr = filled.create_transaction()
+    selector = KeySelector
+    assert tr.get_key(selector.first_greater_or_equal(b"b")) == b"b"
+    assert tr.get_key(selector.first_greater_than(b"b")) == b"c"
+    assert tr.get_key(selector.last_less_than(b"b")) == b"a"
+    assert tr.get_key(selector.last_less_or_equal(b"b")) == b"b"
+    assert tr.get_key(selector.first_greater_or_equal(b"a") + 2) == b"c"
+    assert tr.get_key(selector.last_less_than(b"d") - 2) == b"a"
+    assert tr.get_key(selector.last_less_than(b"a")) == b""
+    assert tr.get_key(selector.first_greater_than(b"d")) == b"\xff"
+
+
+def test_ranges_between_key_selectors(filled: Any) -> None:
+    tr = filled.create_transaction()
+    selector = KeySelector
+    rows = tr.get_range(selector.first_greater_than(b"a"), selector.first_greater_than(b"c"))
+    assert [row.key for row in rows] == [b"b", b"c"]
+    rows = tr.get_range(selector.last_less_than(b"c"), selector.first_greater_or_equal(b"a") + 3)
+    assert [row.key for row in rows] == [b"b", b"c"]
+    assert list(tr.get_range(b"d", b"a")) == []
+
+
+def test_a_transaction_sees_its_own_writes(filled: Any) -> None:
+    tr = filled.create_transaction()
+    tr[b"bb"] = b"new"
+    tr[b"a"] = b"changed"
+    del tr[b"c"]
+    assert tr[b"bb"] == b"new"
+    assert not tr[b"c"].present()
+    assert pairs(tr[:]) == [(b"a", b"changed"), (b"b", b"2"), (b"bb", b"new"), (b"d", b"4")]
+    assert pairs(tr.get_range(b"", b"\xff", 2, True)) == [(b"d", b"4"), (b"bb", b"new")]
+    assert tr.get_key(KeySelector.first_greater_than(b"b")) == b"bb"
+    tr.clear_range(b"a", b"c")
+    tr[b"b"] = b"again"
+    assert pairs(tr[:]) == [(b"b", b"again"), (b"d", b"4")]
+    assert pairs(filled[:]) == list(ROWS.items())
+    tr.commit().wait()
+    assert pairs(filled[:]) == [(b"b", b"again"), (b"d", b"4")]
+
+
+def test_a_snapshot_read_sees_own_writes_unless_told_not_to(filled: Any) -> None:
+    tr = filled.create_transaction()
+    tr[b"a"] = b"own"
+    assert tr.snapshot[b"a"] == b"own"
+    tr.options.set_snapshot_ryw_disable()
+    assert tr.snapshot[b"a"] == b"1"
+    assert tr[b"a"] == b"own"
+    tr.options.set_snapshot_ryw_enable()
+    assert tr.snapshot[b"a"] == b"own"
+
+
+def test_read_your_writes_can_be_disabled_before_the_first_operation(
+    filled: Any, fdb_error: Any
+) -> None:
+    tr = filled.create_transaction()
+    tr.options.set_read_your_writes_disable()
+    tr[b"a"] = b"own"
+    assert tr[b"a"] == b"1"
+    with fdb_error(1034):
+        tr.watch(b"a").wait()
+    tr = filled.create_transaction()
+    tr[b"a"].wait()
+    with fdb_error(2000):
+        tr.options.set_read_your_writes_disable()
+
+
+def test_reads_are_of_one_version_whatever_others_commit(filled: Any) -> None:
+    tr = filled.create_transaction()
+    assert tr[b"a"] == b"1"
+    filled[b"b"] = b"changed"
+    del filled[b"c"]
+    assert tr[b"b"] == b"2"
+    assert pairs(tr[:]) == list(ROWS.items())
+
+
+def test_clear_accepts_a_key_selector(filled: Any) -> None:
+    tr = filled.create_transaction()
+    del tr[KeySelector.first_greater_than(b"a")]
+    tr.clear_range(KeySelector.first_greater_than(b"c"), b"\xff")
+    tr.commit().wait()
+    assert [row.key for row in filled[:]] == [b"a", b"c"]
+
+
+def test_a_deleted_slice_clears_the_range(filled: Any) -> None:
+    del filled[b"b":b"d"]
+    assert [row.key for row in filled[:]] == [b"a", b"d"]
+
+
+def test_objects_that_know_their_key_and_value_are_taken(db: Any) -> None:
+    class Named:
+        def as_foundationdb_key(self) -> bytes:
+            return b"key"
+
+        def as_foundationdb_value(self) -> bytes:
+            return b"value"
+
+    db[Named()] = Named()
+    assert db[b"key"] == b"value"
+
+
+def test_get_estimated_range_size_counts_keys_and_values(filled: Any) -> None:
+    tr = filled.create_transaction()
+    assert tr.get_estimated_range_size_bytes(b"a", b"c").wait() == 4

@@ -1,0 +1,122 @@
+"""Watches: told of a change by whoever makes it, and of nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from fdbqueue.embedded import Future
+
+
+def ready_within(watch: Any, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not watch.is_ready() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return bool(watch.is_ready())
+
+
+def test_a_watch_is_ready_once_the_value_changes(db: Any) -> None:
+    db[b"k"] = b"1"
+    value, watch = db.get_and_watch(b"k")
+    assert value == b"1"
+    db[b"other"] = b"x"
+    assert not ready_within(watch, 0.1)
+    db[b"k"] = b"2"
+    watch.wait()
+
+
+def test_a_watch_is_not_ready_for_a_write_of_the_same_value(db: Any) -> None:
+    db[b"k"] = b"1"
+    _, watch = db.get_and_watch(b"k")
+    db[b"k"] = b"1"
+    assert not ready_within(watch, 0.1)
+
+
+def test_a_watch_sees_a_key_come_and_go(db: Any) -> None:
+    _, watch = db.get_and_watch(b"k")
+    db[b"k"] = b""
+    watch.wait()
+    _, watch = db.get_and_watch(b"k")
+    del db[b"k"]
+    watch.wait()
+
+
+def test_a_watch_counts_from_what_its_own_transaction_wrote(db: Any) -> None:
+    watch = db.set_and_watch(b"k", b"1")
+    assert not ready_within(watch, 0.1)
+    db[b"k"] = b"2"
+    watch.wait()
+    assert ready_within(db.clear_and_watch(b"k"), 0.05) is False
+
+
+def test_a_change_between_the_transaction_and_the_watch_is_not_missed(db: Any) -> None:
+    tr = db.create_transaction()
+    watch = tr.watch(b"k")
+    db[b"k"] = b"changed"
+    tr.commit().wait()
+    watch.wait()
+
+
+def test_a_watch_on_a_key_that_the_transaction_changes_later_is_ready(db: Any) -> None:
+    tr = db.create_transaction()
+    watch = tr.watch(b"k")
+    tr[b"k"] = b"changed"
+    tr.commit().wait()
+    assert watch.is_ready()
+
+
+def test_a_watch_of_a_transaction_that_does_not_commit_is_1025(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    watch = tr.watch(b"k")
+    tr.reset()
+    with fdb_error(1025):
+        watch.wait()
+
+
+def test_a_cancelled_watch_is_1101(db: Any, fdb_error: Any) -> None:
+    _, watch = db.get_and_watch(b"k")
+    watch.cancel()
+    with fdb_error(1101):
+        watch.wait()
+    assert watch.cancelled()
+
+
+def test_callbacks_and_wait_for_any(db: Any) -> None:
+    watches = [db.get_and_watch(key)[1] for key in (b"a", b"b", b"c")]
+    called = threading.Event()
+    watches[1].on_ready(lambda _: called.set())
+    db[b"b"] = b"1"
+    assert Future.wait_for_any(*watches) == 1
+    assert called.wait(5)
+
+
+def test_closing_the_database_ends_its_watches(db: Any, fdb_error: Any) -> None:
+    _, watch = db.get_and_watch(b"k")
+    db.close()
+    with fdb_error(1025):
+        watch.wait()
+
+
+def test_too_many_watches_are_1032(
+    db: Any, fdb_error: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fdbqueue.embedded.watcher.MAX_WATCHES", 2)
+    watches = [db.get_and_watch(b"%d" % number)[1] for number in range(2)]
+    tr = db.create_transaction()
+    with fdb_error(1032):
+        tr.watch(b"one more").wait()
+    assert not any(watch.is_ready() for watch in watches)
+
+
+def test_a_watch_sees_what_another_process_writes(db: Any) -> None:
+    if db.in_memory:
+        pytest.skip("a database in memory is of one process")
+    _, watch = db.get_and_watch(b"k")
+    program = "import sys, fdbqueue; fdbqueue.open(sys.argv[1])[b'k'] = b'1'"
+    subprocess.run([sys.executable, "-c", program, f"embedded:{db.path}"], check=True)
+    watch.wait()
