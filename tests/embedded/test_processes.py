@@ -1,0 +1,146 @@
+"""Many threads and processes on one directory, some of them killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fdbqueue.embedded import Database, FDBError
+
+INCREMENT = """
+import sys
+from fdbqueue.embedded import Database, FDBError
+db = Database(sys.argv[1], sys.argv[2])
+name = sys.argv[3].encode()
+for number in range(int(sys.argv[4])):
+    tr = db.create_transaction()
+    while True:
+        try:
+            shared = int(tr[b"shared"].value or b"0")
+            tr[b"shared"] = b"%d" % (shared + 1)
+            tr[b"own/" + name] = b"%d" % (number + 1)
+            tr.commit().wait()
+            break
+        except FDBError as error:
+            tr.on_error(error).wait()
+    print(number + 1, flush=True)
+"""
+
+
+def start(path: Path, name: str, count: int, durability: str = "full") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", INCREMENT, str(path), durability, name, str(count)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_processes_that_increment_one_counter_lose_nothing(tmp_path: Path) -> None:
+    processes = [start(tmp_path / "db", str(number), 100) for number in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.close()
+    with Database(tmp_path / "db") as db:
+        assert db[b"shared"] == b"400"
+
+
+def test_threads_that_increment_one_counter_lose_nothing(db: Any) -> None:
+    def work() -> None:
+        for _ in range(50):
+            tr = db.create_transaction()
+            while True:
+                try:
+                    tr[b"n"] = b"%d" % (int(tr[b"n"].value or b"0") + 1)
+                    tr.commit().wait()
+                    break
+                except FDBError as error:
+                    tr.on_error(error).wait()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert db[b"n"] == b"400"
+
+
+@pytest.mark.parametrize("durability", ["full", "os"])
+def test_a_killed_process_loses_nothing_acknowledged_and_blocks_nobody(
+    tmp_path: Path, durability: str, rng: random.Random
+) -> None:
+    """Writers are killed at random moments; each one's last printed number must be stored."""
+    path = tmp_path / "db"
+    survivor = start(path, "survivor", 1_000_000, durability)
+    for round_number in range(8):
+        victims = [start(path, f"{round_number}-{n}", 1_000_000, durability) for n in range(2)]
+        time.sleep(0.3 + rng.random() * 0.3)
+        for victim in victims:
+            victim.send_signal(signal.SIGKILL)
+        acknowledged = [_last(victim) for victim in victims]
+        with Database(path, durability) as db:
+            for number, count in enumerate(acknowledged):
+                stored = int(db[b"own/%d-%d" % (round_number, number)] or b"0")
+                assert count <= stored <= count + 1
+            before = int(db[b"own/survivor"] or b"0")
+    assert survivor.poll() is None
+    deadline = time.monotonic() + 10
+    with Database(path, durability) as db:
+        while int(db[b"own/survivor"] or b"0") <= before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert int(db[b"own/survivor"]) > before
+        survivor.kill()
+        survivor.communicate()
+        rows = {row.key: int(row.value) for row in db[:]}
+        assert rows.pop(b"shared") == sum(rows.values())
+
+
+def _last(process: subprocess.Popen[str]) -> int:
+    """The last number that a process printed."""
+    lines = process.communicate()[0].split("\n")[:-1]
+    return int(lines[-1]) if lines else 0
+
+
+def test_a_forked_child_works_on_its_own_connections(tmp_path: Path) -> None:
+    with Database(tmp_path / "db") as db:
+        db[b"k"] = b"parent"
+        open_in_parent = db.create_transaction()
+        open_in_parent[b"k"].wait()
+        child = os.fork()
+        if child == 0:
+            try:
+                assert db[b"k"] == b"parent"
+                db[b"k"] = b"child"
+                try:
+                    open_in_parent[b"k"].wait()
+                except FDBError as error:
+                    os._exit(0 if error.code == 1025 else 2)
+                os._exit(3)
+            except BaseException:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert open_in_parent[b"k"] == b"parent"
+        assert db[b"k"] == b"child"
+        db[b"k"] = b"parent again"
+        assert db[b"k"] == b"parent again"
+
+
+def test_a_child_of_a_database_in_memory_does_not_remove_it(tmp_path: Path) -> None:
+    with Database(None) as db:
+        db[b"k"] = b"1"
+        child = os.fork()
+        if child == 0:
+            db.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert db[b"k"] == b"1"
+        db[b"k"] = b"2"
