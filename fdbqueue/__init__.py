@@ -13,10 +13,10 @@ in one transaction, decorated with `fdbqueue.transactional`.
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.check import CheckReport, check
 from fdbqueue.database import error_classes, open, transactional
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.fifo import Queue
+from fdbqueue.invariants import CheckReport, check
 from fdbqueue.priority_queue import PriorityQueue
 from fdbqueue.queues import queue_names
 from fdbqueue.types import Codec, Item

@@ -24,7 +24,6 @@ version; `tests/test_layout.py` pins the bytes.
 from __future__ import annotations
 
 import base64
-import binascii
 import functools
 import re
 from typing import Any
@@ -168,17 +167,15 @@ class Layout:
     def key_of_id(self, item_id: str, parts: int) -> bytes:
         """The key of the item with this id; raises `InvalidItemId` if it can be none."""
         try:
-            packed = base64.b64decode(
-                item_id.encode("ascii") + b"=" * (-len(item_id) % 4), altchars=b"-_", validate=True
-            )
+            packed = base64.urlsafe_b64decode(item_id + "=" * (-len(item_id) % 4))
             position = fdb_tuple.unpack(packed)
-        except (AttributeError, UnicodeError, binascii.Error, ValueError, IndexError, TypeError):
+        except Exception:
+            # Of base64, of the characters, or of the tuple layer, which has no class of its own.
             raise InvalidItemId(item_id) from None
-        except Exception as error:  # the tuple layer has no class of its own for bad bytes
-            raise InvalidItemId(item_id) from error
-        if len(position) != parts or not isinstance(position[-1], bytes):
+        key = self.items + packed
+        if len(position) != parts or not position[-1] or self.item_id(key) != item_id:
             raise InvalidItemId(item_id)
-        return self.items + packed
+        return key
 
     # Counters
 

@@ -53,22 +53,15 @@ def check(tr: Any, queue: PriorityQueue | Queue, *, repair: bool = False) -> Che
     >>> check(db, jobs)
     CheckReport(items=1, problems=(), repaired=False)
     """
-    if not is_database(tr):
-        return _Check(tr, queue, repair).report()
-    scans: list[_Check] = []
 
     def body(tr: Any) -> CheckReport:
-        scans.append(_Check(tr, queue, repair))
-        return scans[-1].report()
+        return _Check(tr, queue, repair).report()
 
-    try:
-        if repair:
-            return run_once(tr, body, queue.layout.receipts, lambda report: report.repaired)
-        return run(tr, body)
-    except error_classes() as error:
-        if error.code in (1007, 1031) and scans:
-            raise QueueTooLargeToCheck(scans[-1].items) from error
-        raise
+    if not is_database(tr):
+        return body(tr)
+    if repair:
+        return run_once(tr, body, queue.layout.receipts, lambda report: report.repaired)
+    return run(tr, body)
 
 
 class _Check:
@@ -86,18 +79,26 @@ class _Check:
         self.items = 0
 
     def report(self) -> CheckReport:
-        self._scan_items()
-        if isinstance(self._queue, PriorityQueue):
-            self._compare_counts()
-        self._compare("the total", self._layout.total, self.items)
-        self._scan_pieces()
-        self._look_for_foreign_keys()
+        try:
+            self._compare_all()
+        except error_classes() as error:
+            if error.code == 1007:  # another attempt would come to the same end
+                raise QueueTooLargeToCheck(self.items) from error
+            raise
         repaired = bool(self._problems) and self._repair
         if repaired:
             # Two repairs would both add the difference: let the second one conflict.
             self._tr.add_read_conflict_key(self._layout.version)
             self._layout.write_version(self._tr)
         return CheckReport(self.items, tuple(self._problems), repaired)
+
+    def _compare_all(self) -> None:
+        self._scan_items()
+        if isinstance(self._queue, PriorityQueue):
+            self._compare_counts()
+        self._compare("the total", self._layout.total, self.items)
+        self._scan_pieces()
+        self._look_for_foreign_keys()
 
     def _rows(self, prefix: bytes) -> Any:
         return self._reads.get_range(*self._layout.range_of(prefix))

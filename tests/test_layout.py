@@ -1,0 +1,149 @@
+"""The promise of the layout: these very bytes, and what the recipe writes is what the library reads."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Queue
+from fdbqueue.errors import LayoutVersionMismatch
+from fdbqueue.testing import FaultyDatabase
+from recipes.priority_queue import PriorityQueue as PriorityRecipe
+from recipes.queue import Queue as QueueRecipe
+
+Q = Subspace(("q",))
+RANDOM = bytes(range(16))
+
+
+@pytest.fixture
+def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "urandom", lambda size: (RANDOM * (size // 16 + 1))[:size])
+
+
+def rows(db: Any, subspace: Subspace = Q) -> dict[bytes, bytes]:
+    whole = subspace.range()
+    return {row.key: row.value for row in db[whole.start : whole.stop]}
+
+
+PACKED_RANDOM = b"\x01\x00\xff" + RANDOM[1:] + b"\x00"
+
+
+def test_golden_bytes_of_a_priority_queue(db: Any, fixed_random: None) -> None:
+    queue = PriorityQueue(Q)
+    queue.push_many(db, [{"a": 1}, "é"], priorities=[5, -1])
+    queue.push(db, None, 5)
+    assert rows(db) == {
+        b"\x02q\x00\x14\x13\xfe\x14" + PACKED_RANDOM: b'"\xc3\xa9"',
+        b"\x02q\x00\x14\x15\x05\x14" + PACKED_RANDOM: b'{"a":1}',
+        b"\x02q\x00\x14\x15\x05\x15\x01" + PACKED_RANDOM: b"null",
+        b"\x02q\x00\x15\x01\x13\xfe": b"\x01" + bytes(7),
+        b"\x02q\x00\x15\x01\x15\x05": b"\x02" + bytes(7),
+        b"\x02q\x00\x15\x02": b"\x03" + bytes(7),
+        b"\x02q\x00\x15\x05\x02layout\x00": b"\x15\x01",
+    }
+
+
+def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(db: Any, fixed_random: None) -> None:
+    PriorityQueue(Q, priorities=(int, str)).push(db, 1, (3, "x"))
+    assert b"\x02q\x00\x14\x05\x15\x03\x02x\x00\x00\x14" + PACKED_RANDOM in rows(db)
+    fifo = Subspace(("f",))
+    Queue(fifo, codec="bytes").enqueue(db, b"payload")
+    assert rows(db, fifo) == {
+        b"\x02f\x00\x14\x14" + PACKED_RANDOM: b"payload",
+        b"\x02f\x00\x15\x02": b"\x01" + bytes(7),
+        b"\x02f\x00\x15\x05\x02layout\x00": b"\x15\x01",
+    }
+
+
+def test_golden_bytes_of_a_payload_in_pieces(db: Any, fixed_random: None) -> None:
+    queue = PriorityQueue(Q, codec="bytes")
+    queue.push(db, b"x" * 90_001)
+    stored = rows(db)
+    pieces = b"\x02q\x00\x15\x03" + PACKED_RANDOM
+    assert stored[b"\x02q\x00\x14\x14\x14" + PACKED_RANDOM] == b"\xffpieces:" + RANDOM
+    assert stored[pieces + b"\x14"] == b"x" * 90_000
+    assert stored[pieces + b"\x15\x01"] == b"x"
+
+
+def test_golden_bytes_of_an_id(db: Any, fixed_random: None) -> None:
+    assert PriorityQueue(Q).push(db, 0, 5).id == "FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA"
+
+
+def test_an_exactly_once_commit_leaves_a_receipt_under_four(db: Any) -> None:
+    queue = PriorityQueue(Q)
+    queue.push(FaultyDatabase(db), 1)
+    (receipt,) = rows(db, queue.layout.receipts)
+    hour, client = queue.layout.receipts.unpack(receipt)
+    assert receipt.startswith(b"\x02q\x00\x15\x04")
+    assert hour > 400_000
+    assert len(client) == 16
+
+
+def test_another_layout_version_is_refused(db: Any) -> None:
+    queue = PriorityQueue.named(db, "q")
+    queue.push(db, 1)
+    db[queue.layout.version] = b"\x15\x63"
+    with pytest.raises(LayoutVersionMismatch, match="this release writes layout 1"):
+        PriorityQueue.named(db, "q")
+
+
+# The recipe and the library
+
+
+def test_the_library_reads_what_the_recipe_wrote(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space, codec="bytes")
+    recipe = PriorityRecipe(Subspace(rawPrefix=queue.layout.items))
+    for value, priority in [(b"c", 3), (b"a", 1), (b"b", 1)]:
+        recipe.push(db, value, priority)
+    assert [item.value for item in queue.items(db)] == [b"a", b"b", b"c"]
+    assert queue.peek_max(db).value == b"c"
+    assert [problem[:9] for problem in fdbqueue.check(db, queue).problems] == [
+        "the count",
+        "the count",
+        "the total",
+    ]
+    assert fdbqueue.check(db, queue, repair=True).repaired
+    assert queue.counts(db) == {1: 2, 3: 1}
+    assert [item.value for item in queue.pop_many(db, 3)] == [b"a", b"b", b"c"]
+    assert fdbqueue.check(db, queue).ok
+
+
+def test_the_recipe_reads_what_the_library_wrote(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space, codec="bytes")
+    recipe = PriorityRecipe(Subspace(rawPrefix=queue.layout.items))
+    queue.push_many(db, [b"c", b"a", b"b"], priorities=[3, 1, 1])
+    recipe.push(db, b"b2", 1)
+    queue.push(db, b"b3", 1)
+    assert recipe.peek_max(db) == b"c"
+    assert recipe.pop_max(db) == b"c"
+    assert [recipe.pop_min(db) for _ in range(5)] == [b"a", b"b", b"b2", b"b3", None]
+
+
+def test_the_fifo_recipe_and_the_library_share_a_queue(db: Any, space: Subspace) -> None:
+    queue = Queue(space, codec="bytes")
+    recipe = QueueRecipe(Subspace(rawPrefix=queue.layout.items))
+    recipe.enqueue(db, b"1")
+    queue.enqueue(db, b"2")
+    recipe.enqueue(db, b"3")
+    assert queue.peek(db).value == recipe.peek(db) == b"1"
+    assert [queue.dequeue(db).value, recipe.dequeue(db), queue.dequeue(db).value] == [
+        b"1",
+        b"2",
+        b"3",
+    ]
+    assert recipe.dequeue(db) is None
+
+
+def test_both_sides_work_on_one_queue_at_once(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space, codec="bytes")
+    recipe = PriorityRecipe(Subspace(rawPrefix=queue.layout.items))
+    for number in range(20):
+        recipe.push(db, b"%02d" % number, 1) if number % 2 else queue.push(db, b"%02d" % number, 1)
+    popped = []
+    for number in range(20):
+        popped.append(queue.pop(db).value if number % 2 else recipe.pop_min(db))
+    assert popped == [b"%02d" % number for number in range(20)]

@@ -1,0 +1,156 @@
+"""Imports: each line once, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import PriorityQueue
+from fdbqueue.errors import ImportMismatch, InvalidLine
+from fdbqueue.testing import FaultyDatabase
+from fdbqueue.transfer import ImportReport, import_lines
+
+
+def lines(numbers: Any) -> list[bytes]:
+    return [json.dumps({"n": n, "level": n % 4}).encode() + b"\n" for n in numbers]
+
+
+def numbers(db: Any, queue: PriorityQueue) -> list[int]:
+    return [item.value["n"] for item in queue.items(db)]
+
+
+def test_lines_come_in_order_with_the_priority_of_their_field(
+    db: Any, queue: PriorityQueue
+) -> None:
+    seen: list[tuple[int, int]] = []
+    report = import_lines(
+        db,
+        queue,
+        lines(range(2500)),
+        "f",
+        priority_field="level",
+        progress=lambda lines, size: seen.append((lines, size)),
+    )
+    assert report == ImportReport(2500, 0)
+    assert numbers(db, queue) == sorted(range(2500), key=lambda n: (n % 4, n))
+    assert seen[-1] == (2500, sum(map(len, lines(range(2500)))))
+
+
+def test_an_import_that_broke_off_goes_on_where_it_was(db: Any, queue: PriorityQueue) -> None:
+    def breaks() -> Any:
+        yield from lines(range(1500))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_lines(db, queue, breaks(), "f")
+    assert queue.size(db) == 1000
+    assert import_lines(db, queue, lines(range(1800)), "f") == ImportReport(800, 1000)
+    assert numbers(db, queue) == list(range(1800))
+    assert import_lines(db, queue, lines(range(1800)), "f") == ImportReport(0, 1800)
+    assert import_lines(db, queue, lines(range(10)), "another") == ImportReport(10, 0)
+
+
+def test_a_grown_file_adds_its_new_lines_and_a_changed_one_is_refused(
+    db: Any, queue: PriorityQueue
+) -> None:
+    import_lines(db, queue, lines(range(5)), "f")
+    assert import_lines(db, queue, lines(range(8)), "f") == ImportReport(3, 5)
+    for changed in (lines([9, *range(1, 8)]), lines(range(4)), []):
+        with pytest.raises(ImportMismatch, match="--again"):
+            import_lines(db, queue, changed, "f")
+    assert queue.size(db) == 8
+    assert import_lines(db, queue, lines(range(4)), "f", again=True) == ImportReport(4, 0)
+    assert queue.size(db) == 12
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (b"{", "it is not JSON"),
+        (b"\xff\xfe", "it is not JSON"),
+        (b'{"level": 1, "n": NaN}', "cannot be stored"),
+        (b"[" * 100_000, "it is not JSON"),
+        (b"7", "no object with a field 'level'"),
+        (b'{"n": 1}', "no object with a field 'level'"),
+        (b'{"level": "high"}', "is not an integer"),
+        (b'{"level": true}', "is not an integer"),
+        (b'{"level": 1.0}', "is not an integer"),
+    ],
+)
+def test_a_bad_line_is_named_and_those_before_it_are_stored(
+    db: Any, queue: PriorityQueue, bad: bytes, words: str
+) -> None:
+    good = lines(range(3))
+    with pytest.raises(InvalidLine, match="^line 4: ") as error:
+        import_lines(db, queue, [*good, bad, *lines([9])], "f", priority_field="level")
+    assert words in str(error.value)
+    assert numbers(db, queue) == [0, 1, 2]
+    corrected = [*good, *lines([4]), *lines([9])]
+    assert import_lines(db, queue, corrected, "f", priority_field="level") == ImportReport(2, 3)
+
+
+def test_blank_lines_are_passed_over_and_other_ends_of_lines_are_the_same(
+    db: Any, queue: PriorityQueue
+) -> None:
+    assert import_lines(db, queue, [b"1\r\n", b"\n", b"  \n", b"2"], "f") == ImportReport(2, 0)
+    assert [item.value for item in queue.items(db)] == [1, 2]
+    assert import_lines(db, queue, [b"1\n", b"\n", b"  \n", b"2\n", b"3\n"], "f").stored == 1
+
+
+def test_a_field_can_be_the_value(db: Any, queue: PriorityQueue) -> None:
+    import_lines(db, queue, [b'{"v": [1], "p": 5}'], "f", priority_field="p", value_field="v")
+    item = queue.pop(db)
+    assert item is not None
+    assert (item.value, item.priority) == ([1], 5)
+
+
+def test_lost_answers_double_no_line(db: Any, queue: PriorityQueue, rng: random.Random) -> None:
+    db.options.set_transaction_max_retry_delay(1)
+    broken = FaultyDatabase(db, before=0.3, after=0.3, seed=rng.randrange(2**32))
+    import_lines(broken, queue, lines(range(12_000)), "f")
+    assert numbers(db, queue) == list(range(12_000))
+
+
+def test_two_imports_of_one_source_at_once_double_no_line(db: Any, queue: PriorityQueue) -> None:
+    def interrupted() -> Any:
+        for number, line in enumerate(lines(range(3000))):
+            if number == 1500:
+                import_lines(db, queue, lines(range(3000)), "f")
+            yield line
+
+    with pytest.raises(ImportMismatch):
+        import_lines(db, queue, interrupted(), "f")
+    assert numbers(db, queue) == list(range(3000))
+
+
+def test_an_import_killed_at_random_stores_each_line_once(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    source, database = tmp_path / "lines.jsonl", tmp_path / "db"
+    source.write_bytes(b"".join(lines(range(60_000))))
+    command = [sys.executable, "-m", "fdbq", "import", "jobs", str(source), "--db", str(database)]
+    killed = 0
+    for _ in range(50):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            assert process.wait(0.4 + rng.random() * 0.5) == 0
+            break
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            killed += 1
+    else:
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    with fdbqueue.open(f"embedded:{database}") as db:
+        queue = PriorityQueue.named(db, "jobs")
+        assert numbers(db, queue) == list(range(60_000))
+        assert fdbqueue.check(db, queue).ok
+    assert killed > 0
