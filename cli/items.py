@@ -48,7 +48,7 @@ def push(
     if file is not None:
         text: str | bytes = file.read()
     else:
-        text = click.get_binary_stream("stdin").read() if value == "-" else str(value)
+        text = sys.stdin.buffer.read() if value == "-" else str(value)
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -79,7 +79,9 @@ def main() -> None:
         # The reader is gone; Python would complain once more when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(2)
-    except (FdbqueueError, OSError, *error_classes()) as error:
+    except (FdbqueueError, OSError) as error:
+        _fail(f"fdbq: {error}")
+    except error_classes() as error:  # of a cluster; those of the embedded engine are above
         _fail(f"fdbq: {error}")
 
 

@@ -96,7 +96,7 @@ def _open_cluster(cluster_file: str) -> Any:
         raise ClusterUnavailable(f"{cluster_file} cannot be opened: {error}") from error
 
 
-def error_classes() -> tuple[type[Any], ...]:
+def error_classes() -> tuple[type[FDBError], ...]:
     """The classes of errors that have a FoundationDB code, for an `except` clause.
 
     The binding's own class exists only once its C library is loaded.

@@ -41,7 +41,7 @@ def existing_queue(db: Any, name: str, **options: Any) -> PriorityQueue:
     >>> import fdbqueue
     >>> existing_queue(fdbqueue.open("memory:"), "nope")
     Traceback (most recent call last):
-    fdbqueue.errors.QueueNotFound: there is no queue named 'nope'; `fdbq ls` shows those that there are
+    fdbqueue.errors.QueueNotFound: there is no queue named 'nope'; ...
     """
     queue = PriorityQueue.named(db, name, **options)
     begin, end = queue.subspace.range().start, queue.subspace.range().stop

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from fdbq.main import cli
 
 Result = subprocess.CompletedProcess[str]

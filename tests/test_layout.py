@@ -1,4 +1,4 @@
-"""The promise of the layout: these very bytes, and what the recipe writes is what the library reads."""
+"""The promise of the layout: these very bytes, shared with the recipes."""
 
 from __future__ import annotations
 

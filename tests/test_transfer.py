@@ -89,7 +89,7 @@ def test_a_bad_line_is_named_and_those_before_it_are_stored(
     db: Any, queue: PriorityQueue, bad: bytes, words: str
 ) -> None:
     good = lines(range(3))
-    with pytest.raises(InvalidLine, match="^line 4: ") as error:
+    with pytest.raises(InvalidLine, match=r"^line 4: ") as error:
         import_lines(db, queue, [*good, bad, *lines([9])], "f", priority_field="level")
     assert words in str(error.value)
     assert numbers(db, queue) == [0, 1, 2]

@@ -7,7 +7,8 @@ unchanged. What they are built on is SQLite, the standard library's.
 
 from fdbqueue.embedded.database import Database
 from fdbqueue.embedded.futures import Future, Key, KeySelector, KeyValue, Value
-from fdbqueue.embedded.transaction import Transaction, TransactionRead
+from fdbqueue.embedded.reads import TransactionRead
+from fdbqueue.embedded.transaction import Transaction
 from fdbqueue.errors import FDBError
 
 __all__ = [

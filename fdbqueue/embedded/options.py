@@ -14,6 +14,7 @@ from fdbqueue.embedded.limits import MAX_BACKOFF, TRANSACTION_SIZE_LIMIT
 from fdbqueue.errors import FDBError
 
 if TYPE_CHECKING:
+    from fdbqueue.embedded.attempt import Attempt
     from fdbqueue.embedded.database import Database
     from fdbqueue.embedded.transaction import Transaction
 
@@ -100,8 +101,9 @@ class TransactionOptions(_Options):
 
     _scope = fdboptions.TransactionOption
 
-    def __init__(self, transaction: Transaction) -> None:
+    def __init__(self, transaction: Transaction, attempt: Attempt) -> None:
         self._transaction = transaction
+        self._attempt = attempt
 
     def set_timeout(self, milliseconds: int) -> None:
         self._transaction.own_settings().timeout = _number(milliseconds, 0, _INT_MAX)
@@ -117,23 +119,25 @@ class TransactionOptions(_Options):
         self._transaction.own_settings().size_limit = _number(size, 32, TRANSACTION_SIZE_LIMIT)
 
     def set_snapshot_ryw_enable(self) -> None:
-        self._transaction.snapshot_ryw += 1
+        self._attempt.snapshot_ryw += 1
 
     def set_snapshot_ryw_disable(self) -> None:
-        self._transaction.snapshot_ryw -= 1
+        self._attempt.snapshot_ryw -= 1
 
     def set_read_your_writes_disable(self) -> None:
-        self._transaction.disable_read_your_writes()
+        if self._attempt.has_read or self._attempt.mutations or self._attempt.writes:
+            raise FDBError(2000)  # too late
+        self._attempt.ryw_disabled = True
 
     def set_next_write_no_write_conflict_range(self) -> None:
-        self._transaction.skip_next_write_conflict = True
+        self._attempt.skip_next_write_conflict = True
 
     def set_read_system_keys(self) -> None:
-        self._transaction.max_read_key = b"\xff\xff"
+        self._attempt.max_read_key = b"\xff\xff"
 
     def set_access_system_keys(self) -> None:
-        self._transaction.max_read_key = b"\xff\xff"
-        self._transaction.max_write_key = b"\xff\xff"
+        self._attempt.max_read_key = b"\xff\xff"
+        self._attempt.max_write_key = b"\xff\xff"
 
     def set_bypass_unreadable(self) -> None:
         raise FDBError(2108)  # a wrong answer would be worse than none

@@ -231,7 +231,10 @@ class Storage:
 
     def counter(self) -> int:
         """A number that changes with every commit of any process; cheap, for the watches."""
-        return int(self._anchor.execute("PRAGMA data_version").fetchone()[0])
+        try:
+            return int(self._anchor.execute("PRAGMA data_version").fetchone()[0])
+        except sqlite3.Error as error:
+            raise self.failure(error) from error
 
     def _connection(self) -> sqlite3.Connection:
         if self._closed:

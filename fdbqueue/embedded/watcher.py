@@ -52,6 +52,9 @@ class Watcher:
         self._closed.set()
         with self._lock:
             watches, self._watches = self._watches, {}
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
         for future in watches:
             future.finish(FDBError(1025))
 

@@ -43,7 +43,7 @@ def atomic(name: str, value: bytes | None, param: bytes) -> bytes | None:
         return (old & new).to_bytes(size, "little")
     if name == "min":
         return min(old, new).to_bytes(size, "little")
-    return {"byte_min": min, "byte_max": max}[name](value, param)
+    return min(value, param) if name == "byte_min" else max(value, param)
 
 
 ATOMICS = [

@@ -13,6 +13,10 @@ from .model import ATOMICS, KEYS, ModelStore, ModelTransaction
 
 PROGRAMS = 150
 STEPS = 60
+KINDS = [
+    *("get", "range", "range", "key", "selectors", "set", "set"),
+    *("clear", "clear_range", "atomic", "atomic", "conflict"),
+]
 VALUES = [b"", b"\x00", b"\x01", b"\xff", b"\x01\x02", b"\xff\xff", b"\x00\x01\x00"]
 
 
@@ -36,9 +40,7 @@ def step(rng: random.Random, pair: Pair) -> str:
     begin, end = sorted([rng.choice([b"", *KEYS]), rng.choice([*KEYS, b"\xff"])])
     snapshot = rng.random() < 0.25
     reader = real.snapshot if snapshot else real
-    kind = rng.choice(
-        "get range range key selectors set set clear clear_range atomic atomic conflict".split()
-    )
+    kind = rng.choice(KINDS)
     if kind == "get":
         assert reader[key].value == model.get(key, snapshot), kind
     elif kind == "range":
@@ -48,8 +50,8 @@ def step(rng: random.Random, pair: Pair) -> str:
         return f"range {begin!r} {end!r} limit={limit} reverse={reverse} snapshot={snapshot}"
     elif kind == "key":
         or_equal, offset = rng.random() < 0.5, rng.randint(-3, 4)
-        found = bytes(reader.get_key(KeySelector(key, or_equal, offset)))
-        assert found == model.get_key(key, or_equal, offset, snapshot), kind
+        resolved = bytes(reader.get_key(KeySelector(key, or_equal, offset)))
+        assert resolved == model.get_key(key, or_equal, offset, snapshot), kind
         return f"key {key!r} {or_equal} {offset} snapshot={snapshot}"
     elif kind == "selectors":
         # Only the rows are compared; on which range they depend is a matter of its own.

@@ -111,8 +111,8 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(path: Path) -> None:
     with Database(path) as db:
         tr = db.create_transaction()
         tr[b"k"].wait()
-        pages = tr._snapshot.connection.execute("PRAGMA page_count").fetchone()[0]
-        tr._snapshot.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+        pages = tr._attempt.snapshot.connection.execute("PRAGMA page_count").fetchone()[0]
+        tr._attempt.snapshot.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
         tr.reset()
         with pytest.raises(DiskFull, match=str(path)) as error:
             db[b"large"] = b"x" * 50_000
@@ -204,7 +204,10 @@ def test_a_database_in_memory_is_private_and_leaves_nothing(tmp_path: Path) -> N
 
 
 def test_what_a_killed_process_left_in_memory_is_removed(tmp_path: Path) -> None:
-    program = "import os, fdbqueue; print(fdbqueue.open('memory:').path, flush=True); os.kill(os.getpid(), 9)"
+    program = (
+        "import os, fdbqueue; print(fdbqueue.open('memory:').path, flush=True);"
+        "os.kill(os.getpid(), 9)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     left = Path(done.stdout.strip())
     assert left.exists()
@@ -218,7 +221,7 @@ def test_the_write_ahead_log_stays_short_beside_a_reader_that_never_ends(tmp_pat
     with Database(tmp_path / "db", "os") as db:
         forgotten = db.create_transaction()
         forgotten[b"k"].wait()
-        forgotten._snapshot.began -= 10
+        forgotten._attempt.snapshot.began -= 10
         db.storage._next_expiry = 0
         for number in range(300):
             db[b"k"] = b"%d" % number * 10_000

@@ -34,7 +34,7 @@ def test_a_value_behaves_as_the_bytes_it_stands_for(db: Any) -> None:
     value = db.create_transaction()[b"k"]
     assert value.present()
     assert value == b"value"
-    assert b"value" == value
+    assert value == b"value"
     assert value != b"other"
     assert value < b"w"
     assert bytes(value) == b"value"

@@ -1,0 +1,216 @@
+"""The reads of a transaction, as the official binding has them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from fdbqueue.embedded.attempt import FIRST_BATCH, Rows, as_key
+from fdbqueue.embedded.futures import FutureInt64, Key, KeySelector, KeyValue, Value
+from fdbqueue.errors import FDBError, FdbqueueError
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.database import Database
+    from fdbqueue.embedded.transaction import Transaction
+
+__all__ = ["FDBRange", "SnapshotRead", "TransactionRead", "VersionstampFuture", "prefix_end"]
+
+
+def prefix_end(prefix: Any) -> bytes:
+    """The first key behind all those that begin with `prefix`.
+
+    >>> prefix_end(b"ab\\xff")
+    b'ac'
+    """
+    stripped = as_key(prefix).rstrip(b"\xff")
+    if not stripped:
+        raise ValueError("Key must contain at least one byte not equal to 0xFF.")
+    return stripped[:-1] + bytes([stripped[-1] + 1])
+
+
+class FDBRange:
+    """The rows of a range read, fetched in batches as they are iterated over."""
+
+    def __init__(
+        self,
+        reader: TransactionRead,
+        begin: KeySelector,
+        end: KeySelector,
+        limit: int,
+        reverse: bool,
+    ) -> None:
+        self._reader = reader
+        self._begin = begin
+        self._end = end
+        self._limit = limit
+        self._reverse = reverse
+        # The first batch is read here, at this call's place among the transaction's operations.
+        self._rows: Rows = []
+        self._more = False
+        self._error: FdbqueueError | None = None
+        try:
+            self._rows, self._more = reader.read_batch(begin, end, limit, reverse, 0)
+        except FDBError as error:
+            self._error = error
+
+    def to_list(self) -> list[KeyValue]:
+        """All rows, as a list."""
+        return list(self)
+
+    def __iter__(self) -> Iterator[KeyValue]:
+        if self._error is not None:
+            raise self._error
+        rows, more, left, batch = self._rows, self._more, self._limit, 0
+        begin, end = self._begin, self._end
+        while True:
+            for key, value in rows:
+                yield KeyValue(key, value)
+            if not more or not rows or left == len(rows):
+                return
+            if left:
+                left -= len(rows)
+            if self._reverse:
+                end = KeySelector.first_greater_or_equal(rows[-1][0])
+            else:
+                begin = KeySelector.first_greater_than(rows[-1][0])
+            batch += 1
+            rows, more = self._reader.read_batch(begin, end, left, self._reverse, batch)
+
+
+class TransactionRead:
+    """The reads of a transaction; `tr.snapshot` has them without read conflicts."""
+
+    is_snapshot = False
+
+    @property
+    def _transaction(self) -> Transaction:
+        raise NotImplementedError  # pragma: no cover
+
+    @property
+    def db(self) -> Database:
+        """The database that the transaction belongs to."""
+        return self._transaction.database
+
+    def get(self, key: Any) -> Value:
+        """The value of a key."""
+        try:
+            return Value(self._transaction.attempt().read_value(as_key(key), self.is_snapshot))
+        except FdbqueueError as error:
+            return Value(None, error)
+
+    def get_key(self, key_selector: Any) -> Key:
+        """The key that a selector describes; `b""` before the first, `b"\\xff"` behind the last."""
+        try:
+            return Key(self._transaction.attempt().read_key(key_selector, self.is_snapshot))
+        except FdbqueueError as error:
+            return Key(None, error)
+
+    def get_range(
+        self,
+        begin: Any,
+        end: Any,
+        limit: int = 0,
+        reverse: bool = False,
+        streaming_mode: Any = None,
+    ) -> FDBRange:
+        """The rows from `begin` up to, not with, `end`: keys or key selectors.
+
+        A limit of 0 is none. Every streaming mode is accepted, and gives the same rows.
+        """
+        return FDBRange(
+            self,
+            _as_selector(b"" if begin is None else begin),
+            _as_selector(b"\xff" if end is None else end),
+            limit,
+            bool(reverse),
+        )
+
+    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
+        """The rows whose keys begin with `prefix`."""
+        prefix = as_key(prefix)
+        return self.get_range(prefix, prefix_end(prefix), *args, **kwargs)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.get_range(key.start, key.stop, reverse=key.step == -1)
+        return self.get(key)
+
+    def get_read_version(self) -> FutureInt64:
+        """The version that the transaction reads at."""
+        try:
+            return FutureInt64(self._transaction.read_version())
+        except FdbqueueError as error:
+            return FutureInt64(error=error)
+
+    def get_estimated_range_size_bytes(self, begin_key: bytes, end_key: bytes) -> FutureInt64:
+        """The bytes of keys and values in a range; exact here, an estimate in FoundationDB."""
+        try:
+            rows = (
+                self._transaction.attempt().view().rows(as_key(begin_key), as_key(end_key), False)
+            )
+            return FutureInt64(sum(len(key) + len(value) for key, value in rows))
+        except FdbqueueError as error:
+            return FutureInt64(error=error)
+
+    def read_batch(
+        self, begin: KeySelector, end: KeySelector, limit: int, reverse: bool, batch: int
+    ) -> tuple[Rows, bool]:
+        """One batch of a range read, and whether there may be more."""
+        if limit < 0:
+            raise FDBError(2012)
+        rows = limit or FIRST_BATCH << 2 * min(batch, 5)
+        return self._transaction.attempt().read_range(begin, end, rows, reverse, self.is_snapshot)
+
+
+class SnapshotRead(TransactionRead):
+    """`tr.snapshot`: reads that do not conflict."""
+
+    is_snapshot = True
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._owner = transaction
+
+    @property
+    def _transaction(self) -> Transaction:
+        return self._owner
+
+
+def _as_selector(key_or_selector: Any) -> KeySelector:
+    # By its attributes: the official binding's own class does as well.
+    if hasattr(key_or_selector, "or_equal"):
+        return key_or_selector  # type: ignore[no-any-return]
+    return KeySelector(key_or_selector, False, 1)
+
+
+class VersionstampFuture(Key):
+    """The versionstamp of a transaction: there once it is committed."""
+
+    __slots__ = ("_ready",)
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self._ready = threading.Event()
+
+    def finish(self, stamp: bytes | None, error: FDBError | None = None) -> None:
+        if not self._ready.is_set():
+            self._value, self._error = stamp, error
+            self._ready.set()
+
+    def is_ready(self) -> bool:
+        return self._ready.is_set()
+
+    def block_until_ready(self) -> None:
+        while not self._ready.wait(1.0):
+            pass
+
+    @property
+    def value(self) -> Any:
+        self.block_until_ready()
+        self._check()
+        return self._value
+
+    def wait(self) -> Any:
+        self.block_until_ready()
+        self._check()
+        return self
