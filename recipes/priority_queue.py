@@ -36,7 +36,7 @@ class PriorityQueue:
         level = self.subspace[priority]
         items = level.range()
         for key, _ in tr.snapshot.get_range(items.start, items.stop, limit=1, reverse=True):
-            return level.unpack(key)[0] + 1
+            return int(level.unpack(key)[0]) + 1
         return 0
 
     @transactional
@@ -62,7 +62,8 @@ class PriorityQueue:
     def _take(self, tr: Any, reverse: bool) -> bytes | None:
         for key, value in self._end(tr, reverse):
             del tr[key]
-            return value
+            taken: bytes = value
+            return taken
         return None
 
     def _end(self, tr: Any, reverse: bool) -> Any:

@@ -39,7 +39,8 @@ class Queue:
         """Take the oldest value; `None` if there is none."""
         for key, value in self._first(tr):
             del tr[key]
-            return value
+            taken: bytes = value
+            return taken
         return None
 
     @transactional

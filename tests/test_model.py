@@ -145,7 +145,7 @@ def test_a_queue_is_a_sorted_list(engine: str, tmp_path: Any) -> None:
         pass
 
     Machine.engine = "memory:" if engine == "memory" else f"embedded:{tmp_path / 'db'}"
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Machine,
         settings=settings(
             max_examples=40,
