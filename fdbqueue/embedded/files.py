@@ -1,9 +1,10 @@
 """The files of an embedded database: where they are, how they are made, what their faults mean.
 
-fdbqueue.sqlite       the key-value pairs and the log of recent commits
+fdbqueue.sqlite       the key-value pairs
 fdbqueue.sqlite-wal   SQLite's write-ahead log: what was committed since the last checkpoint
 fdbqueue.sqlite-shm   SQLite's index of it, shared by the processes
 fdbqueue.lock         the writers' lock
+fdbqueue.log          the log of recent commits, shared memory
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fdbqueue.embedded.limits import VERSIONS_PER_SECOND
 from fdbqueue.errors import (
     CorruptDatabase,
     DiskFull,
@@ -32,6 +32,7 @@ __all__ = [
     "DATABASE_FILE",
     "FORMAT_VERSION",
     "LOCK_FILE",
+    "LOG_FILE",
     "connect",
     "create_or_check",
     "explained",
@@ -42,6 +43,7 @@ __all__ = [
 
 DATABASE_FILE = "fdbqueue.sqlite"
 LOCK_FILE = "fdbqueue.lock"
+LOG_FILE = "fdbqueue.log"
 APPLICATION_ID = 0x66646271  # "fdbq", in the header of the SQLite file
 FORMAT_VERSION = 1
 
@@ -50,9 +52,7 @@ _MEMORY_ROOM = 1 << 30  # bytes that a file system in memory must have free to b
 
 _SCHEMA = """
 CREATE TABLE kv (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE log (version INTEGER PRIMARY KEY, writes BLOB NOT NULL);
-CREATE TABLE clock (shift INTEGER NOT NULL);
-INSERT INTO log VALUES (1, x'');
+CREATE TABLE clock (shift INTEGER NOT NULL, ceiling INTEGER NOT NULL);
 """
 
 
@@ -77,31 +77,21 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def create_or_check(path: Path, connection: sqlite3.Connection) -> int:
-    """Make the tables of a new database or check an old one; return the shift of its clock.
-
-    The writers' lock is held. A version is the machine's clock plus the shift, so versions grow by
-    a million a second; the shift is set anew where the clock began again, after a reboot.
-    """
+def create_or_check(path: Path, connection: sqlite3.Connection) -> None:
+    """Make the tables of a new database, or check those of an old one; under the writers' lock."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application == 0 and tables == 0:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.executescript(
-            f"BEGIN; {_SCHEMA} INSERT INTO clock VALUES ({1 - microseconds()});"
+            f"BEGIN; {_SCHEMA} INSERT INTO clock VALUES ({1 - microseconds()}, 1);"
             f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={FORMAT_VERSION}; COMMIT;"
         )
     elif application != APPLICATION_ID:
         raise NotADatabase(str(path / DATABASE_FILE))
     elif version != FORMAT_VERSION:
         raise FormatVersionMismatch(str(path), version, FORMAT_VERSION)
-    (shift,) = connection.execute("SELECT shift FROM clock").fetchone()
-    (last,) = connection.execute("SELECT max(version) FROM log").fetchone()
-    if microseconds() + shift < last - VERSIONS_PER_SECOND:
-        shift = last + VERSIONS_PER_SECOND - microseconds()
-        connection.execute("UPDATE clock SET shift = ?", [shift])
-    return int(shift)
 
 
 @contextmanager

@@ -2,8 +2,12 @@
 
 A transaction reads from a SQLite read transaction, whose snapshot is its read version. At commit,
 if nobody committed since, the same connection goes on to write. Otherwise the reads are checked
-against the log of what was written since. Either way, the writes, the log entry and the version
-are one SQLite transaction: a process killed at any point leaves all or nothing of it.
+against the log of what was written since. Either way, the writes are one SQLite transaction: a
+process killed at any point leaves all or nothing of them.
+
+A version is the machine's clock, in microseconds, plus a shift, so versions grow by a million a
+second. All versions that were ever told are below a ceiling, which is stored ahead of them; where
+the clock began anew, after a reboot, versions go on from the ceiling.
 """
 
 from __future__ import annotations
@@ -13,13 +17,16 @@ import shutil
 import sqlite3
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fdbqueue.embedded.atomics import ATOMICS, MutationType
+from fdbqueue.embedded.commit_log import CommitLog
 from fdbqueue.embedded.files import (
     DATABASE_FILE,
     LOCK_FILE,
+    LOG_FILE,
     connect,
     create_or_check,
     explained,
@@ -29,65 +36,80 @@ from fdbqueue.embedded.files import (
 )
 from fdbqueue.embedded.limits import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
 from fdbqueue.embedded.locks import SharedSync, Turn, WritersLock
-from fdbqueue.embedded.ranges import Range, RangeSet, key_after, pack_ranges, unpack_ranges
+from fdbqueue.embedded.ranges import Range, RangeSet, key_after
 from fdbqueue.embedded.write_map import Mutation
 from fdbqueue.errors import FDBError
 
 __all__ = ["Snapshot", "Storage"]
 
-_LAST_VERSION = "SELECT max(version) FROM log"
 _GET = "SELECT value FROM kv WHERE key = ?"
-_LOG = "INSERT INTO log VALUES (?, ?)"
-_PUT = "REPLACE INTO kv VALUES (?, ?)"
-_DELETE = "DELETE FROM kv WHERE key = ?"
 _DELETE_RANGE = "DELETE FROM kv WHERE key >= ? AND key < ?"
+_ROWS_AT_ONCE = 8
+# One statement for several rows costs little more than one for a single row.
+_PUT = ["REPLACE INTO kv VALUES " + ", ".join(["(?, ?)"] * n) for n in range(_ROWS_AT_ONCE + 1)]
+_DELETE = [
+    "DELETE FROM kv WHERE key IN (" + ", ".join("?" * n) + ")" for n in range(_ROWS_AT_ONCE + 1)
+]
 _FORWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
 _BACKWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT ?"
 
-_LOG_KEPT = int(2 * TRANSACTION_LIFETIME * VERSIONS_PER_SECOND)
+_CEILING_STEP = 10 * VERSIONS_PER_SECOND
+_WAL_TOO_LONG = 64 << 20  # bytes
 
 
 class Snapshot:
-    """The database at one read version, until it is ended or five seconds old."""
+    """The database at one read version, until it is ended or five seconds old.
 
-    __slots__ = ("_storage", "began", "connection", "expired", "version")
+    SQLite takes its snapshot at the first read. `place` and `version` are noted before that; if a
+    commit came in between, they are noted again and the read is done again.
+    """
 
-    def __init__(self, storage: Storage, connection: sqlite3.Connection, version: int) -> None:
+    __slots__ = ("_settled", "_storage", "began", "connection", "expired", "place", "version")
+
+    def __init__(self, storage: Storage, connection: sqlite3.Connection, now: float) -> None:
         self._storage = storage
         self.connection = connection
-        self.version = version
-        self.began = time.monotonic()
+        self.began = now
         self.expired = False
+        self._settled = False
+        self.place, self.version = storage.published()
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
-        try:
-            row = self.connection.execute(_GET, (key,)).fetchone()
-        except sqlite3.Error as error:
-            raise self._storage.failure(error) from error
-        self.check_age()
-        return None if row is None else row[0]
-
-    def rows(
-        self, begin: bytes, end: bytes, reverse: bool, limit: int = -1
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """The rows of a range in order, read as they are asked for."""
-        try:
-            yield from self.connection.execute(
-                _BACKWARD if reverse else _FORWARD, (begin, end, limit)
-            )
-        except sqlite3.Error as error:
-            raise self._storage.failure(error) from error
-        self.check_age()
+        rows = self._fetch(_GET, (key,))
+        return rows[0][0] if rows else None
 
     def first_rows(
         self, begin: bytes, end: bytes, reverse: bool, limit: int
     ) -> list[tuple[bytes, bytes]]:
         """The first rows of a range, read at once."""
+        return self._fetch(_BACKWARD if reverse else _FORWARD, (begin, end, limit))
+
+    def rows(self, begin: bytes, end: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of a range in order, read as they are asked for."""
+        self.settle()
         try:
-            rows = self.connection.execute(
-                _BACKWARD if reverse else _FORWARD, (begin, end, limit)
-            ).fetchall()
+            yield from self.connection.execute(_BACKWARD if reverse else _FORWARD, (begin, end, -1))
+        except sqlite3.Error as error:
+            raise self._storage.failure(error) from error
+        self.check_age()
+
+    def settle(self) -> None:
+        """Take the snapshot now, if no read has."""
+        if not self._settled:
+            self._fetch(_GET, (b"",))
+
+    def _fetch(self, statement: str, parameters: tuple[Any, ...]) -> list[Any]:
+        try:
+            rows = self.connection.execute(statement, parameters).fetchall()
+            while not self._settled:
+                now = self._storage.published()
+                self._settled = now == (self.place, self.version)
+                if not self._settled:
+                    self.place, self.version = now
+                    self.connection.execute("ROLLBACK")
+                    self.connection.execute("BEGIN")
+                    rows = self.connection.execute(statement, parameters).fetchall()
         except sqlite3.Error as error:
             raise self._storage.failure(error) from error
         self.check_age()
@@ -120,9 +142,8 @@ class Storage:
         path = self.path
         self._idle: list[sqlite3.Connection] = []
         self._active: dict[Snapshot, None] = {}
-        self._last_version = 0
-        self._next_shortening = 0.0
         self._next_expiry = 0.0
+        self._next_checkpoint = 0.0
         self._closed = False
         with storage_errors(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -130,16 +151,30 @@ class Storage:
             with self._lock:
                 # One connection stays open, so that the write-ahead log stays where it is.
                 self._anchor = connect(path)
-                self._shift = create_or_check(path, self._anchor)
-            self._anchor.execute(_LAST_VERSION).fetchone()
-            self._sync = SharedSync(path / (DATABASE_FILE + "-wal"))
+                create_or_check(path, self._anchor)
+                self._log = CommitLog(path / LOG_FILE)
+                self._shift = self._set_clock()
+            self._write_ahead_log = path / (DATABASE_FILE + "-wal")
+            self._sync = SharedSync(self._write_ahead_log)
             directory = os.open(path, os.O_RDONLY)
             os.fsync(directory)
             os.close(directory)
 
+    def _set_clock(self) -> int:
+        """The shift from the machine's clock to versions; the first to open sets it."""
+        shift, ceiling = self._anchor.execute("SELECT shift, ceiling FROM clock").fetchone()
+        if self._log.is_first():
+            shift = max(shift, ceiling - microseconds())
+            now = microseconds() + shift
+            self._anchor.execute(
+                "UPDATE clock SET shift = ?, ceiling = ?", (shift, now + _CEILING_STEP)
+            )
+            self._log.begin_anew(now, now + _CEILING_STEP)
+        return int(shift)
+
     def reopen_after_fork(self) -> None:
         """In a forked child: neither a connection nor a lock can be shared with the parent."""
-        _inherited.append((self._anchor, self._idle, self._active, self._sync))
+        _inherited.append((self._anchor, self._idle, self._active, self._sync, self._log))
         for snapshot in self._active:
             _inherited.append(snapshot.connection)
             snapshot.connection = _closed_connection()
@@ -158,6 +193,7 @@ class Storage:
             connection.close()
         self._idle.clear()
         self._sync.close()
+        self._log.close()
         self._lock.close()
         if self._owner is not None:
             shutil.rmtree(self.path, ignore_errors=True)
@@ -173,16 +209,22 @@ class Storage:
 
     def begin(self) -> Snapshot:
         """A snapshot of the newest version."""
-        self._expire_old()
+        now = time.monotonic()
+        if now > self._next_expiry:
+            self._next_expiry = now + 1.0
+            self._expire_old(now)
+        connection = self._connection()
         try:
-            connection = self._connection()
             connection.execute("BEGIN")
-            version = connection.execute(_LAST_VERSION).fetchone()[0]
         except sqlite3.Error as error:
             raise self.failure(error) from error
-        snapshot = Snapshot(self, connection, version)
+        snapshot = Snapshot(self, connection, now)
         self._active[snapshot] = None
         return snapshot
+
+    def published(self) -> tuple[int, int]:
+        """The place in the log, and the version, of the last commit that is sure to be visible."""
+        return self._log.published
 
     def end(self, snapshot: Snapshot) -> None:
         """Give a snapshot up."""
@@ -203,16 +245,29 @@ class Storage:
         snapshot, the snapshot is the state of the present moment too.
         """
         with self._lock:
+            place, _ = self._log.recover()
+            snapshot.settle()
+            if place != snapshot.place:
+                return snapshot.version
             now = microseconds() + self._shift
-            newest = self.newest_version()
-        return snapshot.version if newest > snapshot.version else max(snapshot.version, now)
-
-    def newest_version(self) -> int:
-        """The version of the last commit."""
-        connection = self._connection()
-        version = connection.execute(_LAST_VERSION).fetchone()[0]
-        self._idle.append(connection)
-        return int(version)
+            if now < self._log.ceiling:
+                return max(snapshot.version, now)
+            # Raised by a commit of its own: SQLite then lets no older snapshot go on to write.
+            connection = self._connection()
+            try:
+                self._begin_anew(connection)
+                self._raise_ceiling(connection, now)
+                self._log.append(now, [])
+                connection.execute("COMMIT")
+                self._log.publish()
+                ticket = self._sync.ticket()
+            except sqlite3.Error as error:
+                raise self.failure(error) from error
+            finally:
+                self._give_back(connection)
+        if self._durable:
+            self._sync.wait(ticket)
+        return now
 
     def begin_at(self, version: int) -> Snapshot:
         """The snapshot at a version that the caller names.
@@ -223,18 +278,13 @@ class Storage:
         with self._lock:
             if version > microseconds() + self._shift:
                 raise FDBError(1009)
+            self._log.recover()
             snapshot = self.begin()
+            snapshot.settle()
         if snapshot.version > version:
             self.end(snapshot)
             raise FDBError(1007)
         return snapshot
-
-    def counter(self) -> int:
-        """A number that changes with every commit of any process; cheap, for the watches."""
-        try:
-            return int(self._anchor.execute("PRAGMA data_version").fetchone()[0])
-        except sqlite3.Error as error:
-            raise self.failure(error) from error
 
     def _connection(self) -> sqlite3.Connection:
         if self._closed:
@@ -244,15 +294,11 @@ class Storage:
         except IndexError:
             return connect(self.path)
 
-    def _expire_old(self) -> None:
-        """About once a second, end the snapshots that somebody forgot.
+    def _expire_old(self, now: float) -> None:
+        """End the snapshots that somebody forgot.
 
         As long as they are there, SQLite cannot begin its write-ahead log anew.
         """
-        now = time.monotonic()
-        if now < self._next_expiry:
-            return
-        self._next_expiry = now + 1.0
         for snapshot in self._active.copy():
             if now - snapshot.began > TRANSACTION_LIFETIME:
                 self._expire(snapshot)
@@ -270,32 +316,31 @@ class Storage:
         turn: Turn | None,
         reads: list[Range],
         mutations: list[Mutation],
-        writes: Iterable[tuple[bytes, bytes | None]],
-        stamped_keys: Iterable[bytes] = (),
+        writes: list[tuple[bytes, bytes | None]],
+        stamped_keys: tuple[bytes, ...] = (),
     ) -> int:
         """Commit and return the version; acknowledged is on disk, where the database is durable.
 
         Raises 1020 where a key of `reads` was written since the snapshot, and 1007 where the
         snapshot is too old to tell. The snapshot is ended in any case.
         """
-        packed = pack_ranges(writes)
         lock = self._lock
         if turn is None or not turn.claim():
             lock.__enter__()
         try:
-            version, connection = self._write_log(snapshot, reads, packed)
+            connection, last = self._begin_to_write(snapshot, reads)
             try:
-                _apply(connection, mutations, version)
+                version = max(last + 1, microseconds() + self._shift)
                 if stamped_keys:
-                    keys = [(_stamped(key, version), None) for key in stamped_keys]
-                    connection.execute(
-                        "UPDATE log SET writes = ? WHERE version = ?",
-                        (packed + pack_ranges(keys), version),
-                    )
-                self._shorten_log(connection, version)
+                    writes = writes + [(_stamped(key, version), None) for key in stamped_keys]
+                _apply(connection, mutations, version)
+                if version >= self._log.ceiling:
+                    self._raise_ceiling(connection, version)
+                self._log.append(version, writes)
                 connection.execute("COMMIT")
-                self._last_version = version
+                self._log.publish()
                 ticket = self._sync.ticket()
+                self._keep_short(connection)
             finally:
                 self._give_back(connection)
         except sqlite3.Error as error:
@@ -306,64 +351,65 @@ class Storage:
             self._sync.wait(ticket)
         return version
 
+    def _begin_to_write(
+        self, snapshot: Snapshot | None, reads: list[Range]
+    ) -> tuple[sqlite3.Connection, int]:
+        """A connection that may write, once nothing conflicts; and the version of the last commit.
+
+        If nobody committed since the snapshot, it goes on from reading to writing.
+        """
+        place, last = self._log.recover()
+        if snapshot is None:
+            connection = self._connection()
+        else:
+            if reads:
+                snapshot.check_age()
+            if self._active.pop(snapshot, snapshot) is None:
+                connection = snapshot.connection
+            else:
+                connection = self._connection()  # expired, and nothing depends on it
+        try:
+            if snapshot is None or place != snapshot.place or not connection.in_transaction:
+                if snapshot is not None and reads:
+                    self._check_conflicts(snapshot.place, reads)
+                self._begin_anew(connection)
+            return connection, last
+        except BaseException:
+            self._give_back(connection)
+            raise
+
+    @staticmethod
+    def _begin_anew(connection: sqlite3.Connection) -> None:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        connection.execute("BEGIN IMMEDIATE")
+
+    def _check_conflicts(self, place: int, reads: list[Range]) -> None:
+        read = RangeSet(reads)
+        for begin, end in self._log.since(place):
+            if read.overlaps(begin, end):
+                raise FDBError(1020)
+
+    def _raise_ceiling(self, connection: sqlite3.Connection, version: int) -> None:
+        ceiling = version + _CEILING_STEP
+        connection.execute("UPDATE clock SET ceiling = ?", (ceiling,))
+        self._log.ceiling = ceiling
+
+    def _keep_short(self, connection: sqlite3.Connection) -> None:
+        """About once a second, see that readers have not let SQLite's write-ahead log grow."""
+        now = time.monotonic()
+        if now < self._next_checkpoint:
+            return
+        self._next_checkpoint = now + 1.0
+        if self._write_ahead_log.stat().st_size > _WAL_TOO_LONG:
+            connection.execute("PRAGMA busy_timeout = 50")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            connection.execute("PRAGMA busy_timeout = 30000")
+
     def _give_back(self, connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         self._idle.append(connection)
-
-    def _write_log(
-        self, snapshot: Snapshot | None, reads: list[Range], packed: bytes
-    ) -> tuple[int, sqlite3.Connection]:
-        """Begin to write: the version and its log entry, once it is sure that nothing conflicts."""
-        if reads and snapshot is not None:
-            # The log goes back further than any snapshot that is young enough to commit.
-            snapshot.check_age()
-        connection = None
-        if snapshot is not None and self._active.pop(snapshot, snapshot) is None:
-            connection = snapshot.connection
-            if self._last_version <= snapshot.version:
-                # If nobody committed since, the snapshot itself goes on to write.
-                version = max(snapshot.version + 1, microseconds() + self._shift)
-                try:
-                    connection.execute(_LOG, (version, packed))
-                    return version, connection
-                except sqlite3.OperationalError as error:
-                    if "locked" not in str(error):  # SQLITE_BUSY_SNAPSHOT: somebody did
-                        self._give_back(connection)
-                        raise
-            connection.execute("ROLLBACK")
-        connection = connection or self._connection()
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            last = connection.execute(_LAST_VERSION).fetchone()[0]
-            version = max(last + 1, microseconds() + self._shift)
-            if reads and snapshot is not None:
-                self._check_conflicts(connection, snapshot, reads)
-            connection.execute(_LOG, (version, packed))
-        except BaseException:
-            self._give_back(connection)
-            raise
-        return version, connection
-
-    @staticmethod
-    def _check_conflicts(
-        connection: sqlite3.Connection, snapshot: Snapshot, reads: list[Range]
-    ) -> None:
-        read = RangeSet(reads)
-        for (writes,) in connection.execute(
-            "SELECT writes FROM log WHERE version > ?", (snapshot.version,)
-        ):
-            for begin, end in unpack_ranges(writes):
-                if read.overlaps(begin, end):
-                    raise FDBError(1020)
-
-    def _shorten_log(self, connection: sqlite3.Connection, version: int) -> None:
-        """About once a second, drop from the log what no living transaction can conflict with."""
-        now = time.monotonic()
-        if now < self._next_shortening:
-            return
-        self._next_shortening = now + 1.0
-        connection.execute("DELETE FROM log WHERE version < ?", (version - _LOG_KEPT,))
 
 
 def _apply(connection: sqlite3.Connection, mutations: list[Mutation], version: int) -> None:
@@ -394,11 +440,14 @@ def _apply(connection: sqlite3.Connection, mutations: list[Mutation], version: i
 
 
 def _flush(connection: sqlite3.Connection, pending: dict[bytes, bytes | None]) -> None:
-    for key, value in pending.items():
-        if value is None:
-            connection.execute(_DELETE, (key,))
-        else:
-            connection.execute(_PUT, (key, value))
+    gone = [key for key, value in pending.items() if value is None]
+    for at in range(0, len(gone), _ROWS_AT_ONCE):
+        keys = gone[at : at + _ROWS_AT_ONCE]
+        connection.execute(_DELETE[len(keys)], keys)
+    kept = [part for row in pending.items() if row[1] is not None for part in row]
+    for at in range(0, len(kept), 2 * _ROWS_AT_ONCE):
+        parts = kept[at : at + 2 * _ROWS_AT_ONCE]
+        connection.execute(_PUT[len(parts) // 2], parts)
     pending.clear()
 
 

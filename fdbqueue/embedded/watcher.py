@@ -1,7 +1,7 @@
 """Watches: who waits for a key to change is told, by a look at a shared counter.
 
-SQLite counts commits in memory that all processes map; one thread looks at that counter while there
-are watches, and at the watched keys only when it moved. A commit of this very process wakes it.
+The log of commits is in memory that all processes share. One thread looks at its end while there
+are watches, and at the watched keys only when it moved.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Watcher:
         known = 0
         try:
             while not self._closed.is_set():
-                counter = self._storage.counter()
+                counter = self._storage.published()
                 with self._lock:
                     watches = dict(self._watches)
                     if not watches:

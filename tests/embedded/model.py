@@ -26,7 +26,7 @@ def atomic(name: str, value: bytes | None, param: bytes) -> bytes | None:
     size = len(param)
     old, new = _number(value, size), _number(param, size)
     if name == "add":
-        return ((old + new) % 256**size).to_bytes(size, "little")
+        return ((old + new) % (1 << 8 * size)).to_bytes(size, "little")
     if name == "bit_or":
         return (old | new).to_bytes(size, "little")
     if name == "bit_xor":

@@ -36,10 +36,12 @@ for number in range(int(sys.argv[4])):
 """
 
 
-def start(path: Path, name: str, count: int, durability: str = "full") -> subprocess.Popen[str]:
+def start(
+    path: Path, name: str, count: int, durability: str = "full", output: int = subprocess.PIPE
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", INCREMENT, str(path), durability, name, str(count)],
-        stdout=subprocess.PIPE,
+        stdout=output,
         text=True,
     )
 
@@ -80,7 +82,7 @@ def test_a_killed_process_loses_nothing_acknowledged_and_blocks_nobody(
 ) -> None:
     """Writers are killed at random moments; each one's last printed number must be stored."""
     path = tmp_path / "db"
-    survivor = start(path, "survivor", 1_000_000, durability)
+    survivor = start(path, "survivor", 1_000_000, durability, subprocess.DEVNULL)
     for round_number in range(8):
         victims = [start(path, f"{round_number}-{n}", 1_000_000, durability) for n in range(2)]
         time.sleep(0.3 + rng.random() * 0.3)

@@ -1,0 +1,99 @@
+"""README, help texts and docstrings tell what is there, and their examples run."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from fdbq.main import cli
+
+import fdbqueue
+
+from .test_cli import Shell
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+COMMANDS = sorted(cli.commands.items())
+
+
+def blocks(language: str) -> list[str]:
+    """The code blocks of README in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS)
+def test_every_command_has_help_with_an_example(name: str, command: click.Command) -> None:
+    text = command.help or ""
+    assert "Example:" in text
+    assert f"fdbq {name}" in text.split("Example:")[1]
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.name not in ("help",):
+            assert parameter.help, f"fdbq {name} {parameter.opts[0]} has no help"
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS)
+def test_readme_shows_every_command(name: str, command: click.Command) -> None:
+    assert re.search(rf"\bfdbq {name}\b", README), f"README does not show `fdbq {name}`"
+
+
+@pytest.mark.parametrize("name", fdbqueue.__all__)
+def test_readme_names_what_the_library_offers(name: str) -> None:
+    assert re.search(rf"\b{name}\b", README)
+
+
+def public_methods() -> list[tuple[str, Any]]:
+    found = []
+    for owner in (fdbqueue.PriorityQueue, fdbqueue.Queue):
+        for name, member in inspect.getmembers(owner, inspect.isroutine):
+            if not name.startswith("_") and name not in ("checked", "encoded"):
+                found.append((f"{owner.__name__}.{name}", member))
+    for name in ("open", "transactional", "check", "queue_names"):
+        found.append((name, getattr(fdbqueue, name)))
+    return found
+
+
+@pytest.mark.parametrize(("name", "member"), public_methods(), ids=lambda value: str(value))
+def test_public_docstrings_have_a_line_and_an_example(name: str, member: Any) -> None:
+    text = inspect.getdoc(member) or ""
+    assert text.split("\n")[0].endswith(".")
+    assert ">>>" in text
+
+
+def test_readmes_python_examples_run(tmp_path: Path) -> None:
+    for block in blocks("python"):
+        done = subprocess.run(
+            [sys.executable, "-c", block], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == 0, (block, done.stderr)
+
+
+def test_readmes_shell_examples_run(tmp_path: Path) -> None:
+    """Every `console` block: its commands, one after the other, with the output that it shows."""
+    shell = Shell(tmp_path)
+    for block in blocks("console"):
+        commands = re.findall(r"^\$ (.*(?:\n> .*)*)\n((?:(?!\$ ).*\n)*)", block, re.M)
+        assert commands
+        for command, expected in commands:
+            done = shell.script("set -o pipefail; " + command.replace("\n> ", "\n"))
+            assert done.stderr == "", (command, done.stderr)
+            assert matches(done.stdout, expected), (command, done.stdout)
+
+
+def matches(output: str, expected: str) -> bool:
+    """Whether the output is what is shown, where `...` stands for anything."""
+    pattern = ".*".join(re.escape(part) for part in expected.split("..."))
+    return re.fullmatch(pattern, output, re.S) is not None
+
+
+def test_the_first_screen_installs_runs_and_tests() -> None:
+    first, second = blocks("sh")[:2]
+    assert "pip install" in first
+    assert "fdbq" in first
+    assert "pytest" in second
+    assert second.strip() in (ROOT / ".ci" / "run").read_text()
