@@ -35,16 +35,21 @@ class JsonCodec:
         return json.loads(payload)
 
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
 def _check_json(value: Any) -> None:
     """Raise for what `json` would turn into something else."""
     if isinstance(value, dict):
         for key, part in value.items():
             if not isinstance(key, str):
                 raise TypeError(f"a JSON object's keys are text, not {key!r}")
-            _check_json(part)
+            if type(part) not in _SCALARS:
+                _check_json(part)
     elif isinstance(value, list):
         for part in value:
-            _check_json(part)
+            if type(part) not in _SCALARS:
+                _check_json(part)
     elif not (value is None or isinstance(value, (str, int, float))):
         raise TypeError(f"a value of type {type(value).__name__} is not JSON: {value!r}")
 

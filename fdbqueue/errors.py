@@ -9,6 +9,7 @@ __all__ = [
     "DiskFull",
     "FDBError",
     "FdbqueueError",
+    "ForeignKey",
     "FormatVersionMismatch",
     "ImportMismatch",
     "InvalidItemId",
@@ -201,6 +202,17 @@ class UndecodableItem(FdbqueueError):
         super().__init__(
             f"item {item_id} cannot be read: {reason}; it is still in the queue, "
             "open the queue with the codec that wrote it or remove the item by its id"
+        )
+
+
+class ForeignKey(FdbqueueError):
+    """A key in the place of the items that is no item's; nothing was changed."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        super().__init__(
+            f"the key {key!r} is no item of this queue; somebody else writes to its subspace, "
+            "or it was opened with other priorities: `fdbq check` shows all such keys"
         )
 
 

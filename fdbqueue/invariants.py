@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fdb import tuple as fdb_tuple
-
 from fdbqueue.database import error_classes, is_database, run, run_once
-from fdbqueue.errors import QueueTooLargeToCheck
+from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck
 from fdbqueue.fifo import Queue
 from fdbqueue.layout import ZERO, decode_count, encode_count
 from fdbqueue.priority_queue import PriorityQueue
@@ -111,12 +109,12 @@ class _Check:
             if not level or not key.startswith(level) or not layout.is_place(key, level):
                 self._note_level(level, count)
                 count = 0
-                found = self._level_of(key)
-                if found is None:
+                try:
+                    level = self._queue.level_of(key)
+                except ForeignKey:
                     self._problems.append(f"foreign key among the items: {key!r}")
                     level = b""
                     continue
-                level = found
             count += 1
             owner = layout.piece_owner(row.value)
             if owner is not None:
@@ -128,19 +126,6 @@ class _Check:
             self._levels[level] = self._levels.get(level, 0) + count
             self.items += count
 
-    def _level_of(self, key: bytes) -> bytes | None:
-        """The level of a key among the items; `None` if it is no item's."""
-        layout = self._layout
-        if isinstance(self._queue, Queue):
-            level = layout.items
-        else:
-            try:
-                level = layout.level(self._queue.checked(layout.position(key)[0]))
-            except Exception:
-                # The tuple layer has no one class for bytes that are no tuple.
-                return None
-        return level if key.startswith(level) and layout.is_place(key, level) else None
-
     def _compare_counts(self) -> None:
         layout = self._layout
         for level, count in self._levels.items():
@@ -148,12 +133,12 @@ class _Check:
         counters = {layout.count_key(level) for level in self._levels}
         for row in self._rows(layout.counts):
             if row.key not in counters:
-                level = layout.items + row.key[len(layout.counts) :]
+                level = layout.counted_level(row.key)
                 self._compare(f"the count of {self._name(level)}", row.key, 0)
 
     def _name(self, level: bytes) -> str:
         try:
-            (priority,) = fdb_tuple.unpack(level[len(self._layout.items) :])
+            priority = self._layout.priority_of(level)
         except Exception:
             return f"the key {level!r}"
         return f"priority {priority!r}"

@@ -10,7 +10,13 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.codec import codec_named
 from fdbqueue.database import is_database, run, run_once
-from fdbqueue.errors import FdbqueueError, InvalidValue, PayloadTooLarge, UndecodableItem
+from fdbqueue.errors import (
+    FdbqueueError,
+    ForeignKey,
+    InvalidValue,
+    PayloadTooLarge,
+    UndecodableItem,
+)
 from fdbqueue.layout import (
     MAX_PAYLOAD,
     RANDOM_SIZE,
@@ -82,16 +88,30 @@ class ItemStore:
 
     def _item(self, tr: Any, key: bytes, stored: bytes) -> Item:
         """The item of a row; raises `UndecodableItem` if the codec cannot read it."""
+        priority = self._priority_of(self.level_of(key))
         item_id = self.layout.item_id(key)
         payload = self.layout.read_payload(tr, stored)
         try:
             value = self._codec.decode(payload)
         except (ValueError, TypeError, RecursionError) as error:
             raise UndecodableItem(item_id, str(error)) from error
-        return Item(value, self._priority(key), item_id, key)
+        return Item(value, priority, item_id, key)
 
-    def _priority(self, key: bytes) -> Any:
-        """The priority in the key of an item."""
+    # Levels
+
+    def level_of(self, key: bytes) -> bytes:
+        """The level of the item with this key; raises `ForeignKey` if it is no item's."""
+        level = self._level_in(key)
+        if level is None or not self.layout.is_place(key, level):
+            raise ForeignKey(key)
+        return level
+
+    def _level_in(self, key: bytes) -> bytes | None:
+        """The level with which a key begins; `None` if it begins with none."""
+        return self.layout.items
+
+    def _priority_of(self, level: bytes) -> Any:
+        """The priority of a level."""
         return None
 
     # Changes
@@ -105,6 +125,8 @@ class ItemStore:
         count = 0
         # A snapshot read, so that two pushes never conflict; `random` keeps their keys apart.
         for last in tr.snapshot.get_range(begin, end, limit=1, reverse=True):
+            if not layout.is_place(last.key, level):
+                raise ForeignKey(last.key)
             count = layout.count_in(last.key, level) + 1
         if count == 0:
             layout.write_version(tr)

@@ -112,6 +112,12 @@ def _packed_integer(priority: int) -> bytes:
     return packed
 
 
+@functools.lru_cache(4096)
+def _unpacked(packed: bytes) -> Any:
+    """The one element of a packed tuple."""
+    return fdb_tuple.unpack(packed)[0]
+
+
 class Layout:
     """The keys of one queue.
 
@@ -139,16 +145,32 @@ class Layout:
         packed: bytes = fdb_tuple.pack((priority,))
         return self.items + packed
 
-    def item_key(self, level: bytes, count: int, random: bytes) -> bytes:
+    @staticmethod
+    def item_key(level: bytes, count: int, random: bytes) -> bytes:
         """The key of an item in a level (in a FIFO queue, of the one that there is)."""
-        packed: bytes = fdb_tuple.pack((count, random))
-        return level + packed
+        # What fdb.tuple.pack((count, random)) makes, some ten times as fast; a test compares them.
+        size = (count.bit_length() + 7) // 8
+        return b"%b%c%b\x01%b\x00" % (
+            level,
+            0x14 + size,
+            count.to_bytes(size, "big"),
+            random.replace(b"\x00", b"\x00\xff"),
+        )
 
     @staticmethod
     def count_in(key: bytes, level: bytes) -> int:
         """The count in the key of an item, given its level."""
-        count: int = fdb_tuple.unpack(key[len(level) :])[0]
-        return count
+        begin = len(level) + 1
+        return int.from_bytes(key[begin : begin + key[begin - 1] - 0x14], "big")
+
+    def level_in(self, key: bytes) -> bytes:
+        """The level of the item with this key, in a queue whose priorities are integers."""
+        begin = len(self.items)
+        return key[: begin + 1 + abs(key[begin] - 0x14)]
+
+    def priority_of(self, level: bytes) -> Any:
+        """The priority of a level."""
+        return _unpacked(level[len(self.items) :])
 
     def position(self, key: bytes) -> tuple[Any, ...]:
         """(priority, count, random), or (index, random), of the key of an item."""
@@ -183,9 +205,9 @@ class Layout:
         """The counter of a level."""
         return self.counts + level[len(self.items) :]
 
-    def counted_priority(self, key: bytes) -> Any:
-        """The priority whose counter has this key."""
-        return fdb_tuple.unpack(key[len(self.counts) :])[0]
+    def counted_level(self, key: bytes) -> bytes:
+        """The level whose counter has this key."""
+        return self.items + key[len(self.counts) :]
 
     # Payloads
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -109,11 +110,16 @@ class PriorityQueue(ItemStore):
         shape = ", ".join(kind.__name__ for kind in kinds)
         raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
 
-    def _priority(self, key: bytes) -> Any:
-        return self.layout.position(key)[0]
+    def _level_in(self, key: bytes) -> bytes | None:
+        if self._kind is int:
+            return self.layout.level_in(key)
+        try:
+            return self.layout.level(self.checked(self.layout.position(key)[0]))
+        except Exception:
+            return None  # the tuple layer has no one class for bytes that are no tuple
 
-    def _level_of(self, key: bytes) -> bytes:
-        return self.layout.level(self._priority(key))
+    def _priority_of(self, level: bytes) -> Any:
+        return self.layout.priority_of(level)
 
     def _count(self, tr: Any, level: bytes, change: int) -> None:
         """Change the counter of a level and the total; a counter at zero has no key."""
@@ -124,7 +130,7 @@ class PriorityQueue(ItemStore):
         self._count_total(tr, change)
 
     def _uncount(self, tr: Any, key: bytes) -> None:
-        self._count(tr, self._level_of(key), -1)
+        self._count(tr, self.level_of(key), -1)
 
     # Push
 
@@ -147,7 +153,18 @@ class PriorityQueue(ItemStore):
         >>> jobs.push(db, {"to": "ada@example.com"}, priority=2).priority
         2
         """
-        return self.push_many(tr, (value,), priority)[0]
+        rank = self.checked(priority)
+        payload = self.encoded(value)
+        unique = randoms(1)
+        level = self.layout.level(rank)
+
+        def body(tr: Any) -> bytes:
+            (key,) = self._append(tr, level, [payload], unique)
+            self._count(tr, level, 1)
+            return key
+
+        key = self._change(tr, body)
+        return Item(value, rank, self.layout.item_id(key), key)
 
     def push_many(
         self,
@@ -260,11 +277,8 @@ class PriorityQueue(ItemStore):
 
         def body(tr: Any) -> list[Item]:
             items = self._take(tr, self._first_rows(tr, n, max))
-            counts: dict[Priority, int] = {}
-            for item in items:
-                counts[item.priority] = counts.get(item.priority, 0) + 1
-            for priority, count in counts.items():
-                self._count(tr, self.layout.level(priority), -count)
+            for level, taken in Counter(self.level_of(item.key) for item in items).items():
+                self._count(tr, level, -taken)
             return items
 
         return self._change(tr, body)
@@ -323,7 +337,7 @@ class PriorityQueue(ItemStore):
             last = list(tr.get_range(begin, end, limit=1, reverse=True))
             if not last:
                 break
-            level = self._level_of(last[0].key)
+            level = self.level_of(last[0].key)
             in_level = self.layout.range_of(level)
             rows += tr.get_range(*in_level, limit=n - len(rows))
             end = in_level[0]
@@ -381,7 +395,8 @@ class PriorityQueue(ItemStore):
         def body(tr: Any) -> dict[Any, int]:
             rows = tr.get_range(*self.layout.range_of(self.layout.counts))
             counted = {
-                self.layout.counted_priority(row.key): decode_count(row.value) for row in rows
+                self.layout.priority_of(self.layout.counted_level(row.key)): decode_count(row.value)
+                for row in rows
             }
             return {priority: count for priority, count in counted.items() if count > 0}
 

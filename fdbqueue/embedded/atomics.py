@@ -44,7 +44,9 @@ def _resized(value: bytes | None, size: int) -> bytes:
 
 def _add(value: bytes | None, param: bytes) -> bytes:
     size = len(param)
-    total = int.from_bytes((value or b"")[:size], "little") + int.from_bytes(param, "little")
+    if value is None:
+        return param
+    total = int.from_bytes(value[:size], "little") + int.from_bytes(param, "little")
     return (total & ((1 << 8 * size) - 1)).to_bytes(size, "little")
 
 

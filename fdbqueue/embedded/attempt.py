@@ -180,10 +180,12 @@ class Attempt:
         return resolved
 
     def _normalized(self, selector: Any) -> tuple[bytes, int]:
-        """A selector as (key, offset) from the first key that is at least `key`."""
-        key = as_key(selector.key)
+        """A key or selector as (key, offset) from the first key that is at least `key`."""
+        key = selector if type(selector) is bytes else as_key(selector.key)
         if key > self.max_read_key:
             raise FDBError(2004)
+        if key is selector:
+            return key, 1
         return (key_after(key) if selector.or_equal else key), selector.offset
 
     def _nth(
@@ -200,38 +202,44 @@ class Attempt:
         return rows if own is None else own.merge(rows, begin, end, reverse)
 
     def read_range(
-        self, begin: KeySelector, end: KeySelector, limit: int, reverse: bool, snapshot: bool
+        self,
+        begin: bytes | KeySelector,
+        end: bytes | KeySelector,
+        limit: int,
+        reverse: bool,
+        snapshot: bool,
     ) -> tuple[Rows, bool]:
-        """Up to `limit` rows between two selectors, and whether the limit ended the reading."""
+        """Up to `limit` rows between two ends, and whether the limit ended the reading."""
         self.has_read = True
-        begin_key, begin_offset = self._normalized(begin)
-        end_key, end_offset = self._normalized(end)
-        if begin_key >= end_key and begin_offset >= end_offset:
-            return [], False
         own = self._visible_writes(snapshot)
-        if own is None and begin_offset == 1 and end_offset == 1:
-            if limit <= FIRST_BATCH:
-                rows = self.view().first_rows(begin_key, end_key, reverse, limit)
-                more = len(rows) >= limit
-            else:
-                rows, more = _batch(self._rows(None, begin_key, end_key, reverse), limit)
-            if not snapshot:
-                self._range_conflict(begin_key, end_key, rows, more, reverse)
-            return rows, more
-        return self._read_between(
-            own, (begin_key, begin_offset), (end_key, end_offset), limit, reverse, snapshot
-        )
+        if own is not None or type(begin) is not bytes or type(end) is not bytes:
+            return self._read_between(own, begin, end, limit, reverse, snapshot)
+        if begin > self.max_read_key or end > self.max_read_key:
+            raise FDBError(2004)
+        if begin >= end:
+            return [], False
+        if limit <= FIRST_BATCH:
+            rows = self.view().first_rows(begin, end, reverse, limit)
+            more = len(rows) >= limit
+        else:
+            rows, more = _batch(self.view().rows(begin, end, reverse), limit)
+        if not snapshot:
+            self._range_conflict(begin, end, rows, more, reverse)
+        return rows, more
 
     def _read_between(
         self,
         own: WriteMap | None,
-        begin: tuple[bytes, int],
-        end: tuple[bytes, int],
+        begin_at: bytes | KeySelector,
+        end_at: bytes | KeySelector,
         limit: int,
         reverse: bool,
         snapshot: bool,
     ) -> tuple[Rows, bool]:
         """A range read whose ends have to be found first, or which has to see own writes."""
+        begin, end = self._normalized(begin_at), self._normalized(end_at)
+        if begin[0] >= end[0] and begin[1] >= end[1]:
+            return [], False
         first, to_begin, through_end = self._boundary(own, *begin)
         last, end_to_begin, end_through_end = self._boundary(own, *end)
         rows: Rows = []
@@ -299,23 +307,23 @@ class Attempt:
 
     # Writing
 
-    def write(self, mutation: Mutation, end: bytes | None) -> None:
+    def write(self, kind: int, key: bytes, param: bytes, end: bytes | None = None) -> None:
         """Buffer a mutation; `end` is the end of its conflict range, `None` for a single key."""
-        key = mutation.key
-        self.mutations.append(mutation)
-        size = len(key) + len(mutation.param) + _MUTATION_OVERHEAD
+        self.mutations.append((kind, key, param))
+        size = len(key) + len(param) + _MUTATION_OVERHEAD
         if self.skip_next_write_conflict:
             self.skip_next_write_conflict = False
         else:
             self.writes.append((key, end))
-            size += len(key) + (len(key) + 1 if end is None else len(end)) + _RANGE_OVERHEAD
+            size += 2 * len(key) + 1 if end is None else len(key) + len(end)
+            size += _RANGE_OVERHEAD
         self.size += size
 
     def write_stamped_key(self, key: bytes, param: bytes) -> None:
         """Buffer a `set_versionstamped_key`."""
         # The conflict range is the key that comes out, which the commit knows.
         self.skip_next_write_conflict = True
-        self.write(Mutation(MutationType.SET_VERSIONSTAMPED_KEY, key, param), None)
+        self.write(MutationType.SET_VERSIONSTAMPED_KEY, key, param)
         self.stamped_keys += (key,)
         if not self.ryw_disabled:
             self.own_writes()  # now: which keys are unreadable depends on the read version

@@ -74,7 +74,7 @@ class CommitLog:
     @property
     def published(self) -> tuple[int, int]:
         """The tail and the version of the last commit that is sure to be visible."""
-        return _PUBLISHED.unpack_from(self._map, 0)  # type: ignore[return-value]
+        return _PUBLISHED.unpack_from(self._map, 0)
 
     @property
     def ceiling(self) -> int:
@@ -101,8 +101,9 @@ class CommitLog:
                 [(min(b for b, _ in writes), max(e or b + b"\0" for b, e in writes))]
             )
         tail = self.published[0]
-        self._put(tail, _LENGTH.pack(len(packed)) + packed)
-        _WRITTEN.pack_into(self._map, 16, tail + _LENGTH.size + len(packed), version)
+        entry = _LENGTH.pack(len(packed)) + packed
+        self._put(tail, entry)
+        _WRITTEN.pack_into(self._map, 16, tail + len(entry), version)
 
     def publish(self) -> None:
         """Say that the commit took place."""
@@ -121,8 +122,10 @@ class CommitLog:
     def _put(self, place: int, data: bytes) -> None:
         at = _BEGIN + place % _RING
         room = _BEGIN + _RING - at
-        self._map[at : at + min(len(data), room)] = data[:room]
-        if len(data) > room:
+        if len(data) <= room:
+            self._map[at : at + len(data)] = data
+        else:
+            self._map[at : at + room] = data[:room]
             self._map[_BEGIN : _BEGIN + len(data) - room] = data[room:]
 
     def _get(self, place: int, size: int) -> bytes:

@@ -14,8 +14,6 @@ __all__ = ["Range", "RangeSet", "key_after", "pack_ranges", "unpack_ranges"]
 
 Range: TypeAlias = tuple[bytes, bytes]
 
-_LENGTHS = struct.Struct("<II")
-
 
 def key_after(key: bytes) -> bytes:
     """The first key behind this one."""
@@ -92,29 +90,25 @@ class RangeSet:
         ]
 
 
-def pack_ranges(ranges: Iterable[tuple[bytes, bytes | None]]) -> bytes:
+def pack_ranges(ranges: list[tuple[bytes, bytes | None]]) -> bytes:
     """Ranges as bytes; an end of `None` stands for a single key, and takes no room.
 
     >>> list(unpack_ranges(pack_ranges([(b"k", None), (b"a", b"b")])))
     [(b'k', b'k\\x00'), (b'a', b'b')]
     """
-    parts: list[bytes] = []
-    for begin, end in ranges:
-        if end is None:
-            parts += (_LENGTHS.pack(len(begin), 0), begin)
-        else:
-            parts += (_LENGTHS.pack(len(begin), len(end)), begin, end)
-    return b"".join(parts)
+    # No range ends at the empty key, so a size of zero is free to mean a single key.
+    sizes = [len(part or b"") for pair in ranges for part in pair]
+    head = struct.pack(f"<{len(sizes) + 1}I", len(ranges), *sizes)
+    return head + b"".join([part for pair in ranges for part in pair if part])
 
 
 def unpack_ranges(packed: bytes) -> Iterator[Range]:
     """The ranges that `pack_ranges` wrote."""
-    at = 0
-    while at < len(packed):
-        begin_size, end_size = _LENGTHS.unpack_from(packed, at)
-        at += _LENGTHS.size
+    (count,) = struct.unpack_from("<I", packed)
+    sizes = struct.unpack_from(f"<{2 * count}I", packed, 4)
+    at = 4 + 8 * count
+    for begin_size, end_size in zip(sizes[::2], sizes[1::2]):
         begin = packed[at : at + begin_size]
         at += begin_size
-        # No range ends at the empty key, so a size of zero is free to mean a single key.
         yield begin, packed[at : at + end_size] if end_size else key_after(begin)
         at += end_size

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdbqueue.embedded.attempt import FIRST_BATCH, Rows, as_key
 from fdbqueue.embedded.futures import FutureInt64, Key, KeySelector, KeyValue, Value
+from fdbqueue.embedded.ranges import key_after
 from fdbqueue.errors import FDBError, FdbqueueError
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ class FDBRange:
     def __init__(
         self,
         reader: TransactionRead,
-        begin: KeySelector,
-        end: KeySelector,
+        begin: bytes | KeySelector,
+        end: bytes | KeySelector,
         limit: int,
         reverse: bool,
     ) -> None:
@@ -71,9 +72,9 @@ class FDBRange:
             if left:
                 left -= len(rows)
             if self._reverse:
-                end = KeySelector.first_greater_or_equal(rows[-1][0])
+                end = rows[-1][0]
             else:
-                begin = KeySelector.first_greater_than(rows[-1][0])
+                begin = key_after(rows[-1][0])
             batch += 1
             rows, more = self._reader.read_batch(begin, end, left, self._reverse, batch)
 
@@ -120,8 +121,8 @@ class TransactionRead:
         """
         return FDBRange(
             self,
-            _as_selector(b"" if begin is None else begin),
-            _as_selector(b"\xff" if end is None else end),
+            b"" if begin is None else _as_end(begin),
+            b"\xff" if end is None else _as_end(end),
             limit,
             bool(reverse),
         )
@@ -154,7 +155,12 @@ class TransactionRead:
             return FutureInt64(error=error)
 
     def read_batch(
-        self, begin: KeySelector, end: KeySelector, limit: int, reverse: bool, batch: int
+        self,
+        begin: bytes | KeySelector,
+        end: bytes | KeySelector,
+        limit: int,
+        reverse: bool,
+        batch: int,
     ) -> tuple[Rows, bool]:
         """One batch of a range read, and whether there may be more."""
         if limit < 0:
@@ -176,11 +182,13 @@ class SnapshotRead(TransactionRead):
         return self._owner
 
 
-def _as_selector(key_or_selector: Any) -> KeySelector:
-    # By its attributes: the official binding's own class does as well.
+def _as_end(key_or_selector: Any) -> bytes | KeySelector:
+    """An end of a range: a key, or a key selector (the official binding's own class as well)."""
+    if type(key_or_selector) is bytes:
+        return key_or_selector
     if hasattr(key_or_selector, "or_equal"):
         return key_or_selector  # type: ignore[no-any-return]
-    return KeySelector(key_or_selector, False, 1)
+    return as_key(key_or_selector)
 
 
 class VersionstampFuture(Key):

@@ -412,14 +412,17 @@ class Storage:
         self._idle.append(connection)
 
 
+_SET, _CLEAR_RANGE = int(MutationType.SET), int(MutationType.CLEAR_RANGE)
+
+
 def _apply(connection: sqlite3.Connection, mutations: list[Mutation], version: int) -> None:
     """Write a transaction's mutations, in their order; each key is written once."""
     execute = connection.execute
     pending: dict[bytes, bytes | None] = {}
     for kind, key, param in mutations:
-        if kind == MutationType.SET:
+        if kind == _SET:
             pending[key] = param
-        elif kind == MutationType.CLEAR_RANGE:
+        elif kind == _CLEAR_RANGE:
             if param == key_after(key):
                 pending[key] = None
             else:
@@ -440,11 +443,16 @@ def _apply(connection: sqlite3.Connection, mutations: list[Mutation], version: i
 
 
 def _flush(connection: sqlite3.Connection, pending: dict[bytes, bytes | None]) -> None:
-    gone = [key for key, value in pending.items() if value is None]
+    gone: list[bytes] = []
+    kept: list[bytes] = []
+    for key, value in pending.items():
+        if value is None:
+            gone.append(key)
+        else:
+            kept += (key, value)
     for at in range(0, len(gone), _ROWS_AT_ONCE):
         keys = gone[at : at + _ROWS_AT_ONCE]
         connection.execute(_DELETE[len(keys)], keys)
-    kept = [part for row in pending.items() if row[1] is not None for part in row]
     for at in range(0, len(kept), 2 * _ROWS_AT_ONCE):
         parts = kept[at : at + 2 * _ROWS_AT_ONCE]
         connection.execute(_PUT[len(parts) // 2], parts)

@@ -18,7 +18,6 @@ from fdbqueue.embedded.futures import FutureInt64, FutureVoid, Key, Pause, Watch
 from fdbqueue.embedded.options import Settings, TransactionOptions
 from fdbqueue.embedded.ranges import Range, key_after
 from fdbqueue.embedded.reads import SnapshotRead, TransactionRead, VersionstampFuture, prefix_end
-from fdbqueue.embedded.write_map import Mutation
 from fdbqueue.errors import FDBError, FdbqueueError
 
 if TYPE_CHECKING:
@@ -29,6 +28,9 @@ __all__ = ["Transaction"]
 # FoundationDB's onError tries these again; the first two without growing the delay.
 _RETRYABLE_VERSIONS = frozenset({1007, 1009})
 _RETRYABLE = frozenset({1020, 1021, 1037, 1038, 1039, 1042, 1051, 1078, 1213})
+
+_SET, _CLEAR_RANGE = int(MutationType.SET), int(MutationType.CLEAR_RANGE)
+_DONE = FutureVoid()
 
 _STARVED = 3  # conflicts after which a transaction takes its turn under the writers' lock
 
@@ -99,14 +101,23 @@ class Transaction(TransactionRead):
         if self._deferred is None:
             self._deferred = FDBError(code)
 
-    def _may_write(self, key: bytes) -> bool:
+    def _may_write(self, key: bytes, value: bytes = b"") -> bool:
+        if (
+            len(key) <= limits.KEY_SIZE_LIMIT
+            and len(value) <= limits.VALUE_SIZE_LIMIT
+            and key < self._attempt.max_write_key
+            and not self._commit_started
+        ):
+            return True
         if self._commit_started:
             self._over = self._over or FDBError(2017)
             self._fail(2017)
         elif key >= self._attempt.max_write_key:
             self._fail(2004)
-        elif len(key) > limits.KEY_SIZE_LIMIT and len(key) > key_size_limit(key):
+        elif len(key) > key_size_limit(key):
             self._fail(2102)
+        elif len(value) > limits.VALUE_SIZE_LIMIT:
+            self._fail(2103)
         else:
             return True
         return False
@@ -114,11 +125,8 @@ class Transaction(TransactionRead):
     def set(self, key: Any, value: Any) -> None:
         """Give a key a value."""
         key, value = as_key(key), as_value(value)
-        if self._may_write(key):
-            if len(value) > limits.VALUE_SIZE_LIMIT:
-                self._fail(2103)
-            else:
-                self._attempt.write(Mutation(MutationType.SET, key, value), None)
+        if self._may_write(key, value):
+            self._attempt.write(_SET, key, value)
 
     def clear(self, key: Any) -> None:
         """Take a key's value away."""
@@ -126,7 +134,7 @@ class Transaction(TransactionRead):
         if len(key) > key_size_limit(key) and not self._commit_started:
             return  # no such key can be there
         if self._may_write(key):
-            self._attempt.write(Mutation(MutationType.CLEAR_RANGE, key, key_after(key)), None)
+            self._attempt.write(_CLEAR_RANGE, key, key_after(key))
 
     def clear_range(self, begin: Any, end: Any) -> None:
         """Take away the values of all keys from `begin` up to, not with, `end`."""
@@ -141,7 +149,7 @@ class Transaction(TransactionRead):
         elif begin > self._attempt.max_write_key or end > self._attempt.max_write_key:
             self._fail(2004)
         elif begin < end:
-            self._attempt.write(Mutation(MutationType.CLEAR_RANGE, begin, end), end)
+            self._attempt.write(MutationType.CLEAR_RANGE, begin, end, end)
 
     def clear_range_startswith(self, prefix: Any) -> None:
         """Take away the values of all keys that begin with `prefix`."""
@@ -150,11 +158,8 @@ class Transaction(TransactionRead):
 
     def _atomic(self, kind: MutationType, key: Any, param: Any) -> None:
         key, param = as_key(key), as_value(param)
-        if self._may_write(key):
-            if len(param) > limits.VALUE_SIZE_LIMIT:
-                self._fail(2103)
-            else:
-                self._attempt.write(Mutation(kind, key, param), None)
+        if self._may_write(key, param):
+            self._attempt.write(kind, key, param)
 
     def add(self, key: Any, param: Any) -> None:
         """Add a little-endian integer; a missing value counts as zero."""
@@ -199,11 +204,9 @@ class Transaction(TransactionRead):
     def set_versionstamped_key(self, key: Any, param: Any) -> None:
         """Set a key into which the commit puts the versionstamp, where its last four bytes say."""
         key, param = as_key(key), as_value(param)
-        if not self._may_write(key):
+        if not self._may_write(key, param):
             return
-        if len(param) > limits.VALUE_SIZE_LIMIT:
-            self._fail(2103)
-        elif not _stamp_fits(key):
+        if not _stamp_fits(key):
             self._fail(2000)
         else:
             self._attempt.write_stamped_key(key, param)
@@ -328,12 +331,12 @@ class Transaction(TransactionRead):
             self._commit()
         except FdbqueueError as error:
             return FutureVoid(error)
-        return FutureVoid()
+        return _DONE
 
     def _commit(self) -> None:
         attempt = self.attempt()
         self._commit_started = True
-        watches = self._watched_values()
+        watches = self._watched_values() if self._watches else []
         try:
             if attempt.size > self._setting().size_limit:
                 raise FDBError(2101)
@@ -349,7 +352,8 @@ class Transaction(TransactionRead):
                 self._versionstamp.finish(None, FDBError(2021))
             else:
                 self._versionstamp.finish(self._committed_version.to_bytes(8, "big") + b"\0\0")
-        self._watches = ()
+        if watches:
+            self._watches = ()
         for key, value, future in watches:
             self.database.watcher.watch(key, value, future)
 

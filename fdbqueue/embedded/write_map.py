@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import TypeAlias
 
 from fdbqueue.embedded.atomics import ATOMICS, MutationType
 from fdbqueue.embedded.ranges import Range, RangeSet, key_after
@@ -19,12 +19,8 @@ from fdbqueue.errors import FDBError
 __all__ = ["Mutation", "WriteMap", "stamped_key_range"]
 
 
-class Mutation(NamedTuple):
-    """One write of a transaction; of a cleared range, `param` is its end."""
-
-    kind: int
-    key: bytes
-    param: bytes
+Mutation: TypeAlias = tuple[int, bytes, bytes]
+"""One write of a transaction: its kind, its key, and its parameter (of a range, its end)."""
 
 
 class _Write:
