@@ -14,6 +14,7 @@ from fdbqueue.types import Codec
 
 __all__ = ["CODECS", "BytesCodec", "JsonCodec", "TupleCodec", "codec_named"]
 
+_decoder = json.JSONDecoder()
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -32,7 +33,7 @@ class JsonCodec:
         return _encoder.encode(value).encode()
 
     def decode(self, payload: bytes, /) -> Any:
-        return json.loads(payload)
+        return _decoder.decode(str(payload, "utf-8"))
 
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})

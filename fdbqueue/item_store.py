@@ -20,7 +20,6 @@ from fdbqueue.errors import (
 from fdbqueue.layout import (
     MAX_PAYLOAD,
     RANDOM_SIZE,
-    ZERO,
     Layout,
     decode_count,
     encode_count,
@@ -158,10 +157,8 @@ class ItemStore:
         return items
 
     def _count_total(self, tr: Any, change: int) -> None:
-        """Change the number of all items; its key goes when it comes to zero."""
+        """Change the number of all items."""
         tr.add(self.layout.total, encode_count(change))
-        if change < 0:
-            tr.compare_and_clear(self.layout.total, ZERO)
 
     def _key_of(self, item: Item | str) -> bytes:
         if isinstance(item, Item):

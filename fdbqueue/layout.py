@@ -7,7 +7,7 @@ One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
 | Q (0, priority, count, random) | payload | push |
 | Q (0, index, random), in a FIFO queue | payload | enqueue |
 | Q (1, priority) | int64 LE: how many items of that priority; no key at zero | push, pop |
-| Q (2,) | int64 LE: how many items in all | push, pop |
+| Q (2,) | int64 LE: how many items in all; stays at zero | push, pop |
 | Q (3, random, number) | a piece of a payload too large for one value | push |
 | Q (4, hour, client id) | (sequence, attempt) of the client's last operation | `run_once` |
 | Q (5, "layout") | the version of this table, here 1 | push to an empty priority |

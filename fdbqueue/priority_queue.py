@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -277,8 +276,11 @@ class PriorityQueue(ItemStore):
 
         def body(tr: Any) -> list[Item]:
             items = self._take(tr, self._first_rows(tr, n, max))
-            for level, taken in Counter(self.level_of(item.key) for item in items).items():
-                self._count(tr, level, -taken)
+            taken: dict[Priority, int] = {}
+            for item in items:
+                taken[item.priority] = taken.get(item.priority, 0) + 1
+            for priority, count in taken.items():
+                self._count(tr, self.layout.level(priority), -count)
             return items
 
         return self._change(tr, body)

@@ -92,18 +92,18 @@ class CommitLog:
             self._map[:16] = written
         return self.published
 
-    def append(self, version: int, writes: list[tuple[bytes, bytes | None]]) -> None:
-        """Write the entry of a commit that is about to take place."""
+    def append(self, tail: int, version: int, writes: list[tuple[bytes, bytes | None]]) -> int:
+        """Write the entry of a commit that is about to take place; where the log will end."""
         packed = pack_ranges(writes)
         if len(packed) > _LARGEST_ENTRY:
             # One range around all of them: more conflicts than there are, never less.
             packed = pack_ranges(
                 [(min(b for b, _ in writes), max(e or b + b"\0" for b, e in writes))]
             )
-        tail = self.published[0]
         entry = _LENGTH.pack(len(packed)) + packed
         self._put(tail, entry)
         _WRITTEN.pack_into(self._map, 16, tail + len(entry), version)
+        return tail + len(entry)
 
     def publish(self) -> None:
         """Say that the commit took place."""

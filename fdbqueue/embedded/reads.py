@@ -62,6 +62,11 @@ class FDBRange:
     def __iter__(self) -> Iterator[KeyValue]:
         if self._error is not None:
             raise self._error
+        if self._more and self._limit != len(self._rows):
+            return self._all_batches()
+        return iter([KeyValue(key, value) for key, value in self._rows])
+
+    def _all_batches(self) -> Iterator[KeyValue]:
         rows, more, left, batch = self._rows, self._more, self._limit, 0
         begin, end = self._begin, self._end
         while True:

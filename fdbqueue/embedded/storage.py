@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fdbqueue.embedded.atomics import ATOMICS, MutationType
 from fdbqueue.embedded.commit_log import CommitLog
 from fdbqueue.embedded.files import (
     DATABASE_FILE,
@@ -36,20 +35,13 @@ from fdbqueue.embedded.files import (
 )
 from fdbqueue.embedded.limits import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
 from fdbqueue.embedded.locks import SharedSync, Turn, WritersLock
-from fdbqueue.embedded.ranges import Range, RangeSet, key_after
+from fdbqueue.embedded.ranges import Range, RangeSet
 from fdbqueue.embedded.write_map import Mutation
+from fdbqueue.embedded.writer import GET, Writer, stamped
 from fdbqueue.errors import FDBError
 
 __all__ = ["Snapshot", "Storage"]
 
-_GET = "SELECT value FROM kv WHERE key = ?"
-_DELETE_RANGE = "DELETE FROM kv WHERE key >= ? AND key < ?"
-_ROWS_AT_ONCE = 8
-# One statement for several rows costs little more than one for a single row.
-_PUT = ["REPLACE INTO kv VALUES " + ", ".join(["(?, ?)"] * n) for n in range(_ROWS_AT_ONCE + 1)]
-_DELETE = [
-    "DELETE FROM kv WHERE key IN (" + ", ".join("?" * n) + ")" for n in range(_ROWS_AT_ONCE + 1)
-]
 _FORWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
 _BACKWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT ?"
 
@@ -72,11 +64,11 @@ class Snapshot:
         self.began = now
         self.expired = False
         self._settled = False
-        self.place, self.version = storage.published()
+        self.place, self.version = storage.log.published
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
-        rows = self._fetch(_GET, (key,))
+        rows = self._fetch(GET, (key,))
         return rows[0][0] if rows else None
 
     def first_rows(
@@ -97,13 +89,13 @@ class Snapshot:
     def settle(self) -> None:
         """Take the snapshot now, if no read has."""
         if not self._settled:
-            self._fetch(_GET, (b"",))
+            self._fetch(GET, (b"",))
 
     def _fetch(self, statement: str, parameters: tuple[Any, ...]) -> list[Any]:
         try:
             rows = self.connection.execute(statement, parameters).fetchall()
             while not self._settled:
-                now = self._storage.published()
+                now = self._storage.log.published
                 self._settled = now == (self.place, self.version)
                 if not self._settled:
                     self.place, self.version = now
@@ -143,7 +135,8 @@ class Storage:
         self._idle: list[sqlite3.Connection] = []
         self._active: dict[Snapshot, None] = {}
         self._next_expiry = 0.0
-        self._next_checkpoint = 0.0
+        self._next_checkpoint = 0
+        self._writer = Writer()
         self._closed = False
         with storage_errors(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -152,7 +145,7 @@ class Storage:
                 # One connection stays open, so that the write-ahead log stays where it is.
                 self._anchor = connect(path)
                 create_or_check(path, self._anchor)
-                self._log = CommitLog(path / LOG_FILE)
+                self.log = CommitLog(path / LOG_FILE)
                 self._shift = self._set_clock()
             self._write_ahead_log = path / (DATABASE_FILE + "-wal")
             self._sync = SharedSync(self._write_ahead_log)
@@ -163,18 +156,18 @@ class Storage:
     def _set_clock(self) -> int:
         """The shift from the machine's clock to versions; the first to open sets it."""
         shift, ceiling = self._anchor.execute("SELECT shift, ceiling FROM clock").fetchone()
-        if self._log.is_first():
+        if self.log.is_first():
             shift = max(shift, ceiling - microseconds())
             now = microseconds() + shift
             self._anchor.execute(
                 "UPDATE clock SET shift = ?, ceiling = ?", (shift, now + _CEILING_STEP)
             )
-            self._log.begin_anew(now, now + _CEILING_STEP)
+            self.log.begin_anew(now, now + _CEILING_STEP)
         return int(shift)
 
     def reopen_after_fork(self) -> None:
         """In a forked child: neither a connection nor a lock can be shared with the parent."""
-        _inherited.append((self._anchor, self._idle, self._active, self._sync, self._log))
+        _inherited.append((self._anchor, self._idle, self._active, self._sync, self.log))
         for snapshot in self._active:
             _inherited.append(snapshot.connection)
             snapshot.connection = _closed_connection()
@@ -193,7 +186,7 @@ class Storage:
             connection.close()
         self._idle.clear()
         self._sync.close()
-        self._log.close()
+        self.log.close()
         self._lock.close()
         if self._owner is not None:
             shutil.rmtree(self.path, ignore_errors=True)
@@ -222,10 +215,6 @@ class Storage:
         self._active[snapshot] = None
         return snapshot
 
-    def published(self) -> tuple[int, int]:
-        """The place in the log, and the version, of the last commit that is sure to be visible."""
-        return self._log.published
-
     def end(self, snapshot: Snapshot) -> None:
         """Give a snapshot up."""
         if self._active.pop(snapshot, snapshot) is None:
@@ -245,21 +234,21 @@ class Storage:
         snapshot, the snapshot is the state of the present moment too.
         """
         with self._lock:
-            place, _ = self._log.recover()
+            place, _ = self.log.recover()
             snapshot.settle()
             if place != snapshot.place:
                 return snapshot.version
             now = microseconds() + self._shift
-            if now < self._log.ceiling:
+            if now < self.log.ceiling:
                 return max(snapshot.version, now)
             # Raised by a commit of its own: SQLite then lets no older snapshot go on to write.
             connection = self._connection()
             try:
                 self._begin_anew(connection)
                 self._raise_ceiling(connection, now)
-                self._log.append(now, [])
+                self.log.append(place, now, [])
                 connection.execute("COMMIT")
-                self._log.publish()
+                self.log.publish()
                 ticket = self._sync.ticket()
             except sqlite3.Error as error:
                 raise self.failure(error) from error
@@ -278,7 +267,7 @@ class Storage:
         with self._lock:
             if version > microseconds() + self._shift:
                 raise FDBError(1009)
-            self._log.recover()
+            self.log.recover()
             snapshot = self.begin()
             snapshot.settle()
         if snapshot.version > version:
@@ -328,19 +317,20 @@ class Storage:
         if turn is None or not turn.claim():
             lock.__enter__()
         try:
-            connection, last = self._begin_to_write(snapshot, reads)
+            connection, place, last = self._begin_to_write(snapshot, reads)
             try:
                 version = max(last + 1, microseconds() + self._shift)
                 if stamped_keys:
-                    writes = writes + [(_stamped(key, version), None) for key in stamped_keys]
-                _apply(connection, mutations, version)
-                if version >= self._log.ceiling:
+                    writes = writes + [(stamped(key, version), None) for key in stamped_keys]
+                self._writer.apply(connection, mutations, version, place)
+                if version >= self.log.ceiling:
                     self._raise_ceiling(connection, version)
-                self._log.append(version, writes)
+                place = self.log.append(place, version, writes)
                 connection.execute("COMMIT")
-                self._log.publish()
+                self.log.publish()
+                self._writer.committed(place)
                 ticket = self._sync.ticket()
-                self._keep_short(connection)
+                self._keep_short(connection, version)
             finally:
                 self._give_back(connection)
         except sqlite3.Error as error:
@@ -353,12 +343,12 @@ class Storage:
 
     def _begin_to_write(
         self, snapshot: Snapshot | None, reads: list[Range]
-    ) -> tuple[sqlite3.Connection, int]:
-        """A connection that may write, once nothing conflicts; and the version of the last commit.
+    ) -> tuple[sqlite3.Connection, int, int]:
+        """A connection that may write, if nothing conflicts; place and version of the last commit.
 
         If nobody committed since the snapshot, it goes on from reading to writing.
         """
-        place, last = self._log.recover()
+        place, last = self.log.recover()
         if snapshot is None:
             connection = self._connection()
         else:
@@ -373,7 +363,7 @@ class Storage:
                 if snapshot is not None and reads:
                     self._check_conflicts(snapshot.place, reads)
                 self._begin_anew(connection)
-            return connection, last
+            return connection, place, last
         except BaseException:
             self._give_back(connection)
             raise
@@ -386,21 +376,20 @@ class Storage:
 
     def _check_conflicts(self, place: int, reads: list[Range]) -> None:
         read = RangeSet(reads)
-        for begin, end in self._log.since(place):
+        for begin, end in self.log.since(place):
             if read.overlaps(begin, end):
                 raise FDBError(1020)
 
     def _raise_ceiling(self, connection: sqlite3.Connection, version: int) -> None:
         ceiling = version + _CEILING_STEP
         connection.execute("UPDATE clock SET ceiling = ?", (ceiling,))
-        self._log.ceiling = ceiling
+        self.log.ceiling = ceiling
 
-    def _keep_short(self, connection: sqlite3.Connection) -> None:
+    def _keep_short(self, connection: sqlite3.Connection, version: int) -> None:
         """About once a second, see that readers have not let SQLite's write-ahead log grow."""
-        now = time.monotonic()
-        if now < self._next_checkpoint:
+        if version < self._next_checkpoint:
             return
-        self._next_checkpoint = now + 1.0
+        self._next_checkpoint = version + VERSIONS_PER_SECOND
         if self._write_ahead_log.stat().st_size > _WAL_TOO_LONG:
             connection.execute("PRAGMA busy_timeout = 50")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -410,59 +399,6 @@ class Storage:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         self._idle.append(connection)
-
-
-_SET, _CLEAR_RANGE = int(MutationType.SET), int(MutationType.CLEAR_RANGE)
-
-
-def _apply(connection: sqlite3.Connection, mutations: list[Mutation], version: int) -> None:
-    """Write a transaction's mutations, in their order; each key is written once."""
-    execute = connection.execute
-    pending: dict[bytes, bytes | None] = {}
-    for kind, key, param in mutations:
-        if kind == _SET:
-            pending[key] = param
-        elif kind == _CLEAR_RANGE:
-            if param == key_after(key):
-                pending[key] = None
-            else:
-                _flush(connection, pending)
-                execute(_DELETE_RANGE, (key, param))
-        elif kind == MutationType.SET_VERSIONSTAMPED_KEY:
-            pending[_stamped(key, version)] = param
-        elif kind == MutationType.SET_VERSIONSTAMPED_VALUE:
-            pending[key] = _stamped(param, version)
-        else:
-            if key in pending:
-                value = pending[key]
-            else:
-                row = execute(_GET, (key,)).fetchone()
-                value = None if row is None else row[0]
-            pending[key] = ATOMICS[kind](value, param)
-    _flush(connection, pending)
-
-
-def _flush(connection: sqlite3.Connection, pending: dict[bytes, bytes | None]) -> None:
-    gone: list[bytes] = []
-    kept: list[bytes] = []
-    for key, value in pending.items():
-        if value is None:
-            gone.append(key)
-        else:
-            kept += (key, value)
-    for at in range(0, len(gone), _ROWS_AT_ONCE):
-        keys = gone[at : at + _ROWS_AT_ONCE]
-        connection.execute(_DELETE[len(keys)], keys)
-    for at in range(0, len(kept), 2 * _ROWS_AT_ONCE):
-        parts = kept[at : at + 2 * _ROWS_AT_ONCE]
-        connection.execute(_PUT[len(parts) // 2], parts)
-    pending.clear()
-
-
-def _stamped(template: bytes, version: int) -> bytes:
-    """Put the versionstamp where the last four bytes of the template say."""
-    at = int.from_bytes(template[-4:], "little")
-    return template[:at] + version.to_bytes(8, "big") + b"\0\0" + template[at + 10 : -4]
 
 
 def _closed_connection() -> sqlite3.Connection:

@@ -101,14 +101,23 @@ class Transaction(TransactionRead):
         if self._deferred is None:
             self._deferred = FDBError(code)
 
-    def _may_write(self, key: bytes, value: bytes = b"") -> bool:
+    def _write(self, kind: int, key: Any, value: Any, end: bytes | None = None) -> None:
+        """Buffer a mutation; `end` is the end of its conflict range, `None` for a single key."""
+        if type(key) is not bytes:
+            key = as_key(key)
+        if type(value) is not bytes:
+            value = as_value(value)
+        attempt = self._attempt
         if (
-            len(key) <= limits.KEY_SIZE_LIMIT
-            and len(value) <= limits.VALUE_SIZE_LIMIT
-            and key < self._attempt.max_write_key
-            and not self._commit_started
-        ):
-            return True
+            self._commit_started
+            or key >= attempt.max_write_key
+            or len(key) > limits.KEY_SIZE_LIMIT
+            or len(value) > limits.VALUE_SIZE_LIMIT
+        ) and not self._may_write(key, value):
+            return
+        attempt.write(kind, key, value, end)
+
+    def _may_write(self, key: bytes, value: bytes) -> bool:
         if self._commit_started:
             self._over = self._over or FDBError(2017)
             self._fail(2017)
@@ -124,17 +133,16 @@ class Transaction(TransactionRead):
 
     def set(self, key: Any, value: Any) -> None:
         """Give a key a value."""
-        key, value = as_key(key), as_value(value)
-        if self._may_write(key, value):
-            self._attempt.write(_SET, key, value)
+        self._write(_SET, key, value)
 
     def clear(self, key: Any) -> None:
         """Take a key's value away."""
         key = as_key(self.get_key(key) if hasattr(key, "or_equal") else key)
-        if len(key) > key_size_limit(key) and not self._commit_started:
-            return  # no such key can be there
-        if self._may_write(key):
-            self._attempt.write(_CLEAR_RANGE, key, key_after(key))
+        if len(key) <= limits.KEY_SIZE_LIMIT or len(key) <= key_size_limit(key):
+            self._write(_CLEAR_RANGE, key, key_after(key))
+        elif self._commit_started:
+            self._may_write(key, b"")
+        # Longer than any key: there is none to clear.
 
     def clear_range(self, begin: Any, end: Any) -> None:
         """Take away the values of all keys from `begin` up to, not with, `end`."""
@@ -143,63 +151,58 @@ class Transaction(TransactionRead):
             for key in (b"" if begin is None else begin, b"\xff" if end is None else end)
         )
         if self._commit_started:
-            self._may_write(begin)
+            self._may_write(begin, b"")
         elif begin > end:
             self._fail(2005)
         elif begin > self._attempt.max_write_key or end > self._attempt.max_write_key:
             self._fail(2004)
         elif begin < end:
-            self._attempt.write(MutationType.CLEAR_RANGE, begin, end, end)
+            self._attempt.write(_CLEAR_RANGE, begin, end, end)
 
     def clear_range_startswith(self, prefix: Any) -> None:
         """Take away the values of all keys that begin with `prefix`."""
         prefix = as_key(prefix)
         self.clear_range(prefix, prefix_end(prefix))
 
-    def _atomic(self, kind: MutationType, key: Any, param: Any) -> None:
-        key, param = as_key(key), as_value(param)
-        if self._may_write(key, param):
-            self._attempt.write(kind, key, param)
-
     def add(self, key: Any, param: Any) -> None:
         """Add a little-endian integer; a missing value counts as zero."""
-        self._atomic(MutationType.ADD, key, param)
+        self._write(MutationType.ADD, key, param)
 
     def bit_and(self, key: Any, param: Any) -> None:
         """Combine bit by bit; a missing value becomes the parameter."""
-        self._atomic(MutationType.BIT_AND, key, param)
+        self._write(MutationType.BIT_AND, key, param)
 
     def bit_or(self, key: Any, param: Any) -> None:
         """Combine bit by bit; a missing value counts as zeros."""
-        self._atomic(MutationType.BIT_OR, key, param)
+        self._write(MutationType.BIT_OR, key, param)
 
     def bit_xor(self, key: Any, param: Any) -> None:
         """Combine bit by bit; a missing value counts as zeros."""
-        self._atomic(MutationType.BIT_XOR, key, param)
+        self._write(MutationType.BIT_XOR, key, param)
 
     def max(self, key: Any, param: Any) -> None:
         """Keep the greater of two little-endian integers."""
-        self._atomic(MutationType.MAX, key, param)
+        self._write(MutationType.MAX, key, param)
 
     def min(self, key: Any, param: Any) -> None:
         """Keep the lesser of two little-endian integers; a missing value becomes the parameter."""
-        self._atomic(MutationType.MIN, key, param)
+        self._write(MutationType.MIN, key, param)
 
     def byte_max(self, key: Any, param: Any) -> None:
         """Keep the value that sorts later, byte by byte."""
-        self._atomic(MutationType.BYTE_MAX, key, param)
+        self._write(MutationType.BYTE_MAX, key, param)
 
     def byte_min(self, key: Any, param: Any) -> None:
         """Keep the value that sorts earlier; a missing value becomes the parameter."""
-        self._atomic(MutationType.BYTE_MIN, key, param)
+        self._write(MutationType.BYTE_MIN, key, param)
 
     def append_if_fits(self, key: Any, param: Any) -> None:
         """Append to the value unless it would pass the limit of 100,000 bytes."""
-        self._atomic(MutationType.APPEND_IF_FITS, key, param)
+        self._write(MutationType.APPEND_IF_FITS, key, param)
 
     def compare_and_clear(self, key: Any, param: Any) -> None:
         """Take the value away if it equals the parameter."""
-        self._atomic(MutationType.COMPARE_AND_CLEAR, key, param)
+        self._write(MutationType.COMPARE_AND_CLEAR, key, param)
 
     def set_versionstamped_key(self, key: Any, param: Any) -> None:
         """Set a key into which the commit puts the versionstamp, where its last four bytes say."""
@@ -216,7 +219,7 @@ class Transaction(TransactionRead):
         if not _stamp_fits(as_value(param)):
             self._fail(2000)
         else:
-            self._atomic(MutationType.SET_VERSIONSTAMPED_VALUE, key, param)
+            self._write(MutationType.SET_VERSIONSTAMPED_VALUE, key, param)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.set(key, value)
@@ -256,7 +259,7 @@ class Transaction(TransactionRead):
         if begin > end:
             raise FDBError(2005)
         if self._commit_started:
-            self._may_write(begin)
+            self._may_write(begin, b"")
         elif begin > greatest or end > greatest:
             self._fail(2004)
         return begin, end

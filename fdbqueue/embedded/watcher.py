@@ -67,7 +67,7 @@ class Watcher:
         known = 0
         try:
             while not self._closed.is_set():
-                counter = self._storage.published()
+                counter = self._storage.log.published
                 with self._lock:
                     watches = dict(self._watches)
                     if not watches:
