@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from random import Random
 from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
@@ -286,5 +287,10 @@ class ItemStore:
 
 def randoms(count: int) -> list[bytes]:
     """What makes the keys of new items unique; made once, outside of any retry loop."""
-    together = os.urandom(RANDOM_SIZE * count)
-    return [together[at : at + RANDOM_SIZE] for at in range(0, len(together), RANDOM_SIZE)]
+    return [_random.randbytes(RANDOM_SIZE) for _ in range(count)]
+
+
+# A generator of its own, seeded by the system, in a forked child anew: what a program does to the
+# shared one of `random` must not make two keys equal.
+_random = Random()
+os.register_at_fork(after_in_child=_random.seed)

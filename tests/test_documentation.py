@@ -47,18 +47,23 @@ def test_readme_names_what_the_library_offers(name: str) -> None:
     assert re.search(rf"\b{name}\b", README)
 
 
+INTERNAL = ("checked", "encoded", "level_of")  # for other modules of the library
+
+
 def public_methods() -> list[tuple[str, Any]]:
     found = []
     for owner in (fdbqueue.PriorityQueue, fdbqueue.Queue):
         for name, member in inspect.getmembers(owner, inspect.isroutine):
-            if not name.startswith("_") and name not in ("checked", "encoded"):
+            if not name.startswith("_") and name not in INTERNAL:
                 found.append((f"{owner.__name__}.{name}", member))
     for name in ("open", "transactional", "check", "queue_names"):
         found.append((name, getattr(fdbqueue, name)))
     return found
 
 
-@pytest.mark.parametrize(("name", "member"), public_methods(), ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("name", "member"), public_methods(), ids=[name for name, _ in public_methods()]
+)
 def test_public_docstrings_have_a_line_and_an_example(name: str, member: Any) -> None:
     text = inspect.getdoc(member) or ""
     assert text.split("\n")[0].endswith(".")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ RANDOM = bytes(range(16))
 
 @pytest.fixture
 def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "urandom", lambda size: (RANDOM * (size // 16 + 1))[:size])
+    monkeypatch.setattr("fdbqueue.item_store._random.randbytes", lambda size: RANDOM[:size])
 
 
 def rows(db: Any, subspace: Subspace = Q) -> dict[bytes, bytes]:

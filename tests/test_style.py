@@ -1,0 +1,23 @@
+"""The checks of types and style pass."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["mypy"], ["ruff", "check"], ["ruff", "format", "--check"]],
+    ids=["types", "style", "format"],
+)
+def test_the_tree_passes(command: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *command], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
