@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +53,9 @@ class Database:
         self.durability = "os" if path is None else durability
         self.in_memory = path is None
         self.defaults = Settings()
+        # Closed when nobody has it any more, or at the end of the program: a directory in memory
+        # must not stay behind.
+        weakref.finalize(self, self.storage.close)
         self._watcher = Watcher(self.storage)
         self._watching_process = os.getpid()
 
