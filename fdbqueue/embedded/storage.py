@@ -238,16 +238,18 @@ class Storage:
             snapshot.settle()
             if place != snapshot.place:
                 return snapshot.version
-            now = microseconds() + self._shift
+            # The next commit may have this very microsecond as its version.
+            now = max(snapshot.version, microseconds() + self._shift - 1)
             if now < self.log.ceiling:
-                return max(snapshot.version, now)
+                return now
             # Raised by a commit of its own: SQLite then lets no older snapshot go on to write.
             connection = self._connection()
             try:
                 self._begin_anew(connection)
-                self._raise_ceiling(connection, now)
+                ceiling = self._raise_ceiling(connection, now)
                 self.log.append(place, now, [])
                 connection.execute("COMMIT")
+                self.log.ceiling = ceiling
                 self.log.publish()
                 ticket = self._sync.ticket()
             except sqlite3.Error as error:
@@ -265,9 +267,9 @@ class Storage:
         anything older than the last commit, for SQLite keeps no history.
         """
         with self._lock:
-            if version > microseconds() + self._shift:
+            _, last = self.log.recover()
+            if version > last and version >= microseconds() + self._shift:
                 raise FDBError(1009)
-            self.log.recover()
             snapshot = self.begin()
             snapshot.settle()
         if snapshot.version > version:
@@ -323,10 +325,12 @@ class Storage:
                 if stamped_keys:
                     writes = writes + [(stamped(key, version), None) for key in stamped_keys]
                 self._writer.apply(connection, mutations, version, place)
-                if version >= self.log.ceiling:
-                    self._raise_ceiling(connection, version)
+                ceiling = self.log.ceiling
+                if version >= ceiling:
+                    ceiling = self._raise_ceiling(connection, version)
                 place = self.log.append(place, version, writes)
                 connection.execute("COMMIT")
+                self.log.ceiling = ceiling
                 self.log.publish()
                 self._writer.committed(place)
                 ticket = self._sync.ticket()
@@ -349,16 +353,13 @@ class Storage:
         If nobody committed since the snapshot, it goes on from reading to writing.
         """
         place, last = self.log.recover()
-        if snapshot is None:
-            connection = self._connection()
+        if snapshot is not None and self._active.pop(snapshot, snapshot) is None:
+            connection = snapshot.connection
         else:
-            if reads:
-                snapshot.check_age()
-            if self._active.pop(snapshot, snapshot) is None:
-                connection = snapshot.connection
-            else:
-                connection = self._connection()  # expired, and nothing depends on it
+            connection = self._connection()
         try:
+            if snapshot is not None and reads:
+                snapshot.check_age()
             if snapshot is None or place != snapshot.place or not connection.in_transaction:
                 if snapshot is not None and reads:
                     self._check_conflicts(snapshot.place, reads)
@@ -380,10 +381,12 @@ class Storage:
             if read.overlaps(begin, end):
                 raise FDBError(1020)
 
-    def _raise_ceiling(self, connection: sqlite3.Connection, version: int) -> None:
+    @staticmethod
+    def _raise_ceiling(connection: sqlite3.Connection, version: int) -> int:
+        """Store a new ceiling, which holds once that is committed."""
         ceiling = version + _CEILING_STEP
         connection.execute("UPDATE clock SET ceiling = ?", (ceiling,))
-        self.log.ceiling = ceiling
+        return ceiling
 
     def _keep_short(self, connection: sqlite3.Connection, version: int) -> None:
         """About once a second, see that readers have not let SQLite's write-ahead log grow."""

@@ -167,12 +167,13 @@ class PersistQueue:
 
     def __init__(self, path: Path) -> None:
         import persistqueue
+        from persistqueue.serializers import json as json_serializer
 
         self.queue = persistqueue.FIFOSQLiteQueue(
             str(path),
             multithreading=True,
             auto_commit=True,
-            serializer=persistqueue.serializers.json,
+            serializer=json_serializer,
         )
 
     def push(self) -> object:

@@ -1,0 +1,166 @@
+"""The log of recent commits: what conflicts are found by, also after a kill in the middle."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fdbqueue.embedded import Database
+from fdbqueue.embedded.commit_log import CommitLog
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Any:
+    log = CommitLog(tmp_path / "log")
+    assert log.is_first()
+    log.begin_anew(100, 1000)
+    yield log
+    log.close()
+
+
+def write(log: CommitLog, version: int, *keys: bytes) -> None:
+    log.append(log.published[0], version, [(key, None) for key in keys])
+    log.publish()
+
+
+def test_entries_since_a_place(log: CommitLog) -> None:
+    begin, version = log.published
+    assert version == 100
+    write(log, 101, b"a", b"b")
+    middle = log.published[0]
+    log.append(middle, 102, [(b"c", b"e")])
+    log.publish()
+    assert list(log.since(middle)) == [(b"c", b"e")]
+    assert list(log.since(begin)) == [(b"a", b"a\0"), (b"b", b"b\0"), (b"c", b"e")]
+    assert log.published[1] == 102
+    assert log.ceiling == 1000
+
+
+def test_the_ring_goes_round_and_says_what_it_no_longer_knows(
+    log: CommitLog, fdb_error: Any
+) -> None:
+    begin, _ = log.published
+    places = []
+    for number in range(3000):
+        places.append(log.published[0])
+        write(log, 101 + number, b"%05d" % number + b"x" * 5000)
+    assert [key[:5] for key, _ in log.since(places[-500])] == [
+        b"%05d" % number for number in range(2500, 3000)
+    ]
+    with fdb_error(1007):
+        list(log.since(begin))
+
+
+def test_an_entry_that_is_too_large_becomes_one_range_around_it(log: CommitLog) -> None:
+    begin, _ = log.published
+    log.append(begin, 101, [(b"%06d" % number, None) for number in range(100_000)])
+    log.publish()
+    assert list(log.since(begin)) == [(b"000000", b"099999\0")]
+
+
+def test_who_opens_alone_is_first_and_nobody_else(tmp_path: Path) -> None:
+    one, two = CommitLog(tmp_path / "log"), CommitLog(tmp_path / "log")
+    assert one.is_first()
+    assert not two.is_first()
+    one.close()
+    two.close()
+    three = CommitLog(tmp_path / "log")
+    assert three.is_first()
+    three.close()
+
+
+DIES = """
+import os, sys
+import fdbqueue.embedded.commit_log as log, fdbqueue.embedded.writer as writer
+from fdbqueue.embedded import Database
+path, step = sys.argv[1:]
+db = Database(path)
+die = lambda *_: os.kill(os.getpid(), 9)
+def after(method):
+    return lambda *arguments: (method(*arguments), die())
+steps = {
+    "before the entry": (log.CommitLog, "append", die),
+    "after the entry": (log.CommitLog, "append", after(log.CommitLog.append)),
+    "after the commit": (log.CommitLog, "publish", die),
+    "after publishing": (log.CommitLog, "publish", after(log.CommitLog.publish)),
+}
+owner, name, replacement = steps[step]
+setattr(owner, name, replacement)
+db[b"k"] = b"by the killed one"
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "took_place"),
+    [
+        ("before the entry", False),
+        ("after the entry", False),
+        ("after the commit", True),
+        ("after publishing", True),
+    ],
+)
+def test_a_writer_killed_at_any_step_hides_nothing_from_others(
+    tmp_path: Path, fdb_error: Any, step: str, took_place: bool
+) -> None:
+    with Database(tmp_path / "db") as db:
+        db[b"k"] = b"before"
+        reader = db.create_transaction()
+        assert reader[b"k"] == b"before"
+        reader[b"seen"] = b"before"
+        done = subprocess.run([sys.executable, "-c", DIES, str(tmp_path / "db"), step])
+        assert done.returncode == -9
+        assert db[b"k"] == (b"by the killed one" if took_place else b"before")
+        if took_place:
+            with fdb_error(1020):
+                reader.commit().wait()
+            reader.on_error(1020).wait()
+        db.add(b"n", b"\x01")
+        db[b"k"] = b"after"
+        assert db[b"k"] == b"after"
+
+
+def test_a_counter_is_right_whoever_changed_it_in_between(tmp_path: Path, fdb_error: Any) -> None:
+    """An engine remembers the counters that it wrote; nobody else's change may be missed."""
+    with Database(tmp_path / "db") as one, Database(tmp_path / "db") as two:
+
+        def value() -> int:
+            return int.from_bytes(one[b"n"] or b"", "little")
+
+        up = b"\x01" + bytes(3)
+        one.add(b"n", up), one.add(b"n", up)
+        assert value() == 2
+        two.add(b"n", up), one.add(b"n", up)
+        assert value() == 4
+        one[b"n"] = b"\x09" + bytes(3)
+        one.add(b"n", up)
+        assert value() == 10
+        del one[b"n"]
+        one.add(b"n", up)
+        assert value() == 1
+        one.clear_range(b"a", b"z")
+        one.add(b"n", up)
+        assert value() == 1
+        tr = one.create_transaction()
+        tr.add(b"n", up)
+        tr.clear_range(b"a", b"z")
+        tr.commit().wait()
+        one.add(b"n", up)
+        assert value() == 1
+        tr = one.create_transaction()
+        tr.add(b"n", up)
+        tr[b"n"] = b"\x20" + bytes(3)
+        tr.commit().wait()
+        one.add(b"n", up)
+        assert value() == 33
+        tr = one.create_transaction()
+        tr[b"read"].wait()
+        tr.add(b"n", up)
+        one[b"read"] = b""
+        with fdb_error(1020):
+            tr.commit().wait()
+        one.add(b"n", up)
+        assert value() == 34
