@@ -287,3 +287,36 @@ def test_an_attempt_that_comes_late_is_fenced(db: Any, space: Subspace, fdb_erro
     with fdb_error(1020):
         late[0].commit().wait()
     assert db[b"n"] == b"\x01"
+
+
+def test_an_attempt_that_writes_nothing_fences_the_one_before_it_too(
+    db: Any, space: Subspace, fdb_error: Any
+) -> None:
+    """Told that nothing was done, the caller must be able to rely on it."""
+    late: list[Any] = []
+
+    class Delayed(DyingTransaction):
+        def commit(self) -> Any:
+            if not late:
+                self._transaction.get_read_version().wait()
+                late.append(self._transaction)
+                self._transaction = self._db.inner.create_transaction()
+                del self._db.inner[b"flag"]
+                raise fdbqueue.FDBError(1021)
+            return self._transaction.commit()
+
+    class DelayedDatabase(DyingDatabase):
+        def create_transaction(self) -> Any:
+            return Delayed(self, False)
+
+    def body(tr: Any) -> bool:
+        if not tr.snapshot[b"flag"].present():
+            return False
+        tr[b"done"] = b"1"
+        return True
+
+    db[b"flag"] = b"1"
+    assert run_once(DelayedDatabase(db, False), body, space["receipts"], bool) is False
+    with fdb_error(1020):
+        late[0].commit().wait()
+    assert db[b"done"] is None
