@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ import fdbqueue
 from fdbqueue import Item, PriorityQueue, queue_names
 from fdbqueue.errors import FdbqueueError
 
-__all__ = ["as_line", "command_options", "print_items", "queue_argument"]
+__all__ = ["PrintFailed", "as_line", "command_options", "print_items", "queue_argument"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -64,9 +65,24 @@ def item_line(item: Item) -> str:
 
 
 def print_items(items: list[Item], as_json: bool) -> None:
-    """The values of items, one a line; with `--json`, their ids and priorities too."""
-    for item in items:
-        click.echo(item_line(item) if as_json else as_line(item.value))
+    """The values of items, one a line; with `--json`, their ids and priorities too.
+
+    Each line is out before the next one; `PrintFailed` tells which items are not.
+    """
+    for number, item in enumerate(items):
+        try:
+            click.echo(item_line(item) if as_json else as_line(item.value))
+            sys.stdout.flush()
+        except BaseException as error:
+            raise PrintFailed(items[number:]) from error
+
+
+class PrintFailed(Exception):
+    """Standard output did not take these items."""
+
+    def __init__(self, left: list[Item]) -> None:
+        self.left = left
+        super().__init__(f"the output cannot be written; {len(left):,} items are not in it")
 
 
 def named(db: Any, name: str) -> PriorityQueue:

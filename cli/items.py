@@ -10,7 +10,15 @@ import click
 
 from fdbqueue.queues import existing_queue
 
-from .common import as_line, command_options, item_line, named, print_items, queue_argument
+from .common import (
+    PrintFailed,
+    as_line,
+    command_options,
+    item_line,
+    named,
+    print_items,
+    queue_argument,
+)
 
 __all__ = ["clear", "items", "peek", "pop", "push", "rm"]
 
@@ -66,14 +74,22 @@ def push(
 def pop(db: Any, queue: str, highest: bool, count: int, as_json: bool) -> None:
     """Take the first item out of QUEUE and print its value.
 
-    Exit code 1 and no output if the queue is empty.
+    Exit code 1 and no output if the queue is empty. The items (with -n, all in one transaction) are
+    gone from the queue before they are printed; those that cannot be printed are put back.
 
     \b
     Example:
       while item=$(fdbq pop jobs); do echo "working on $item"; done
     """
-    items = named(db, queue).pop_many(db, count, max=highest)
-    print_items(items, as_json)
+    target = named(db, queue)
+    if sys.stdout is None or sys.stdout.closed:
+        raise click.ClickException("standard output is closed; nothing was taken")
+    items = target.pop_many(db, count, max=highest)
+    try:
+        print_items(items, as_json)
+    except PrintFailed as error:
+        target.put_back(db, error.left)
+        raise
     if not items:
         sys.exit(1)
 
@@ -120,7 +136,7 @@ def items(
     Example:
       fdbq items jobs --limit 20
     """
-    for item in named(db, queue).items(
+    for item in existing_queue(db, queue).items(
         db, priority=priority, limit=limit, after=after, reverse=reverse
     ):
         line = f"{item.id}  {item.priority:>4}  {as_line(item.value)}"
@@ -132,15 +148,17 @@ def items(
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @command_options
 def rm(db: Any, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Take items out of QUEUE by their ids.
+    """Take items out of QUEUE by their ids, which `fdbq items` shows.
 
     Exit code 1 if one of them was not there.
 
     \b
     Example:
-      fdbq rm jobs FQAUABwB
+      fdbq rm jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
     """
     target = existing_queue(db, queue)
+    for item_id in ids:
+        target.key_of(item_id)  # a bad one is an error before anything is removed
     removed = {item_id: target.remove(db, item_id) for item_id in ids}
     for item_id, was_there in removed.items():
         if as_json:
@@ -163,8 +181,8 @@ def clear(db: Any, queue: str, yes: bool, as_json: bool) -> None:
       fdbq clear jobs --yes
     """
     target = existing_queue(db, queue)
-    size = target.size(db)
     if not yes:
-        click.confirm(f"Drop the {size:,} items of {queue!r}?", abort=True, err=True)
+        size = target.size(db)
+        click.confirm(f"Drop all items of {queue!r}, {size:,} now?", abort=True, err=True)
     target.clear(db)
-    click.echo(as_line({"queue": queue, "dropped": size}) if as_json else f"dropped {size:,} items")
+    click.echo(as_line({"queue": queue, "cleared": True}) if as_json else f"{queue} is empty now")

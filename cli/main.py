@@ -12,6 +12,7 @@ from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
 from . import items, queues, transfer
+from .common import PrintFailed
 
 __all__ = ["cli", "main"]
 
@@ -73,16 +74,26 @@ def main() -> None:
         _fail(f"{command}: {error.format_message()} (see {command} --help)")
     except click.ClickException as error:
         _fail(f"fdbq: {error.format_message()}")
-    except click.Abort:
+    except click.Abort as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            click.echo("fdbq: interrupted; what was done before that is done", err=True)
+            sys.exit(130)
         _fail("fdbq: aborted, nothing was changed")
     except BrokenPipeError:
-        # The reader is gone; Python would complain once more when it closes standard output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(2)
+    except PrintFailed as error:
+        _drop_output()
+        _fail(f"fdbq: {error}")
     except (FdbqueueError, OSError) as error:
         _fail(f"fdbq: {error}")
     except error_classes() as error:  # of a cluster; those of the embedded engine are above
         _fail(f"fdbq: {error}")
+
+
+def _drop_output() -> None:
+    """Nobody reads it any more: Python would complain again when it closes standard output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _fail(message: str) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import os
-from collections.abc import Iterable
 from typing import Any, BinaryIO
 
 import click
@@ -33,13 +30,11 @@ def _progress() -> Progress:
     )
 
 
-def _source(file: BinaryIO) -> tuple[str, Iterable[bytes], int | None]:
-    """What tells an input from others, its lines, and its size where it is known."""
+def _source(file: BinaryIO) -> tuple[str | None, int | None]:
+    """The path and the size of a file; a stream has neither."""
     if file.fileno() != 0 and os.path.isfile(file.name):
-        return os.path.abspath(file.name), file, os.fstat(file.fileno()).st_size
-    first = file.readline()
-    digest = hashlib.sha256(first).hexdigest()[:16]
-    return f"stdin:{digest}", itertools.chain([first] if first else [], file), None
+        return os.path.realpath(file.name), os.fstat(file.fileno()).st_size
+    return None, None
 
 
 @click.command("import")
@@ -48,6 +43,7 @@ def _source(file: BinaryIO) -> tuple[str, Iterable[bytes], int | None]:
 @click.option("-p", "--priority", default=0, type=int, help="The priority of every line.")
 @click.option("--priority-field", metavar="FIELD", help="The field that has a line's priority.")
 @click.option("--value-field", metavar="FIELD", help="Push this field instead of the whole line.")
+@click.option("--source", metavar="NAME", help="What to know the input by; a file: its path.")
 @click.option("--again", is_flag=True, help="Store the lines even if they were imported before.")
 @command_options
 def import_command(
@@ -57,26 +53,28 @@ def import_command(
     priority: int,
     priority_field: str | None,
     value_field: str | None,
+    source: str | None,
     again: bool,
     as_json: bool,
 ) -> None:
     """Push each line of FILE, a JSON value, into QUEUE; `-` is standard input.
 
-    An import that was killed can be run again: each line is stored once. A file is known by its
-    path, standard input by its first line.
+    An import of a file that was killed can be run again, without --again: each line is stored
+    once. The file is known by its path; standard input is stored anew each time, unless --source
+    gives it a name.
 
     \b
     Example:
       fdbq import packages packages.jsonl --priority-field priority
     """
-    source, lines, size = _source(file)
+    path, size = _source(file)
     with _progress() as progress:
         task = progress.add_task("import", total=size)
         report = import_lines(
             db,
             named(db, queue),
-            lines,
-            source,
+            file,
+            source or path,
             priority=priority,
             priority_field=priority_field,
             value_field=value_field,
@@ -93,7 +91,7 @@ def import_command(
 
 @click.command("export")
 @queue_argument
-@click.argument("file", type=click.File("wb"), default="-")
+@click.argument("file", type=click.File("wb", atomic=True), default="-")
 @click.option("--after", metavar="ID", help="Only what comes behind this item: go on from there.")
 @command_options
 def export_command(db: Any, queue: str, file: BinaryIO, after: str | None, as_json: bool) -> None:
@@ -109,6 +107,7 @@ def export_command(db: Any, queue: str, file: BinaryIO, after: str | None, as_js
     with _progress() as progress:
         task = progress.add_task("export", total=None)
         written = 0
+        file.write(b"")  # an empty queue makes an empty file
         for item in target.items(db, after=after):
             line = item_line(item).encode() + b"\n"
             file.write(line)

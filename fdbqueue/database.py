@@ -58,13 +58,15 @@ def open(url: str | os.PathLike[str] | None = None, *, durability: str = "full")
     >>> db[b"k"]
     b'v'
     """
-    named = os.fspath(url) if url is not None else None
+    named = os.environ.get("FDBQ_DB") or None if url is None else os.fspath(url)
     if named is None:
-        named = os.environ.get("FDBQ_DB") or os.environ.get("FDB_CLUSTER_FILE")
-    if named is None:
+        if cluster_file := os.environ.get("FDB_CLUSTER_FILE"):
+            return _open_cluster(cluster_file)
         return Database(platformdirs.user_data_path("fdbqueue"), durability)
+    if not named:
+        raise ValueError("an empty text names no database; `None` stands for the default one")
     if named == "memory:":
-        return Database(None)
+        return Database(None, durability)
     if named.startswith("embedded:"):
         if not (path := named.removeprefix("embedded:")):
             raise ValueError("'embedded:' needs a path behind it: 'embedded:/var/lib/jobs'")
@@ -81,6 +83,11 @@ def open(url: str | os.PathLike[str] | None = None, *, durability: str = "full")
 def _open_cluster(cluster_file: str) -> Any:
     if not Path(cluster_file).is_file():
         raise ClusterUnavailable(f"there is no cluster file {cluster_file}")
+    lines = Path(cluster_file).read_text(errors="replace").splitlines()
+    if not any(re.match(r"\s*\w+:\w+@\S+", line) for line in lines):
+        raise ClusterUnavailable(
+            f"{cluster_file} is no cluster file: it has no line 'description:id@host:port'"
+        )
     try:
         if not fdb.is_api_version_selected():
             fdb.api_version(API_VERSION)
@@ -129,7 +136,9 @@ def transactional(
     transaction, runs the function, commits, and does it again after an error that allows it: the
     function may run several times, and must not sleep, commit, or make identities in its body.
     Given a transaction, it just runs: whoever made the transaction commits it and tries again.
-    Generators are refused.
+    Generators and coroutines are refused. A transaction lives five seconds: a function that takes
+    longer is tried again without end (1007), unless the transaction has a retry limit or a time-out
+    (`db.options.set_transaction_retry_limit`).
 
     On a cluster the answer to a commit can get lost (1021), and then the function would take effect
     twice. With `receipts=` a subspace of the caller's, each commit leaves a receipt there, and the
@@ -150,12 +159,20 @@ def transactional(
     if function is None:
         return functools.partial(transactional, parameter=parameter, receipts=receipts)
     wrapped = inspect.unwrap(function)
-    if inspect.isgeneratorfunction(wrapped):
-        raise ValueError("Generators can not be wrapped with fdbqueue.transactional")
-    index = inspect.getfullargspec(wrapped).args.index(parameter)
+    if inspect.isgeneratorfunction(wrapped) or inspect.iscoroutinefunction(wrapped):
+        raise ValueError("Generators and coroutines cannot be wrapped with fdbqueue.transactional")
+    arguments = inspect.getfullargspec(wrapped).args
+    if parameter not in arguments:
+        raise ValueError(
+            f"{wrapped.__name__}() has no positional argument {parameter!r} for the transaction; "
+            "give its name by transactional(parameter=...)"
+        )
+    index = arguments.index(parameter)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if parameter not in kwargs and index >= len(args):
+            raise TypeError(f"{wrapped.__name__}() needs a database or transaction {parameter!r}")
         given = kwargs[parameter] if parameter in kwargs else args[index]
         if not is_database(given):
             return function(*args, **kwargs)
@@ -165,8 +182,10 @@ def transactional(
                 result = function(*args, **{**kwargs, parameter: tr})
             else:
                 result = function(*args[:index], tr, *args[index + 1 :], **kwargs)
-            if inspect.isgenerator(result):
-                raise ValueError("Generators can not be wrapped with fdbqueue.transactional")
+            if inspect.isgenerator(result) or inspect.iscoroutine(result):
+                raise ValueError(
+                    "Generators and coroutines cannot be wrapped with fdbqueue.transactional"
+                )
             return result
 
         return run(given, body) if receipts is None else run_once(given, body, receipts)

@@ -12,6 +12,7 @@ __all__ = [
     "ForeignKey",
     "FormatVersionMismatch",
     "ImportMismatch",
+    "ImportRunning",
     "InvalidItemId",
     "InvalidLine",
     "InvalidPriority",
@@ -261,6 +262,17 @@ class ImportMismatch(FdbqueueError):
         super().__init__(
             f"{source}: its first {lines:,} lines are not those that an earlier import stored; "
             "run with --again to import it from the start"
+        )
+
+
+class ImportRunning(FdbqueueError):
+    """Another import of the same source went on at the same time; no line was stored twice."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        super().__init__(
+            f"{source}: another import of it is running; when that has ended, run this one again "
+            "to go on from there"
         )
 
 

@@ -37,7 +37,9 @@ def check(tr: Any, queue: PriorityQueue | Queue, *, repair: bool = False) -> Che
     - no key in the queue's subspace is foreign to it.
 
     With `repair`, counters are put right and pieces that belong to nobody are dropped; foreign
-    keys are left to whoever wrote them. The repair adds differences, so that pushes and pops that
+    keys are left to whoever wrote them. Where one is among the items, nothing is repaired: it may
+    be an item, and the queue opened with other priorities than it has. The repair adds differences,
+    so that pushes and pops that
     run at the same time keep their effect; two repairs at once conflict with each other.
 
     Reads are snapshot reads: a check conflicts with nothing. Given a database, a repair takes
@@ -70,7 +72,7 @@ class _Check:
         self._reads = tr.snapshot
         self._queue = queue
         self._layout = queue.layout
-        self._repair = repair
+        self._may_repair = repair
         self._problems: list[str] = []
         self._levels: dict[bytes, int] = {}
         self._owners: set[bytes] = set()
@@ -83,7 +85,7 @@ class _Check:
             if error.code == 1007:  # another attempt would come to the same end
                 raise QueueTooLargeToCheck(self.items) from error
             raise
-        repaired = bool(self._problems) and self._repair
+        repaired = bool(self._problems) and self._may_repair
         if repaired:
             # Two repairs would both add the difference: let the second one conflict.
             self._tr.add_read_conflict_key(self._layout.version)
@@ -112,6 +114,9 @@ class _Check:
                 try:
                     level = self._queue.level_of(key)
                 except ForeignKey:
+                    # Perhaps an item, and the queue was opened with the wrong priorities: without
+                    # knowing what it is, nothing that belongs to items can be put right.
+                    self._may_repair = False
                     self._problems.append(f"foreign key among the items: {key!r}")
                     level = b""
                     continue
@@ -149,7 +154,7 @@ class _Check:
         if found == expected and (expected or stored is None or key == self._layout.total):
             return
         self._problems.append(f"{what} is {found:,} and there are {expected:,} items")
-        if self._repair:
+        if self._may_repair:
             self._tr.add(key, encode_count(expected - found))
             self._tr.compare_and_clear(key, ZERO)
 
@@ -162,7 +167,7 @@ class _Check:
             found.add(owner)
             if owner not in self._owners:
                 self._problems.append(f"pieces of a payload that belong to no item: {owner!r}")
-                if self._repair:
+                if self._may_repair:
                     self._tr.clear_range(*self._layout.range_of(owner))
         for owner in self._owners - found:
             self._problems.append(f"an item whose payload is gone: its pieces were at {owner!r}")

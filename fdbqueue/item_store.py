@@ -14,6 +14,7 @@ from fdbqueue.database import is_database, run, run_once
 from fdbqueue.errors import (
     FdbqueueError,
     ForeignKey,
+    InvalidItemId,
     InvalidValue,
     PayloadTooLarge,
     UndecodableItem,
@@ -161,10 +162,13 @@ class ItemStore:
         """Change the number of all items."""
         tr.add(self.layout.total, encode_count(change))
 
-    def _key_of(self, item: Item | str) -> bytes:
-        if isinstance(item, Item):
-            return item.key
-        return self.layout.key_of_id(item, self._position_parts)
+    def key_of(self, item: Item | str) -> bytes:
+        """The key of an item of this queue, or of an id; raises `InvalidItemId` for another."""
+        if not isinstance(item, Item):
+            return self.layout.key_of_id(item, self._position_parts)
+        if not item.key.startswith(self.layout.items):
+            raise InvalidItemId(item.id)
+        return item.key
 
     def _remove(self, tr: Any, key: bytes) -> bool:
         stored = tr[key].value
@@ -172,12 +176,12 @@ class ItemStore:
             return False
         self.layout.clear_payload(tr, stored)
         del tr[key]
-        self._uncount(tr, key)
+        self._count_item(tr, key, -1)
         return True
 
-    def _uncount(self, tr: Any, key: bytes) -> None:
-        """Count one item less, the one that had this key."""
-        self._count_total(tr, -1)
+    def _count_item(self, tr: Any, key: bytes, change: int) -> None:
+        """Count one item more or less, the one with this key."""
+        self._count_total(tr, change)
 
     def remove(self, tr: Any, item: Item | str) -> bool:
         """Take one item out of the queue, wherever it stands; false if it is there no more.
@@ -195,7 +199,7 @@ class ItemStore:
         >>> jobs.remove(db, item.id), jobs.remove(db, item.id)
         (True, False)
         """
-        key = self._key_of(item)
+        key = self.key_of(item)
         return self._change(tr, lambda tr: self._remove(tr, key))
 
     def clear(self, tr: Any) -> None:
@@ -219,6 +223,32 @@ class ItemStore:
             for prefix in (self.layout.items, self.layout.counts, self.layout.pieces):
                 tr.clear_range(*self.layout.range_of(prefix))
             del tr[self.layout.total]
+            return True
+
+        self._change(tr, body)
+
+    def put_back(self, tr: Any, items: Iterable[Item]) -> None:
+        """Put items that were taken back into their own places.
+
+        For whoever popped them and cannot use them after all. Given a database it takes effect
+        exactly once; in a transaction the caller's own retry rules hold. An item that is back
+        already is not counted twice. Cost: a read for each item, and what a push writes.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push_many(db, ["first", "second"])
+        >>> jobs.put_back(db, [jobs.pop(db)])
+        >>> jobs.pop(db).value
+        'first'
+        """
+        places = [(self.key_of(item), self.encoded(item.value)) for item in items]
+
+        def body(tr: Any) -> bool:
+            for key, payload in places:
+                if not tr[key].present():
+                    self.layout.write_payload(tr, key, self.layout.position(key)[-1], payload)
+                    self._count_item(tr, key, 1)
             return True
 
         self._change(tr, body)
@@ -259,7 +289,7 @@ class ItemStore:
         if limit < 0:
             raise ValueError(f"limit is a number from 0 (none), not {limit}")
         if after is not None:
-            passed = self._key_of(after)
+            passed = self.key_of(after)
             begin, end = (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
         if not is_database(tr):
             for row in tr.get_range(begin, end, limit=limit, reverse=reverse):

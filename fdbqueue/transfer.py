@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from fdb import tuple as fdb_tuple
 
 from fdbqueue.database import run, run_once
-from fdbqueue.errors import FdbqueueError, ImportMismatch, InvalidLine
+from fdbqueue.errors import FdbqueueError, ImportMismatch, ImportRunning, InvalidLine
 from fdbqueue.priority_queue import PriorityQueue
 
 __all__ = ["ImportReport", "import_lines"]
@@ -42,7 +43,7 @@ def import_lines(
     db: Any,
     queue: PriorityQueue,
     lines: Iterable[bytes],
-    source: str,
+    source: str | None,
     *,
     priority: int = 0,
     priority_field: str | None = None,
@@ -56,15 +57,17 @@ def import_lines(
     it came, with a digest of everything so far. An import that was killed is simply run again. Two
     imports of one source at once do not double a line either: one of them fails.
 
-    Parameters: `source`, what tells this import from others, for example the path of a file;
+    Parameters: `source`, what tells this import from others, for example the path of a file, or
+    `None` for one that is not to be gone on with: every line is pushed;
     `priority`, of lines without a priority of their own; `priority_field`, the field of the line's
     object that has it, an integer; `value_field`, the field to push instead of the whole line;
-    `again`, begin anew whatever was stored; `progress(lines, size)`, called after each batch with
+    `again`, begin anew whatever was stored (if that is killed, go on without `again`);
+    `progress(lines, size)`, called after each batch with
     the lines and bytes read so far.
 
     Raises `InvalidLine` with the number of the line; the lines before it are stored, and an import
     of the corrected input goes on from there. Raises `ImportMismatch` if the beginning of the input
-    is not what was stored.
+    is not what was stored, and `ImportRunning` if another import of the source stores lines too.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -77,11 +80,13 @@ def import_lines(
     >>> jobs.pop(db).value
     {'n': 2, 'p': 3}
     """
-    key = queue.layout.import_key(source)
+    # Without a source of the caller's, one that no other import has, and that is forgotten after.
+    name = source if source is not None else f"once:{uuid.uuid4().hex}"
+    key = queue.layout.import_key(name)
     mark = run(db, lambda tr: tr[key].value)
     stored_lines, stored_digest = (0, b"") if mark is None or again else fdb_tuple.unpack(mark)
     numbered = _numbered(lines)
-    size = _pass_over(numbered, source, stored_lines, stored_digest)
+    size = _pass_over(numbered, name, stored_lines, stored_digest)
     stored = 0
     for batch in _batches(numbered, queue, priority, priority_field, value_field):
         last = batch[-1]
@@ -92,7 +97,7 @@ def import_lines(
             tr: Any, mark: Any = mark, new_mark: bytes = new_mark, filled: list[_Line] = filled
         ) -> bool:
             if tr[key].value not in (mark, new_mark):
-                raise ImportMismatch(source, stored_lines)
+                raise ImportRunning(name)
             if tr[key].value == mark:
                 queue.push_many(
                     tr,
@@ -107,6 +112,8 @@ def import_lines(
         stored += len(filled)
         size += sum(line.size for line in batch)
         progress(last.number, size)
+    if source is None and stored:
+        run(db, lambda tr: tr.clear(key))
     return ImportReport(stored, stored_lines)
 
 

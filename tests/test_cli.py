@@ -114,7 +114,7 @@ def test_json_lines_for_programs(filled: Shell) -> None:
     assert json.loads(filled.output("pop", "jobs", "--json")) == rows[0]
     removed = filled.output("rm", "jobs", rows[1]["id"], "--json")
     assert json.loads(removed) == {"id": rows[1]["id"], "removed": True}
-    assert json.loads(filled.output("clear", "jobs", "-y", "--json"))["dropped"] == 1
+    assert json.loads(filled.output("clear", "jobs", "-y", "--json"))["cleared"] is True
 
 
 def test_tables_for_people(filled: Shell) -> None:
@@ -137,14 +137,16 @@ def test_rm_tells_what_was_not_there(filled: Shell) -> None:
     done = filled("rm", "jobs", item_id)
     assert (done.returncode, done.stdout) == (1, "")
     assert "is not in the queue" in done.stderr
-    assert "is not the id of an item" in error_of(filled("rm", "jobs", "nonsense"))
+    other = json.loads(filled.output("peek", "jobs", "--json"))["id"]
+    assert "is not the id of an item" in error_of(filled("rm", "jobs", other, "nonsense"))
+    assert json.loads(filled.output("peek", "jobs", "--json"))["id"] == other
 
 
 def test_clear_asks_first(filled: Shell) -> None:
     assert "aborted" in filled("clear", "jobs", stdin="n\n").stderr
     assert "aborted" in filled("clear", "jobs").stderr
     assert json.loads(filled.output("ls", "--json"))["size"] == 2
-    assert "dropped 2 items" in filled("clear", "jobs", stdin="y\n").stdout
+    assert filled("clear", "jobs", stdin="y\n").stdout == "jobs is empty now\n"
     assert json.loads(filled.output("ls", "--json"))["size"] == 0
     assert "no queue named 'jbos'" in error_of(filled("clear", "jbos", "--yes"))
 
@@ -171,9 +173,12 @@ def test_an_import_is_stored_once_unless_told_again(fdbq: Shell) -> None:
     second = fdbq.output("import", "q", "f.jsonl")
     assert second == "stored 0 lines, 2 were stored before (--again stores them once more)\n"
     assert fdbq.output("import", "q", "f.jsonl", "--again") == "stored 2 lines\n"
-    assert fdbq.output("import", "q", "-", stdin="1\n2\n") == "stored 2 lines\n"
-    assert fdbq.output("import", "q", stdin="3\n") == "stored 1 lines\n"
-    assert json.loads(fdbq.output("ls", "--json"))["size"] == 7
+    for _ in range(2):
+        assert fdbq.output("import", "q", "-", stdin="1\n2\n") == "stored 2 lines\n"
+    named = ("import", "q", "--source", "nightly")
+    assert fdbq.output(*named, stdin="3\n") == "stored 1 lines\n"
+    assert fdbq.output(*named, stdin="3\n4\n") == "stored 1 lines, 1 were stored before\n"
+    assert json.loads(fdbq.output("ls", "--json"))["size"] == 10
     assert "line 2:" in error_of(fdbq("import", "q", stdin="4\nfour\n"))
     (fdbq.path / "f.jsonl").write_text("changed\n")
     assert "--again" in error_of(fdbq("import", "q", "f.jsonl"))
@@ -208,7 +213,9 @@ ERRORS = [
     (("counts", "nope"), "no queue named 'nope'"),
     (("check", "nope"), "no queue named 'nope'"),
     (("export", "nope"), "no queue named 'nope'"),
-    (("items", "jobs", "--after", "x"), "is not the id"),
+    (("items", "nope"), "no queue named 'nope'"),
+    (("ls", "--db", ""), "an empty text names no database"),
+    (("ls", "--db", "/etc/hostname"), "/etc/hostname is no cluster file"),
     (("frobnicate",), "No such command 'frobnicate'"),
     (("ls", "--db", "embedded:"), "needs a path"),
     (("ls", "--db", "postgres://host"), "is no database"),
@@ -253,6 +260,32 @@ def test_a_reader_that_goes_away_is_no_traceback(filled: Shell) -> None:
     assert done.stdout.count("\n") == 1
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
+
+
+def test_what_cannot_be_printed_is_put_back(filled: Shell) -> None:
+    before = filled.output("items", "jobs")
+    for output in ("> /dev/full", ">&-"):
+        done = filled.script(f"fdbq pop jobs -n 2 {output}")
+        assert done.returncode == 2, done
+        assert "output" in done.stderr
+        assert filled.output("items", "jobs") == before
+    assert filled.output("check", "jobs") == "jobs: 2 items, ok\n"
+
+
+def test_an_export_of_an_empty_queue_is_an_empty_file(filled: Shell) -> None:
+    filled.output("export", "jobs", "out.jsonl")
+    filled.output("pop", "jobs", "-n", "2")
+    filled.output("export", "jobs", "out.jsonl")
+    assert (filled.path / "out.jsonl").read_text() == ""
+
+
+def test_an_interrupted_import_does_not_say_that_nothing_happened(filled: Shell) -> None:
+    done = filled.script(
+        "seq 2000000 > many.jsonl; timeout --preserve-status -s INT 2 fdbq import many many.jsonl"
+    )
+    assert done.returncode == 130
+    assert "what was done before that is done" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_completion_knows_commands_and_queues(filled: Shell) -> None:

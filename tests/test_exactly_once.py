@@ -89,7 +89,20 @@ def test_methods_other_parameters_and_nesting(db: Any) -> None:
     assert append.__name__ == "append"
 
 
-def test_generators_are_refused(db: Any) -> None:
+def test_a_function_without_the_argument_is_told_so(db: Any) -> None:
+    with pytest.raises(ValueError, match="no positional argument 'tr'"):
+        transactional(lambda transaction: None)
+    with pytest.raises(TypeError, match="needs a database or transaction"):
+        append()
+
+
+def test_generators_and_coroutines_are_refused(db: Any) -> None:
+    async def later(tr: Any) -> None:
+        tr[b"k"] = b"v"
+
+    with pytest.raises(ValueError, match="coroutines"):
+        transactional(later)
+
     with pytest.raises(ValueError, match="Generators"):
 
         @transactional

@@ -88,10 +88,23 @@ def test_foreign_keys_and_lost_pieces_are_told_and_left(db: Any, filled: Priorit
         db[key] = b"theirs"
     begin, end = filled.layout.range_of(filled.layout.pieces)
     db.clear_range(begin, end)
-    problems = fdbqueue.check(db, filled, repair=True).problems
+    report = fdbqueue.check(db, filled, repair=True)
+    problems = report.problems
+    assert not report.repaired
     assert sum(problem.startswith("foreign key") for problem in problems) == 4
     assert any("whose payload is gone" in problem for problem in problems)
     assert all(db[key] == b"theirs" for key in foreign)
+
+
+def test_a_queue_opened_with_other_priorities_is_not_repaired(
+    db: Any, filled: PriorityQueue
+) -> None:
+    other = PriorityQueue(filled.subspace, priorities=(int, int))
+    report = fdbqueue.check(db, other, repair=True)
+    assert not report.ok
+    assert not report.repaired
+    assert fdbqueue.check(db, filled).ok
+    assert [len(item.value) for item in filled.pop_many(db, 3)] == [1, 1, 200_000]
 
 
 def test_a_repair_keeps_what_is_pushed_meanwhile(db: Any, filled: PriorityQueue) -> None:

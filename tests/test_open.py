@@ -43,9 +43,13 @@ def test_the_environment_names_the_directory(
 def test_a_cluster_file_in_the_environment_selects_the_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FDB_CLUSTER_FILE", str(tmp_path / "missing.cluster"))
-    with pytest.raises(ClusterUnavailable, match="no cluster file"):
-        fdbqueue.open()
+    for name in ("missing.cluster", "missing"):
+        monkeypatch.setenv("FDB_CLUSTER_FILE", str(tmp_path / name))
+        with pytest.raises(ClusterUnavailable, match="no cluster file"):
+            fdbqueue.open()
+    (tmp_path / "text").write_text("anything")
+    with pytest.raises(ClusterUnavailable, match="no line 'description:id@host:port'"):
+        fdbqueue.open(tmp_path / "text")
 
 
 def test_relative_paths_and_the_home_directory(
@@ -57,9 +61,9 @@ def test_relative_paths_and_the_home_directory(
     assert opened_path("embedded:~/there") == tmp_path / "home" / "there"
 
 
-@pytest.mark.parametrize("url", ["embedded:", "postgres://host/db", "redis:6379"])
+@pytest.mark.parametrize("url", ["", "embedded:", "postgres://host/db", "redis:6379"])
 def test_what_is_no_database_is_said_to_be_none(url: str) -> None:
-    with pytest.raises(ValueError, match="embedded:"):
+    with pytest.raises(ValueError, match=r"embedded:|empty text"):
         fdbqueue.open(url)
 
 

@@ -284,9 +284,7 @@ class Level(IntEnum):
     URGENT = 1
 
 
-@pytest.mark.parametrize(
-    "priority", [True, False, 1.0, "1", None, (1,), b"1", Level.URGENT, 2**63, -(2**63) - 1]
-)
+@pytest.mark.parametrize("priority", [True, False, 1.0, "1", None, (1,), b"1", 2**63, -(2**63) - 1])
 def test_a_priority_that_is_no_integer_is_refused(
     db: Any, queue: PriorityQueue, priority: Any
 ) -> None:
@@ -298,6 +296,42 @@ def test_a_priority_that_is_no_integer_is_refused(
     with pytest.raises(InvalidPriority):
         queue.reprioritize(db, item, priority)
     assert queue.peek(db) == item
+
+
+def test_an_enumeration_of_integers_is_as_good_as_its_numbers(
+    db: Any, queue: PriorityQueue
+) -> None:
+    item = queue.push(db, "x", Level.URGENT)
+    assert type(item.priority) is int
+    assert queue.counts(db) == {1: 1}
+
+
+def test_an_item_of_another_queue_is_refused(
+    db: Any, mixed: PriorityQueue, space: Subspace
+) -> None:
+    other = PriorityQueue(Subspace(("another", space.key())))
+    theirs = other.push(db, "theirs")
+    for call in (
+        lambda: mixed.remove(db, theirs),
+        lambda: mixed.reprioritize(db, theirs, 1),
+        lambda: mixed.put_back(db, [theirs]),
+        lambda: list(mixed.items(db, after=theirs)),
+    ):
+        with pytest.raises(InvalidItemId):
+            call()
+    assert other.size(db) == 1
+    assert fdbqueue.check(db, mixed).ok
+
+
+def test_items_are_put_back_into_their_own_places(db: Any, mixed: PriorityQueue) -> None:
+    before = list(mixed.items(db))
+    taken = mixed.pop_many(db, 4)
+    mixed.push(db, "5d", 5)
+    mixed.put_back(db, taken)
+    mixed.put_back(db, taken)
+    assert values(mixed.items(db)) == ["1a", "1b", "5a", "5b", "5c", "5d", "9a"]
+    assert list(mixed.items(db))[:5] == before[:5]
+    assert fdbqueue.check(db, mixed).ok
 
 
 def test_tuples_as_priorities_order_by_their_elements(db: Any, space: Subspace) -> None:

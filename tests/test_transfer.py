@@ -14,7 +14,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.errors import ImportMismatch, InvalidLine
+from fdbqueue.errors import ImportMismatch, ImportRunning, InvalidLine
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.transfer import ImportReport, import_lines
 
@@ -69,6 +69,16 @@ def test_a_grown_file_adds_its_new_lines_and_a_changed_one_is_refused(
     assert queue.size(db) == 8
     assert import_lines(db, queue, lines(range(4)), "f", again=True) == ImportReport(4, 0)
     assert queue.size(db) == 12
+
+
+def test_without_a_source_every_line_is_stored_and_nothing_is_kept(
+    db: Any, queue: PriorityQueue
+) -> None:
+    for _ in range(2):
+        assert import_lines(db, queue, lines(range(3)), None) == ImportReport(3, 0)
+    assert queue.size(db) == 6
+    begin, end = queue.layout.range_of(queue.layout.imports)
+    assert list(db[begin:end]) == []
 
 
 @pytest.mark.parametrize(
@@ -126,7 +136,7 @@ def test_two_imports_of_one_source_at_once_double_no_line(db: Any, queue: Priori
                 import_lines(db, queue, lines(range(3000)), "f")
             yield line
 
-    with pytest.raises(ImportMismatch):
+    with pytest.raises(ImportRunning, match="another import"):
         import_lines(db, queue, interrupted(), "f")
     assert numbers(db, queue) == list(range(3000))
 

@@ -117,7 +117,9 @@ def explained(path: Path, error: sqlite3.Error) -> StorageError:
     if "readonly" in words or "unable to open" in words:
         return ReadOnlyDatabase(str(path))
     if "not a database" in words:
-        return NotADatabase(str(path / DATABASE_FILE))
+        # Beside a log of commits, it was one.
+        kind = CorruptDatabase if (path / LOG_FILE).exists() else NotADatabase
+        return kind(str(path / DATABASE_FILE))
     if "malformed" in words or "no such table" in words or "no such column" in words:
         return CorruptDatabase(str(path / DATABASE_FILE))
     return StorageError(str(path), words)
