@@ -24,8 +24,10 @@ def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows(db: Any, subspace: Subspace = Q) -> dict[bytes, bytes]:
+    """All rows of a subspace, but for the receipts of commits."""
     whole = subspace.range()
-    return {row.key: row.value for row in db[whole.start : whole.stop]}
+    rows = db[whole.start : whole.stop]
+    return {row.key: row.value for row in rows if not subspace[4].contains(row.key)}
 
 
 PACKED_RANDOM = b"\x01\x00\xff" + RANDOM[1:] + b"\x00"
@@ -75,7 +77,8 @@ def test_golden_bytes_of_an_id(db: Any, fixed_random: None) -> None:
 def test_an_exactly_once_commit_leaves_a_receipt_under_four(db: Any) -> None:
     queue = PriorityQueue(Q)
     queue.push(FaultyDatabase(db), 1)
-    (receipt,) = rows(db, queue.layout.receipts)
+    whole = queue.layout.receipts.range()
+    (receipt,) = [row.key for row in db[whole.start : whole.stop]]
     hour, client = queue.layout.receipts.unpack(receipt)
     assert receipt.startswith(b"\x02q\x00\x15\x04")
     assert hour > 400_000

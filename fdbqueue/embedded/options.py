@@ -43,6 +43,7 @@ class Settings:
 
 
 def _number(value: Any, low: int, high: int) -> int:
+    """The value of an option; raises 2006 for one out of range."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"the option takes an integer, not {value!r}")
     if not low <= value <= high:
@@ -96,7 +97,7 @@ class TransactionOptions(_Options):
     """The options of one transaction.
 
     Time-out, retry limit, longest delay and size limit stay through `on_error`; the others are for
-    one attempt, as in FoundationDB.
+    one attempt. A bad value is told by the next read or the commit, all as in FoundationDB.
     """
 
     _scope = fdboptions.TransactionOption
@@ -105,18 +106,24 @@ class TransactionOptions(_Options):
         self._transaction = transaction
         self._attempt = attempt
 
+    def _set(self, name: str, value: Any, low: int, high: int) -> None:
+        try:
+            setattr(self._transaction.own_settings(), name, _number(value, low, high))
+        except FDBError as error:
+            self._transaction.fail(error.code)
+
     def set_timeout(self, milliseconds: int) -> None:
-        self._transaction.own_settings().timeout = _number(milliseconds, 0, _INT_MAX)
+        self._set("timeout", milliseconds, 0, _INT_MAX)
         self._transaction.restart_timeout()
 
     def set_retry_limit(self, retries: int) -> None:
-        self._transaction.own_settings().retry_limit = _number(retries, -1, _INT_MAX)
+        self._set("retry_limit", retries, -1, _INT_MAX)
 
     def set_max_retry_delay(self, milliseconds: int) -> None:
-        self._transaction.own_settings().max_retry_delay = _number(milliseconds, 0, _INT_MAX)
+        self._set("max_retry_delay", milliseconds, 0, _INT_MAX)
 
     def set_size_limit(self, size: int) -> None:
-        self._transaction.own_settings().size_limit = _number(size, 32, TRANSACTION_SIZE_LIMIT)
+        self._set("size_limit", size, 32, TRANSACTION_SIZE_LIMIT)
 
     def set_snapshot_ryw_enable(self) -> None:
         self._attempt.snapshot_ryw += 1
@@ -126,8 +133,9 @@ class TransactionOptions(_Options):
 
     def set_read_your_writes_disable(self) -> None:
         if self._attempt.has_read or self._attempt.mutations or self._attempt.writes:
-            raise FDBError(2000)  # too late
-        self._attempt.ryw_disabled = True
+            self._transaction.fail(2000)  # too late
+        else:
+            self._attempt.ryw_disabled = True
 
     def set_next_write_no_write_conflict_range(self) -> None:
         self._attempt.skip_next_write_conflict = True

@@ -74,7 +74,7 @@ class FDBRange:
                 yield KeyValue(key, value)
             if not more or not rows or left == len(rows):
                 return
-            if left:
+            if left > 0:
                 left -= len(rows)
             if self._reverse:
                 end = rows[-1][0]
@@ -122,7 +122,7 @@ class TransactionRead:
     ) -> FDBRange:
         """The rows from `begin` up to, not with, `end`: keys or key selectors.
 
-        A limit of 0 is none. Every streaming mode is accepted, and gives the same rows.
+        A limit of 0, or -1, is none. Every streaming mode is accepted, and gives the same rows.
         """
         return FDBRange(
             self,
@@ -168,8 +168,9 @@ class TransactionRead:
         batch: int,
     ) -> tuple[Rows, bool]:
         """One batch of a range read, and whether there may be more."""
-        if limit < 0:
+        if limit < -1:
             raise FDBError(2012)
+        limit = max(limit, 0)  # -1 is another way to say 0: none
         rows = limit or FIRST_BATCH << 2 * min(batch, 5)
         return self._transaction.attempt().read_range(begin, end, rows, reverse, self.is_snapshot)
 

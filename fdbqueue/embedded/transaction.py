@@ -96,8 +96,8 @@ class Transaction(TransactionRead):
 
     # Writing
 
-    def _fail(self, code: int) -> None:
-        """Keep an error of a write for the next read or the commit, which report it."""
+    def fail(self, code: int) -> None:
+        """Keep an error for the next read or the commit, which report it."""
         if self._deferred is None:
             self._deferred = FDBError(code)
 
@@ -120,13 +120,13 @@ class Transaction(TransactionRead):
     def _may_write(self, key: bytes, value: bytes) -> bool:
         if self._commit_started:
             self._over = self._over or FDBError(2017)
-            self._fail(2017)
+            self.fail(2017)
         elif key >= self._attempt.max_write_key:
-            self._fail(2004)
+            self.fail(2004)
         elif len(key) > key_size_limit(key):
-            self._fail(2102)
+            self.fail(2102)
         elif len(value) > limits.VALUE_SIZE_LIMIT:
-            self._fail(2103)
+            self.fail(2103)
         else:
             return True
         return False
@@ -153,9 +153,9 @@ class Transaction(TransactionRead):
         if self._commit_started:
             self._may_write(begin, b"")
         elif begin > end:
-            self._fail(2005)
+            self.fail(2005)
         elif begin > self._attempt.max_write_key or end > self._attempt.max_write_key:
-            self._fail(2004)
+            self.fail(2004)
         elif begin < end:
             self._attempt.write(_CLEAR_RANGE, begin, end, end)
 
@@ -210,14 +210,14 @@ class Transaction(TransactionRead):
         if not self._may_write(key, param):
             return
         if not _stamp_fits(key):
-            self._fail(2000)
+            self.fail(2000)
         else:
             self._attempt.write_stamped_key(key, param)
 
     def set_versionstamped_value(self, key: Any, param: Any) -> None:
         """Set a value into which the commit puts the versionstamp."""
         if not _stamp_fits(as_value(param)):
-            self._fail(2000)
+            self.fail(2000)
         else:
             self._write(MutationType.SET_VERSIONSTAMPED_VALUE, key, param)
 
@@ -261,7 +261,7 @@ class Transaction(TransactionRead):
         if self._commit_started:
             self._may_write(begin, b"")
         elif begin > greatest or end > greatest:
-            self._fail(2004)
+            self.fail(2004)
         return begin, end
 
     # Versions
@@ -278,9 +278,9 @@ class Transaction(TransactionRead):
         The embedded engine keeps no history: a version before the last commit is too old (1007).
         """
         if self._attempt.version is not None or self._attempt.snapshot is not None:
-            self._fail(2010)
+            self.fail(2010)
         elif version <= 0:
-            self._fail(2011)
+            self.fail(2011)
         else:
             self._attempt.version = version
 

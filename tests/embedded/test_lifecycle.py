@@ -313,11 +313,15 @@ def test_options_of_the_database_are_defaults_of_its_transactions(db: Any, fdb_e
 
 
 def test_options_have_their_types_and_ranges(db: Any, fdb_error: Any) -> None:
-    options = db.create_transaction().options
+    for name, value in [("set_timeout", -1), ("set_size_limit", 10**8), ("set_retry_limit", -2)]:
+        tr = db.create_transaction()
+        getattr(tr.options, name)(value)
+        with fdb_error(2006):
+            tr[b"k"].wait()
     with fdb_error(2006):
-        options.set_timeout(-1)
-    with fdb_error(2006):
-        options.set_size_limit(10**8)
+        db.options.set_transaction_timeout(-1)
+    tr = db.create_transaction()
+    options = tr.options
     with pytest.raises(TypeError):
         options.set_timeout("soon")
     with pytest.raises(AttributeError):
@@ -372,7 +376,9 @@ def test_inverted_conflict_ranges_are_2005_at_once(db: Any, fdb_error: Any) -> N
 
 def test_a_negative_limit_is_2012(db: Any, fdb_error: Any) -> None:
     with fdb_error(2012):
-        list(db.create_transaction().get_range(b"a", b"b", limit=-1))
+        list(db.create_transaction().get_range(b"a", b"b", limit=-2))
+    db[b"a"] = b"1"
+    assert len(db.get_range(b"a", b"b", limit=-1)) == 1
 
 
 def test_a_dropped_transaction_gives_its_snapshot_back(db: Any) -> None:

@@ -185,8 +185,9 @@ def test_read_your_writes_can_be_disabled_before_the_first_operation(
         tr.watch(b"a").wait()
     tr = filled.create_transaction()
     tr[b"a"].wait()
+    tr.options.set_read_your_writes_disable()
     with fdb_error(2000):
-        tr.options.set_read_your_writes_disable()
+        tr[b"a"].wait()
 
 
 def test_reads_are_of_one_version_whatever_others_commit(filled: Any) -> None:
