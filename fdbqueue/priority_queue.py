@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from fdbqueue.types import Codec, Item, Priority, PriorityKind
 __all__ = ["PriorityQueue"]
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+_LONGEST_LEVEL = 5_000  # bytes; a key has at most 10,000
 _ELEMENTS = (int, float, str, bytes)
 
 
@@ -107,7 +109,14 @@ class PriorityQueue(ItemStore):
             and all(type(part) is kind for part, kind in zip(priority, kinds))
             and all(part == part for part in priority)  # NaN has no place in an order
         ):
-            return priority
+            # Minus zero equals zero, and must not be another key.
+            ranks = tuple(part + 0.0 if type(part) is float else part for part in priority)
+            try:
+                if len(self.layout.level(ranks)) <= _LONGEST_LEVEL:
+                    return ranks
+            except (ValueError, struct.error) as error:
+                raise InvalidPriority(priority, "one that the tuple layer can pack") from error
+            raise InvalidPriority(priority, f"packed in at most {_LONGEST_LEVEL:,} bytes")
         shape = ", ".join(kind.__name__ for kind in kinds)
         raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
 

@@ -153,13 +153,16 @@ def _batches(
         try:
             value, rank = _parsed(line, priority, priority_field, value_field)
             queue.checked(rank)
-            queue.encoded(value)
+            stored = len(queue.encoded(value))
         except (FdbqueueError, ValueError) as error:
             if batch:
                 yield batch
             raise InvalidLine(number, str(error)) from error
+        if batch and size + stored > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
         batch.append(_Line(number, len(line), digest, value, rank, not line.strip()))
-        size += len(line)
+        size += stored
         if len(batch) == _BATCH_LINES or size > _BATCH_BYTES:
             yield batch
             batch, size = [], 0

@@ -366,6 +366,24 @@ def test_a_tuple_of_another_shape_is_refused(db: Any, space: Subspace, priority:
     assert stored(db, queue) == []
 
 
+def test_minus_zero_is_zero(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space, priorities=(float,))
+    queue.push_many(db, ["a", "b", "c"], priorities=[(0.0,), (-0.0,), (0.0,)])
+    assert queue.counts(db) == {(0.0,): 3}
+    assert values(queue.pop_many(db, 3)) == ["a", "b", "c"]
+    assert fdbqueue.check(db, queue).ok
+
+
+@pytest.mark.parametrize("priority", [("\ud800",), ("x" * 11_000,)])
+def test_a_priority_that_makes_no_key_is_refused(
+    db: Any, space: Subspace, priority: tuple[str]
+) -> None:
+    queue = PriorityQueue(space, priorities=(str,))
+    with pytest.raises(InvalidPriority):
+        queue.push(db, "x", priority)
+    assert stored(db, queue) == []
+
+
 @pytest.mark.parametrize("kind", [str, (), (list,), "int", (bool,), None])
 def test_priorities_are_of_a_kind_that_has_an_order(space: Subspace, kind: Any) -> None:
     with pytest.raises(ValueError, match="priorities is int or a tuple"):

@@ -28,11 +28,13 @@ _HEADER = struct.Struct("<QqQqq")  # tail, last version; written tail, written v
 _PUBLISHED = struct.Struct("<Qq")
 _WRITTEN = struct.Struct("<Qq")
 _CEILING = struct.Struct("<q")
-_LENGTH = struct.Struct("<I")
+_ENTRY = struct.Struct("<Iq")  # size, version
 
 _BEGIN = 64  # bytes before the ring
 _RING = 4 << 20  # bytes
 _LARGEST_ENTRY = _RING // 8
+# A writer killed in the middle may have overwritten the oldest entries by as much as one entry has.
+_KEPT = _RING - 2 * _LARGEST_ENTRY
 
 
 class CommitLog:
@@ -63,12 +65,17 @@ class CommitLog:
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
         return first
 
+    def join(self) -> None:
+        """Be one of those that have the database open."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
     def begin_anew(self, version: int, ceiling: int) -> None:
         """Forget all entries; `version` is that of the last commit."""
         _HEADER.pack_into(self._map, 0, 0, version, 0, version, ceiling)
 
     def close(self) -> None:
-        self._map.close()
+        """Let the next one be first. The map stays for threads that still look at it."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # the map has the descriptor too
         os.close(self._descriptor)
 
     @property
@@ -100,7 +107,7 @@ class CommitLog:
             packed = pack_ranges(
                 [(min(b for b, _ in writes), max(e or b + b"\0" for b, e in writes))]
             )
-        entry = _LENGTH.pack(len(packed)) + packed
+        entry = _ENTRY.pack(len(packed), version) + packed
         self._put(tail, entry)
         _WRITTEN.pack_into(self._map, 16, tail + len(entry), version)
         return tail + len(entry)
@@ -112,12 +119,25 @@ class CommitLog:
     def since(self, place: int) -> Iterator[Range]:
         """What commits wrote since a place; raises 1007 if that is no longer known."""
         tail = self.published[0]
-        if tail - place > _RING:
-            raise FDBError(1007)
         while place < tail:
-            (size,) = _LENGTH.unpack(self._get(place, _LENGTH.size))
-            yield from unpack_ranges(self._get(place + _LENGTH.size, size))
-            place += _LENGTH.size + size
+            size, _ = self._entry(place)
+            yield from unpack_ranges(self._get(place + _ENTRY.size, size))
+            place += _ENTRY.size + size
+
+    def version_after(self, place: int) -> int:
+        """The version of the first commit since a place; there is one."""
+        return self._entry(place)[1]
+
+    def _entry(self, place: int) -> tuple[int, int]:
+        if self.published[0] - place > _KEPT:
+            raise FDBError(1007)
+        size, version = _ENTRY.unpack(self._get(place, _ENTRY.size))
+        return size, version
+
+    @property
+    def unpublished(self) -> bool:
+        """Whether a commit is on its way, or was left by a writer that was killed."""
+        return self._map[16:32] != self._map[:16]
 
     def _put(self, place: int, data: bytes) -> None:
         at = _BEGIN + place % _RING

@@ -9,6 +9,7 @@ fdbqueue.log          the log of recent commits, shared memory
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -106,6 +107,8 @@ def storage_errors(path: Path) -> Iterator[None]:
             raise ReadOnlyDatabase(str(path)) from error
         raise NotADatabase(str(path)) from error
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DiskFull(str(path)) from error
         raise StorageError(str(path), error.strerror or str(error)) from error
 
 
@@ -114,7 +117,7 @@ def explained(path: Path, error: sqlite3.Error) -> StorageError:
     words = str(error)
     if "is full" in words:
         return DiskFull(str(path))
-    if "readonly" in words or "unable to open" in words:
+    if "readonly" in words or ("unable to open" in words and not os.access(path, os.W_OK)):
         return ReadOnlyDatabase(str(path))
     if "not a database" in words:
         # Beside a log of commits, it was one.

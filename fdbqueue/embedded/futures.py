@@ -149,7 +149,10 @@ class Pause(FutureVoid):
 class WatchFuture(FutureVoid):
     """Ready once the watched key has another value, or once the watch is given up."""
 
-    __slots__ = ("__weakref__", "_callbacks", "_event", "_lock", "_on_cancel")
+    __slots__ = ("__weakref__", "_callbacks", "_event", "_lock", "_on_cancel", "database")
+
+    database: object
+    """What has to stay open while somebody waits."""
 
     def __init__(self) -> None:
         super().__init__()

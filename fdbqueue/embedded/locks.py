@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from fdbqueue.errors import StorageError
+from fdbqueue.errors import FDBError, StorageError
 
 __all__ = ["SharedSync", "WritersLock"]
 
@@ -23,15 +23,22 @@ class WritersLock:
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._path = path
+        self._descriptor = self._opened()
         self._threads = threading.Lock()
+
+    def _opened(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def __enter__(self) -> None:
         self._threads.acquire()
         try:
+            if self._descriptor < 0:
+                raise FDBError(1025)  # closed while this thread waited
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         except BaseException:
-            self._threads.release()
+            # Whatever it was, a signal handler's exception for example: the lock is not held.
+            self.__exit__()
             raise
 
     def __exit__(
@@ -40,11 +47,22 @@ class WritersLock:
         error: BaseException | None = None,
         trace: TracebackType | None = None,
     ) -> None:
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        self._threads.release()
+        try:
+            if self._descriptor >= 0:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
 
     def close(self) -> None:
+        """Close it for good; called by its holder."""
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: a lock of its own, not held, in place of the parent's, which is."""
         os.close(self._descriptor)
+        self._descriptor = self._opened()
+        self._threads = threading.Lock()
 
     def turn(self) -> Turn:
         """Take the lock for a whole transaction."""
@@ -65,7 +83,11 @@ class Turn:
         lock.__enter__()
         self._timer = threading.Timer(_TURN, self.end)
         self._timer.daemon = True
-        self._timer.start()
+        try:
+            self._timer.start()
+        except BaseException:
+            lock.__exit__()
+            raise
 
     def end(self) -> None:
         """Give the lock back, if the turn was not over already."""

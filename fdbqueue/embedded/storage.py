@@ -12,15 +12,18 @@ the clock began anew, after a reboot, versions go on from the ceiling.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sqlite3
+import threading
 import time
-import weakref
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from fdbqueue.embedded import forks
 from fdbqueue.embedded.commit_log import CommitLog
 from fdbqueue.embedded.files import (
     DATABASE_FILE,
@@ -45,6 +48,8 @@ __all__ = ["Snapshot", "Storage"]
 _FORWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
 _BACKWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT ?"
 
+logger = logging.getLogger("fdbqueue")
+
 _CEILING_STEP = 10 * VERSIONS_PER_SECOND
 _WAL_TOO_LONG = 64 << 20  # bytes
 
@@ -56,12 +61,22 @@ class Snapshot:
     commit came in between, they are noted again and the read is done again.
     """
 
-    __slots__ = ("_settled", "_storage", "began", "connection", "expired", "place", "version")
+    __slots__ = (
+        "_settled",
+        "_storage",
+        "began",
+        "busy",
+        "connection",
+        "expired",
+        "place",
+        "version",
+    )
 
     def __init__(self, storage: Storage, connection: sqlite3.Connection, now: float) -> None:
         self._storage = storage
         self.connection = connection
         self.began = now
+        self.busy = threading.Lock()  # held by a thread that reads, and by one that expires it
         self.expired = False
         self._settled = False
         self.place, self.version = storage.log.published
@@ -80,11 +95,14 @@ class Snapshot:
     def rows(self, begin: bytes, end: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """The rows of a range in order, read as they are asked for."""
         self.settle()
-        try:
-            yield from self.connection.execute(_BACKWARD if reverse else _FORWARD, (begin, end, -1))
-        except sqlite3.Error as error:
-            raise self._storage.failure(error) from error
-        self.check_age()
+        with self.busy:
+            self.check_age()
+            try:
+                yield from self.connection.execute(
+                    _BACKWARD if reverse else _FORWARD, (begin, end, -1)
+                )
+            except sqlite3.Error as error:
+                raise self._storage.failure(error) from error
 
     def settle(self) -> None:
         """Take the snapshot now, if no read has."""
@@ -92,29 +110,26 @@ class Snapshot:
             self._fetch(GET, (b"",))
 
     def _fetch(self, statement: str, parameters: tuple[Any, ...]) -> list[Any]:
-        try:
-            rows = self.connection.execute(statement, parameters).fetchall()
-            while not self._settled:
-                now = self._storage.log.published
-                self._settled = now == (self.place, self.version)
-                if not self._settled:
-                    self.place, self.version = now
-                    self.connection.execute("ROLLBACK")
-                    self.connection.execute("BEGIN")
-                    rows = self.connection.execute(statement, parameters).fetchall()
-        except sqlite3.Error as error:
-            raise self._storage.failure(error) from error
-        self.check_age()
+        with self.busy:
+            self.check_age()
+            try:
+                rows = self.connection.execute(statement, parameters).fetchall()
+                while not self._settled:
+                    now = self._storage.log.published
+                    self._settled = now == (self.place, self.version)
+                    if not self._settled:
+                        self.place, self.version = now
+                        self.connection.execute("ROLLBACK")
+                        self.connection.execute("BEGIN")
+                        rows = self.connection.execute(statement, parameters).fetchall()
+            except sqlite3.Error as error:
+                raise self._storage.failure(error) from error
         return rows
 
     def check_age(self) -> None:
-        """Raise 1007 for a snapshot that is too old.
-
-        Checked after a read: a snapshot that another thread expired in the meantime may have
-        answered from a newer one.
-        """
+        """Raise 1007 for a snapshot that is too old, or gone."""
         if self.expired or time.monotonic() - self.began > TRANSACTION_LIFETIME:
-            raise FDBError(1007)
+            raise FDBError(1025 if self._storage.is_closed else 1007)
 
 
 class Storage:
@@ -128,30 +143,39 @@ class Storage:
         self.path = path
         self._durable = durable
         self._open()
-        _storages.add(self)
+        forks.storages.add(self)
 
     def _open(self) -> None:
         path = self.path
         self._idle: list[sqlite3.Connection] = []
         self._active: dict[Snapshot, None] = {}
+        # Held while connections come and go; the end of a transaction may be collected meanwhile.
+        self._gate = threading.RLock()
         self._next_expiry = 0.0
         self._next_checkpoint = 0
         self._writer = Writer()
         self._closed = False
-        with storage_errors(path):
+        with storage_errors(path), ExitStack() as undo:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = WritersLock(path / LOCK_FILE)
+            undo.callback(self._lock.close)
             with self._lock:
-                # One connection stays open, so that the write-ahead log stays where it is.
                 self._anchor = connect(path)
+                undo.callback(self._anchor.close)
                 create_or_check(path, self._anchor)
                 self.log = CommitLog(path / LOG_FILE)
+                undo.callback(self.log.close)
                 self._shift = self._set_clock()
-            self._write_ahead_log = path / (DATABASE_FILE + "-wal")
-            self._sync = SharedSync(self._write_ahead_log)
-            directory = os.open(path, os.O_RDONLY)
-            os.fsync(directory)
-            os.close(directory)
+            self._open_sync()
+            undo.pop_all()
+
+    def _open_sync(self) -> None:
+        """Begin to sync the write-ahead log, which is where it is while a connection is open."""
+        self._write_ahead_log = self.path / (DATABASE_FILE + "-wal")
+        self._sync = SharedSync(self._write_ahead_log)
+        directory = os.open(self.path, os.O_RDONLY)
+        os.fsync(directory)
+        os.close(directory)
 
     def _set_clock(self) -> int:
         """The shift from the machine's clock to versions; the first to open sets it."""
@@ -165,32 +189,69 @@ class Storage:
             self.log.begin_anew(now, now + _CEILING_STEP)
         return int(shift)
 
-    def reopen_after_fork(self) -> None:
-        """In a forked child: neither a connection nor a lock can be shared with the parent."""
-        _inherited.append((self._anchor, self._idle, self._active, self._sync, self.log))
-        for snapshot in self._active:
-            _inherited.append(snapshot.connection)
-            snapshot.connection = _closed_connection()
-        self._owner = None
-        self._lock.close()
-        self._open()
+    def _close_connections(self) -> None:
+        """Close every connection to SQLite; the gate and the writers' lock are held."""
+        for snapshot in list(self._active):
+            with snapshot.busy:
+                snapshot.expired = True
+                snapshot.connection.close()
+        self._active.clear()
+        for connection in [*self._idle, self._anchor]:
+            connection.close()
+        self._idle.clear()
+        self._sync.close()
+
+    def before_fork(self) -> None:
+        """Have nothing of SQLite open while the process is copied.
+
+        SQLite knows of its locks by tables in the process's memory; in a child they would speak
+        of locks that only the parent has. Transactions under way are too old afterwards (1007).
+        """
+        self._gate.acquire()
+        self._lock.__enter__()
+        self._close_connections()
+
+    def after_fork(self, in_child: bool) -> None:
+        """Open again, on either side."""
+        try:
+            with storage_errors(self.path):
+                if in_child:
+                    self._owner = None
+                    self._gate = threading.RLock()
+                    self._gate.acquire()
+                    self._lock.renew_after_fork()
+                    self.log = CommitLog(self.path / LOG_FILE)
+                    self.log.join()
+                self._anchor = connect(self.path)
+                self._anchor.execute("SELECT shift FROM clock").fetchone()
+                self._open_sync()
+        except BaseException:
+            self._closed = True
+            raise
+        finally:
+            if not in_child:
+                self._lock.__exit__()
+            self._gate.release()
 
     def close(self) -> None:
         """Close every connection; a `memory:` directory is removed."""
         if self._closed:
             return
-        self._closed = True
-        for snapshot in list(self._active):
-            self._expire(snapshot)
-        for connection in [*self._idle, self._anchor]:
-            connection.close()
-        self._idle.clear()
-        self._sync.close()
-        self.log.close()
-        self._lock.close()
-        if self._owner is not None:
-            shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self._owner)
+        with self._gate:
+            with self._lock:
+                if self._closed:
+                    return
+                self._closed = True
+                self._close_connections()
+                self.log.close()
+                self._lock.close()
+            if self._owner is not None:
+                shutil.rmtree(self.path, ignore_errors=True)
+                os.close(self._owner)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def failure(self, error: sqlite3.Error) -> Exception:
         """What an error of SQLite means to the caller."""
@@ -206,22 +267,18 @@ class Storage:
         if now > self._next_expiry:
             self._next_expiry = now + 1.0
             self._expire_old(now)
-        connection = self._connection()
-        try:
+        with self._gate:
+            connection = self._connection()
             connection.execute("BEGIN")
-        except sqlite3.Error as error:
-            raise self.failure(error) from error
-        snapshot = Snapshot(self, connection, now)
-        self._active[snapshot] = None
+            snapshot = Snapshot(self, connection, now)
+            self._active[snapshot] = None
         return snapshot
 
     def end(self, snapshot: Snapshot) -> None:
         """Give a snapshot up."""
-        if self._active.pop(snapshot, snapshot) is None:
-            connection = snapshot.connection
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            self._idle.append(connection)
+        with self._gate:
+            if self._active.pop(snapshot, snapshot) is None:
+                self._give_back(snapshot.connection)
 
     def turn(self) -> Turn:
         """The writers' lock for a transaction that conflicted too often."""
@@ -237,7 +294,7 @@ class Storage:
             place, _ = self.log.recover()
             snapshot.settle()
             if place != snapshot.place:
-                return snapshot.version
+                return self.log.version_after(snapshot.place) - 1
             # The next commit may have this very microsecond as its version.
             now = max(snapshot.version, microseconds() + self._shift - 1)
             if now < self.log.ceiling:
@@ -266,16 +323,24 @@ class Storage:
         Raises 1009 for a version that is still to come and 1007 for one whose state is gone:
         anything older than the last commit, for SQLite keeps no history.
         """
-        with self._lock:
-            _, last = self.log.recover()
-            if version > last and version >= microseconds() + self._shift:
-                raise FDBError(1009)
-            snapshot = self.begin()
-            snapshot.settle()
-        if snapshot.version > version:
+        snapshot = self.begin()
+        try:
+            with self._lock:
+                _, last = self.log.recover()
+                if version > last and version >= microseconds() + self._shift:
+                    raise FDBError(1009)
+                snapshot.settle()
+            if snapshot.version > version:
+                raise FDBError(1007)
+        except BaseException:
             self.end(snapshot)
-            raise FDBError(1007)
+            raise
         return snapshot
+
+    def recover(self) -> None:
+        """Publish the commit of a writer that was killed in the middle."""
+        with self._lock:
+            self.log.recover()
 
     def _connection(self) -> sqlite3.Connection:
         if self._closed:
@@ -283,7 +348,11 @@ class Storage:
         try:
             return self._idle.pop()
         except IndexError:
+            pass
+        try:
             return connect(self.path)
+        except sqlite3.Error as error:
+            raise self.failure(error) from error
 
     def _expire_old(self, now: float) -> None:
         """End the snapshots that somebody forgot.
@@ -291,13 +360,12 @@ class Storage:
         As long as they are there, SQLite cannot begin its write-ahead log anew.
         """
         for snapshot in self._active.copy():
-            if now - snapshot.began > TRANSACTION_LIFETIME:
-                self._expire(snapshot)
-
-    def _expire(self, snapshot: Snapshot) -> None:
-        snapshot.expired = True
-        if self._active.pop(snapshot, snapshot) is None:
-            snapshot.connection.close()
+            if now - snapshot.began > TRANSACTION_LIFETIME and snapshot.busy.acquire(False):
+                try:
+                    snapshot.expired = True
+                    self.end(snapshot)
+                finally:
+                    snapshot.busy.release()
 
     # Committing
 
@@ -389,35 +457,26 @@ class Storage:
         return ceiling
 
     def _keep_short(self, connection: sqlite3.Connection, version: int) -> None:
-        """About once a second, see that readers have not let SQLite's write-ahead log grow."""
+        """About once a second, see that readers have not let SQLite's write-ahead log grow.
+
+        The commit has taken place: if this fails, it is for the next one to try again.
+        """
         if version < self._next_checkpoint:
             return
         self._next_checkpoint = version + VERSIONS_PER_SECOND
-        if self._write_ahead_log.stat().st_size > _WAL_TOO_LONG:
-            connection.execute("PRAGMA busy_timeout = 50")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        try:
+            if self._write_ahead_log.stat().st_size > _WAL_TOO_LONG:
+                connection.execute("PRAGMA busy_timeout = 50")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except (sqlite3.Error, OSError) as error:
+            logger.warning("%s: the write-ahead log cannot be shortened: %s", self.path, error)
+        finally:
             connection.execute("PRAGMA busy_timeout = 30000")
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
+        if self._closed:
+            connection.close()
+            return
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         self._idle.append(connection)
-
-
-def _closed_connection() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:")
-    connection.close()
-    return connection
-
-
-_storages: weakref.WeakSet[Storage] = weakref.WeakSet()
-# What a forked child inherited and must not even close: SQLite's locks are the parent's.
-_inherited: list[object] = []
-
-
-def _after_fork() -> None:
-    for storage in list(_storages):
-        storage.reopen_after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -358,6 +358,7 @@ class Transaction(TransactionRead):
         if watches:
             self._watches = ()
         for key, value, future in watches:
+            future.database = self.database
             self.database.watcher.watch(key, value, future)
 
     def _watched_values(self) -> list[tuple[bytes, bytes | None, WatchFuture]]:

@@ -40,6 +40,9 @@ class Watcher:
         """Finish the future once the key has another value than this."""
         future.when_cancelled(self._forget)
         with self._lock:
+            if self._closed.is_set():
+                future.finish(FDBError(1025))
+                return
             self._watches[future] = (key, value)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(
@@ -64,9 +67,11 @@ class Watcher:
 
     def _run(self) -> None:
         seen = None
-        known = 0
+        known: set[WatchFuture] = set()
         try:
             while not self._closed.is_set():
+                if self._storage.log.unpublished:
+                    self._storage.recover()
                 counter = self._storage.log.published
                 with self._lock:
                     watches = dict(self._watches)
@@ -75,9 +80,9 @@ class Watcher:
                         return
                 # A new watch is looked at once, whatever the counter says: the change may have
                 # come between its transaction and now.
-                if counter != seen or len(watches) != known:
+                if counter != seen or not known.issuperset(watches):
                     self._look(watches)
-                    seen, known = counter, len(watches)
+                    seen, known = counter, set(watches)
                 self._closed.wait(_INTERVAL)
         except FdbqueueError as error:
             with self._lock:

@@ -112,7 +112,7 @@ def _last(process: subprocess.Popen[str]) -> int:
     return int(lines[-1]) if lines else 0
 
 
-def test_a_forked_child_works_on_its_own_connections(tmp_path: Path) -> None:
+def test_a_forked_child_works_on_its_own_connections(tmp_path: Path, fdb_error: Any) -> None:
     with Database(tmp_path / "db") as db:
         db[b"k"] = b"parent"
         open_in_parent = db.create_transaction()
@@ -125,12 +125,15 @@ def test_a_forked_child_works_on_its_own_connections(tmp_path: Path) -> None:
                 try:
                     open_in_parent[b"k"].wait()
                 except FDBError as error:
-                    os._exit(0 if error.code == 1025 else 2)
+                    os._exit(0 if error.code == 1007 else 2)
                 os._exit(3)
             except BaseException:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
-        assert open_in_parent[b"k"] == b"parent"
+        with fdb_error(1007):
+            open_in_parent[b"k"].wait()
+        open_in_parent.on_error(1007).wait()
+        assert open_in_parent[b"k"] == b"child"
         assert db[b"k"] == b"child"
         db[b"k"] = b"parent again"
         assert db[b"k"] == b"parent again"
@@ -146,3 +149,114 @@ def test_a_child_of_a_database_in_memory_does_not_remove_it(tmp_path: Path) -> N
         assert os.waitpid(child, 0)[1] == 0
         assert db[b"k"] == b"1"
         db[b"k"] = b"2"
+
+
+def test_what_a_child_writes_stays_when_the_parent_closes(tmp_path: Path) -> None:
+    """SQLite's notion of its locks is the process's; a child must not inherit it."""
+    path = tmp_path / "db"
+    db = Database(path)
+    db[b"k"] = b"parent"
+    ready_read, ready_write = os.pipe()
+    go_read, go_write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            db[b"early"] = b"1"
+            os.write(ready_write, b"x")
+            os.read(go_read, 1)
+            for number in range(10):
+                db[b"late/%d" % number] = b"1"
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    os.read(ready_read, 1)
+    db.close()
+    with Database(path) as other:
+        other[b"in between"] = b"1"
+    os.write(go_write, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    with Database(path) as db:
+        assert len(db[:]) == 13
+
+
+def test_forks_while_other_threads_commit(tmp_path: Path) -> None:
+    with Database(tmp_path / "db", "os") as db:
+        stop = threading.Event()
+
+        def work() -> None:
+            while not stop.is_set():
+                db.add(b"n", b"\x01" + bytes(7))
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(10):
+                child = os.fork()
+                if child == 0:
+                    try:
+                        db[b"child/%d" % number] = b"1"
+                        os._exit(0)
+                    except BaseException:
+                        os._exit(1)
+                assert os.waitpid(child, 0)[1] == 0
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert len(db.get_range_startswith(b"child/")) == 10
+
+
+def test_a_database_closed_under_busy_threads_ends_them_with_1025(db: Any) -> None:
+    tr = db.create_transaction()
+    for number in range(2000):
+        tr[b"k%05d" % number] = b"x" * 50
+    tr.commit().wait()
+    ends: list[int] = []
+
+    def work(writes: bool) -> None:
+        try:
+            while True:
+                if writes:
+                    db.add(b"n", b"\x01")
+                else:
+                    list(db.create_transaction().snapshot[b"k":b"l"])
+        except FDBError as error:
+            ends.append(error.code)
+
+    threads = [threading.Thread(target=work, args=[number % 2 == 0]) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    db.close()
+    for thread in threads:
+        thread.join(20)
+    assert ends == [1025] * 6
+
+
+def test_slow_readers_are_too_old_and_nothing_worse(
+    db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Snapshots are expired by other threads, never under a read."""
+    monkeypatch.setattr("fdbqueue.embedded.storage.TRANSACTION_LIFETIME", 0.2)
+    tr = db.create_transaction()
+    for number in range(3000):
+        tr[b"k%05d" % number] = b"x" * 20
+    tr.commit().wait()
+    ends: list[int] = []
+
+    def work() -> None:
+        tr = db.create_transaction()
+        try:
+            while True:
+                assert len(list(tr.snapshot.get_range(b"k", b"l", limit=3000))) == 3000
+        except FDBError as error:
+            ends.append(error.code)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        db.storage._next_expiry = 0
+        db[b"q"]
+    assert ends == [1007] * 4
