@@ -392,7 +392,15 @@ class Storage:
                 version = max(last + 1, microseconds() + self._shift)
                 if stamped_keys:
                     writes = writes + [(stamped(key, version), None) for key in stamped_keys]
-                self._writer.apply(connection, mutations, version, place)
+                try:
+                    self._writer.apply(connection, mutations, version, place)
+                except sqlite3.OperationalError as error:
+                    if "locked" not in str(error):
+                        raise
+                    # A checkpoint began SQLite's log anew since the snapshot. Nobody committed, so
+                    # the transaction is the same from the new beginning.
+                    self._begin_anew(connection)
+                    self._writer.apply(connection, mutations, version, place)
                 ceiling = self.log.ceiling
                 if version >= ceiling:
                     ceiling = self._raise_ceiling(connection, version)
