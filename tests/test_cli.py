@@ -184,6 +184,24 @@ def test_an_import_is_stored_once_unless_told_again(fdbq: Shell) -> None:
     assert "--again" in error_of(fdbq("import", "q", "f.jsonl"))
 
 
+def test_three_processes_pop_everything_once_and_each_in_order(fdbq: Shell) -> None:
+    """What README does with Debian's packages."""
+    lines = [json.dumps({"n": n, "level": n * 7 % 4}) + "\n" for n in range(3000)]
+    (fdbq.path / "all.jsonl").write_text("".join(lines))
+    fdbq.output("import", "all", "all.jsonl", "--priority-field", "level")
+    done = fdbq.script(
+        "for n in 1 2 3; do (while fdbq pop all -n 100; do :; done > popped.$n) & done; wait"
+    )
+    assert done.stderr == ""
+    popped = []
+    for number in (1, 2, 3):
+        text = (fdbq.path / f"popped.{number}").read_text()
+        rows = [json.loads(line) for line in text.splitlines()]
+        assert rows == sorted(rows, key=lambda row: (row["level"], row["n"]))
+        popped += rows
+    assert sorted(row["n"] for row in popped) == list(range(3000))
+
+
 def test_check_repairs(filled: Shell) -> None:
     program = (
         "import fdbqueue; db = fdbqueue.open(); q = fdbqueue.PriorityQueue.named(db, 'jobs');"
