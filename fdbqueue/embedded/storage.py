@@ -167,6 +167,9 @@ class Storage:
                 undo.callback(self.log.close)
                 self._shift = self._set_clock()
             self._open_sync()
+            if self._durable:
+                # No version is told before it is sure that versions go on from above it.
+                self._sync.wait(self._sync.ticket())
             undo.pop_all()
 
     def _open_sync(self) -> None:
