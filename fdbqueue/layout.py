@@ -148,7 +148,8 @@ class Layout:
     @staticmethod
     def item_key(level: bytes, count: int, random: bytes) -> bytes:
         """The key of an item in a level (in a FIFO queue, of the one that there is)."""
-        # What fdb.tuple.pack((count, random)) makes, some ten times as fast; a test compares them.
+        # What fdb.tuple.pack((count, random)) makes of counts below 2**63, several times as fast; a
+        # test compares them.
         size = (count.bit_length() + 7) // 8
         return b"%b%c%b\x01%b\x00" % (
             level,

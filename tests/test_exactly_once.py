@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, transactional
 from fdbqueue.database import run_once
-from fdbqueue.testing import FaultyDatabase
+from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from recipes.priority_queue import PriorityQueue as Recipe
 
 
@@ -226,12 +227,11 @@ def test_receipts_do_not_pile_up(db: Any, queue: PriorityQueue, rng: random.Rand
     assert rows[0].key != stale
 
 
-class DyingTransaction:
+class DyingTransaction(FaultyTransaction):
     """Its first commits take place, or not, and end with an error that allows no other attempt."""
 
     def __init__(self, db: Any, took_place: bool) -> None:
-        self._db = db
-        self._transaction = db.inner.create_transaction()
+        super().__init__(db, db.inner.create_transaction())
         self._took_place = took_place
 
     def commit(self) -> Any:
@@ -241,15 +241,6 @@ class DyingTransaction:
                 self._transaction.commit().wait()
             raise fdbqueue.FDBError(1031)
         return self._transaction.commit()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transaction, name)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._transaction[key]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._transaction[key] = value
 
 
 class DyingDatabase:
@@ -275,30 +266,38 @@ def test_a_time_out_before_the_commit_is_raised_and_nothing_is_stored(
     assert queue.size(db) == 0
 
 
+class DelayedTransaction(FaultyTransaction):
+    """Its first commit is on its way while the client is told that the outcome is unknown."""
+
+    def commit(self) -> Any:
+        if self._db.late is None:
+            self._transaction.get_read_version().wait()  # as a commit on its way has one
+            self._db.late = self._transaction
+            self._transaction = self._db.inner.create_transaction()
+            self._db.meanwhile()
+            raise fdbqueue.FDBError(1021)
+        return self._transaction.commit()
+
+
+class DelayedDatabase:
+    def __init__(self, inner: Any, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.inner, self.meanwhile, self.late = inner, meanwhile, None
+
+    def create_transaction(self) -> DelayedTransaction:
+        return DelayedTransaction(self, self.inner.create_transaction())
+
+
 def test_an_attempt_that_comes_late_is_fenced(db: Any, space: Subspace, fdb_error: Any) -> None:
     """A commit on its way while the client tries again: only one of the two takes place."""
-    late: list[Any] = []
-
-    class Delayed(DyingTransaction):
-        def commit(self) -> Any:
-            if not late:
-                self._transaction.get_read_version().wait()  # as a commit on its way has one
-                late.append(self._transaction)
-                self._transaction = self._db.inner.create_transaction()
-                raise fdbqueue.FDBError(1021)
-            return self._transaction.commit()
-
-    class DelayedDatabase(DyingDatabase):
-        def create_transaction(self) -> Any:
-            return Delayed(self, False)
 
     def body(tr: Any) -> str:
         tr.add(b"n", b"\x01")
         return "done"
 
-    assert run_once(DelayedDatabase(db, False), body, space["receipts"]) == "done"
+    delayed = DelayedDatabase(db)
+    assert run_once(delayed, body, space["receipts"]) == "done"
     with fdb_error(1020):
-        late[0].commit().wait()
+        delayed.late.commit().wait()
     assert db[b"n"] == b"\x01"
 
 
@@ -306,21 +305,6 @@ def test_an_attempt_that_writes_nothing_fences_the_one_before_it_too(
     db: Any, space: Subspace, fdb_error: Any
 ) -> None:
     """Told that nothing was done, the caller must be able to rely on it."""
-    late: list[Any] = []
-
-    class Delayed(DyingTransaction):
-        def commit(self) -> Any:
-            if not late:
-                self._transaction.get_read_version().wait()
-                late.append(self._transaction)
-                self._transaction = self._db.inner.create_transaction()
-                del self._db.inner[b"flag"]
-                raise fdbqueue.FDBError(1021)
-            return self._transaction.commit()
-
-    class DelayedDatabase(DyingDatabase):
-        def create_transaction(self) -> Any:
-            return Delayed(self, False)
 
     def body(tr: Any) -> bool:
         if not tr.snapshot[b"flag"].present():
@@ -329,7 +313,8 @@ def test_an_attempt_that_writes_nothing_fences_the_one_before_it_too(
         return True
 
     db[b"flag"] = b"1"
-    assert run_once(DelayedDatabase(db, False), body, space["receipts"], bool) is False
+    delayed = DelayedDatabase(db, meanwhile=lambda: db.clear(b"flag"))
+    assert run_once(delayed, body, space["receipts"], bool) is False
     with fdb_error(1020):
-        late[0].commit().wait()
+        delayed.late.commit().wait()
     assert db[b"done"] is None

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue
@@ -68,6 +70,24 @@ def test_golden_bytes_of_a_payload_in_pieces(db: Any, fixed_random: None) -> Non
     assert stored[b"\x02q\x00\x14\x14\x14" + PACKED_RANDOM] == b"\xffpieces:" + RANDOM
     assert stored[pieces + b"\x14"] == b"x" * 90_000
     assert stored[pieces + b"\x15\x01"] == b"x"
+
+
+@given(
+    priority=st.integers(-(2**63), 2**63 - 1),
+    count=st.integers(0, 2**63 - 1),
+    random=st.binary(min_size=1, max_size=20),
+)
+def test_keys_are_those_of_the_tuple_layer(priority: int, count: int, random: bytes) -> None:
+    """The layout packs and reads them by itself, for speed."""
+    layout = PriorityQueue(Q).layout
+    level = layout.level(priority)
+    key = layout.item_key(level, count, random)
+    assert key == Q.pack((0, priority, count, random))
+    assert layout.is_place(key, level)
+    assert layout.count_in(key, level) == count
+    assert layout.level_in(key) == level
+    assert layout.priority_of(level) == priority
+    assert layout.key_of_id(layout.item_id(key), 3) == key
 
 
 def test_golden_bytes_of_an_id(db: Any, fixed_random: None) -> None:

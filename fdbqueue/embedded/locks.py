@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -145,7 +146,14 @@ class SharedSync:
             self._synced = covered
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        """Sync what somebody still waits for, and close; called with the writers' lock.
+
+        If that fails, it is told to who waits.
+        """
+        with suppress(StorageError):
+            self.wait(self._tickets)
+        with self._lock:
+            os.close(self._descriptor)
 
 
 # Where the system has no fdatasync (macOS), fsync does the same and more.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -84,14 +85,15 @@ class FDBRange:
             rows, more = self._reader.read_batch(begin, end, left, self._reverse, batch)
 
 
-class TransactionRead:
+class TransactionRead(ABC):
     """The reads of a transaction; `tr.snapshot` has them without read conflicts."""
 
     is_snapshot = False
 
     @property
+    @abstractmethod
     def _transaction(self) -> Transaction:
-        raise NotImplementedError  # pragma: no cover
+        """The transaction whose reads these are."""
 
     @property
     def db(self) -> Database:

@@ -13,6 +13,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.embedded import Database, files
+from fdbqueue.embedded.locks import SharedSync
 from fdbqueue.errors import (
     CorruptDatabase,
     DiskFull,
@@ -178,6 +179,15 @@ def test_an_acknowledged_commit_was_synced(tmp_path: Path, monkeypatch: pytest.M
     with Database(tmp_path / "os", "os") as db:
         db[b"k"] = b"v"
         assert synced == []
+
+
+def test_a_commit_is_on_disk_before_the_file_is_closed_under_its_waiter(tmp_path: Path) -> None:
+    """Another thread, or a fork, may close the log between a commit and its sync."""
+    (tmp_path / "log").touch()
+    sync = SharedSync(tmp_path / "log")
+    ticket = sync.ticket()
+    sync.close()
+    sync.wait(ticket)
 
 
 def test_a_failed_sync_is_not_acknowledged_then_or_later(
