@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +14,7 @@ from fdbqueue.errors import FDBError, StorageError
 
 __all__ = ["SharedSync", "WritersLock"]
 
-_TURN = 0.25  # seconds that a starved transaction may keep the writers' lock
+_TURN = 0.25  # seconds; a starved transaction may keep the writers' lock for one to two of them
 
 
 class WritersLock:
@@ -27,6 +28,7 @@ class WritersLock:
         self._path = path
         self._descriptor = self._opened()
         self._threads = threading.Lock()
+        self._referee = _Referee()
 
     def _opened(self) -> int:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -64,17 +66,25 @@ class WritersLock:
         os.close(self._descriptor)
         self._descriptor = self._opened()
         self._threads = threading.Lock()
+        self._referee = _Referee()
 
     def turn(self) -> Turn:
         """Take the lock for a whole transaction."""
-        return Turn(self)
+        turn = Turn(self)
+        try:
+            self._referee.watch(turn)
+        except BaseException:
+            turn.end()
+            raise
+        return turn
 
 
 class Turn:
     """A starved transaction's turn: the lock from its first read until it ends.
 
-    Nobody else commits meanwhile, so its commit cannot conflict. A turn ends by itself after a
-    quarter of a second: a transaction that dawdles, or waits for another one, stops nobody.
+    Nobody else commits meanwhile, so its commit cannot conflict. A turn is ended by the referee
+    after a quarter of a second or two: a transaction that dawdles, or waits for another one, stops
+    nobody.
     """
 
     def __init__(self, lock: WritersLock) -> None:
@@ -82,13 +92,10 @@ class Turn:
         self._guard = threading.Lock()
         self._held = True
         lock.__enter__()
-        self._timer = threading.Timer(_TURN, self.end)
-        self._timer.daemon = True
-        try:
-            self._timer.start()
-        except BaseException:
-            lock.__exit__()
-            raise
+
+    @property
+    def is_over(self) -> bool:
+        return not self._held
 
     def end(self) -> None:
         """Give the lock back, if the turn was not over already."""
@@ -96,11 +103,43 @@ class Turn:
             self._lock.__exit__()
 
     def claim(self) -> bool:
-        """Stop the clock; whether the lock was still held, and so now is the caller's to leave."""
+        """End the turn; whether the lock was still held, and so now is the caller's to leave."""
         with self._guard:
             held, self._held = self._held, False
-        self._timer.cancel()
         return held
+
+
+class _Referee:
+    """Ends turns that take too long, by a thread that is there while turns are taken.
+
+    A timer for each turn would be a thread for each: several times the cost of the turn.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._turn: Turn | None = None
+        self._is_there = False
+
+    def watch(self, turn: Turn) -> None:
+        """Watch this turn, which took the place of the one before."""
+        with self._guard:
+            self._turn = turn
+            if not self._is_there:
+                threading.Thread(target=self._look, daemon=True).start()
+                self._is_there = True
+
+    def _look(self) -> None:
+        seen: Turn | None = None
+        while True:
+            time.sleep(_TURN)
+            with self._guard:
+                turn = self._turn
+                if turn is seen and (turn is None or turn.is_over):
+                    self._turn, self._is_there = None, False
+                    return
+            if turn is not None and turn is seen:
+                turn.end()
+            seen = turn
 
 
 class SharedSync:
