@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable
@@ -18,37 +19,79 @@ __all__ = ["PrintFailed", "as_line", "command_options", "print_items", "queue_ar
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _open(context: click.Context, _: click.Parameter, url: str | None) -> Any:
-    """Open the database that the command line names; closed when the command ends."""
-    if context.resilient_parsing:
-        return None
+def command_options(command: _F) -> _F:
+    """The options of every command: which database, how long to wait for it, `--json`.
+
+    The command gets the database as `db`; it is closed when the command ends.
+    """
+
+    @functools.wraps(command)
+    def on_database(
+        *args: Any, url: str | None, cluster_file: str | None, timeout: float, **kwargs: Any
+    ) -> Any:
+        db = _open(url, cluster_file)
+        try:
+            db.options.set_transaction_timeout(round(timeout * 1000))
+            return command(*args, db=db, **kwargs)
+        except fdbqueue.error_classes() as error:
+            if getattr(error, "code", 0) != 1031:
+                raise
+            raise click.ClickException(
+                f"the database did not answer within {timeout:g} seconds (--timeout); whether a "
+                "cluster is up is told by `fdbcli -C CLUSTER_FILE --exec status`"
+            ) from error
+        finally:
+            if hasattr(db, "close"):
+                db.close()
+
+    options = (
+        click.option(
+            "--db",
+            "url",
+            metavar="DATABASE",
+            help="A directory, 'embedded:/path', or the cluster file of a FoundationDB. Without "
+            "it: $FDBQ_DB, else the cluster of $FDB_CLUSTER_FILE, else the user's data directory.",
+        ),
+        click.option(
+            "-C",
+            "--cluster-file",
+            type=click.Path(exists=True, dir_okay=False),
+            help="The cluster file of a FoundationDB.",
+        ),
+        click.option(
+            "--timeout",
+            metavar="SECONDS",
+            type=click.FloatRange(0, 1_000_000),
+            default=10,
+            show_default=True,
+            help="How long the database may take to answer, for each transaction; 0: any time.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print lines of JSON."),
+    )
+    for option in reversed(options):
+        on_database = option(on_database)
+    return on_database  # type: ignore[return-value]
+
+
+def _open(url: str | None, cluster_file: str | None) -> Any:
+    """Open the database that the command line names."""
+    if url is not None and cluster_file is not None:
+        raise click.UsageError("--db and --cluster-file name a database each; give one of them")
     try:
-        db = fdbqueue.open(url)
+        return fdbqueue.open(cluster_file or url)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    if hasattr(db, "close"):
-        context.call_on_close(db.close)
-    return db
-
-
-def command_options(command: _F) -> _F:
-    """The options of every command: `--db`, and `--json`."""
-    command = click.option(
-        "--db",
-        callback=_open,
-        metavar="DATABASE",
-        help="A directory, 'embedded:/path', or the cluster file of a FoundationDB. Without it: "
-        "$FDBQ_DB, else the cluster of $FDB_CLUSTER_FILE, else the user's data directory.",
-    )(command)
-    return click.option("--json", "as_json", is_flag=True, help="Print lines of JSON.")(command)
 
 
 def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     try:
-        db = fdbqueue.open(context.params.get("db"))
+        db = _open(context.params.get("url"), context.params.get("cluster_file"))
+        db.options.set_transaction_timeout(1000)
         return [name for name in queue_names(db) if name.startswith(incomplete)]
-    except (FdbqueueError, ValueError):
+    except (FdbqueueError, click.UsageError):
         return []  # no suggestion is better than an error in the middle of a command line
+    except fdbqueue.error_classes():
+        return []
 
 
 queue_argument = click.argument("queue", shell_complete=_complete_queue)

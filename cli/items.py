@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import Any, BinaryIO
 
@@ -70,21 +71,32 @@ def push(
 @queue_argument
 @click.option("--max", "highest", is_flag=True, help="Take the highest priority first.")
 @_count_option
+@click.option(
+    "--wait",
+    metavar="[SECONDS]",
+    is_flag=False,
+    flag_value=math.inf,
+    default=0.0,
+    type=click.FloatRange(0),
+    help="Wait for an item if there is none: for ever, or so long.",
+)
 @command_options
-def pop(db: Any, queue: str, highest: bool, count: int, as_json: bool) -> None:
+def pop(db: Any, queue: str, highest: bool, count: int, wait: float, as_json: bool) -> None:
     """Take the first item out of QUEUE and print its value.
 
-    Exit code 1 and no output if the queue is empty. The items (with -n, all in one transaction) are
-    gone from the queue before they are printed; those that cannot be printed are put back.
+    Exit code 1 and no output if the queue is empty, with --wait if it stays so. The items (with
+    -n, all in one transaction) are gone from the queue before they are printed; those that cannot
+    be printed are put back.
 
     \b
     Example:
       while item=$(fdbq pop jobs); do echo "working on $item"; done
+      while item=$(fdbq pop jobs --wait); do echo "working on $item"; done
     """
     target = named(db, queue)
     if sys.stdout is None or sys.stdout.closed:
         raise click.ClickException("standard output is closed; nothing was taken")
-    items = target.pop_many(db, count, max=highest)
+    items = target.pop_many(db, count, max=highest, wait=wait)
     try:
         print_items(items, as_json)
     except PrintFailed as error:

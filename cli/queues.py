@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fdbqueue import PriorityQueue, check, queue_names
+from fdbqueue.embedded import Database
 from fdbqueue.layout import LAYOUT_VERSION
 from fdbqueue.queues import existing_queue
 
@@ -112,12 +113,14 @@ def info(db: Any, as_json: bool) -> None:
     Example:
       fdbq info
     """
-    embedded = hasattr(db, "path")
-    facts = {
-        "engine": "embedded" if embedded else "foundationdb",
-        "where": str(db.path) if embedded else "the cluster",
-        "durability": db.durability if embedded else "the cluster's",
-        "read version": db.create_transaction().get_read_version().wait(),
+    tr = db.create_transaction()
+    facts = {"read version": tr.get_read_version().wait()}
+    if isinstance(db, Database):
+        facts |= {"engine": "embedded", "where": str(db.path), "durability": db.durability}
+    else:
+        cluster_file = tr[b"\xff\xff/cluster_file_path"].value
+        facts |= {"engine": "foundationdb", "where": cluster_file.decode(errors="replace")}
+    facts |= {
         "layout": LAYOUT_VERSION,
         "fdbqueue": version("fdbqueue"),
         "foundationdb binding": version("foundationdb"),

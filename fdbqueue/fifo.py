@@ -80,22 +80,28 @@ class Queue(ItemStore):
             for value, key in zip(values, self._change(tr, body))
         ]
 
-    def dequeue(self, tr: Any) -> Item | None:
+    def dequeue(self, tr: Any, *, wait: float = 0) -> Item | None:
         """Take the oldest item; `None` if the queue is empty.
 
         Conflicts with every other dequeue. Given a database it takes effect exactly once; in a
         transaction the caller's own retry rules hold. Cost: one read of one row, and two keys
-        written. Raises `UndecodableItem` for an item that the codec cannot read; it stays.
+        written.
+
+        Parameters: `wait`, how many seconds to wait for an item if there is none, as in
+        `PriorityQueue.pop_min`. Raises `UndecodableItem` for an item that the codec cannot read; it
+        stays.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
         >>> Queue(fdbqueue.Subspace(("mail",))).dequeue(db) is None
         True
         """
-        return next(iter(self.dequeue_many(tr, 1)), None)
+        return next(iter(self.dequeue_many(tr, 1, wait=wait)), None)
 
-    def dequeue_many(self, tr: Any, n: int) -> list[Item]:
+    def dequeue_many(self, tr: Any, n: int, *, wait: float = 0) -> list[Item]:
         """Take the `n` oldest items in one transaction, in order; fewer if there are fewer.
+
+        `wait` is how many seconds to wait for the first one if there is none.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -112,7 +118,7 @@ class Queue(ItemStore):
                 self._count_total(tr, -len(items))
             return items
 
-        return self._change(tr, body)
+        return self._take_or_wait(tr, body, wait if n else 0)
 
     def peek(self, tr: Any) -> Item | None:
         """The item that `dequeue` would take, left where it is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ from fdbqueue.layout import (
     encode_count,
 )
 from fdbqueue.types import Codec, Item
+from fdbqueue.waiting import checked_wait, wait_for_change
 
 __all__ = ["ItemStore"]
 
@@ -63,6 +65,21 @@ class ItemStore:
         if is_database(tr):
             return run_once(tr, body, self.layout.receipts, _not_empty)
         return body(tr)
+
+    def _take_or_wait(
+        self, tr: Any, body: Callable[[Any], list[Item]], seconds: float
+    ) -> list[Item]:
+        """Run a change that takes items; given a database, wait until there is one to take.
+
+        Every push changes the total, so that is what is watched. Who wakes and finds that another
+        one was quicker sleeps again.
+        """
+        deadline = time.monotonic() + checked_wait(tr, seconds)
+        while not (taken := self._change(tr, body)):
+            left = deadline - time.monotonic()
+            if left <= 0 or not wait_for_change(tr, self.layout.total, self.is_empty, left):
+                break
+        return taken
 
     @staticmethod
     def _read(tr: Any, body: Callable[[Any], _T]) -> _T:

@@ -231,12 +231,16 @@ class PriorityQueue(ItemStore):
 
     # Pop and peek
 
-    def pop_min(self, tr: Any) -> Item | None:
+    def pop_min(self, tr: Any, *, wait: float = 0) -> Item | None:
         """Take the oldest item of the lowest priority; `None` if the queue is empty.
 
         Conflicts with every other pop, and with a push that would have come first. Given a database
         it takes effect exactly once; in a transaction the caller's own retry rules hold. Cost: one
         read of one row, and three keys written.
+
+        Parameters: `wait`, how many seconds to wait for an item if there is none, `math.inf` for
+        ever. It needs a database: nothing waits inside a transaction. Who waits sleeps on a watch,
+        and is woken by the push (a client that writes only the recipe's items wakes nobody).
 
         Raises `UndecodableItem` for an item that the codec cannot read; it stays in the queue.
 
@@ -249,11 +253,11 @@ class PriorityQueue(ItemStore):
         >>> jobs.pop_min(db).value, jobs.pop_min(db).value, jobs.pop_min(db)
         ('a', 'b', None)
         """
-        return next(iter(self.pop_many(tr, 1)), None)
+        return next(iter(self.pop_many(tr, 1, wait=wait)), None)
 
     pop = pop_min
 
-    def pop_max(self, tr: Any) -> Item | None:
+    def pop_max(self, tr: Any, *, wait: float = 0) -> Item | None:
         """Take the oldest item of the highest priority; `None` if the queue is empty.
 
         As `pop_min`, at the other end, and first in first out there too (the plain recipe is last
@@ -266,15 +270,16 @@ class PriorityQueue(ItemStore):
         >>> jobs.pop_max(db).value
         'first'
         """
-        return next(iter(self.pop_many(tr, 1, max=True)), None)
+        return next(iter(self.pop_many(tr, 1, max=True, wait=wait)), None)
 
-    def pop_many(self, tr: Any, n: int, max: bool = False) -> list[Item]:
+    def pop_many(self, tr: Any, n: int, max: bool = False, *, wait: float = 0) -> list[Item]:
         """Take the first `n` items in one transaction, in order; fewer if there are fewer.
 
         As `pop_min` (with `max`: as `pop_max`) for each, in one commit: several times as fast.
         Cost: one read of `n` rows (with `max`: two for each priority).
 
         Parameters: `n`, from 0; a transaction takes 10,000,000 bytes of keys in all (2101 beyond).
+        `wait`, how many seconds to wait for the first item if there is none, as `pop_min` does.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -294,7 +299,7 @@ class PriorityQueue(ItemStore):
                 self._count(tr, self.layout.level(priority), -count)
             return items
 
-        return self._change(tr, body)
+        return self._take_or_wait(tr, body, wait if n else 0)
 
     def peek_min(self, tr: Any) -> Item | None:
         """The item that `pop_min` would take, left where it is.
@@ -420,9 +425,9 @@ class PriorityQueue(ItemStore):
     def reprioritize(self, tr: Any, item: Item | str, priority: Priority) -> Item | None:
         """Give an item another priority, behind the last one that has it; `None` if it is gone.
 
-        The item that comes back has a new id. Given a database it takes effect exactly once; in a
-        transaction the caller's own retry rules hold. Conflicts with what takes or moves the same
-        item. Cost: two reads.
+        The item that comes back has the id of its new place. Given a database it takes effect
+        exactly once; in a transaction the caller's own retry rules hold. Conflicts with what takes
+        or moves the same item. Cost: two reads.
 
         Raises `InvalidPriority` and `InvalidItemId`; nothing is changed then.
 

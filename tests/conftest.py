@@ -1,4 +1,8 @@
-"""The engines at hand, and a database on each for every test that asks for one."""
+"""The engines at hand, and a database on each for every test that asks for one.
+
+A test gets a subspace and a queue name of its own, which are empty again after it: the cluster may
+be somebody's.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +13,109 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fdb
 import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
+from fdbqueue.layout import named_subspace
 
-ENGINES = ("embedded", "memory")
+from .cluster import Cluster, NoCluster, a_cluster
 
-_spaces = itertools.count()
+ENGINES = ("embedded", "memory", "cluster")
+
+_numbers = itertools.count()
+_cluster_line = pytest.StashKey[str]()
 
 
-@pytest.fixture(params=ENGINES)
-def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """An empty database of each engine."""
-    urls = {"embedded": f"embedded:{tmp_path / 'db'}", "memory": "memory:"}
-    database = fdbqueue.open(urls[request.param])
+@pytest.fixture(scope="session")
+def cluster_or_reason(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster | str]:
+    """The cluster of this run, or why there is none."""
+    try:
+        with a_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+            _note(request.config, f"cluster ({cluster.source})")
+            yield cluster
+            if cluster.is_own:
+                left = fdbqueue.open(cluster.file).get_range(b"", b"\xff", limit=5)
+                assert not list(left), f"the tests left keys behind: {left}"
+    except NoCluster as error:
+        _note(request.config, f"no cluster: {error}")
+        yield str(error)
+
+
+@pytest.fixture
+def cluster(cluster_or_reason: Cluster | str) -> Cluster:
+    """The cluster, or no test; with FDBQ_REQUIRE_CLUSTER=1 a failed one."""
+    if isinstance(cluster_or_reason, Cluster):
+        return cluster_or_reason
+    if os.environ.get("FDBQ_REQUIRE_CLUSTER") == "1":
+        pytest.fail(f"FDBQ_REQUIRE_CLUSTER=1, and {cluster_or_reason}")
+    pytest.skip(f"no cluster: {cluster_or_reason}")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test that has a database runs on every engine that can have it."""
+    if "engine" in metafunc.fixturenames:
+        private = {"memory"} if "shared_url" in metafunc.fixturenames else set()
+        metafunc.parametrize("engine", [each for each in ENGINES if each not in private])
+
+
+@pytest.fixture
+def engine() -> str:
+    """The engine of this run of the test; set by `pytest_generate_tests`."""
+    raise NotImplementedError
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
+    """What opens the database of this test."""
+    if engine == "cluster":
+        return str(request.getfixturevalue("cluster").file)
+    return "memory:" if engine == "memory" else f"embedded:{tmp_path / 'db'}"
+
+
+@pytest.fixture
+def shared_url(url: str) -> str:
+    """What opens the database of this test in other processes too."""
+    return url
+
+
+@pytest.fixture
+def db(url: str, space: Subspace, name: str) -> Iterator[Any]:
+    """A database of each engine, in which the test's subspace is empty."""
+    database = fdbqueue.open(url)
+    if not hasattr(database, "close"):
+        # The binding gives one object for a cluster file, whose options would stay.
+        database = fdb.impl.create_database(url)
     yield database
-    database.close()
+    remove(database, space, name)
+    if hasattr(database, "close"):
+        database.close()
+
+
+def remove(db: Any, space: Subspace, name: str) -> None:
+    """Remove what a test put into its subspace, and its queues: those that begin with its name."""
+    db.options.set_transaction_timeout(0)
+    db.options.set_transaction_retry_limit(-1)
+    db.options.set_transaction_size_limit(10_000_000)
+    db.clear_range_startswith(space.key())
+    for queue in fdbqueue.queue_names(db):
+        if queue.startswith(name):
+            db.clear_range_startswith(named_subspace(queue).key())
 
 
 @pytest.fixture
 def space() -> Subspace:
     """A subspace of the test's own."""
-    return Subspace(("test", os.getpid(), next(_spaces)))
+    return Subspace(("test", os.getpid(), next(_numbers)))
+
+
+@pytest.fixture
+def name() -> str:
+    """A queue name of the test's own; queues whose names begin with it are the test's too."""
+    return f"test-{os.getpid()}-{next(_numbers)}-"
 
 
 @pytest.fixture
@@ -52,7 +136,40 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 def fdb_error() -> Callable[[int], Any]:
     """`with fdb_error(1020): ...`: the block raises an error with this code."""
 
-    def expect(code: int) -> Any:
-        return pytest.raises(fdbqueue.error_classes(), match=rf"\({code}\)$")
+    class Expected:
+        def __init__(self, code: int) -> None:
+            self.code = code
 
-    return expect
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+            assert error is not None, f"no error, where {self.code} was expected"
+            if not isinstance(error, fdbqueue.error_classes()):
+                return False
+            assert error.code == self.code
+            return True
+
+    return Expected
+
+
+# One line at the end of a run says which engines it had.
+
+
+def _note(config: pytest.Config, line: str) -> None:
+    config.stash[_cluster_line] = line
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["cluster"] = line
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    line = getattr(node, "workeroutput", {}).get("cluster")
+    if line is not None:
+        node.config.stash[_cluster_line] = line
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    line = config.stash.get(_cluster_line, None)
+    if line is not None:
+        terminalreporter.write_line(f"engines: embedded, memory, {line}")

@@ -19,7 +19,7 @@ LAYERS = [
     ["invariants"],
     ["priority_queue", "fifo"],
     ["item_store"],
-    ["layout"],
+    ["layout", "waiting"],
     ["codec", "database"],
     ["embedded"],
     ["errors", "types"],

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fdbq.main import cli
@@ -15,13 +16,14 @@ Result = subprocess.CompletedProcess[str]
 
 
 class Shell:
-    """Runs `fdbq` on one database."""
+    """Runs `fdbq` on one database, in a directory of its own; `$q` is a queue of the test's own."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, url: str, name: str = "jobs") -> None:
         self.path = path
         self.environment = {
             **{k: v for k, v in os.environ.items() if k not in ("FDBQ_DB", "FDB_CLUSTER_FILE")},
-            "FDBQ_DB": str(path / "db"),
+            "FDBQ_DB": url,
+            "q": name,
             "HOME": str(path),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
@@ -55,14 +57,20 @@ class Shell:
 
 
 @pytest.fixture
-def fdbq(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
+def fdbq(db: Any, shared_url: str, name: str, tmp_path: Path) -> Shell:
+    return Shell(tmp_path, shared_url, name)
 
 
 @pytest.fixture
-def filled(fdbq: Shell) -> Shell:
-    fdbq.output("import", "jobs", "--priority-field", "p", stdin='{"n":1,"p":5}\n{"n":2,"p":3}\n')
+def filled(fdbq: Shell, name: str) -> Shell:
+    fdbq.output("import", name, "--priority-field", "p", stdin='{"n":1,"p":5}\n{"n":2,"p":3}\n')
     return fdbq
+
+
+def sizes(fdbq: Shell, name: str, *options: str) -> dict[str, int]:
+    """The queues whose names begin so, and their sizes."""
+    rows = [json.loads(line) for line in fdbq.output("ls", "--json", *options).splitlines()]
+    return {row["queue"]: row["size"] for row in rows if row["queue"].startswith(name)}
 
 
 def error_of(done: Result) -> str:
@@ -74,123 +82,143 @@ def error_of(done: Result) -> str:
     return done.stderr
 
 
-def test_push_and_pop_in_order(fdbq: Shell) -> None:
-    first = fdbq.output("push", "jobs", '{"to": "ada"}', "--priority", "5").strip()
-    fdbq.output("push", "jobs", '"urgent"', "-p", "-1")
-    fdbq.output("push", "jobs", "-", stdin="[1,\n2]")
+def test_push_and_pop_in_order(fdbq: Shell, name: str) -> None:
+    first = fdbq.output("push", name, '{"to": "ada"}', "--priority", "5").strip()
+    fdbq.output("push", name, '"urgent"', "-p", "-1")
+    fdbq.output("push", name, "-", stdin="[1,\n2]")
     (fdbq.path / "value.json").write_text("null")
-    fdbq.output("push", "jobs", "--file", "value.json", "-p", "9")
-    assert fdbq.output("peek", "jobs", "--max") == "null\n"
-    assert fdbq.output("items", "jobs").split("\n")[2] == f'{first}     5  {{"to":"ada"}}'
-    assert fdbq.output("pop", "jobs") == '"urgent"\n'
-    assert fdbq.output("pop", "jobs", "-n", "2") == '[1,2]\n{"to":"ada"}\n'
-    assert fdbq.output("pop", "jobs") == "null\n"
+    fdbq.output("push", name, "--file", "value.json", "-p", "9")
+    assert fdbq.output("peek", name, "--max") == "null\n"
+    assert fdbq.output("items", name).split("\n")[2] == f'{first}     5  {{"to":"ada"}}'
+    assert fdbq.output("pop", name) == '"urgent"\n'
+    assert fdbq.output("pop", name, "-n", "2") == '[1,2]\n{"to":"ada"}\n'
+    assert fdbq.output("pop", name) == "null\n"
 
 
-def test_an_empty_pop_is_exit_code_1_and_silence(fdbq: Shell) -> None:
+def test_an_empty_pop_is_exit_code_1_and_silence(fdbq: Shell, name: str) -> None:
     for command in ("pop", "peek"):
-        done = fdbq(command, "nobody-pushed-to-this")
+        done = fdbq(command, f"{name}nobody-pushed-to-this")
         assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
-    assert fdbq.output("ls") == ""
+    assert sizes(fdbq, name) == {}
+
+
+def test_a_pop_waits_for_a_push(fdbq: Shell, name: str) -> None:
+    done = fdbq.script(
+        "(fdbq pop $q --wait; fdbq pop $q --wait 60) & sleep 1; "
+        "fdbq push $q 1 > /dev/null; fdbq push $q 2 > /dev/null; wait; fdbq pop $q --wait 0.1"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "1\n2\n", "")
+    assert "is not in the range" in error_of(fdbq("pop", name, "--wait=-1"))
+
+
+def test_a_wait_can_be_interrupted(fdbq: Shell) -> None:
+    done = fdbq.script("timeout --preserve-status -s INT 1.5 fdbq pop $q --wait")
+    assert done.returncode == 130
+    assert done.stderr.strip() == "fdbq: interrupted; what was done before that is done"
 
 
 def test_the_loop_of_the_documentation(filled: Shell) -> None:
-    done = filled.script('while item=$(fdbq pop jobs); do echo "got $item"; done')
+    done = filled.script('while item=$(fdbq pop $q); do echo "got $item"; done')
     assert done.stdout == 'got {"n":2,"p":3}\ngot {"n":1,"p":5}\n'
     assert done.stderr == ""
 
 
-def test_json_lines_for_programs(filled: Shell) -> None:
-    pushed = json.loads(filled.output("push", "jobs", "7", "--json"))
+def test_json_lines_for_programs(filled: Shell, name: str) -> None:
+    pushed = json.loads(filled.output("push", name, "7", "--json"))
     assert pushed == {"id": pushed["id"], "priority": 0, "value": 7}
-    rows = [json.loads(line) for line in filled.output("items", "jobs", "--json").splitlines()]
+    rows = [json.loads(line) for line in filled.output("items", name, "--json").splitlines()]
     assert [row["priority"] for row in rows] == [0, 3, 5]
-    assert json.loads(filled.output("ls", "--json")) == {"queue": "jobs", "size": 3}
-    counts = [json.loads(line) for line in filled.output("counts", "jobs", "--json").splitlines()]
+    assert sizes(filled, name) == {name: 3}
+    counts = [json.loads(line) for line in filled.output("counts", name, "--json").splitlines()]
     assert counts == [{"priority": p, "count": 1} for p in (0, 3, 5)]
-    assert json.loads(filled.output("check", "--json"))["problems"] == []
-    assert json.loads(filled.output("info", "--json"))["engine"] == "embedded"
-    assert json.loads(filled.output("peek", "jobs", "--json")) == rows[0]
-    assert json.loads(filled.output("pop", "jobs", "--json")) == rows[0]
-    removed = filled.output("rm", "jobs", rows[1]["id"], "--json")
+    assert json.loads(filled.output("check", name, "--json"))["problems"] == []
+    assert json.loads(filled.output("info", "--json"))["layout"] == 1
+    assert json.loads(filled.output("peek", name, "--json")) == rows[0]
+    assert json.loads(filled.output("pop", name, "--json")) == rows[0]
+    removed = filled.output("rm", name, rows[1]["id"], "--json")
     assert json.loads(removed) == {"id": rows[1]["id"], "removed": True}
-    assert json.loads(filled.output("clear", "jobs", "-y", "--json"))["cleared"] is True
+    assert json.loads(filled.output("clear", name, "-y", "--json"))["cleared"] is True
 
 
-def test_tables_for_people(filled: Shell) -> None:
-    assert [line.split() for line in filled.output("ls").splitlines()] == [
-        ["queue", "items"],
-        ["jobs", "2"],
-    ]
-    assert [line.split() for line in filled.output("counts", "jobs").splitlines()] == [
+def test_tables_for_people(filled: Shell, name: str, shared_url: str) -> None:
+    table = [line.split() for line in filled.output("ls").splitlines()]
+    assert table[0] == ["queue", "items"]
+    assert [name, "2"] in table
+    assert [line.split() for line in filled.output("counts", name).splitlines()] == [
         ["priority", "items"],
         ["3", "1"],
         ["5", "1"],
     ]
-    assert filled.output("check") == "jobs: 2 items, ok\n"
-    assert str(filled.path / "db") in filled.output("info")
+    assert f"{name}: 2 items, ok\n" in filled.output("check")
+    assert shared_url.removeprefix("embedded:") in filled.output("info")
 
 
-def test_rm_tells_what_was_not_there(filled: Shell) -> None:
-    item_id = json.loads(filled.output("peek", "jobs", "--json"))["id"]
-    filled.output("rm", "jobs", item_id)
-    done = filled("rm", "jobs", item_id)
+def test_rm_tells_what_was_not_there(filled: Shell, name: str) -> None:
+    item_id = json.loads(filled.output("peek", name, "--json"))["id"]
+    filled.output("rm", name, item_id)
+    done = filled("rm", name, item_id)
     assert (done.returncode, done.stdout) == (1, "")
     assert "is not in the queue" in done.stderr
-    other = json.loads(filled.output("peek", "jobs", "--json"))["id"]
-    assert "is not the id of an item" in error_of(filled("rm", "jobs", other, "nonsense"))
-    assert json.loads(filled.output("peek", "jobs", "--json"))["id"] == other
+    other = json.loads(filled.output("peek", name, "--json"))["id"]
+    assert "is not the id of an item" in error_of(filled("rm", name, other, "nonsense"))
+    assert json.loads(filled.output("peek", name, "--json"))["id"] == other
 
 
-def test_clear_asks_first(filled: Shell) -> None:
-    assert "aborted" in filled("clear", "jobs", stdin="n\n").stderr
-    assert "aborted" in filled("clear", "jobs").stderr
-    assert json.loads(filled.output("ls", "--json"))["size"] == 2
-    assert filled("clear", "jobs", stdin="y\n").stdout == "jobs is empty now\n"
-    assert json.loads(filled.output("ls", "--json"))["size"] == 0
-    assert "no queue named 'jbos'" in error_of(filled("clear", "jbos", "--yes"))
+def test_clear_asks_first(filled: Shell, name: str) -> None:
+    assert "aborted" in filled("clear", name, stdin="n\n").stderr
+    assert "aborted" in filled("clear", name).stderr
+    assert sizes(filled, name)[name] == 2
+    assert filled("clear", name, stdin="y\n").stdout == f"{name} is empty now\n"
+    assert sizes(filled, name)[name] == 0
+    assert f"no queue named '{name}jbos'" in error_of(filled("clear", f"{name}jbos", "--yes"))
 
 
-def test_import_and_export_round_trip(filled: Shell) -> None:
-    exported = filled.output("export", "jobs")
-    filled.output("export", "jobs", "out.jsonl")
+def test_import_and_export_round_trip(filled: Shell, name: str) -> None:
+    exported = filled.output("export", name)
+    filled.output("export", name, "out.jsonl")
     assert (filled.path / "out.jsonl").read_text() == exported
     assert (
         filled.output(
-            "import", "copy", "out.jsonl", "--priority-field", "priority", "--value-field", "value"
+            "import",
+            f"{name}copy",
+            "out.jsonl",
+            "--priority-field",
+            "priority",
+            "--value-field",
+            "value",
         )
         == "stored 2 lines\n"
     )
     strip = lambda text: [{**json.loads(line), "id": ""} for line in text.splitlines()]  # noqa: E731
-    assert strip(filled.output("export", "copy")) == strip(exported)
+    assert strip(filled.output("export", f"{name}copy")) == strip(exported)
     first = json.loads(exported.splitlines()[0])["id"]
-    assert filled.output("export", "jobs", "--after", first) == exported.splitlines()[1] + "\n"
+    assert filled.output("export", name, "--after", first) == exported.splitlines()[1] + "\n"
 
 
-def test_an_import_is_stored_once_unless_told_again(fdbq: Shell) -> None:
+def test_an_import_is_stored_once_unless_told_again(fdbq: Shell, name: str) -> None:
     (fdbq.path / "f.jsonl").write_text("1\n2\n")
-    assert fdbq.output("import", "q", "f.jsonl") == "stored 2 lines\n"
-    second = fdbq.output("import", "q", "f.jsonl")
+    assert fdbq.output("import", name, "f.jsonl") == "stored 2 lines\n"
+    second = fdbq.output("import", name, "f.jsonl")
     assert second == "stored 0 lines, 2 were stored before (--again stores them once more)\n"
-    assert fdbq.output("import", "q", "f.jsonl", "--again") == "stored 2 lines\n"
+    assert fdbq.output("import", name, "f.jsonl", "--again") == "stored 2 lines\n"
     for _ in range(2):
-        assert fdbq.output("import", "q", "-", stdin="1\n2\n") == "stored 2 lines\n"
-    named = ("import", "q", "--source", "nightly")
+        assert fdbq.output("import", name, "-", stdin="1\n2\n") == "stored 2 lines\n"
+    named = ("import", name, "--source", "nightly")
     assert fdbq.output(*named, stdin="3\n") == "stored 1 lines\n"
     assert fdbq.output(*named, stdin="3\n4\n") == "stored 1 lines, 1 were stored before\n"
-    assert json.loads(fdbq.output("ls", "--json"))["size"] == 10
-    assert "line 2:" in error_of(fdbq("import", "q", stdin="4\nfour\n"))
+    assert sizes(fdbq, name)[name] == 10
+    assert "line 2:" in error_of(fdbq("import", name, stdin="4\nfour\n"))
     (fdbq.path / "f.jsonl").write_text("changed\n")
-    assert "--again" in error_of(fdbq("import", "q", "f.jsonl"))
+    assert "--again" in error_of(fdbq("import", name, "f.jsonl"))
 
 
-def test_three_processes_pop_everything_once_and_each_in_order(fdbq: Shell) -> None:
+def test_three_processes_pop_everything_once_and_each_in_order(fdbq: Shell, name: str) -> None:
     """What README does with Debian's packages."""
     lines = [json.dumps({"n": n, "level": n * 7 % 4}) + "\n" for n in range(3000)]
     (fdbq.path / "all.jsonl").write_text("".join(lines))
-    fdbq.output("import", "all", "all.jsonl", "--priority-field", "level")
+    fdbq.output("import", name, "all.jsonl", "--priority-field", "level")
     done = fdbq.script(
-        "for n in 1 2 3; do (while fdbq pop all -n 100; do :; done > popped.$n) & done; wait"
+        "for n in 1 2 3; do (while fdbq pop $q -n 100; do :; done > popped.$n) & done; wait"
     )
     assert done.stderr == ""
     popped = []
@@ -202,17 +230,18 @@ def test_three_processes_pop_everything_once_and_each_in_order(fdbq: Shell) -> N
     assert sorted(row["n"] for row in popped) == list(range(3000))
 
 
-def test_check_repairs(filled: Shell) -> None:
+def test_check_repairs(filled: Shell, name: str) -> None:
     program = (
-        "import fdbqueue; db = fdbqueue.open(); q = fdbqueue.PriorityQueue.named(db, 'jobs');"
+        "import os, fdbqueue; db = fdbqueue.open();"
+        "q = fdbqueue.PriorityQueue.named(db, os.environ['q']);"
         "db[q.layout.total] = bytes([9]) + bytes(7)"
     )
     subprocess.run([sys.executable, "-c", program], env=filled.environment, check=True)
-    done = filled("check", "jobs")
+    done = filled("check", name)
     assert done.returncode == 1
     assert "the total is 9 and there are 2 items" in done.stdout
-    assert "repaired" in filled.output("check", "jobs", "--repair")
-    assert filled.output("check", "jobs") == "jobs: 2 items, ok\n"
+    assert "repaired" in filled.output("check", name, "--repair")
+    assert filled.output("check", name) == f"{name}: 2 items, ok\n"
 
 
 ERRORS = [
@@ -239,33 +268,37 @@ ERRORS = [
     (("ls", "--db", "postgres://host"), "is no database"),
     (("ls", "--db", "nowhere.cluster"), "no cluster file"),
     (("ls", "--db", "/dev/null/db"), "/dev/null"),
+    (("ls", "-C", "nowhere.cluster"), "'nowhere.cluster' does not exist"),
+    (("ls", "-C", "/etc/hostname"), "/etc/hostname is no cluster file"),
+    (("ls", "-C", "/etc/hostname", "--db", "x"), "give one of them"),
+    (("ls", "--timeout", "-1"), "-1.0 is not in the range"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "words"), ERRORS, ids=[" ".join(e[0])[:40] for e in ERRORS])
 def test_an_error_is_one_line_and_exit_code_2(
-    fdbq: Shell, arguments: tuple[str, ...], words: str
+    fdbq: Shell, name: str, arguments: tuple[str, ...], words: str
 ) -> None:
     assert words in error_of(fdbq(*arguments))
-    assert fdbq.output("ls") == ""
+    assert sizes(fdbq, name) == {}
 
 
-def test_input_that_is_no_text_is_an_error_too(fdbq: Shell) -> None:
-    assert "is not JSON" in error_of(fdbq("push", "jobs", "-", stdin=b"\xff\xfe\x00"))
+def test_input_that_is_no_text_is_an_error_too(fdbq: Shell, name: str) -> None:
+    assert "is not JSON" in error_of(fdbq("push", name, "-", stdin=b"\xff\xfe\x00"))
 
 
-def test_the_database_is_an_option_of_every_command(fdbq: Shell) -> None:
+def test_the_database_is_an_option_of_every_command(fdbq: Shell, name: str) -> None:
     for url in ("embedded:other", "./other"):
-        assert fdbq.output("push", "jobs", "1", "--db", url)
-    assert json.loads(fdbq.output("ls", "--json", "--db", "other"))["size"] == 2
-    assert fdbq.output("ls") == ""
-    for name, command in cli.commands.items():
+        assert fdbq.output("push", name, "1", "--db", url)
+    assert sizes(fdbq, name, "--db", "other")[name] == 2
+    assert sizes(fdbq, name) == {}
+    for command_name, command in cli.commands.items():
         options = {option for each in command.params for option in each.opts}
-        assert name == "completion" or {"--db", "--json"} <= options
+        assert command_name == "completion" or {"--db", "-C", "--timeout", "--json"} <= options
 
 
-def test_without_any_word_the_database_is_in_the_users_data_directory(fdbq: Shell) -> None:
-    del fdbq.environment["FDBQ_DB"]
+def test_without_any_word_the_database_is_in_the_users_data_directory(tmp_path: Path) -> None:
+    fdbq = Shell(tmp_path, "")
     fdbq.environment.pop("XDG_DATA_HOME", None)
     fdbq.output("push", "jobs", "1")
     assert str(fdbq.path) in fdbq.output("info")
@@ -273,42 +306,47 @@ def test_without_any_word_the_database_is_in_the_users_data_directory(fdbq: Shel
 
 
 def test_a_reader_that_goes_away_is_no_traceback(filled: Shell) -> None:
-    filled.script("seq 20000 | fdbq import many")
-    done = filled.script("fdbq items many | head -1")
+    filled.script("seq 20000 | fdbq import $q")
+    done = filled.script("fdbq items $q | head -1")
     assert done.stdout.count("\n") == 1
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
 
 
-def test_what_cannot_be_printed_is_put_back(filled: Shell) -> None:
-    before = filled.output("items", "jobs")
+def test_what_cannot_be_printed_is_put_back(filled: Shell, name: str) -> None:
+    before = filled.output("items", name)
     for output in ("> /dev/full", ">&-"):
-        done = filled.script(f"fdbq pop jobs -n 2 {output}")
+        done = filled.script(f"fdbq pop $q -n 2 {output}")
         assert done.returncode == 2, done
         assert "output" in done.stderr
-        assert filled.output("items", "jobs") == before
-    assert filled.output("check", "jobs") == "jobs: 2 items, ok\n"
+        assert filled.output("items", name) == before
+    assert filled.output("check", name) == f"{name}: 2 items, ok\n"
 
 
-def test_an_export_of_an_empty_queue_is_an_empty_file(filled: Shell) -> None:
-    filled.output("export", "jobs", "out.jsonl")
-    filled.output("pop", "jobs", "-n", "2")
-    filled.output("export", "jobs", "out.jsonl")
+def test_an_export_of_an_empty_queue_is_an_empty_file(filled: Shell, name: str) -> None:
+    filled.output("export", name, "out.jsonl")
+    filled.output("pop", name, "-n", "2")
+    filled.output("export", name, "out.jsonl")
     assert (filled.path / "out.jsonl").read_text() == ""
 
 
 def test_an_interrupted_import_does_not_say_that_nothing_happened(filled: Shell) -> None:
     done = filled.script(
-        "seq 2000000 > many.jsonl; timeout --preserve-status -s INT 2 fdbq import many many.jsonl"
+        "seq 2000000 > many.jsonl; timeout --preserve-status -s INT 2 fdbq import $q many.jsonl"
     )
     assert done.returncode == 130
     assert "what was done before that is done" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_completion_knows_commands_and_queues(filled: Shell) -> None:
+def test_completion_knows_commands_and_queues(
+    filled: Shell, name: str, shared_url: str, tmp_path: Path
+) -> None:
     for shell in ("bash", "zsh", "fish"):
         assert "_FDBQ_COMPLETE" in filled.output("completion", shell)
     words = "COMP_WORDS='{}' COMP_CWORD={} _FDBQ_COMPLETE=bash_complete fdbq"
     assert "plain,peek" in filled.script(words.format("fdbq pe", 1)).stdout
-    assert "plain,jobs" in filled.script(words.format("fdbq pop jo", 2)).stdout
+    assert f"plain,{name}" in filled.script(words.format(f"fdbq pop {name[:-1]}", 2)).stdout
+    filled.environment["FDBQ_DB"] = str(tmp_path / "another")
+    named = words.format(f"fdbq pop --db {shared_url} {name[:-1]}", 4)
+    assert f"plain,{name}" in filled.script(named).stdout

@@ -80,7 +80,7 @@ def test_readmes_python_examples_run(tmp_path: Path) -> None:
 
 def test_readmes_shell_examples_run(tmp_path: Path) -> None:
     """Every `console` block: its commands, one after the other, with the output that it shows."""
-    shell = Shell(tmp_path)
+    shell = Shell(tmp_path, str(tmp_path / "db"))
     for block in blocks("console"):
         commands = re.findall(r"^\$ (.*(?:\n> .*)*)\n((?:(?!\$ ).*\n)*)", block, re.M)
         assert commands

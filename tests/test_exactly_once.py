@@ -18,26 +18,28 @@ from recipes.priority_queue import PriorityQueue as Recipe
 
 
 @transactional
-def append(tr: Any, key: bytes, suffix: bytes) -> bytes:
+def append(tr: Any, key: Any, suffix: bytes) -> bytes:
     value: bytes = (tr[key].value or b"") + suffix
     tr[key] = value
     return value
 
 
-def test_given_a_database_it_commits_and_returns_the_result(db: Any) -> None:
-    assert append(db, b"k", b"a") == b"a"
-    assert append(db, b"k", suffix=b"b") == b"ab"
-    assert append(tr=db, key=b"k", suffix=b"c") == b"abc"
-    assert db[b"k"] == b"abc"
+def test_given_a_database_it_commits_and_returns_the_result(db: Any, space: Subspace) -> None:
+    assert append(db, space["k"], b"a") == b"a"
+    assert append(db, space["k"], suffix=b"b") == b"ab"
+    assert append(tr=db, key=space["k"], suffix=b"c") == b"abc"
+    assert db[space["k"]] == b"abc"
 
 
-def test_given_a_transaction_it_neither_commits_nor_retries(db: Any, fdb_error: Any) -> None:
+def test_given_a_transaction_it_neither_commits_nor_retries(
+    db: Any, space: Subspace, fdb_error: Any
+) -> None:
     tr = db.create_transaction()
-    append(tr, b"k", b"a")
-    append(tr, b"k", b"b")
-    assert db[b"k"] is None
+    append(tr, space["k"], b"a")
+    append(tr, space["k"], b"b")
+    assert db[space["k"]] is None
     tr.commit().wait()
-    assert db[b"k"] == b"ab"
+    assert db[space["k"]] == b"ab"
     calls = []
 
     @transactional
@@ -50,43 +52,43 @@ def test_given_a_transaction_it_neither_commits_nor_retries(db: Any, fdb_error: 
     assert len(calls) == 1
 
 
-def test_it_runs_again_after_a_conflict(db: Any) -> None:
+def test_it_runs_again_after_a_conflict(db: Any, space: Subspace) -> None:
     calls = []
 
     @transactional
     def increment(tr: Any) -> None:
-        value = int(tr[b"n"].value or b"0")
+        value = int(tr[space["n"]].value or b"0")
         calls.append(value)
         if len(calls) == 1:
-            db[b"n"] = b"10"
-        tr[b"n"] = b"%d" % (value + 1)
+            db[space["n"]] = b"10"
+        tr[space["n"]] = b"%d" % (value + 1)
 
     increment(db)
     assert calls == [0, 10]
-    assert db[b"n"] == b"11"
+    assert db[space["n"]] == b"11"
 
 
-def test_another_exception_ends_it_and_nothing_is_stored(db: Any) -> None:
+def test_another_exception_ends_it_and_nothing_is_stored(db: Any, space: Subspace) -> None:
     @transactional
     def fails(tr: Any) -> None:
-        tr[b"k"] = b"v"
+        tr[space["k"]] = b"v"
         raise KeyError("no")
 
     with pytest.raises(KeyError):
         fails(db)
-    assert db[b"k"] is None
+    assert db[space["k"]] is None
 
 
-def test_methods_other_parameters_and_nesting(db: Any) -> None:
+def test_methods_other_parameters_and_nesting(db: Any, space: Subspace) -> None:
     class Counter:
         @transactional(parameter="transaction")
         def up(self, key: bytes, transaction: Any) -> None:
             append(transaction, key, b"x")
             append(transaction, key, b"y")
 
-    Counter().up(b"k", db)
-    Counter().up(b"k", transaction=db)
-    assert db[b"k"] == b"xyxy"
+    Counter().up(space["k"], db)
+    Counter().up(space["k"], transaction=db)
+    assert db[space["k"]] == b"xyxy"
     assert append.__name__ == "append"
 
 
@@ -97,9 +99,9 @@ def test_a_function_without_the_argument_is_told_so(db: Any) -> None:
         append()
 
 
-def test_generators_and_coroutines_are_refused(db: Any) -> None:
+def test_generators_and_coroutines_are_refused(db: Any, space: Subspace) -> None:
     async def later(tr: Any) -> None:
-        tr[b"k"] = b"v"
+        tr[space["k"]] = b"v"
 
     with pytest.raises(ValueError, match="coroutines"):
         transactional(later)
@@ -108,7 +110,7 @@ def test_generators_and_coroutines_are_refused(db: Any) -> None:
 
         @transactional
         def rows(tr: Any) -> Any:
-            yield tr[b"k"]
+            yield tr[space["k"]]
 
     with pytest.raises(ValueError, match="Generators"):
         transactional(lambda tr: (row for row in tr[:]))(db)
@@ -203,8 +205,8 @@ def test_a_users_function_takes_effect_once_with_receipts(
 ) -> None:
     @transactional(receipts=space["receipts"])
     def increment(tr: Any) -> int:
-        value = int(tr[b"n"].value or b"0") + 1
-        tr[b"n"] = b"%d" % value
+        value = int(tr[space["n"]].value or b"0") + 1
+        tr[space["n"]] = b"%d" % value
         return value
 
     broken = faulty(db, rng)
@@ -291,14 +293,14 @@ def test_an_attempt_that_comes_late_is_fenced(db: Any, space: Subspace, fdb_erro
     """A commit on its way while the client tries again: only one of the two takes place."""
 
     def body(tr: Any) -> str:
-        tr.add(b"n", b"\x01")
+        tr.add(space["n"], b"\x01")
         return "done"
 
     delayed = DelayedDatabase(db)
     assert run_once(delayed, body, space["receipts"]) == "done"
     with fdb_error(1020):
         delayed.late.commit().wait()
-    assert db[b"n"] == b"\x01"
+    assert db[space["n"]] == b"\x01"
 
 
 def test_an_attempt_that_writes_nothing_fences_the_one_before_it_too(
@@ -307,14 +309,14 @@ def test_an_attempt_that_writes_nothing_fences_the_one_before_it_too(
     """Told that nothing was done, the caller must be able to rely on it."""
 
     def body(tr: Any) -> bool:
-        if not tr.snapshot[b"flag"].present():
+        if not tr.snapshot[space["flag"]].present():
             return False
-        tr[b"done"] = b"1"
+        tr[space["done"]] = b"1"
         return True
 
-    db[b"flag"] = b"1"
-    delayed = DelayedDatabase(db, meanwhile=lambda: db.clear(b"flag"))
+    db[space["flag"]] = b"1"
+    delayed = DelayedDatabase(db, meanwhile=lambda: db.clear(space["flag"]))
     assert run_once(delayed, body, space["receipts"], bool) is False
     with fdb_error(1020):
         delayed.late.commit().wait()
-    assert db[b"done"] is None
+    assert db[space["done"]] is None

@@ -18,11 +18,15 @@ def filled(db: Any, queue: PriorityQueue) -> PriorityQueue:
     return queue
 
 
+def rows(db: Any, queue: PriorityQueue) -> list[tuple[bytes, bytes]]:
+    return [(row.key, row.value) for row in db.get_range_startswith(queue.subspace.key())]
+
+
 def test_a_sound_queue_has_no_problems_and_is_not_changed(db: Any, filled: PriorityQueue) -> None:
-    before = [(row.key, row.value) for row in db[:]]
+    before = rows(db, filled)
     report = fdbqueue.check(db, filled, repair=True)
     assert (report.ok, report.items, report.repaired) == (True, 3, False)
-    assert [(row.key, row.value) for row in db[:]] == before
+    assert rows(db, filled) == before
 
 
 def break_count(db: Any, queue: PriorityQueue) -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.errors import LayoutVersionMismatch
+from fdbqueue.layout import named_subspace
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as PriorityRecipe
 from recipes.queue import Queue as QueueRecipe
 
-Q = Subspace(("q",))
 RANDOM = bytes(range(16))
 
 
@@ -25,49 +25,54 @@ def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fdbqueue.item_store._random.randbytes", lambda size: RANDOM[:size])
 
 
-def rows(db: Any, subspace: Subspace = Q) -> dict[bytes, bytes]:
-    """All rows of a subspace, but for the receipts of commits."""
-    whole = subspace.range()
-    rows = db[whole.start : whole.stop]
-    return {row.key: row.value for row in rows if not subspace[4].contains(row.key)}
+def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:
+    """All rows of a subspace without its prefix, but for the receipts of commits."""
+    found = db.get_range_startswith(space.key())
+    return {
+        row.key.removeprefix(space.key()): row.value
+        for row in found
+        if not space[4].contains(row.key)
+    }
 
 
 PACKED_RANDOM = b"\x01\x00\xff" + RANDOM[1:] + b"\x00"
 
 
-def test_golden_bytes_of_a_priority_queue(db: Any, fixed_random: None) -> None:
-    queue = PriorityQueue(Q)
+def test_golden_bytes_of_a_priority_queue(db: Any, space: Subspace, fixed_random: None) -> None:
+    queue = PriorityQueue(space)
     queue.push_many(db, [{"a": 1}, "é"], priorities=[5, -1])
     queue.push(db, None, 5)
-    assert rows(db) == {
-        b"\x02q\x00\x14\x13\xfe\x14" + PACKED_RANDOM: b'"\xc3\xa9"',
-        b"\x02q\x00\x14\x15\x05\x14" + PACKED_RANDOM: b'{"a":1}',
-        b"\x02q\x00\x14\x15\x05\x15\x01" + PACKED_RANDOM: b"null",
-        b"\x02q\x00\x15\x01\x13\xfe": b"\x01" + bytes(7),
-        b"\x02q\x00\x15\x01\x15\x05": b"\x02" + bytes(7),
-        b"\x02q\x00\x15\x02": b"\x03" + bytes(7),
-        b"\x02q\x00\x15\x05\x02layout\x00": b"\x15\x01",
+    assert rows(db, space) == {
+        b"\x14\x13\xfe\x14" + PACKED_RANDOM: b'"\xc3\xa9"',
+        b"\x14\x15\x05\x14" + PACKED_RANDOM: b'{"a":1}',
+        b"\x14\x15\x05\x15\x01" + PACKED_RANDOM: b"null",
+        b"\x15\x01\x13\xfe": b"\x01" + bytes(7),
+        b"\x15\x01\x15\x05": b"\x02" + bytes(7),
+        b"\x15\x02": b"\x03" + bytes(7),
+        b"\x15\x05\x02layout\x00": b"\x15\x01",
     }
 
 
-def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(db: Any, fixed_random: None) -> None:
-    PriorityQueue(Q, priorities=(int, str)).push(db, 1, (3, "x"))
-    assert b"\x02q\x00\x14\x05\x15\x03\x02x\x00\x00\x14" + PACKED_RANDOM in rows(db)
-    fifo = Subspace(("f",))
+def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(
+    db: Any, space: Subspace, fixed_random: None
+) -> None:
+    PriorityQueue(space, priorities=(int, str)).push(db, 1, (3, "x"))
+    assert b"\x14\x05\x15\x03\x02x\x00\x00\x14" + PACKED_RANDOM in rows(db, space)
+    fifo = space["fifo"]
     Queue(fifo, codec="bytes").enqueue(db, b"payload")
     assert rows(db, fifo) == {
-        b"\x02f\x00\x14\x14" + PACKED_RANDOM: b"payload",
-        b"\x02f\x00\x15\x02": b"\x01" + bytes(7),
-        b"\x02f\x00\x15\x05\x02layout\x00": b"\x15\x01",
+        b"\x14\x14" + PACKED_RANDOM: b"payload",
+        b"\x15\x02": b"\x01" + bytes(7),
+        b"\x15\x05\x02layout\x00": b"\x15\x01",
     }
 
 
-def test_golden_bytes_of_a_payload_in_pieces(db: Any, fixed_random: None) -> None:
-    queue = PriorityQueue(Q, codec="bytes")
+def test_golden_bytes_of_a_payload_in_pieces(db: Any, space: Subspace, fixed_random: None) -> None:
+    queue = PriorityQueue(space, codec="bytes")
     queue.push(db, b"x" * 90_001)
-    stored = rows(db)
-    pieces = b"\x02q\x00\x15\x03" + PACKED_RANDOM
-    assert stored[b"\x02q\x00\x14\x14\x14" + PACKED_RANDOM] == b"\xffpieces:" + RANDOM
+    stored = rows(db, space)
+    pieces = b"\x15\x03" + PACKED_RANDOM
+    assert stored[b"\x14\x14\x14" + PACKED_RANDOM] == b"\xffpieces:" + RANDOM
     assert stored[pieces + b"\x14"] == b"x" * 90_000
     assert stored[pieces + b"\x15\x01"] == b"x"
 
@@ -79,10 +84,11 @@ def test_golden_bytes_of_a_payload_in_pieces(db: Any, fixed_random: None) -> Non
 )
 def test_keys_are_those_of_the_tuple_layer(priority: int, count: int, random: bytes) -> None:
     """The layout packs and reads them by itself, for speed."""
-    layout = PriorityQueue(Q).layout
+    space = Subspace(("any",))
+    layout = PriorityQueue(space).layout
     level = layout.level(priority)
     key = layout.item_key(level, count, random)
-    assert key == Q.pack((0, priority, count, random))
+    assert key == space.pack((0, priority, count, random))
     assert layout.is_place(key, level)
     assert layout.count_in(key, level) == count
     assert layout.level_in(key) == level
@@ -90,27 +96,31 @@ def test_keys_are_those_of_the_tuple_layer(priority: int, count: int, random: by
     assert layout.key_of_id(layout.item_id(key), 3) == key
 
 
-def test_golden_bytes_of_an_id(db: Any, fixed_random: None) -> None:
-    assert PriorityQueue(Q).push(db, 0, 5).id == "FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA"
+def test_golden_bytes_of_an_id(db: Any, space: Subspace, fixed_random: None) -> None:
+    assert PriorityQueue(space).push(db, 0, 5).id == "FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA"
 
 
-def test_an_exactly_once_commit_leaves_a_receipt_under_four(db: Any) -> None:
-    queue = PriorityQueue(Q)
+def test_an_exactly_once_commit_leaves_a_receipt_under_four(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space)
     queue.push(FaultyDatabase(db), 1)
     whole = queue.layout.receipts.range()
     (receipt,) = [row.key for row in db[whole.start : whole.stop]]
     hour, client = queue.layout.receipts.unpack(receipt)
-    assert receipt.startswith(b"\x02q\x00\x15\x04")
+    assert receipt.startswith(space.key() + b"\x15\x04")
     assert hour > 400_000
     assert len(client) == 16
 
 
-def test_another_layout_version_is_refused(db: Any) -> None:
-    queue = PriorityQueue.named(db, "q")
+def test_the_subspace_of_a_name() -> None:
+    assert named_subspace("mail").key() == b"\x02fdbqueue\x00\x02mail\x00"
+
+
+def test_another_layout_version_is_refused(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
     db[queue.layout.version] = b"\x15\x63"
     with pytest.raises(LayoutVersionMismatch, match="this release writes layout 1"):
-        PriorityQueue.named(db, "q")
+        PriorityQueue.named(db, name)
 
 
 # The recipe and the library

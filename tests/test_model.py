@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -17,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 import fdbqueue
-from fdbqueue import Item, PriorityQueue, Queue, Subspace
+from fdbqueue import PriorityQueue, Queue, Subspace
 
 PRIORITIES = st.integers(-2, 2) | st.sampled_from([-(2**63), 2**63 - 1, 255, 256])
 VALUES = st.recursive(
@@ -37,25 +36,23 @@ VALUES = st.recursive(
 class QueueMachine(RuleBasedStateMachine):
     """The model is a list of (priority, order of arrival, value)."""
 
-    engine = "memory:"
+    db: Any
+    space: Subspace
+    started = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.db: Any = None
         self.model: list[tuple[int, int, Any]] = []
-        self.items: list[tuple[Item, tuple[int, int, Any]]] = []
+        # What each id finds: an item that was moved away and back has its old id again.
+        self.items: dict[str, tuple[int, int, Any]] = {}
         self.arrivals = 0
 
     @initialize()
     def start(self) -> None:
-        self.db = fdbqueue.open(self.engine)
-        self.db.clear_range(b"", b"\xff")
-        self.queue = PriorityQueue(Subspace(("q",)))
-        self.fifo, self.fifo_model = Queue(Subspace(("f",))), list[Any]()
-
-    def teardown(self) -> None:
-        if self.db is not None:
-            self.db.close()
+        self.db.clear_range_startswith(self.space.key())
+        self.queue = PriorityQueue(self.space["q"])
+        self.fifo, self.fifo_model = Queue(self.space["f"]), list[Any]()
+        self.started = True
 
     def order(self, reverse: bool = False) -> list[tuple[int, int, Any]]:
         sign = -1 if reverse else 1
@@ -76,7 +73,7 @@ class QueueMachine(RuleBasedStateMachine):
             )
         for item, (value, priority) in zip(items, entries):
             assert (item.value, item.priority) == (value, priority)
-            self.items.append((item, self.arrive(priority, value)))
+            self.items[item.id] = self.arrive(priority, value)
 
     @rule(n=st.integers(0, 3), max=st.booleans())
     def pop(self, n: int, max: bool) -> None:
@@ -89,20 +86,20 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.items)
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
-        item, entry = data.draw(st.sampled_from(self.items))
-        assert self.queue.remove(self.db, item.id) is (entry in self.model)
+        item_id, entry = data.draw(st.sampled_from(list(self.items.items())))
+        assert self.queue.remove(self.db, item_id) is (entry in self.model)
         if entry in self.model:
             self.model.remove(entry)
 
     @precondition(lambda self: self.items)
     @rule(data=st.data(), priority=PRIORITIES)
     def reprioritize(self, data: st.DataObject, priority: int) -> None:
-        item, entry = data.draw(st.sampled_from(self.items))
-        moved = self.queue.reprioritize(self.db, item, priority)
+        item_id, entry = data.draw(st.sampled_from(list(self.items.items())))
+        moved = self.queue.reprioritize(self.db, item_id, priority)
         assert (moved is not None) is (entry in self.model)
         if moved is not None:
             self.model.remove(entry)
-            self.items.append((moved, self.arrive(priority, entry[2])))
+            self.items[moved.id] = self.arrive(priority, entry[2])
 
     @rule(values=st.lists(VALUES, max_size=3), n=st.integers(0, 3))
     def fifo_moves(self, values: list[Any], n: int) -> None:
@@ -119,7 +116,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        if self.db is None:
+        if not self.started:
             return
         in_order = self.order()
         assert [(i.priority, i.value) for i in self.queue.items(self.db)] == [
@@ -139,14 +136,10 @@ class QueueMachine(RuleBasedStateMachine):
         assert fdbqueue.check(self.db, self.fifo).ok
 
 
-@pytest.mark.parametrize("engine", ["embedded", "memory"])
-def test_a_queue_is_a_sorted_list(engine: str, tmp_path: Any) -> None:
-    class Machine(QueueMachine):
-        pass
-
-    Machine.engine = "memory:" if engine == "memory" else f"embedded:{tmp_path / 'db'}"
+def test_a_queue_is_a_sorted_list(db: Any, space: Subspace) -> None:
+    machine = type("Machine", (QueueMachine,), {"db": db, "space": space})
     run_state_machine_as_test(
-        Machine,
+        machine,
         settings=settings(
             max_examples=40,
             stateful_step_count=25,

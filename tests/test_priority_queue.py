@@ -188,14 +188,16 @@ def test_push_many_is_all_or_nothing(db: Any, queue: PriorityQueue) -> None:
     assert queue.size(db) == 3
 
 
-def test_everything_in_one_transaction_of_the_caller(db: Any, queue: PriorityQueue) -> None:
+def test_everything_in_one_transaction_of_the_caller(
+    db: Any, queue: PriorityQueue, space: Subspace
+) -> None:
     """Pop a job, write its result, push what follows: together or not at all."""
     queue.push(db, "job", 1)
 
     @fdbqueue.transactional
     def work(tr: Any, fail: bool) -> None:
         item = queue.pop(tr)
-        tr[b"result"] = item.value.encode()
+        tr[space["result"]] = item.value.encode()
         queue.push(tr, "follow-up", 2)
         queue.push(tr, "follow-up too", 2)
         if fail:
@@ -203,10 +205,10 @@ def test_everything_in_one_transaction_of_the_caller(db: Any, queue: PriorityQue
 
     with pytest.raises(RuntimeError):
         work(db, fail=True)
-    assert (queue.peek(db).value, queue.size(db), db[b"result"]) == ("job", 1, None)
+    assert (queue.peek(db).value, queue.size(db), db[space["result"]]) == ("job", 1, None)
     work(db, fail=False)
     assert values(queue.items(db)) == ["follow-up", "follow-up too"]
-    assert db[b"result"] == b"job"
+    assert db[space["result"]] == b"job"
     assert queue.counts(db) == {2: 2}
 
 
@@ -495,21 +497,24 @@ def test_a_payload_over_the_limit_is_refused(db: Any, queue: PriorityQueue) -> N
     assert stored(db, queue) == []
 
 
-def test_named_queues_are_independent_and_listed(db: Any) -> None:
-    for name in ("mail", "jobs", "jobs/2", "ünïcode", "a b"):
-        PriorityQueue.named(db, name).push(db, name)
-    assert fdbqueue.queue_names(db) == sorted(["mail", "jobs", "jobs/2", "ünïcode", "a b"])
-    assert PriorityQueue.named(db, "jobs").pop(db).value == "jobs"
-    assert PriorityQueue.named(db, "jobs/2").size(db) == 1
-    assert "jobs" in fdbqueue.queue_names(db)
-    assert existing_queue(db, "jobs").size(db) == 0
-    with pytest.raises(QueueNotFound, match="'nope'"):
-        existing_queue(db, "nope")
-    assert PriorityQueue.named(db, "nope").pop(db) is None
-    assert "nope" not in fdbqueue.queue_names(db)
+def test_named_queues_are_independent_and_listed(db: Any, name: str) -> None:
+    names = [name + suffix for suffix in ("mail", "jobs", "jobs/2", "ünïcode", "a b")]
+    for each in names:
+        PriorityQueue.named(db, each).push(db, each)
+    listed = [each for each in fdbqueue.queue_names(db) if each.startswith(name)]
+    assert listed == sorted(names)
+    jobs = PriorityQueue.named(db, f"{name}jobs")
+    assert jobs.pop(db).value == f"{name}jobs"
+    assert PriorityQueue.named(db, f"{name}jobs/2").size(db) == 1
+    assert f"{name}jobs" in fdbqueue.queue_names(db)
+    assert existing_queue(db, f"{name}jobs").size(db) == 0
+    with pytest.raises(QueueNotFound, match="nope'"):
+        existing_queue(db, f"{name}nope")
+    assert PriorityQueue.named(db, f"{name}nope").pop(db) is None
+    assert f"{name}nope" not in fdbqueue.queue_names(db)
 
 
-@pytest.mark.parametrize("name", ["", " ", "a ", "a\nb", "a\x00", "x" * 256, None, 7, b"bytes"])
-def test_a_name_is_printable_text(db: Any, name: Any) -> None:
+@pytest.mark.parametrize("wrong", ["", " ", "a ", "a\nb", "a\x00", "x" * 256, None, 7, b"bytes"])
+def test_a_name_is_printable_text(db: Any, wrong: Any) -> None:
     with pytest.raises(InvalidQueueName, match="cannot be the name of a queue"):
-        PriorityQueue.named(db, name)
+        PriorityQueue.named(db, wrong)

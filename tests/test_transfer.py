@@ -142,11 +142,11 @@ def test_two_imports_of_one_source_at_once_double_no_line(db: Any, queue: Priori
 
 
 def test_an_import_killed_at_random_stores_each_line_once(
-    tmp_path: Path, rng: random.Random
+    db: Any, shared_url: str, name: str, tmp_path: Path, rng: random.Random
 ) -> None:
-    source, database = tmp_path / "lines.jsonl", tmp_path / "db"
+    source = tmp_path / "lines.jsonl"
     source.write_bytes(b"".join(lines(range(60_000))))
-    command = [sys.executable, "-m", "fdbq", "import", "jobs", str(source), "--db", str(database)]
+    command = [sys.executable, "-m", "fdbq", "import", name, str(source), "--db", shared_url]
     killed = 0
     for _ in range(50):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -159,8 +159,7 @@ def test_an_import_killed_at_random_stores_each_line_once(
             killed += 1
     else:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    with fdbqueue.open(f"embedded:{database}") as db:
-        queue = PriorityQueue.named(db, "jobs")
-        assert numbers(db, queue) == list(range(60_000))
-        assert fdbqueue.check(db, queue).ok
+    queue = PriorityQueue.named(db, name)
+    assert numbers(db, queue) == list(range(60_000))
+    assert fdbqueue.check(db, queue).ok
     assert killed > 0

@@ -1,0 +1,52 @@
+"""Waiting for a key to change, by a watch; outside of transactions."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from fdbqueue.database import is_database, run
+
+__all__ = ["checked_wait", "wait_for_change"]
+
+
+def checked_wait(tr: Any, seconds: float) -> float:
+    """The seconds themselves; raises for what is no time, or where nobody may sleep.
+
+    >>> import fdbqueue
+    >>> checked_wait(fdbqueue.open("memory:"), 1.5)
+    1.5
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"wait is a number of seconds, not {seconds!r}")
+    if math.isnan(seconds) or seconds < 0:
+        raise ValueError(f"wait is a number of seconds from 0, not {seconds!r}")
+    if seconds and not is_database(tr):
+        raise ValueError(
+            "only a call that is given a database can wait: nothing sleeps inside a transaction"
+        )
+    return seconds
+
+
+def wait_for_change(db: Any, key: bytes, still: Callable[[Any], bool], seconds: float) -> bool:
+    """Sleep until a key's value changes; true at once if `still(tr)` no longer holds.
+
+    `still` and the value are read in one transaction, so no change between them is missed. A value
+    that changes and changes back may be missed. False if the time ran out before.
+
+    Source: FoundationDB documentation, Developer Guide, "Watches".
+    """
+    watch = run(db, lambda tr: tr.watch(key) if still(tr) else None)
+    if watch is None:
+        return True
+    changed = threading.Event()
+    watch.on_ready(lambda _: changed.set())
+    try:
+        if not changed.wait(min(seconds, threading.TIMEOUT_MAX)):
+            return False
+        watch.wait()  # for its error, if it has one
+        return True
+    finally:
+        watch.cancel()

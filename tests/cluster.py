@@ -1,0 +1,174 @@
+"""A FoundationDB cluster for the tests: one that is named, or started, or none and why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import fdbqueue
+from fdbqueue.errors import ClusterUnavailable
+
+IMAGE = "foundationdb/foundationdb:7.3.63"
+_READY = 60.0  # seconds that a new cluster may take until it answers
+
+
+class NoCluster(Exception):
+    """There is none; the text says why."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that answers."""
+
+    file: Path
+    source: str
+    """Where it is from, for the line at the end of a run."""
+    is_own: bool
+    """Whether it was started for the tests, so that nothing else is in it."""
+
+
+@contextmanager
+def a_cluster(directory: Path) -> Iterator[Cluster]:
+    """The first that can be had; files and data of a new one are in the directory."""
+    with ExitStack() as stack:
+        if given := os.environ.get("FDBQ_TEST_CLUSTER_FILE"):
+            cluster = Cluster(Path(given), "FDBQ_TEST_CLUSTER_FILE", False)
+        elif programs := find_programs():
+            server = stack.enter_context(Server(directory, *programs))
+            cluster = Cluster(server.cluster_file, f"fdbserver {server.version}", True)
+        else:
+            cluster = stack.enter_context(_in_docker(directory))
+        try:
+            fdbqueue.open(cluster.file)
+        except ClusterUnavailable as error:
+            raise NoCluster(str(error)) from error
+        yield cluster
+
+
+def find_programs() -> tuple[str, str] | None:
+    """`fdbserver` and `fdbcli`, under FDB_HOME or on PATH, or where Debian's package puts one."""
+    home = os.environ.get("FDB_HOME")
+    places = [home, f"{home}/bin", f"{home}/sbin"] if home else [os.environ["PATH"], "/usr/sbin"]
+    search = os.pathsep.join(places)
+    found = [shutil.which(name, path=search) for name in ("fdbserver", "fdbcli")]
+    return (found[0], found[1]) if found[0] and found[1] else None
+
+
+class Server:
+    """An `fdbserver` of one process on loopback, that can be killed and started again."""
+
+    def __init__(
+        self, directory: Path, fdbserver: str, fdbcli: str, storage: str = "memory"
+    ) -> None:
+        self.cluster_file = directory / "fdb.cluster"
+        self._directory = directory
+        self._fdbserver, self._fdbcli = fdbserver, fdbcli
+        self._storage = storage
+        self._process: subprocess.Popen[bytes] | None = None
+        shown = subprocess.run([fdbserver, "--version"], capture_output=True, text=True).stdout
+        self.version = next((word for word in shown.split() if word[0].isdigit()), "?")
+
+    def __enter__(self) -> Server:
+        self._address = f"127.0.0.1:{_free_port()}"
+        self.cluster_file.write_text(f"test:test@{self._address}\n")
+        self.start()
+        try:
+            self._command(f"configure new single {self._storage}")
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start the process; it has the data that it had."""
+        with (self._directory / "fdbserver.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(self._fdbserver, "--public-address", self._address),
+                    *("--cluster-file", str(self.cluster_file)),
+                    *("--datadir", str(self._directory / "data")),
+                    *("--logdir", str(self._directory / "logs")),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self) -> None:
+        """Kill the process with -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _command(self, command: str) -> None:
+        """Have `fdbcli` do something, as soon as the server can."""
+        deadline = time.monotonic() + _READY
+        while True:
+            done = subprocess.run(
+                [
+                    *(self._fdbcli, "-C", str(self.cluster_file)),
+                    *("--exec", command, "--timeout", "10"),
+                ],
+                capture_output=True,
+                text=True,
+            )
+            if done.returncode == 0:
+                return
+            if time.monotonic() > deadline:
+                raise NoCluster(f"fdbserver did not take {command!r}: {done.stdout}{done.stderr}")
+            time.sleep(0.2)
+
+
+@contextmanager
+def _in_docker(directory: Path) -> Iterator[Cluster]:
+    """A cluster in a container, on a port of loopback that is the same inside and outside."""
+    image = os.environ.get("FDBQ_TEST_IMAGE", IMAGE)
+    try:
+        from testcontainers.core.container import DockerContainer
+    except ImportError:
+        raise NoCluster(
+            "no fdbserver and fdbcli on PATH or under FDB_HOME, and no testcontainers for Docker"
+        ) from None
+    port = _free_port()
+    try:
+        container = (
+            DockerContainer(image)
+            .with_env("FDB_PORT", str(port))
+            .with_env("FDB_NETWORKING_MODE", "host")
+            .with_env("FDB_CLUSTER_FILE_CONTENTS", f"test:test@127.0.0.1:{port}")
+            .with_bind_ports(f"{port}/tcp", ("127.0.0.1", port))
+        )
+        # Inside, the server listens where the port of loopback is forwarded to.
+        container.with_kwargs(network_mode="host", ports={})
+        container.start()
+    except Exception as error:  # whatever kept Docker from it is the reason
+        raise NoCluster(
+            "no fdbserver and fdbcli on PATH or under FDB_HOME, and Docker did not start "
+            f"{image}: {str(error).splitlines()[0]}"
+        ) from error
+    try:
+        file = directory / "fdb.cluster"
+        file.write_text(f"test:test@127.0.0.1:{port}\n")
+        deadline = time.monotonic() + _READY
+        while container.exec(["fdbcli", "--exec", "configure new single memory"]).exit_code:
+            if time.monotonic() > deadline:
+                raise NoCluster(f"the server in {image} did not take `configure new`")
+            time.sleep(0.5)
+        yield Cluster(file, f"Docker, {image}", True)
+    finally:
+        container.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,112 @@
+"""Pops that wait for an item."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from fdbqueue import PriorityQueue, Queue
+from fdbqueue.testing import FaultyDatabase
+
+
+def test_it_takes_what_is_there_at_once(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, ["a", "b", "c"])
+    assert queue.pop(db, wait=60).value == "a"
+    assert queue.pop_max(db, wait=math.inf).value == "b"
+    assert [item.value for item in queue.pop_many(db, 5, wait=60)] == ["c"]
+
+
+def test_it_gives_up_when_the_time_is_over(db: Any, queue: PriorityQueue) -> None:
+    began = time.monotonic()
+    assert queue.pop(db, wait=0.15) is None
+    assert queue.pop_many(db, 2, wait=0.15) == []
+    assert time.monotonic() - began >= 0.3
+    assert queue.pop_many(db, 0, wait=math.inf) == []
+
+
+def test_each_item_wakes_somebody(db: Any, queue: PriorityQueue) -> None:
+    """As many waiters as items, of both kinds, and nobody is forgotten."""
+    fifo, results = Queue(queue.subspace["fifo"]), []
+
+    def wait_for_one(number: int) -> None:
+        if number % 2:
+            results.append(fifo.dequeue(db, wait=30))
+        else:
+            results.append(queue.pop(db, wait=30))
+
+    waiters = [threading.Thread(target=wait_for_one, args=[number]) for number in range(8)]
+    for waiter in waiters:
+        waiter.start()
+    for number in range(4):
+        time.sleep(0.02)
+        queue.push(db, number)
+        fifo.enqueue(db, -number)
+    for waiter in waiters:
+        waiter.join()
+    assert sorted(item.value for item in results) == [-3, -2, -1, 0, 0, 1, 2, 3]
+
+
+def test_no_wake_up_is_lost(db: Any, queue: PriorityQueue) -> None:
+    """Push and waiting pop in a race, again and again, each time with another delay."""
+    for number in range(200):
+        pusher = threading.Thread(target=queue.push, args=[db, number])
+        waiter: list[Any] = []
+        popper = threading.Thread(target=lambda w=waiter: w.append(queue.pop(db, wait=20)))
+        popper.start()
+        time.sleep((number % 20) * 0.0002)
+        pusher.start()
+        popper.join()
+        pusher.join()
+        assert waiter[0] is not None, f"round {number}"
+        assert waiter[0].value == number
+
+
+def test_it_waits_for_a_push_of_another_process(db: Any, shared_url: str, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    program = (
+        "import sys, fdbqueue; db = fdbqueue.open(sys.argv[1]); "
+        "print(fdbqueue.PriorityQueue.named(db, sys.argv[2]).pop(db, wait=30).value)"
+    )
+    waiter = subprocess.Popen(
+        [sys.executable, "-c", program, shared_url, name], stdout=subprocess.PIPE, text=True
+    )
+    time.sleep(0.5)
+    queue.push(db, "hello")
+    assert waiter.communicate()[0] == "hello\n"
+
+
+def test_it_waits_through_faults(db: Any, queue: PriorityQueue, rng: Any) -> None:
+    broken = FaultyDatabase(db, before=0.2, after=0.2, conflict=0.2, seed=rng.randrange(2**32))
+    results: list[Any] = []
+
+    def work() -> None:
+        for _ in range(10):
+            results.append(queue.pop(broken, wait=30).value)
+
+    waiters = [threading.Thread(target=work) for _ in range(3)]
+    for waiter in waiters:
+        waiter.start()
+    for number in range(30):
+        queue.push(broken, number)
+    for waiter in waiters:
+        waiter.join()
+    assert sorted(results) == list(range(30))
+
+
+def test_what_is_no_time_is_refused(db: Any, queue: PriorityQueue) -> None:
+    queue.push(db, "stays")
+    for wrong in ("5", True, None):
+        with pytest.raises(TypeError, match="number of seconds"):
+            queue.pop(db, wait=wrong)
+    for wrong in (-1, math.nan):
+        with pytest.raises(ValueError, match="from 0"):
+            queue.pop(db, wait=wrong)
+    with pytest.raises(ValueError, match="nothing sleeps inside a transaction"):
+        queue.pop(db.create_transaction(), wait=1)
+    assert queue.size(db) == 1
