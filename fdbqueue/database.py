@@ -228,7 +228,8 @@ def run_once(
     `wrote(result)` is false where the body wrote nothing; such an attempt leaves no receipt.
     Receipts are kept for a day under the hour in which their client began, and dropped by clients
     that begin later. An error that cannot be tried again after an unknown outcome (a time-out,
-    1031) is raised only once it is sure that nothing took effect, or if the database cannot tell.
+    1031) is raised only once it is sure that nothing took effect; 1021 is raised only where the
+    database cannot be asked any more.
 
     >>> run_once(open("memory:"), lambda tr: 7, Subspace(("receipts",)))
     7
@@ -348,7 +349,7 @@ class _Operation:
         try:
             done = run(self._db, fence)
         except error_classes() as failure:
-            raise error from failure
+            raise FDBError(1021) from failure
         if done is None or done < 0:
             raise error
         return self._results[done]

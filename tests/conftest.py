@@ -121,14 +121,19 @@ def name() -> str:
 @pytest.fixture
 def queue(space: Subspace) -> fdbqueue.PriorityQueue:
     """An empty priority queue."""
-    return fdbqueue.PriorityQueue(space)
+    return fdbqueue.PriorityQueue(space["queue"])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, help="repeat the tests that are random with this seed")
 
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
-    """A source of chance whose seed is printed; FDBQ_TEST_SEED repeats it."""
-    seed = int(os.environ.get("FDBQ_TEST_SEED", random.randrange(2**32)))
-    print(f"FDBQ_TEST_SEED={seed}")
+    """A source of chance whose seed is printed; `--seed` repeats it."""
+    given = request.config.getoption("--seed")
+    seed = random.randrange(2**32) if given is None else given
+    print(f"--seed={seed}")
     return random.Random(seed)
 
 

@@ -121,7 +121,15 @@ def test_generators_and_coroutines_are_refused(db: Any, space: Subspace) -> None
 
 def faulty(db: Any, rng: random.Random, share: float = 0.25) -> FaultyDatabase:
     db.options.set_transaction_max_retry_delay(1)
-    return FaultyDatabase(db, before=share, after=share, conflict=0.1, seed=rng.randrange(2**32))
+    return FaultyDatabase(
+        db,
+        before=share,
+        after=share,
+        lost_as=(1021, 1039),
+        conflict=0.1,
+        too_old=0.02,
+        seed=rng.randrange(2**32),
+    )
 
 
 def test_the_plain_recipe_loses_and_doubles_under_lost_answers(
@@ -159,7 +167,7 @@ def test_pushes_and_pops_neither_lose_nor_double(
 def test_every_changing_method_takes_effect_once(
     db: Any, queue: PriorityQueue, space: Subspace, rng: random.Random
 ) -> None:
-    broken, fifo = faulty(db, rng, 0.35), Queue(Subspace(("fifo", space.key())))
+    broken, fifo = faulty(db, rng, 0.35), Queue(space["fifo"])
     for _ in range(30):
         low, high = queue.push_many(broken, ["low", "high"], priorities=[1, 9])
         assert queue.reprioritize(broken, low, 5).priority == 5
@@ -229,28 +237,19 @@ def test_receipts_do_not_pile_up(db: Any, queue: PriorityQueue, rng: random.Rand
     assert rows[0].key != stale
 
 
-class DyingTransaction(FaultyTransaction):
-    """Its first commits take place, or not, and end with an error that allows no other attempt."""
+class DyingDatabase(FaultyDatabase):
+    """Its first commit takes place, or not, and ends with an error that allows no other attempt."""
 
     def __init__(self, db: Any, took_place: bool) -> None:
-        super().__init__(db, db.inner.create_transaction())
-        self._took_place = took_place
+        super().__init__(db)
+        self.took_place, self.deaths = took_place, 1
 
-    def commit(self) -> Any:
-        if self._db.deaths:
-            self._db.deaths -= 1
-            if self._took_place:
-                self._transaction.commit().wait()
+    def commit(self, transaction: FaultyTransaction) -> None:
+        dies, self.deaths = self.deaths > 0, 0
+        if self.took_place or not dies:
+            transaction.wrapped.commit().wait()
+        if dies:
             raise fdbqueue.FDBError(1031)
-        return self._transaction.commit()
-
-
-class DyingDatabase:
-    def __init__(self, inner: Any, took_place: bool) -> None:
-        self.inner, self.took_place, self.deaths = inner, took_place, 1
-
-    def create_transaction(self) -> DyingTransaction:
-        return DyingTransaction(self, self.took_place)
 
 
 def test_a_time_out_after_the_commit_still_has_its_result(db: Any, queue: PriorityQueue) -> None:
@@ -268,25 +267,22 @@ def test_a_time_out_before_the_commit_is_raised_and_nothing_is_stored(
     assert queue.size(db) == 0
 
 
-class DelayedTransaction(FaultyTransaction):
+class DelayedDatabase(FaultyDatabase):
     """Its first commit is on its way while the client is told that the outcome is unknown."""
 
-    def commit(self) -> Any:
-        if self._db.late is None:
-            self._transaction.get_read_version().wait()  # as a commit on its way has one
-            self._db.late = self._transaction
-            self._transaction = self._db.inner.create_transaction()
-            self._db.meanwhile()
-            raise fdbqueue.FDBError(1021)
-        return self._transaction.commit()
+    def __init__(self, db: Any, meanwhile: Callable[[], object] = lambda: None) -> None:
+        super().__init__(db)
+        self.meanwhile, self.late = meanwhile, None
 
-
-class DelayedDatabase:
-    def __init__(self, inner: Any, meanwhile: Callable[[], object] = lambda: None) -> None:
-        self.inner, self.meanwhile, self.late = inner, meanwhile, None
-
-    def create_transaction(self) -> DelayedTransaction:
-        return DelayedTransaction(self, self.inner.create_transaction())
+    def commit(self, transaction: FaultyTransaction) -> None:
+        if self.late is not None:
+            transaction.wrapped.commit().wait()
+            return
+        transaction.wrapped.get_read_version().wait()  # as a commit on its way has one
+        self.late = transaction.wrapped
+        transaction.wrapped = self.db.create_transaction()
+        self.meanwhile()
+        raise fdbqueue.FDBError(1021)
 
 
 def test_an_attempt_that_comes_late_is_fenced(db: Any, space: Subspace, fdb_error: Any) -> None:

@@ -312,7 +312,7 @@ def test_an_enumeration_of_integers_is_as_good_as_its_numbers(
 def test_an_item_of_another_queue_is_refused(
     db: Any, mixed: PriorityQueue, space: Subspace
 ) -> None:
-    other = PriorityQueue(Subspace(("another", space.key())))
+    other = PriorityQueue(space["another"])
     theirs = other.push(db, "theirs")
     for call in (
         lambda: mixed.remove(db, theirs),

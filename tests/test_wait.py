@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.testing import FaultyDatabase
@@ -30,9 +31,9 @@ def test_it_gives_up_when_the_time_is_over(db: Any, queue: PriorityQueue) -> Non
     assert queue.pop_many(db, 0, wait=math.inf) == []
 
 
-def test_each_item_wakes_somebody(db: Any, queue: PriorityQueue) -> None:
+def test_each_item_wakes_somebody(db: Any, queue: PriorityQueue, space: Subspace) -> None:
     """As many waiters as items, of both kinds, and nobody is forgotten."""
-    fifo, results = Queue(queue.subspace["fifo"]), []
+    fifo, results = Queue(space["fifo"]), []
 
     def wait_for_one(number: int) -> None:
         if number % 2:

@@ -27,7 +27,7 @@ __all__ = ["Transaction"]
 
 # FoundationDB's onError tries these again; the first two without growing the delay.
 _RETRYABLE_VERSIONS = frozenset({1007, 1009})
-_RETRYABLE = frozenset({1020, 1021, 1037, 1038, 1039, 1042, 1051, 1078, 1213})
+_RETRYABLE = frozenset({1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
 
 _SET, _CLEAR_RANGE = int(MutationType.SET), int(MutationType.CLEAR_RANGE)
 _DONE = FutureVoid()

@@ -330,7 +330,7 @@ def test_options_have_their_types_and_ranges(db: Any, fdb_error: Any) -> None:
     options.set_debug_transaction_identifier("accepted")
 
 
-RETRIED = (1007, 1009, 1020, 1021, 1037, 1038, 1039, 1042, 1051, 1078, 1213)
+RETRIED = (1007, 1009, 1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223)
 NOT_RETRIED = (1025, 1031, 1036, 2000, 2004, 2005, 2017, 2101, 2102, 2103)
 
 
