@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 import fdbqueue
 from fdbqueue.errors import ClusterUnavailable
 
-IMAGE = "foundationdb/foundationdb:7.3.63"
+IMAGE = "foundationdb/foundationdb:7.3.79"
 _READY = 60.0  # seconds that a new cluster may take until it answers
 
 
@@ -80,7 +80,7 @@ class Server:
         self.cluster_file.write_text(f"test:test@{self._address}\n")
         self.start()
         try:
-            self._command(f"configure new single {self._storage}")
+            _configure(self._storage, self._fdbcli_succeeds)
         except BaseException:
             self.kill()
             raise
@@ -109,60 +109,40 @@ class Server:
             self._process.kill()
             self._process.wait()
 
-    def _command(self, command: str) -> None:
-        """Have `fdbcli` do something, as soon as the server can."""
-        deadline = time.monotonic() + _READY
-        while True:
-            done = subprocess.run(
-                [
-                    *(self._fdbcli, "-C", str(self.cluster_file)),
-                    *("--exec", command, "--timeout", "10"),
-                ],
-                capture_output=True,
-                text=True,
-            )
-            if done.returncode == 0:
-                return
-            if time.monotonic() > deadline:
-                raise NoCluster(f"fdbserver did not take {command!r}: {done.stdout}{done.stderr}")
-            time.sleep(0.2)
+    def _fdbcli_succeeds(self, arguments: list[str]) -> bool:
+        command = [self._fdbcli, "-C", str(self.cluster_file), *arguments]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def _configure(storage: str, succeeds: Callable[[list[str]], bool]) -> None:
+    """Make a new database, as soon as the server can."""
+    deadline = time.monotonic() + _READY
+    while not succeeds(["--exec", f"configure new single {storage}", "--timeout", "10"]):
+        if time.monotonic() > deadline:
+            raise NoCluster(f"the server did not take `configure new` within {_READY:.0f} seconds")
+        time.sleep(0.2)
 
 
 @contextmanager
 def _in_docker(directory: Path) -> Iterator[Cluster]:
-    """A cluster in a container, on a port of loopback that is the same inside and outside."""
+    """A cluster in a container, at an address that is the same inside and outside."""
     image = os.environ.get("FDBQ_TEST_IMAGE", IMAGE)
+    reason = "no fdbserver and fdbcli on PATH or under FDB_HOME, and Docker did not start"
+    port = _free_port()
+    file = directory / "fdb.cluster"
+    file.write_text(f"docker:docker@127.0.0.1:{port}\n")
     try:
         from testcontainers.core.container import DockerContainer
-    except ImportError:
-        raise NoCluster(
-            "no fdbserver and fdbcli on PATH or under FDB_HOME, and no testcontainers for Docker"
-        ) from None
-    port = _free_port()
-    try:
-        container = (
-            DockerContainer(image)
-            .with_env("FDB_PORT", str(port))
-            .with_env("FDB_NETWORKING_MODE", "host")
-            .with_env("FDB_CLUSTER_FILE_CONTENTS", f"test:test@127.0.0.1:{port}")
-            .with_bind_ports(f"{port}/tcp", ("127.0.0.1", port))
-        )
-        # Inside, the server listens where the port of loopback is forwarded to.
-        container.with_kwargs(network_mode="host", ports={})
+
+        container = DockerContainer(image)
+        container.with_env("FDB_PORT", str(port))
+        container.with_env("FDB_NETWORKING_MODE", "host")  # says that it is at 127.0.0.1
+        container.ports[f"{port}/tcp"] = ("127.0.0.1", port)
         container.start()
     except Exception as error:  # whatever kept Docker from it is the reason
-        raise NoCluster(
-            "no fdbserver and fdbcli on PATH or under FDB_HOME, and Docker did not start "
-            f"{image}: {str(error).splitlines()[0]}"
-        ) from error
+        raise NoCluster(f"{reason} {image}: {' '.join(str(error).split())[:120]}") from error
     try:
-        file = directory / "fdb.cluster"
-        file.write_text(f"test:test@127.0.0.1:{port}\n")
-        deadline = time.monotonic() + _READY
-        while container.exec(["fdbcli", "--exec", "configure new single memory"]).exit_code:
-            if time.monotonic() > deadline:
-                raise NoCluster(f"the server in {image} did not take `configure new`")
-            time.sleep(0.5)
+        _configure("memory", lambda each: container.exec(["fdbcli", *each]).exit_code == 0)
         yield Cluster(file, f"Docker, {image}", True)
     finally:
         container.stop()
