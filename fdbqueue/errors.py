@@ -65,6 +65,7 @@ DESCRIPTIONS = {
     2102: "Key length exceeds limit",
     2103: "Value length exceeds limit",
     2108: "Operation is not supported",
+    2210: "Exact streaming mode requires limits, but none were given",
 }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,7 +12,7 @@ from fdbqueue.embedded.atomics import MutationType
 from fdbqueue.embedded.locks import Turn
 from fdbqueue.embedded.ranges import Range, key_after
 from fdbqueue.embedded.storage import Snapshot, Storage
-from fdbqueue.embedded.write_map import Mutation, WriteMap
+from fdbqueue.embedded.write_map import NO_VALUE, Mutation, WriteMap
 from fdbqueue.errors import FDBError
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ __all__ = ["FIRST_BATCH", "Attempt", "Rows", "as_key", "as_value", "key_size_lim
 Rows: TypeAlias = list[tuple[bytes, bytes]]
 
 # What FoundationDB counts for a mutation and for a conflict range beside their bytes.
-_MUTATION_OVERHEAD = 40
+_MUTATION_OVERHEAD = 44
 _RANGE_OVERHEAD = 24
+_CLEAR = int(MutationType.CLEAR_RANGE)
 
 FIRST_BATCH = 64  # rows that an unlimited range read fetches first; four times as many each time
 _BATCH_BYTES = 1 << 20
@@ -63,6 +65,8 @@ class Attempt:
     size = 0
     ryw_disabled = False
     skip_next_write_conflict = False
+    met_unreadable = False
+    """Whether a read failed with 1036: then, as in FoundationDB, the commit does too."""
     max_read_key = b"\xff"
     max_write_key = b"\xff"
     _write_map: WriteMap | None = None
@@ -100,7 +104,6 @@ class Attempt:
 
     def read_version(self) -> int:
         """The version of the snapshot."""
-        self.has_read = True
         if self.version is None:
             if self.turn is not None:
                 self.turn.end()  # the lock is asked for below
@@ -109,6 +112,8 @@ class Attempt:
 
     def commit(self) -> int:
         """Commit what was written; -1 if that is nothing."""
+        if self.met_unreadable:
+            raise FDBError(1036)
         if not self.mutations and not self.writes:
             return -1
         if self.reads:
@@ -168,11 +173,11 @@ class Attempt:
         key, offset = self._normalized(selector)
         own = self._visible_writes(snapshot)
         if offset > 0:
-            found = self._nth(own, key, self.max_read_key, offset, reverse=False)
+            found = self._nth(own, key, self.max_read_key, offset, False, with_value=True)
             resolved = self.max_read_key if found is None else found
             conflict = (key, key_after(resolved))
         else:
-            found = self._nth(own, b"", key, 1 - offset, reverse=True)
+            found = self._nth(own, b"", key, 1 - offset, True, with_value=True)
             resolved = b"" if found is None else found
             conflict = (resolved, key)
         if not snapshot:
@@ -189,17 +194,31 @@ class Attempt:
         return (key_after(key) if selector.or_equal else key), selector.offset
 
     def _nth(
-        self, own: WriteMap | None, begin: bytes, end: bytes, count: int, reverse: bool
+        self,
+        own: WriteMap | None,
+        begin: bytes,
+        end: bytes,
+        count: int,
+        reverse: bool,
+        with_value: bool = False,
     ) -> bytes | None:
-        """The key of the range's row number `count`, from one; `None` if it has fewer."""
-        row = next(islice(self._rows(own, begin, end, reverse), count - 1, None), None)
-        return None if row is None else row[0]
+        """The key of the range's row number `count`, from one; `None` if it has fewer.
+
+        As in FoundationDB, a key to which the transaction's own `compare_and_clear` left no value
+        is counted; with `with_value`, what is found is the next one that has a value.
+        """
+        with closing(self._rows(own, begin, end, reverse, written=True)) as rows:
+            for key, value in islice(rows, count - 1, None):
+                if value is not NO_VALUE or not with_value:
+                    return key
+        return None
 
     def _rows(
-        self, own: WriteMap | None, begin: bytes, end: bytes, reverse: bool
-    ) -> Iterator[tuple[bytes, bytes]]:
-        rows = self.view().rows(begin, end, reverse)
-        return rows if own is None else own.merge(rows, begin, end, reverse)
+        self, own: WriteMap | None, begin: bytes, end: bytes, reverse: bool, written: bool = False
+    ) -> Generator[tuple[bytes, bytes], None, None]:
+        # Closed at once, whatever happens: the rows keep the snapshot to themselves until then.
+        with closing(self.view().rows(begin, end, reverse)) as rows:
+            yield from rows if own is None else own.merge(rows, begin, end, reverse, written)
 
     def read_range(
         self,
@@ -210,7 +229,6 @@ class Attempt:
         snapshot: bool,
     ) -> tuple[Rows, bool]:
         """Up to `limit` rows between two ends, and whether the limit ended the reading."""
-        self.has_read = True
         own = self._visible_writes(snapshot)
         if own is not None or type(begin) is not bytes or type(end) is not bytes:
             return self._read_between(own, begin, end, limit, reverse, snapshot)
@@ -218,6 +236,7 @@ class Attempt:
             raise FDBError(2004)
         if begin >= end:
             return [], False
+        self.has_read = True
         if limit <= FIRST_BATCH:
             rows = self.view().first_rows(begin, end, reverse, limit)
             more = len(rows) >= limit
@@ -240,6 +259,7 @@ class Attempt:
         begin, end = self._normalized(begin_at), self._normalized(end_at)
         if begin[0] >= end[0] and begin[1] >= end[1]:
             return [], False
+        self.has_read = True
         first, to_begin, through_end = self._boundary(own, *begin)
         last, end_to_begin, end_through_end = self._boundary(own, *end)
         rows: Rows = []
@@ -310,7 +330,8 @@ class Attempt:
     def write(self, kind: int, key: bytes, param: bytes, end: bytes | None = None) -> None:
         """Buffer a mutation; `end` is the end of its conflict range, `None` for a single key."""
         self.mutations.append((kind, key, param))
-        size = len(key) + len(param) + _MUTATION_OVERHEAD
+        size = len(key) + len(param)
+        size += _RANGE_OVERHEAD if kind == _CLEAR and end is None else _MUTATION_OVERHEAD
         if self.skip_next_write_conflict:
             self.skip_next_write_conflict = False
         else:
@@ -334,15 +355,16 @@ class Attempt:
         self.size += len(begin) + len(end) + _RANGE_OVERHEAD
 
 
-def _batch(rows: Iterator[tuple[bytes, bytes]], limit: int) -> tuple[Rows, bool]:
+def _batch(rows: Generator[tuple[bytes, bytes], None, None], limit: int) -> tuple[Rows, bool]:
     """The first rows, by number and by bytes, and whether one of these limits ended them."""
     batch = []
     size = 0
-    for row in rows:
-        batch.append(row)
-        size += len(row[0]) + len(row[1])
-        if len(batch) >= limit or size >= _BATCH_BYTES:
-            return batch, True
+    with closing(rows):
+        for row in rows:
+            batch.append(row)
+            size += len(row[0]) + len(row[1])
+            if len(batch) >= limit or size >= _BATCH_BYTES:
+                return batch, True
     return batch, False
 
 

@@ -132,10 +132,12 @@ class TransactionOptions(_Options):
         self._attempt.snapshot_ryw -= 1
 
     def set_read_your_writes_disable(self) -> None:
-        if self._attempt.has_read or self._attempt.mutations or self._attempt.writes:
+        attempt = self._attempt
+        wrote = attempt.mutations or attempt.writes
+        if attempt.has_read or (wrote and not attempt.ryw_disabled):
             self._transaction.fail(2000)  # too late
         else:
-            self._attempt.ryw_disabled = True
+            attempt.ryw_disabled = True
 
     def set_next_write_no_write_conflict_range(self) -> None:
         self._attempt.skip_next_write_conflict = True

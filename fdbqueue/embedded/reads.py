@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
+
+from fdb import fdboptions
 
 from fdbqueue.embedded.attempt import FIRST_BATCH, Rows, as_key
 from fdbqueue.embedded.futures import FutureInt64, Key, KeySelector, KeyValue, Value
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from fdbqueue.embedded.transaction import Transaction
 
 __all__ = ["FDBRange", "SnapshotRead", "TransactionRead", "VersionstampFuture", "prefix_end"]
+
+_EXACT = fdboptions.StreamingMode["exact"][0]
 
 
 def prefix_end(prefix: Any) -> bytes:
@@ -41,6 +46,7 @@ class FDBRange:
         end: bytes | KeySelector,
         limit: int,
         reverse: bool,
+        exact: bool,
     ) -> None:
         self._reader = reader
         self._begin = begin
@@ -52,6 +58,8 @@ class FDBRange:
         self._more = False
         self._error: FdbqueueError | None = None
         try:
+            if exact and limit in (0, -1):
+                raise FDBError(2210)
             self._rows, self._more = reader.read_batch(begin, end, limit, reverse, 0)
         except FDBError as error:
             self._error = error
@@ -105,14 +113,14 @@ class TransactionRead(ABC):
         try:
             return Value(self._transaction.attempt().read_value(as_key(key), self.is_snapshot))
         except FdbqueueError as error:
-            return Value(None, error)
+            return Value(None, self._transaction.failed_read(error))
 
     def get_key(self, key_selector: Any) -> Key:
         """The key that a selector describes; `b""` before the first, `b"\\xff"` behind the last."""
         try:
             return Key(self._transaction.attempt().read_key(key_selector, self.is_snapshot))
         except FdbqueueError as error:
-            return Key(None, error)
+            return Key(None, self._transaction.failed_read(error))
 
     def get_range(
         self,
@@ -124,7 +132,8 @@ class TransactionRead(ABC):
     ) -> FDBRange:
         """The rows from `begin` up to, not with, `end`: keys or key selectors.
 
-        A limit of 0, or -1, is none. Every streaming mode is accepted, and gives the same rows.
+        A limit of 0, or -1, is none. Every streaming mode gives the same rows; `exact` needs a
+        limit (2210).
         """
         return FDBRange(
             self,
@@ -132,6 +141,7 @@ class TransactionRead(ABC):
             b"\xff" if end is None else _as_end(end),
             limit,
             bool(reverse),
+            streaming_mode == _EXACT,
         )
 
     def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
@@ -154,10 +164,9 @@ class TransactionRead(ABC):
     def get_estimated_range_size_bytes(self, begin_key: bytes, end_key: bytes) -> FutureInt64:
         """The bytes of keys and values in a range; exact here, an estimate in FoundationDB."""
         try:
-            rows = (
-                self._transaction.attempt().view().rows(as_key(begin_key), as_key(end_key), False)
-            )
-            return FutureInt64(sum(len(key) + len(value) for key, value in rows))
+            view = self._transaction.attempt().view()
+            with closing(view.rows(as_key(begin_key), as_key(end_key), False)) as rows:
+                return FutureInt64(sum(len(key) + len(value) for key, value in rows))
         except FdbqueueError as error:
             return FutureInt64(error=error)
 
@@ -170,11 +179,15 @@ class TransactionRead(ABC):
         batch: int,
     ) -> tuple[Rows, bool]:
         """One batch of a range read, and whether there may be more."""
+        attempt = self._transaction.attempt()
         if limit < -1:
             raise FDBError(2012)
         limit = max(limit, 0)  # -1 is another way to say 0: none
         rows = limit or FIRST_BATCH << 2 * min(batch, 5)
-        return self._transaction.attempt().read_range(begin, end, rows, reverse, self.is_snapshot)
+        try:
+            return attempt.read_range(begin, end, rows, reverse, self.is_snapshot)
+        except FDBError as error:
+            raise self._transaction.failed_read(error) from None
 
 
 class SnapshotRead(TransactionRead):

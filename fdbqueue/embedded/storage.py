@@ -18,7 +18,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -92,8 +92,10 @@ class Snapshot:
         """The first rows of a range, read at once."""
         return self._fetch(_BACKWARD if reverse else _FORWARD, (begin, end, limit))
 
-    def rows(self, begin: bytes, end: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """The rows of a range in order, read as they are asked for."""
+    def rows(
+        self, begin: bytes, end: bytes, reverse: bool
+    ) -> Generator[tuple[bytes, bytes], None, None]:
+        """The rows of a range in order, read as they are asked for; to be closed."""
         self.settle()
         with self.busy:
             self.check_age()

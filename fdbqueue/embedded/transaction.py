@@ -94,6 +94,12 @@ class Transaction(TransactionRead):
             raise self._over
         return self._attempt
 
+    def failed_read(self, error: FdbqueueError) -> FdbqueueError:
+        """Note what a read failed with, and give it back."""
+        if isinstance(error, FDBError) and error.code == 1036:
+            self._attempt.met_unreadable = True
+        return error
+
     # Writing
 
     def fail(self, code: int) -> None:

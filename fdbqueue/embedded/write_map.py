@@ -16,8 +16,10 @@ from fdbqueue.embedded.atomics import ATOMICS, MutationType
 from fdbqueue.embedded.ranges import Range, RangeSet, key_after
 from fdbqueue.errors import FDBError
 
-__all__ = ["Mutation", "WriteMap", "stamped_key_range"]
+__all__ = ["NO_VALUE", "Mutation", "WriteMap", "stamped_key_range"]
 
+NO_VALUE = b"no value"
+"""This very object stands for the value that a written key does not have."""
 
 Mutation: TypeAlias = tuple[int, bytes, bytes]
 """One write of a transaction: its kind, its key, and its parameter (of a range, its end)."""
@@ -72,17 +74,24 @@ class WriteMap:
         if kind == MutationType.CLEAR_RANGE:
             self._clear_range(key, param)
         elif kind == MutationType.SET_VERSIONSTAMPED_KEY:
-            self._unreadable.add(*stamped_key_range(key, read_version))
+            # Nobody knows which key it will be: what was written before is hidden as well.
+            begin, end = stamped_key_range(key, read_version)
+            self._forget(begin, end)
+            self._cleared.remove(begin, end)
+            self._unreadable.add(begin, end)
         else:
             self._write(kind, key, param)
 
     def _clear_range(self, begin: bytes, end: bytes) -> None:
+        self._forget(begin, end)
+        self._unreadable.remove(begin, end)
+        self._cleared.add(begin, end)
+
+    def _forget(self, begin: bytes, end: bytes) -> None:
         first, last = bisect_left(self._keys, begin), bisect_left(self._keys, end)
         for key in self._keys[first:last]:
             del self._writes[key]
         del self._keys[first:last]
-        self._unreadable.remove(begin, end)
-        self._cleared.add(begin, end)
 
     def _write(self, kind: int, key: bytes, param: bytes) -> None:
         write = self._writes.get(key)
@@ -136,11 +145,17 @@ class WriteMap:
         return self._keys[bisect_left(self._keys, begin) : bisect_left(self._keys, end)]
 
     def merge(
-        self, rows: Iterable[tuple[bytes, bytes]], begin: bytes, end: bytes, reverse: bool
+        self,
+        rows: Iterable[tuple[bytes, bytes]],
+        begin: bytes,
+        end: bytes,
+        reverse: bool,
+        written: bool = False,
     ) -> Iterator[tuple[bytes, bytes]]:
         """The rows of a range as the transaction sees them.
 
-        Raises 1036 where the reading would pass a key that only the commit makes known.
+        With `written`, a key to which `compare_and_clear` left no value is there too, as
+        `NO_VALUE`. Raises 1036 where the reading would pass a key that only the commit makes known.
         """
         own = self._keys_within(begin, end)
         if reverse:
@@ -149,26 +164,33 @@ class WriteMap:
         position = 0
         for key, value in rows:
             while position < len(own) and (own[position] > key if reverse else own[position] < key):
-                yield from self._own_row(own[position], None, barrier, reverse)
+                yield from self._own_row(own[position], None, barrier, reverse, written)
                 position += 1
             if position < len(own) and own[position] == key:
-                yield from self._own_row(key, value, barrier, reverse)
+                yield from self._own_row(key, value, barrier, reverse, written)
                 position += 1
             elif not (self._cleared and key in self._cleared):
                 self._check_barrier(key, barrier, reverse)
                 yield key, value
         for key in own[position:]:
-            yield from self._own_row(key, None, barrier, reverse)
+            yield from self._own_row(key, None, barrier, reverse, written)
         if barrier is not None:
             raise FDBError(1036)
 
     def _own_row(
-        self, key: bytes, in_database: bytes | None, barrier: bytes | None, reverse: bool
+        self,
+        key: bytes,
+        in_database: bytes | None,
+        barrier: bytes | None,
+        reverse: bool,
+        written: bool,
     ) -> Iterator[tuple[bytes, bytes]]:
         self._check_barrier(key, barrier, reverse)
         value = self._writes[key].over(in_database)
         if value is not None:
             yield key, value
+        elif written:
+            yield key, NO_VALUE
 
     def _barrier(self, own: list[bytes], begin: bytes, end: bytes, reverse: bool) -> bytes | None:
         """Where the reading meets a key that cannot be read: its begin, or its end in reverse."""

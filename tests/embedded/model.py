@@ -119,23 +119,35 @@ class ModelTransaction:
             self._depend(begin, end, snapshot)
         return rows
 
+    def written(self) -> set[bytes]:
+        """The keys written to and not cleared since; `compare_and_clear` is such a write."""
+        keys: set[bytes] = set()
+        for operation in self.operations:
+            if operation[0] == "clear_range":
+                keys = {key for key in keys if not operation[1] <= key < operation[2]}
+            else:
+                keys.add(operation[1])
+        return keys
+
     def get_key(self, key: bytes, or_equal: bool, offset: int, snapshot: bool) -> bytes:
         start = key + b"\x00" if or_equal else key
-        keys = list(self.view())
-        at = sum(k < start for k in keys) + offset - 1
-        found = b"" if at < 0 else b"\xff" if at >= len(keys) else keys[at]
+        found = self.selected(key, or_equal, offset)
+        # A key without a value is counted, and is not found.
+        rows = list(self.view())
         if offset > 0:
+            found = min((k for k in rows if k >= found), default=b"\xff")
             self._depend(start, found + b"\x00", snapshot)
         else:
+            found = max((k for k in rows if k <= found), default=b"")
             self._depend(found, start, snapshot)
         return found
 
     def selected(self, key: bytes, or_equal: bool, offset: int) -> bytes:
-        """Where a selector points, without a conflict."""
-        reads = set(self.reads)
-        found = self.get_key(key, or_equal, offset, snapshot=False)
-        self.reads = reads
-        return found
+        """Where an end of a range points, without a conflict."""
+        start = key + b"\x00" if or_equal else key
+        keys = sorted(self.written() | set(self.view()))
+        at = sum(k < start for k in keys) + offset - 1
+        return b"" if at < 0 else b"\xff" if at >= len(keys) else keys[at]
 
     def write(self, name: str, key: bytes, param: bytes) -> None:
         self.operations.append((name, key, param))

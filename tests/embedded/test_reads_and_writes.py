@@ -227,3 +227,31 @@ def test_objects_that_know_their_key_and_value_are_taken(db: Any) -> None:
 def test_get_estimated_range_size_counts_keys_and_values(filled: Any) -> None:
     tr = filled.create_transaction()
     assert tr.get_estimated_range_size_bytes(b"a", b"c").wait() == 4
+
+
+def test_a_read_that_meets_an_unreadable_key_fails_and_the_commit_with_it(
+    filled: Any, fdb_error: Any
+) -> None:
+    tr = filled.create_transaction()
+    tr.set_versionstamped_value(b"b", bytes(14))
+    rows = tr[b"a":b"d"]
+    with fdb_error(1036):
+        list(rows)
+    assert tr[b"a"] == b"1"  # the failed read holds nothing back
+    with fdb_error(1036):
+        tr.commit().wait()
+
+
+def test_a_selector_counts_a_key_that_an_own_compare_and_clear_emptied(filled: Any) -> None:
+    tr = filled.create_transaction()
+    tr.compare_and_clear(b"b", b"2")
+    assert tr.get_key(KeySelector(b"a", True, 2)) == b"c"
+    assert tr.get_key(KeySelector(b"a", True, 1)) == b"c"
+    assert pairs(tr[b"a":b"d"]) == [(b"a", b"1"), (b"c", b"3")]
+
+
+def test_the_exact_streaming_mode_needs_a_limit(filled: Any, fdb_error: Any) -> None:
+    tr = filled.create_transaction()
+    with fdb_error(2210):
+        list(tr.get_range(b"a", b"d", streaming_mode=0))
+    assert pairs(tr.get_range(b"a", b"d", 1, streaming_mode=0)) == [(b"a", b"1")]

@@ -1,0 +1,264 @@
+"""Random programs over the transaction API, and what an engine answers to each step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import fdb
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+
+__all__ = ["Program", "outcomes", "program", "shortened"]
+
+Step: TypeAlias = tuple[Any, ...]
+"""Which transaction, the name of an operation, its arguments."""
+
+Program: TypeAlias = list[Step]
+
+TRANSACTIONS = 3
+KEYS = [b"a", b"b", b"c", b"c\x00", b"d", b"e", b"f"]
+# Not for atomic operations: what they make of a versionstamp is another on every engine.
+STAMPED = [b"bb", b"ee"]
+# Rows that no program writes to, before and behind: selectors do not leave the subspace.
+FENCE = [bytes([edge, n]) for edge in (1, 0xFE) for n in range(8)]
+VALUES = [b"", b"\x00", b"\x01", b"\xff", b"\x01\x02", b"\xff\xff", b"\x00\x01\x00", b"12345678"]
+ATOMICS = [
+    *("add", "bit_and", "bit_or", "bit_xor", "max", "min", "byte_max", "byte_min"),
+    *("append_if_fits", "compare_and_clear"),
+]
+OPTIONS = [
+    *("snapshot_ryw_disable", "snapshot_ryw_enable", "read_your_writes_disable"),
+    *("next_write_no_write_conflict_range", "next_write_no_write_conflict_range"),
+]
+
+
+def program(rng: random.Random, steps: int) -> Program:
+    """A program of so many steps: what is stored at first, then operations in any order.
+
+    It has key selectors or versionstamps, not both: which selectors pass an unreadable key without
+    an error depends on what FoundationDB's client happens to have cached.
+    """
+    stored = [(0, "set", key, rng.choice(VALUES)) for key in KEYS if rng.random() < 0.5]
+    stamps = rng.random() < 0.3
+    return [*stored, (0, "commit"), *(_step(rng, stamps) for _ in range(steps))]
+
+
+def _step(rng: random.Random, stamps: bool) -> Step:
+    def key() -> bytes:
+        return rng.choice(KEYS)
+
+    def selector() -> tuple[bytes, bool, int]:
+        return key(), rng.random() < 0.5, rng.randint(-4, 5)
+
+    def ends() -> tuple[Any, Any]:
+        if not stamps and rng.random() < 0.3:
+            return selector(), selector()
+        low, high = sorted([key(), key()])
+        return (low, high) if rng.random() < 0.95 else (high, low)
+
+    snapshot = rng.random() < 0.25
+    choices: list[tuple[int, Callable[[], Step]]] = [
+        (8, lambda: ("get", snapshot, key())),
+        (0 if stamps else 4, lambda: ("get_key", snapshot, selector())),
+        (
+            8,
+            lambda: (
+                *("get_range", snapshot, *ends(), rng.choice([0, 0, 1, 2, 3, -1])),
+                *(rng.random() < 0.5, rng.choice([-2, -1, 0, 1, 4])),
+            ),
+        ),
+        (1, lambda: ("get_range_startswith", snapshot, rng.choice([b"c", b"", b"x"]))),
+        (8, lambda: ("set", key(), rng.choice(VALUES))),
+        (4, lambda: ("clear", key())),
+        (3, lambda: ("clear_range", *sorted([key(), key()]))),
+        (1, lambda: ("clear_range_startswith", b"c")),
+        (9, lambda: (rng.choice(ATOMICS), key(), rng.choice(VALUES))),
+        (2 * stamps, lambda: ("stamped_key", rng.choice([b"", b"c", b"s"]))),
+        (2 * stamps, lambda: ("stamped_value", rng.choice(STAMPED))),
+        (1, lambda: ("get", snapshot, rng.choice(STAMPED))),
+        (1, lambda: ("set", rng.choice(STAMPED), rng.choice(VALUES))),
+        (1, lambda: ("bad_stamp", key())),
+        (2, lambda: ("add_read_conflict_range", *sorted([key(), key()]))),
+        (1, lambda: ("add_read_conflict_key", key())),
+        (2, lambda: ("add_write_conflict_range", *sorted([key(), key()]))),
+        (1, lambda: ("add_write_conflict_key", key())),
+        (2, lambda: ("option", rng.choice(OPTIONS))),
+        (1, lambda: ("get_read_version",)),
+        (1, lambda: ("get_committed_version",)),
+        (1, lambda: ("on_error", rng.choice([1007, 1009, 1020, 1021, 1031, 1039, 2101]))),
+        (1, lambda: ("reset",)),
+        (
+            1,
+            lambda: (
+                "wrong",
+                rng.choice(["long key", "long value", "system", "inverted", "limit"]),
+            ),
+        ),
+        (8, lambda: ("commit",)),
+    ]
+    if rng.random() < 0.01:
+        return (rng.randrange(TRANSACTIONS), "cancel")
+    (choice,) = rng.choices([each for _, each in choices], [weight for weight, _ in choices])
+    return (rng.randrange(TRANSACTIONS), *choice())
+
+
+class _Machine:
+    """One engine that runs a program in a subspace."""
+
+    def __init__(self, db: Any, space: Subspace) -> None:
+        self._db = db
+        self._prefix = space.key()
+        self._stamps: dict[bytes, bytes] = {}
+        db.clear_range_startswith(self._prefix)
+        for key in FENCE:
+            db[self._prefix + key] = b"fence"
+        self._transactions = [self._created() for _ in range(TRANSACTIONS)]
+
+    def _created(self) -> Any:
+        transaction = self._db.create_transaction()
+        transaction.options.set_max_retry_delay(0)
+        return self._begun(transaction)
+
+    @staticmethod
+    def _begun(transaction: Any) -> Any:
+        """Have its read version taken now: later, which read takes it depends on what is cached."""
+        transaction.get_read_version().wait()
+        return transaction
+
+    def outcome(self, step: Step) -> str:
+        """What a step returns, or the code of its error."""
+        number, name, *arguments = step
+        try:
+            return self._shown(self._done(number, name, *arguments))
+        except fdbqueue.error_classes() as error:
+            return f"error {error.code}"
+
+    def rows(self) -> str:
+        """All that is stored."""
+        return self._shown(self._db.get_range_startswith(self._prefix))
+
+    def _shown(self, result: Any) -> str:
+        if result is None or isinstance(result, (bool, int, str)):
+            return repr(result)
+        if isinstance(result, list):
+            return repr([(self._plain(row.key), self._plain(row.value)) for row in result])
+        return repr(self._plain(bytes(result)))
+
+    def _plain(self, text: bytes) -> bytes:
+        """A key without its prefix; versionstamps by their order of appearance."""
+        for stamp, number in self._stamps.items():
+            text = text.replace(stamp, number)
+        return text.removeprefix(self._prefix)
+
+    def _end(self, end: Any) -> Any:
+        if isinstance(end, tuple):
+            return fdb.KeySelector(self._prefix + end[0], *end[1:])
+        return self._prefix + end
+
+    def _done(self, number: int, name: str, *arguments: Any) -> Any:
+        tr = self._transactions[number]
+        prefix = self._prefix
+        if name in ("get", "get_key", "get_range", "get_range_startswith"):
+            return self._read(tr.snapshot if arguments[0] else tr, name, *arguments[1:])
+        if name == "commit":
+            return self._commit(number)
+        if name == "stamped_key":
+            at = len(prefix) + len(arguments[0])
+            key = prefix + arguments[0] + bytes(10) + at.to_bytes(4, "little")
+            return tr.set_versionstamped_key(key, b"stamped")
+        if name == "stamped_value":
+            value = b"<" + bytes(10) + b">" + (1).to_bytes(4, "little")
+            return tr.set_versionstamped_value(prefix + arguments[0], value)
+        if name == "bad_stamp":
+            return tr.set_versionstamped_value(
+                prefix + arguments[0], b"short" + bytes([9, 0, 0, 0])
+            )
+        if name == "option":
+            return getattr(tr.options, f"set_{arguments[0]}")()
+        if name == "get_read_version":
+            return tr.get_read_version().wait() > 0
+        if name == "get_committed_version":
+            return tr.get_committed_version() > 0
+        if name == "get_approximate_size":
+            return tr.get_approximate_size().wait()
+        if name == "on_error":
+            tr.on_error(arguments[0]).wait()
+            return self._begun(tr) and "again"
+        if name == "reset":
+            tr.reset()
+            return self._begun(tr) and "anew"
+        if name == "cancel":
+            return tr.cancel()
+        if name == "wrong":
+            return self._wrong(tr, arguments[0])
+        keys = [prefix + arguments[0]]
+        if name.endswith("range"):
+            return getattr(tr, name)(*keys, prefix + arguments[1])
+        return getattr(tr, name)(*keys, *arguments[1:])
+
+    def _read(self, tr: Any, name: str, *arguments: Any) -> Any:
+        if name == "get":
+            return tr.get(self._prefix + arguments[0]).value
+        if name == "get_key":
+            return tr.get_key(self._end(arguments[0])).value
+        if name == "get_range_startswith":
+            return list(tr.get_range_startswith(self._prefix + arguments[0]))
+        begin, end, *others = arguments
+        return list(tr.get_range(self._end(begin), self._end(end), *others))
+
+    @staticmethod
+    def _wrong(tr: Any, what: str) -> Any:
+        if what == "long key":
+            tr[b"x" * 10_001] = b""
+        elif what == "long value":
+            tr[b"x"] = b"x" * 100_001
+        elif what == "system":
+            tr[b"\xff/x"] = b""
+        elif what == "inverted":
+            tr.clear_range(b"b", b"a")
+        else:
+            return list(tr.get_range(b"a", b"b", limit=-2))
+        return None
+
+    def _commit(self, number: int) -> Any:
+        """Commit, and go on with a new transaction, after an error as a retry loop would."""
+        tr = self._transactions[number]
+        stamp = tr.get_versionstamp()
+        try:
+            tr.commit().wait()
+        except fdbqueue.error_classes() as error:
+            try:
+                tr.on_error(error.code).wait()
+                self._begun(tr)
+            except fdbqueue.error_classes():
+                self._transactions[number] = self._created()
+            raise
+        committed = tr.get_committed_version() > 0
+        if committed:
+            self._stamps[bytes(stamp.wait())] = b"(stamp %d)" % len(self._stamps)
+        self._transactions[number] = self._created()
+        return "committed" if committed else "read only"
+
+
+def outcomes(db: Any, space: Subspace, steps: Program) -> list[str]:
+    """The outcome of every step, and what is stored in the end."""
+    machine = _Machine(db, space)
+    return [*(machine.outcome(step) for step in steps), machine.rows()]
+
+
+def shortened(steps: Program, differs: Callable[[Program], bool]) -> Program:
+    """A part of a program that still differs, and of which no step can be left out."""
+    size = len(steps) // 2
+    while size:
+        at = 0
+        while at < len(steps):
+            shorter = steps[:at] + steps[at + size :]
+            if differs(shorter):
+                steps = shorter
+            else:
+                at += size
+        size //= 2
+    return steps

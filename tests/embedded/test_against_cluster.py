@@ -1,0 +1,79 @@
+"""The embedded engine and a real cluster must give the same answers, to the code of every error."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import fdb
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from tests.cluster import Cluster
+
+from .programs import Program, outcomes, program, shortened
+
+PROGRAMS, STEPS = 1000, 40
+PARTS = 4
+
+
+@pytest.fixture
+def real(cluster: Cluster, space: Subspace) -> Iterator[Any]:
+    """The cluster, by a client of its own: options that it gets stay with this test."""
+    fdbqueue.open(cluster.file)
+    database = fdb.impl.create_database(str(cluster.file))
+    yield database
+    database.clear_range_startswith(space.key())
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_both_engines_give_the_same_answers(
+    real: Any, space: Subspace, rng: random.Random, part: int
+) -> None:
+    with fdbqueue.open("memory:") as embedded:
+        for _ in range(PROGRAMS // PARTS):
+            seed = rng.randrange(2**32)
+            steps = program(random.Random(seed), STEPS)
+            if outcomes(embedded, space, steps) != outcomes(real, space, steps):
+                pytest.fail(f"program {seed}:\n{_difference(embedded, real, space, steps)}")
+
+
+def test_both_engines_count_the_same_size(real: Any, space: Subspace) -> None:
+    """Of each kind of operation by itself; own writes in a range that is read divide its size."""
+    operations: Program = [
+        (0, "set", b"a", b"value"),
+        (0, "add", b"bb", b"\x01"),
+        (0, "clear", b"c"),
+        (0, "clear_range", b"a", b"c"),
+        (0, "stamped_key", b"s"),
+        (0, "stamped_value", b"bb"),
+        (0, "get", False, b"a"),
+        (0, "get", True, b"a"),
+        (0, "get_range", False, b"a", b"d", 0, False, -1),
+        (0, "add_read_conflict_key", b"a"),
+        (0, "add_write_conflict_range", b"a", b"dd"),
+        (0, "option", "next_write_no_write_conflict_range"),
+    ]
+    with fdbqueue.open("memory:") as embedded:
+        for operation in operations:
+            steps = [operation, (0, "set", b"f", b""), (0, "get_approximate_size")]
+            assert outcomes(embedded, space, steps) == outcomes(real, space, steps), operation
+
+
+def _difference(embedded: Any, real: Any, space: Subspace, steps: Program) -> str:
+    """The shortest program that shows it, with both answers where they differ."""
+
+    def differs(steps: Program) -> bool:
+        return outcomes(embedded, space, steps) != outcomes(real, space, steps)
+
+    steps = shortened(steps, differs)
+    lines = []
+    for step, ours, theirs in zip(
+        [*steps, "at the end"], outcomes(embedded, space, steps), outcomes(real, space, steps)
+    ):
+        lines.append(f"{step}: {theirs}")
+        if ours != theirs:
+            lines.append(f"    but the embedded engine: {ours}")
+    return "\n".join(lines)
