@@ -57,9 +57,14 @@ def cluster(cluster_or_reason: Cluster | str) -> Cluster:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every test that has a database runs on every engine that can have it."""
-    if "engine" in metafunc.fixturenames:
-        private = {"memory"} if "shared_url" in metafunc.fixturenames else set()
-        metafunc.parametrize("engine", [each for each in ENGINES if each not in private])
+    if "engine" not in metafunc.fixturenames:
+        return
+    if "cluster" in metafunc.fixturenames:
+        metafunc.parametrize("engine", ["cluster"])
+    elif "shared_url" in metafunc.fixturenames:
+        metafunc.parametrize("engine", [each for each in ENGINES if each != "memory"])
+    else:
+        metafunc.parametrize("engine", ENGINES)
 
 
 @pytest.fixture
