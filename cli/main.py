@@ -85,6 +85,10 @@ def main() -> None:
     except PrintFailed as error:
         _drop_output()
         _fail(f"fdbq: {error}")
+    except UnicodeEncodeError as error:
+        _fail(
+            f"fdbq: the terminal's encoding, {error.encoding}, has no {error.object!a}; try UTF-8"
+        )
     except (FdbqueueError, OSError) as error:
         _fail(f"fdbq: {error}")
     except error_classes() as error:  # of a cluster; those of the embedded engine are above

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "DESCRIPTIONS",
     "ClusterUnavailable",
@@ -70,7 +72,19 @@ DESCRIPTIONS = {
 
 
 class FdbqueueError(Exception):
-    """The base of every error of this library."""
+    """The base of every error of this library; one that is pickled comes back as it was."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By itself an exception is made anew from its text, which is not what these are made from.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(
+    kind: type[FdbqueueError], args: tuple[Any, ...], fields: dict[str, Any]
+) -> FdbqueueError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class FDBError(FdbqueueError):

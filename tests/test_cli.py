@@ -153,6 +153,12 @@ def test_tables_for_people(filled: Shell, name: str, shared_url: str) -> None:
     assert shared_url.removeprefix("embedded:") in filled.output("info")
 
 
+def test_a_name_that_the_terminal_cannot_show_is_an_error(fdbq: Shell, name: str) -> None:
+    fdbq.output("push", f"{name}ü", "1")
+    fdbq.environment |= {"PYTHONIOENCODING": "ascii"}
+    assert "the terminal's encoding, ascii, has no" in error_of(fdbq("ls"))
+
+
 def test_rm_tells_what_was_not_there(filled: Shell, name: str) -> None:
     item_id = json.loads(filled.output("peek", name, "--json"))["id"]
     filled.output("rm", name, item_id)

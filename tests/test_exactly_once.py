@@ -316,3 +316,21 @@ def test_an_attempt_that_writes_nothing_fences_the_one_before_it_too(
     with fdb_error(1020):
         delayed.late.commit().wait()
     assert db[space["done"]] is None
+
+
+class OvertakenDatabase(DelayedDatabase):
+    """Its first commit arrives after all, just before that of the second attempt."""
+
+    def commit(self, transaction: FaultyTransaction) -> None:
+        if self.late is not None:
+            late, self.commit = self.late, super().commit  # type: ignore[method-assign]
+            late.commit().wait()
+        super().commit(transaction)
+
+
+def test_the_result_is_that_of_the_attempt_that_committed(db: Any, queue: PriorityQueue) -> None:
+    """The second attempt found another place for the item; the item is where the first put it."""
+    overtaken = OvertakenDatabase(db, meanwhile=lambda: queue.push(db, "other"))
+    item = queue.push(overtaken, "mine")
+    assert {each.value: each.id for each in queue.items(db)}["mine"] == item.id
+    assert queue.size(db) == 2

@@ -1,0 +1,45 @@
+"""Errors travel between processes, as those of a worker in a pool do."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from fdbqueue import errors
+
+ALL = [
+    errors.FDBError(1020),
+    errors.StorageError("/path"),
+    errors.NotADatabase("/path"),
+    errors.CorruptDatabase("/path"),
+    errors.FormatVersionMismatch("/path", 2, 1),
+    errors.DiskFull("/path", "no space", "make some"),
+    errors.ReadOnlyDatabase("/path"),
+    errors.ClusterUnavailable("there is no cluster file x"),
+    errors.LayoutVersionMismatch(b"\x15\x02", 1),
+    errors.InvalidPriority(True, "an integer"),
+    errors.InvalidValue({1}, "the value cannot be stored"),
+    errors.PayloadTooLarge(2, 1),
+    errors.UndecodableItem("id", "why"),
+    errors.ForeignKey(b"k"),
+    errors.InvalidItemId("id"),
+    errors.InvalidQueueName("", "it is empty"),
+    errors.QueueNotFound("jobs"),
+    errors.QueueTooLargeToCheck(5),
+    errors.ImportMismatch("f", 3),
+    errors.ImportRunning("f"),
+    errors.InvalidLine(3, "it is not JSON"),
+]
+
+
+@pytest.mark.parametrize("error", ALL, ids=lambda error: type(error).__name__)
+def test_a_pickled_error_comes_back_as_it_was(error: Exception) -> None:
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is type(error)
+    assert (str(back), back.args, vars(back)) == (str(error), error.args, vars(error))
+
+
+def test_no_error_is_forgotten_here() -> None:
+    classes = {name for name in errors.__all__ if name[0].isupper() and name != "DESCRIPTIONS"}
+    assert {type(error).__name__ for error in ALL} == classes - {"FdbqueueError"}
