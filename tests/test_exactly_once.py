@@ -321,10 +321,12 @@ def test_an_attempt_that_writes_nothing_fences_the_one_before_it_too(
 class OvertakenDatabase(DelayedDatabase):
     """Its first commit arrives after all, just before that of the second attempt."""
 
+    has_arrived = False
+
     def commit(self, transaction: FaultyTransaction) -> None:
-        if self.late is not None:
-            late, self.commit = self.late, super().commit  # type: ignore[method-assign]
-            late.commit().wait()
+        if self.late is not None and not self.has_arrived:
+            self.has_arrived = True
+            self.late.commit().wait()
         super().commit(transaction)
 
 
