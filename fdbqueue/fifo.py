@@ -64,20 +64,15 @@ class Queue(ItemStore):
         ['a', 'b']
         """
         values = list(values)
-        payloads = [self.encoded(value) for value in values]
-        unique = randoms(len(values))
-
-        def body(tr: Any) -> list[bytes]:
-            if not values:
-                return []
-            keys = self._append(tr, self.layout.items, payloads, unique)
-            self._count_total(tr, len(keys))
-            return keys
-
+        level = self.layout.items
+        entries = [
+            (level, self.encoded(value), random)
+            for value, random in zip(values, randoms(len(values)))
+        ]
         item_id = self.layout.item_id
         return [
             Item(value, None, item_id(key), key)
-            for value, key in zip(values, self._change(tr, body))
+            for value, key in zip(values, self._push(tr, entries))
         ]
 
     def dequeue(self, tr: Any, *, wait: float = 0) -> Item | None:
@@ -110,15 +105,7 @@ class Queue(ItemStore):
         >>> [item.value for item in mail.dequeue_many(db, 5)]
         ['a', 'b']
         """
-        self._check_number(n)
-
-        def body(tr: Any) -> list[Item]:
-            items = self._take(tr, self._first_rows(tr, n))
-            if items:
-                self._count_total(tr, -len(items))
-            return items
-
-        return self._take_or_wait(tr, body, wait if n else 0)
+        return self._pop(tr, n, False, wait)
 
     def peek(self, tr: Any) -> Item | None:
         """The item that `dequeue` would take, left where it is.

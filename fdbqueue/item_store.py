@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.codec import codec_named
+from fdbqueue.combining import Combiner
 from fdbqueue.database import is_database, run, run_once
 from fdbqueue.errors import (
     FdbqueueError,
@@ -33,7 +36,22 @@ from fdbqueue.waiting import checked_wait, wait_for_change
 __all__ = ["ItemStore"]
 
 _T = TypeVar("_T")
+_Entry: TypeAlias = tuple[bytes, bytes, bytes]
+"""What a push stores: the level, the payload, the random part of the key."""
+
 _PAGE = 500  # items that a browse of a database reads in one transaction
+
+# What one transaction does for several threads; well below FoundationDB's limits.
+_BATCH_BYTES = 1_000_000
+_BATCH_ITEMS = 200
+
+
+def _push_size(entries: list[_Entry]) -> int:
+    return sum(len(payload) + 250 for _, payload, _ in entries)
+
+
+def _pop_size(request: tuple[int, bool]) -> int:
+    return request[0]
 
 
 def _not_empty(result: Any) -> bool:
@@ -52,6 +70,8 @@ class ItemStore:
     def __init__(self, subspace: Subspace, codec: str | Codec) -> None:
         self.layout = Layout(subspace)
         self._codec = codec_named(codec)
+        self._pushes = Combiner(self._push_together, _push_size, _BATCH_BYTES)
+        self._pops = Combiner(self._pop_together, _pop_size, _BATCH_ITEMS)
 
     @property
     def subspace(self) -> Subspace:
@@ -60,26 +80,13 @@ class ItemStore:
 
     # Transactions
 
-    def _change(self, tr: Any, body: Callable[[Any], _T]) -> _T:
+    def _change(
+        self, tr: Any, body: Callable[[Any], _T], wrote: Callable[[Any], bool] = _not_empty
+    ) -> _T:
         """Run a change: in the caller's transaction, or on a database exactly once."""
         if is_database(tr):
-            return run_once(tr, body, self.layout.receipts, _not_empty)
+            return run_once(tr, body, self.layout.receipts, wrote)
         return body(tr)
-
-    def _take_or_wait(
-        self, tr: Any, body: Callable[[Any], list[Item]], seconds: float
-    ) -> list[Item]:
-        """Run a change that takes items; given a database, wait until there is one to take.
-
-        Every push changes the total, so that is what is watched. Who wakes and finds that another
-        one was quicker sleeps again.
-        """
-        deadline = time.monotonic() + checked_wait(tr, seconds)
-        while not (taken := self._change(tr, body)):
-            left = deadline - time.monotonic()
-            if left <= 0 or not wait_for_change(tr, self.layout.total, self.is_empty, left):
-                break
-        return taken
 
     @staticmethod
     def _read(tr: Any, body: Callable[[Any], _T]) -> _T:
@@ -132,12 +139,43 @@ class ItemStore:
         """The priority of a level."""
         return None
 
-    # Changes
+    # Push
 
-    def _append(
-        self, tr: Any, level: bytes, payloads: list[bytes], randoms: list[bytes]
-    ) -> list[bytes]:
-        """Put payloads behind the last item of a level; the keys of the new items."""
+    def _push(self, tr: Any, entries: list[_Entry]) -> list[bytes]:
+        """Put payloads behind the last items of their levels; the keys of the new items.
+
+        On a database together with what other threads push at the time.
+        """
+        if not is_database(tr):
+            return self._append_all(tr, entries)
+        return self._pushes(tr, entries) if entries else []
+
+    def _push_together(self, db: Any, requests: list[list[_Entry]]) -> list[list[bytes]]:
+        if len(requests) == 1:
+            return [self._change(db, lambda tr: self._append_all(tr, requests[0]))]
+        entries = list(chain.from_iterable(requests))
+        keys = iter(self._change(db, lambda tr: self._append_all(tr, entries)))
+        return [list(islice(keys, len(request))) for request in requests]
+
+    def _append_all(self, tr: Any, entries: list[_Entry]) -> list[bytes]:
+        if len(entries) == 1:
+            ((level, payload, random),) = entries
+            keys = self._append(tr, level, [(payload, random)])
+            self._count(tr, level, 1)
+            return keys
+        by_level: dict[bytes, list[int]] = {}
+        for index, (level, _, _) in enumerate(entries):
+            by_level.setdefault(level, []).append(index)
+        keys = [b""] * len(entries)
+        for level, indexes in by_level.items():
+            new = self._append(tr, level, [entries[index][1:] for index in indexes])
+            for index, key in zip(indexes, new):
+                keys[index] = key
+            self._count(tr, level, len(new))
+        return keys
+
+    def _append(self, tr: Any, level: bytes, payloads: list[tuple[bytes, bytes]]) -> list[bytes]:
+        """Put payloads, each with its random part, behind the last item of a level; their keys."""
         layout = self.layout
         begin, end = layout.range_of(level)
         count = 0
@@ -149,34 +187,83 @@ class ItemStore:
         if count == 0:
             layout.write_version(tr)
         keys = []
-        for payload, random in zip(payloads, randoms):
+        for payload, random in payloads:
             key = layout.item_key(level, count, random)
             layout.write_payload(tr, key, random, payload)
             keys.append(key)
             count += 1
         return keys
 
-    def _first_rows(self, tr: Any, n: int) -> list[Any]:
-        """The rows of the first `n` items in the order of their keys."""
-        begin, end = self.layout.range_of(self.layout.items)
-        return list(tr.get_range(begin, end, limit=n)) if n else []
+    # Pop
+
+    def _pop(self, tr: Any, n: int, at_max: bool, wait: float) -> list[Item]:
+        """Take the first `n` items; on a database together with what other threads pop.
+
+        If there is none, wait for one. Every push changes the total, so that is what is watched.
+        Who wakes and finds that another one was quicker sleeps again.
+        """
+        self._check_number(n)
+        checked_wait(tr, wait)
+        if n == 0:
+            return []
+        if not is_database(tr):
+            return self._take(tr, self._first_rows(tr, n, at_max))
+        deadline = time.monotonic() + wait
+        while not (taken := self._pops(tr, (n, at_max))):
+            left = deadline - time.monotonic()
+            if left <= 0 or not wait_for_change(tr, self.layout.total, self.is_empty, left):
+                break
+        return taken
 
     @staticmethod
     def _check_number(n: int) -> None:
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise ValueError(f"n is a number of items from 0, not {n!r}")
 
+    def _pop_together(self, db: Any, requests: list[tuple[int, bool]]) -> list[list[Item]]:
+        """Pops in order, in one transaction; those that it has no room for are left out."""
+        if len(requests) == 1:
+            return [self._change(db, lambda tr: self._take(tr, self._first_rows(tr, *requests[0])))]
+
+        def body(tr: Any) -> list[list[Item]]:
+            taken: list[list[Item]] = []
+            size = 0
+            for at_max, group in groupby(requests, itemgetter(1)):
+                counts = [n for n, _ in group]
+                rows = iter(self._first_rows(tr, sum(counts), at_max))
+                for n in counts:
+                    if size > _BATCH_BYTES:
+                        return taken
+                    own = list(islice(rows, n))
+                    taken.append(self._take(tr, own))
+                    size += sum(self.layout.largest_payload(row.value) for row in own)
+            return taken
+
+        return self._change(db, body, any)
+
+    def _first_rows(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
+        """The rows of the first `n` items in the order of pops."""
+        begin, end = self.layout.range_of(self.layout.items)
+        return list(tr.get_range(begin, end, limit=n)) if n else []
+
     def _take(self, tr: Any, rows: Iterable[Any]) -> list[Item]:
-        """Take rows out of the queue; counting is left to the caller."""
+        """Take rows out of the queue."""
         items = []
+        counts: dict[bytes, int] = {}
         for row in rows:
             items.append(self._item(tr, row.key, row.value))
             self.layout.clear_payload(tr, row.value)
             del tr[row.key]
+            level = self.level_of(row.key)
+            counts[level] = counts.get(level, 0) + 1
+        for level, count in counts.items():
+            self._count(tr, level, -count)
         return items
 
-    def _count_total(self, tr: Any, change: int) -> None:
-        """Change the number of all items."""
+    # Changes of single items
+
+    def _count(self, tr: Any, level: bytes, change: int) -> None:
+        """Note that a level has so many items more or less."""
         tr.add(self.layout.total, encode_count(change))
 
     def key_of(self, item: Item | str) -> bytes:
@@ -193,12 +280,8 @@ class ItemStore:
             return False
         self.layout.clear_payload(tr, stored)
         del tr[key]
-        self._count_item(tr, key, -1)
+        self._count(tr, self.level_of(key), -1)
         return True
-
-    def _count_item(self, tr: Any, key: bytes, change: int) -> None:
-        """Count one item more or less, the one with this key."""
-        self._count_total(tr, change)
 
     def remove(self, tr: Any, item: Item | str) -> bool:
         """Take one item out of the queue, wherever it stands; false if it is there no more.
@@ -265,7 +348,7 @@ class ItemStore:
             for key, payload in places:
                 if not tr[key].present():
                     self.layout.write_payload(tr, key, self.layout.position(key)[-1], payload)
-                    self._count_item(tr, key, 1)
+                    self._count(tr, self.level_of(key), 1)
             return True
 
         self._change(tr, body)

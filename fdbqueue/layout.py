@@ -229,6 +229,10 @@ class Layout:
         begin, end = self._piece_range(value)
         return b"".join(row.value for row in tr.get_range(begin, end))
 
+    def largest_payload(self, value: bytes) -> int:
+        """How many bytes the payload of an item has at most, given its value."""
+        return MAX_PAYLOAD if value.startswith(_PIECES) else len(value)
+
     def clear_payload(self, tr: Any, value: bytes) -> None:
         """Take away the pieces of a payload, if it has any."""
         if value.startswith(_PIECES):

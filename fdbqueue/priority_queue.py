@@ -137,10 +137,7 @@ class PriorityQueue(ItemStore):
         tr.add(key, ONE if change == 1 else MINUS_ONE if change == -1 else encode_count(change))
         if change < 0:
             tr.compare_and_clear(key, ZERO)
-        self._count_total(tr, change)
-
-    def _count_item(self, tr: Any, key: bytes, change: int) -> None:
-        self._count(tr, self.level_of(key), change)
+        super()._count(tr, level, change)
 
     # Push
 
@@ -164,16 +161,8 @@ class PriorityQueue(ItemStore):
         2
         """
         rank = self.checked(priority)
-        payload = self.encoded(value)
-        unique = randoms(1)
-        level = self.layout.level(rank)
-
-        def body(tr: Any) -> bytes:
-            (key,) = self._append(tr, level, [payload], unique)
-            self._count(tr, level, 1)
-            return key
-
-        key = self._change(tr, body)
+        (random,) = randoms(1)
+        (key,) = self._push(tr, [(self.layout.level(rank), self.encoded(value), random)])
         return Item(value, rank, self.layout.item_id(key), key)
 
     def push_many(
@@ -205,28 +194,14 @@ class PriorityQueue(ItemStore):
         if len(given) != len(values):
             raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
         ranks = [self.checked(each) for each in given]
-        payloads = [self.encoded(value) for value in values]
-        unique = randoms(len(values))
-        by_priority: dict[Priority, list[int]] = {}
-        for index, rank in enumerate(ranks):
-            by_priority.setdefault(rank, []).append(index)
-
-        def body(tr: Any) -> list[bytes]:
-            keys = [b""] * len(values)
-            for rank, indexes in by_priority.items():
-                level = self.layout.level(rank)
-                new = self._append(
-                    tr, level, [payloads[i] for i in indexes], [unique[i] for i in indexes]
-                )
-                for index, key in zip(indexes, new):
-                    keys[index] = key
-                self._count(tr, level, len(new))
-            return keys
-
+        entries = [
+            (self.layout.level(rank), self.encoded(value), random)
+            for rank, value, random in zip(ranks, values, randoms(len(values)))
+        ]
         item_id = self.layout.item_id
         return [
             Item(value, rank, item_id(key), key)
-            for value, rank, key in zip(values, ranks, self._change(tr, body))
+            for value, rank, key in zip(values, ranks, self._push(tr, entries))
         ]
 
     # Pop and peek
@@ -288,18 +263,7 @@ class PriorityQueue(ItemStore):
         >>> [item.value for item in jobs.pop_many(db, 2)]
         ['a', 'b']
         """
-        self._check_number(n)
-
-        def body(tr: Any) -> list[Item]:
-            items = self._take(tr, self._first_rows(tr, n, max))
-            taken: dict[Priority, int] = {}
-            for item in items:
-                taken[item.priority] = taken.get(item.priority, 0) + 1
-            for priority, count in taken.items():
-                self._count(tr, self.layout.level(priority), -count)
-            return items
-
-        return self._take_or_wait(tr, body, wait if n else 0)
+        return self._pop(tr, n, max, wait)
 
     def peek_min(self, tr: Any) -> Item | None:
         """The item that `pop_min` would take, left where it is.
@@ -345,9 +309,8 @@ class PriorityQueue(ItemStore):
 
         return self._read(tr, body)
 
-    def _first_rows(self, tr: Any, n: int, max: bool = False) -> list[Any]:
-        """The rows of the first `n` items in the order of `pop_many`."""
-        if not max:
+    def _first_rows(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
+        if not at_max:
             return super()._first_rows(tr, n)
         begin, end = self.layout.range_of(self.layout.items)
         rows: list[Any] = []
@@ -448,10 +411,10 @@ class PriorityQueue(ItemStore):
                 return None
             moved = self._item(tr, key, stored)
             del tr[key]
-            self._count_item(tr, key, -1)
+            self._count(tr, self.level_of(key), -1)
             # The random part stays the item's own: the pieces of its payload are kept under it.
             payload = self.layout.read_payload(tr, stored)
-            (new,) = self._append(tr, level, [payload], [self.layout.position(key)[-1]])
+            (new,) = self._append(tr, level, [(payload, self.layout.position(key)[-1])])
             self._count(tr, level, 1)
             return Item(moved.value, rank, self.layout.item_id(new), new)
 

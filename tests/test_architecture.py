@@ -19,7 +19,7 @@ LAYERS = [
     ["invariants"],
     ["priority_queue", "fifo"],
     ["item_store"],
-    ["layout", "waiting"],
+    ["layout", "waiting", "combining"],
     ["codec", "database"],
     ["embedded"],
     ["errors", "types"],

@@ -57,9 +57,12 @@ class Simulation:
         calls = [self.random.choice(kinds) for _ in range(self.random.randint(2, 7))]
         arguments = [self._arguments(kind) for kind in calls]
 
+        # A queue object of its own, as a process has: threads that share one wait for each other.
+        queue = PriorityQueue(SPACE)
+
         def body() -> None:
             for kind, argument in zip(calls, arguments):
-                self._call(number, kind, argument)
+                self._call(number, queue, kind, argument)
 
         return body
 
@@ -71,7 +74,7 @@ class Simulation:
             return [(self.random.randrange(3), f"item {value}") for value in values]
         return self.random.randrange(3) if kind == "move" else count
 
-    def _call(self, client: int, kind: str, argument: Any) -> None:
+    def _call(self, client: int, queue: PriorityQueue, kind: str, argument: Any) -> None:
         """Have a client do something, and write down what and when."""
         begin = self.scheduler.time
         if kind == "push":
@@ -86,7 +89,7 @@ class Simulation:
             entries = [Operation(client, popping, 1 if kind == "move" else argument, begin)]
         self.history += entries
         try:
-            result = self._performed(kind, argument)
+            result = self._performed(queue, kind, argument)
         except fdbqueue.FDBError as error:
             # Told that it failed, the client relies on nothing having happened; told that nobody
             # knows, it is in the place of one that was killed.
@@ -107,34 +110,35 @@ class Simulation:
             entry.result = None if entry.kind == "push" else result
             self.scheduler.note(str(entry))
 
-    def _performed(self, kind: str, argument: Any) -> list[str] | None:
+    def _performed(self, queue: PriorityQueue, kind: str, argument: Any) -> list[str] | None:
         if kind == "push" and len(argument) == 1:
-            self.queue.push(self.db, argument[0][1], argument[0][0])
+            queue.push(self.db, argument[0][1], argument[0][0])
             return None
         if kind == "push":
             priorities, values = zip(*argument)
-            self.queue.push_many(self.db, values, priorities=priorities)
+            queue.push_many(self.db, values, priorities=priorities)
             return None
         if kind == "move":
-            return self._move(self.db, argument)
-        popped = self.queue.pop_many(self.db, argument, max=kind == "pop_max")
+            return self._move(queue, argument)
+        popped = queue.pop_many(self.db, argument, max=kind == "pop_max")
         return [item.value for item in popped]
 
-    def _move(self, db: Any, priority: int) -> list[str]:
+    def _move(self, queue: PriorityQueue, priority: int) -> list[str]:
         """A transaction of a user: pop one, push it again."""
-        random_part = item_store.randoms(1)
+        (random_part,) = item_store.randoms(1)
 
         @fdbqueue.transactional(receipts=SPACE[4])
         def body(tr: Any) -> list[str]:
-            item = self.queue.pop(tr)
+            item = queue.pop(tr)
             if item is None:
                 return []
-            level = self.queue.layout.level(priority)
-            self.queue._append(tr, level, [self.queue.encoded(f"{item.value}'")], random_part)
-            self.queue._count(tr, level, 1)
+            level = queue.layout.level(priority)
+            payload = queue.encoded(f"{item.value}'")
+            queue._append(tr, level, [(payload, random_part)])
+            queue._count(tr, level, 1)
             return [item.value]
 
-        moved: list[str] = body(db)
+        moved: list[str] = body(self.db)
         return moved
 
 
