@@ -31,7 +31,8 @@ class PriorityQueue(ItemStore):
     takes effect exactly once even if the outcome of a commit is unknown.
 
     Pushes never conflict with each other nor with pops. Pops conflict with each other: they want
-    the same item.
+    the same item. Threads that share a queue object share transactions, where they pass a database:
+    what several push, or pop, while one of them commits is the next commit. Nobody alone waits.
 
     Parameters: `subspace`, where the queue is; `codec`, `"json"`, `"bytes"`, `"tuple"` or an object
     with `encode` and `decode`; `priorities`, `int` (64 bits) or the types of a tuple's elements, as

@@ -30,7 +30,7 @@ ATOMICS = [
     *("append_if_fits", "compare_and_clear"),
 ]
 OPTIONS = [
-    *("snapshot_ryw_disable", "snapshot_ryw_enable", "read_your_writes_disable"),
+    *("snapshot_ryw_disable", "snapshot_ryw_enable"),
     *("next_write_no_write_conflict_range", "next_write_no_write_conflict_range"),
 ]
 
@@ -39,14 +39,16 @@ def program(rng: random.Random, steps: int) -> Program:
     """A program of so many steps: what is stored at first, then operations in any order.
 
     It has key selectors or versionstamps, not both: which selectors pass an unreadable key without
-    an error depends on what FoundationDB's client happens to have cached.
+    an error depends on what FoundationDB's client happens to have cached. And it has added read
+    conflict ranges or switches read-your-writes off, not both: FoundationDB forgets such ranges when
+    it is switched off after them.
     """
     stored = [(0, "set", key, rng.choice(VALUES)) for key in KEYS if rng.random() < 0.5]
-    stamps = rng.random() < 0.3
-    return [*stored, (0, "commit"), *(_step(rng, stamps) for _ in range(steps))]
+    stamps, ranges = rng.random() < 0.3, rng.random() < 0.5
+    return [*stored, (0, "commit"), *(_step(rng, stamps, ranges) for _ in range(steps))]
 
 
-def _step(rng: random.Random, stamps: bool) -> Step:
+def _step(rng: random.Random, stamps: bool, ranges: bool) -> Step:
     def key() -> bytes:
         return rng.choice(KEYS)
 
@@ -81,11 +83,12 @@ def _step(rng: random.Random, stamps: bool) -> Step:
         (1, lambda: ("get", snapshot, rng.choice(STAMPED))),
         (1, lambda: ("set", rng.choice(STAMPED), rng.choice(VALUES))),
         (1, lambda: ("bad_stamp", key())),
-        (2, lambda: ("add_read_conflict_range", *sorted([key(), key()]))),
-        (1, lambda: ("add_read_conflict_key", key())),
+        (4 * ranges, lambda: ("add_read_conflict_range", *sorted([key(), key()]))),
+        (2 * ranges, lambda: ("add_read_conflict_key", key())),
         (2, lambda: ("add_write_conflict_range", *sorted([key(), key()]))),
         (1, lambda: ("add_write_conflict_key", key())),
         (2, lambda: ("option", rng.choice(OPTIONS))),
+        (0 if ranges else 1, lambda: ("option", "read_your_writes_disable")),
         (1, lambda: ("get_read_version",)),
         (1, lambda: ("get_committed_version",)),
         (1, lambda: ("on_error", rng.choice([1007, 1009, 1020, 1021, 1031, 1039, 2101]))),
