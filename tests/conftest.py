@@ -102,7 +102,7 @@ def db(url: str, space: Subspace, name: str) -> Iterator[Any]:
 
 def remove(db: Any, space: Subspace, name: str) -> None:
     """Remove what a test put into its subspace, and its queues: those that begin with its name."""
-    db.options.set_transaction_timeout(0)
+    db.options.set_transaction_timeout(30_000)
     db.options.set_transaction_retry_limit(-1)
     db.options.set_transaction_size_limit(10_000_000)
     db.clear_range_startswith(space.key())

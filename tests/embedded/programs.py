@@ -40,8 +40,8 @@ def program(rng: random.Random, steps: int) -> Program:
 
     It has key selectors or versionstamps, not both: which selectors pass an unreadable key without
     an error depends on what FoundationDB's client happens to have cached. And it has added read
-    conflict ranges or switches read-your-writes off, not both: FoundationDB forgets such ranges when
-    it is switched off after them.
+    conflict ranges or switches read-your-writes off, not both: FoundationDB forgets such ranges
+    when it is switched off after them.
     """
     stored = [(0, "set", key, rng.choice(VALUES)) for key in KEYS if rng.random() < 0.5]
     stamps, ranges = rng.random() < 0.3, rng.random() < 0.5
