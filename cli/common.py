@@ -4,19 +4,47 @@ from __future__ import annotations
 
 import functools
 import json
+import math
+import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, queue_names
+from fdbqueue.embedded import Database
 from fdbqueue.errors import FdbqueueError
 
-__all__ = ["PrintFailed", "as_line", "command_options", "print_items", "queue_argument"]
+__all__ = [
+    "PrintFailed",
+    "Seconds",
+    "as_line",
+    "command_options",
+    "print_items",
+    "queue_argument",
+    "signals_held_back",
+]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Seconds(click.FloatRange):
+    """A time in seconds."""
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is no number of seconds", parameter, context)
+        return super().convert(seconds, parameter, context)
 
 
 def command_options(command: _F) -> _F:
@@ -31,15 +59,16 @@ def command_options(command: _F) -> _F:
     ) -> Any:
         db = _open(url, cluster_file)
         try:
-            db.options.set_transaction_timeout(round(timeout * 1000))
+            db.options.set_transaction_timeout(math.ceil(timeout * 1000))
             return command(*args, db=db, **kwargs)
         except fdbqueue.error_classes() as error:
             if getattr(error, "code", 0) != 1031:
                 raise
-            raise click.ClickException(
-                f"the database did not answer within {timeout:g} seconds (--timeout); whether a "
-                "cluster is up is told by `fdbcli -C CLUSTER_FILE --exec status`"
-            ) from error
+            sentence = f"the database did not answer within {timeout:g} seconds (--timeout)"
+            if not isinstance(db, Database):
+                file = cluster_file or url or "CLUSTER_FILE"
+                sentence += f"; `fdbcli -C {file} --exec status` tells whether the cluster is up"
+            raise click.ClickException(sentence) from error
         finally:
             if hasattr(db, "close"):
                 db.close()
@@ -61,10 +90,10 @@ def command_options(command: _F) -> _F:
         click.option(
             "--timeout",
             metavar="SECONDS",
-            type=click.FloatRange(0, 1_000_000),
+            type=Seconds(0, 1_000_000),
             default=10,
             show_default=True,
-            help="How long the database may take to answer, for each transaction; 0: any time.",
+            help="How long a transaction may take, with all its attempts; 0: any time.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print lines of JSON."),
     )
@@ -131,3 +160,20 @@ class PrintFailed(Exception):
 def named(db: Any, name: str) -> PriorityQueue:
     """The queue that the command line names."""
     return PriorityQueue.named(db, name)
+
+
+@contextmanager
+def signals_held_back() -> Iterator[None]:
+    """Let a SIGINT or SIGTERM that comes meanwhile take effect afterwards."""
+    held: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: held.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for each in held:
+            os.kill(os.getpid(), each)

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import math
 import sys
+import threading
+import time
 from typing import Any, BinaryIO
 
 import click
 
+from fdbqueue import PriorityQueue
 from fdbqueue.queues import existing_queue
 
 from .common import (
     PrintFailed,
+    Seconds,
     as_line,
     command_options,
     item_line,
     named,
     print_items,
     queue_argument,
+    signals_held_back,
 )
 
 __all__ = ["clear", "items", "peek", "pop", "push", "rm"]
@@ -77,8 +82,8 @@ def push(
     is_flag=False,
     flag_value=math.inf,
     default=0.0,
-    type=click.FloatRange(0),
-    help="Wait for an item if there is none: for ever, or so long.",
+    type=Seconds(0),
+    help="Wait for an item if there is none: for ever, or so long. Without SECONDS it comes last.",
 )
 @command_options
 def pop(db: Any, queue: str, highest: bool, count: int, wait: float, as_json: bool) -> None:
@@ -86,7 +91,8 @@ def pop(db: Any, queue: str, highest: bool, count: int, wait: float, as_json: bo
 
     Exit code 1 and no output if the queue is empty, with --wait if it stays so. The items (with
     -n, all in one transaction) are gone from the queue before they are printed; those that cannot
-    be printed are put back.
+    be printed are put back. An interrupt (Ctrl-C, SIGTERM) comes before items are taken, or when
+    they are printed.
 
     \b
     Example:
@@ -96,14 +102,26 @@ def pop(db: Any, queue: str, highest: bool, count: int, wait: float, as_json: bo
     target = named(db, queue)
     if sys.stdout is None or sys.stdout.closed:
         raise click.ClickException("standard output is closed; nothing was taken")
-    items = target.pop_many(db, count, max=highest, wait=wait)
-    try:
-        print_items(items, as_json)
-    except PrintFailed as error:
-        target.put_back(db, error.left)
-        raise
-    if not items:
-        sys.exit(1)
+    deadline = time.monotonic() + min(wait, threading.TIMEOUT_MAX)
+    while not _take_and_print(db, target, count, highest, as_json):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            sys.exit(1)
+        target.wait(db, left)
+
+
+def _take_and_print(
+    db: Any, queue: PriorityQueue, count: int, highest: bool, as_json: bool
+) -> bool:
+    """Pop and print; whether there was something. A signal comes before it or after it."""
+    with signals_held_back():
+        items = queue.pop_many(db, count, max=highest)
+        try:
+            print_items(items, as_json)
+        except PrintFailed as error:
+            queue.put_back(db, error.left)
+            raise
+        return bool(items)
 
 
 @click.command()

@@ -9,7 +9,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from fdbqueue import error_classes
-from fdbqueue.errors import FDBError, FdbqueueError
+from fdbqueue.errors import FdbqueueError
 
 from . import items, queues, transfer
 from .common import PrintFailed
@@ -92,7 +92,8 @@ def main() -> None:
     except (FdbqueueError, OSError) as error:
         _fail(f"fdbq: {error}")
     except error_classes() as error:  # of a cluster; those of the embedded engine are above
-        _fail(f"fdbq: {FDBError(error.code)}")
+        text = getattr(error, "description", b"")
+        _fail(f"fdbq: {text.decode() if isinstance(text, bytes) else text} ({error.code})")
 
 
 def _drop_output() -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any, BinaryIO
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, BinaryIO
 
 import click
 from rich.console import Console
@@ -91,25 +96,58 @@ def import_command(
 
 @click.command("export")
 @queue_argument
-@click.argument("file", type=click.File("wb", atomic=True), default="-")
+@click.argument("file", type=click.Path(dir_okay=False), default="-")
 @click.option("--after", metavar="ID", help="Only what comes behind this item: go on from there.")
 @command_options
-def export_command(db: Any, queue: str, file: BinaryIO, after: str | None, as_json: bool) -> None:
+def export_command(db: Any, queue: str, file: str, after: str | None, as_json: bool) -> None:
     """Write the items of QUEUE to FILE as JSON lines, in order, and leave them in the queue.
 
-    `fdbq import` reads them back with --priority-field priority --value-field value.
+    `fdbq import` reads them back with --priority-field priority --value-field value. A FILE that is
+    there is replaced once all items are written, and stays if they are not.
 
     \b
     Example:
       fdbq export jobs jobs.jsonl
     """
     target = existing_queue(db, queue)
-    with _progress() as progress:
+    with _progress() as progress, _replacing(file) as output:
         task = progress.add_task("export", total=None)
         written = 0
-        file.write(b"")  # an empty queue makes an empty file
         for item in target.items(db, after=after):
             line = item_line(item).encode() + b"\n"
-            file.write(line)
+            output.write(line)
             written += len(line)
             progress.update(task, completed=written)
+
+
+@contextmanager
+def _replacing(path: str) -> Iterator[IO[bytes]]:
+    """A file that takes the place of the one at this path when all went well; `-`: the output."""
+    if path == "-":
+        yield sys.stdout.buffer
+        return
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe, for example
+        with open(path, "wb") as file:
+            yield file
+        return
+    target = os.path.realpath(path)
+    with tempfile.NamedTemporaryFile(
+        dir=os.path.dirname(target), prefix=f".{os.path.basename(target)}.", delete=False
+    ) as file:
+        try:
+            yield file
+            file.flush()
+            os.chmod(file.name, _mode(target))
+            os.replace(file.name, target)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def _mode(path: str) -> int:
+    """The permissions of a file, or those that a new one would have."""
+    if os.path.exists(path):
+        return stat.S_IMODE(os.stat(path).st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

@@ -80,7 +80,31 @@ def open(url: str | os.PathLike[str] | None = None, *, durability: str = "full")
     return Database(named, durability)
 
 
+# The network thread of FoundationDB's client does not survive a fork, and what a child asks of it
+# hangs, in the parent too.
+_client_was_forked = False
+
+
+def _note_fork() -> None:
+    global _client_was_forked
+    binding = sys.modules.get("fdb.impl")
+    _client_was_forked = _client_was_forked or getattr(binding, "_network_thread", None) is not None
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def _check_fork(db: Any = None) -> None:
+    """Raise in a process that was forked after a cluster was opened, unless `db` is no cluster."""
+    if _client_was_forked and (db is None or type(db).__module__ == "fdb.impl"):
+        raise ClusterUnavailable(
+            "this process was forked from one that had a cluster open, and FoundationDB's client "
+            "does not work in it; open clusters after the fork, or start processes by 'spawn'"
+        )
+
+
 def _open_cluster(cluster_file: str) -> Any:
+    _check_fork()
     if not Path(cluster_file).is_file():
         raise ClusterUnavailable(f"there is no cluster file {cluster_file}")
     lines = Path(cluster_file).read_text(errors="replace").splitlines()
@@ -202,6 +226,7 @@ def run(db: Any, body: Callable[[Any], _T]) -> _T:
     >>> run(open("memory:"), lambda tr: tr[b"k"].present())
     False
     """
+    _check_fork(db)
     transaction = db.create_transaction()
     while True:
         try:
@@ -236,6 +261,7 @@ def run_once(
     """
     if getattr(db, "commits_are_certain", False):
         return run(db, body)
+    _check_fork(db)
     with _a_client() as client:
         result: _T = _Operation(db, body, receipts, wrote, client).run()
         return result

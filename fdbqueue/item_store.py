@@ -199,11 +199,11 @@ class ItemStore:
     def _pop(self, tr: Any, n: int, at_max: bool, wait: float) -> list[Item]:
         """Take the first `n` items; on a database together with what other threads pop.
 
-        If there is none, wait for one. Every push changes the total, so that is what is watched.
-        Who wakes and finds that another one was quicker sleeps again.
+        If there is none, wait for one. Who wakes and finds that another one was quicker sleeps
+        again; when the time is over there is one more look.
         """
         self._check_number(n)
-        checked_wait(tr, wait)
+        wait = checked_wait(tr, wait)
         if n == 0:
             return []
         if not is_database(tr):
@@ -211,9 +211,41 @@ class ItemStore:
         deadline = time.monotonic() + wait
         while not (taken := self._pops(tr, (n, at_max))):
             left = deadline - time.monotonic()
-            if left <= 0 or not wait_for_change(tr, self.layout.total, self.is_empty, left):
+            if left <= 0:
                 break
+            self._sleep(tr, left)
         return taken
+
+    def _sleep(self, db: Any, seconds: float) -> None:
+        """Sleep until somebody pushes; not at all if there is an item.
+
+        Every push changes the total, so that is what is watched.
+        """
+        wait_for_change(db, self.layout.total, self.is_empty, seconds)
+
+    def wait(self, db: Any, seconds: float) -> bool:
+        """Sleep until there is an item, and leave it; whether there is one.
+
+        Another client may take it before this one does: `pop(db, wait=...)` waits and takes. This
+        is for who must not be interrupted between taking an item and using it, and may be while it
+        waits. Cost: one read transaction for each time that it wakes.
+
+        Parameters: `db`, a database; `seconds`, from 0, `math.inf` for ever.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push(db, "send")
+        >>> jobs.wait(db, 60)
+        True
+        """
+        deadline = time.monotonic() + checked_wait(db, seconds)
+        while self.is_empty(db):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._sleep(db, left)
+        return True
 
     @staticmethod
     def _check_number(n: int) -> None:

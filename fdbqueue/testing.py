@@ -19,8 +19,8 @@ _READS = frozenset({"get", "get_key", "get_range", "get_range_startswith", "get_
 class FaultyDatabase:
     """A database that loses the answers of commits, before or after they took place.
 
-    It wraps a database of either engine and can stand wherever a database can. The same seed gives
-    the same faults in the same order of calls.
+    It wraps a database of either engine and can stand wherever this library takes one. The same
+    seed gives the same faults in the same order of calls.
 
     Parameters, each share from 0 to 1: `db`; `before`, the share of commits whose answer is lost
     without their having taken place; `after`, the share that take place and whose answer is lost;
@@ -28,6 +28,8 @@ class FaultyDatabase:
     unknown), 1039 (the cluster was upgraded) and 1031 (timed out, which is not tried again);
     `conflict`, the share of commits that fail with 1020; `too_old`, the share of reads and of
     commits that fail with 1007; `seed`.
+
+    Raises `ValueError` for a share that is none, shares of more than 1 together, or no code.
 
     >>> import fdbqueue
     >>> db = FaultyDatabase(fdbqueue.open("memory:"), before=0.4, after=0.4, seed=1)
@@ -52,6 +54,13 @@ class FaultyDatabase:
         self.db = db
         self._random = random.Random(seed)
         self._shares = {"before": before, "after": after, "conflict": conflict, "too_old": too_old}
+        for name, share in self._shares.items():
+            if not isinstance(share, (int, float)) or not 0 <= share <= 1:
+                raise ValueError(f"{name} is a share from 0 to 1, not {share!r}")
+        if sum(self._shares.values()) > 1:
+            raise ValueError("before, after, conflict and too_old are more than 1 together")
+        if not set(lost_as) or not set(lost_as) <= {1021, 1031, 1039}:
+            raise ValueError(f"lost_as is some of 1021, 1031 and 1039, not {lost_as!r}")
         self._lost_as = lost_as
         self.lost = 0
         """How many answers were lost so far."""
@@ -60,9 +69,10 @@ class FaultyDatabase:
         """A transaction of the wrapped database, with faults."""
         return FaultyTransaction(self, self.db.create_transaction())
 
-    def close(self) -> None:
-        """Close the wrapped database."""
-        self.db.close()
+    @property
+    def options(self) -> Any:
+        """The options of the wrapped database."""
+        return self.db.options
 
     def before_call(self, name: str) -> None:
         """What happens before each call of a transaction's method."""

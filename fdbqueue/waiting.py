@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -21,13 +20,13 @@ def checked_wait(tr: Any, seconds: float) -> float:
     """
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise TypeError(f"wait is a number of seconds, not {seconds!r}")
-    if math.isnan(seconds) or seconds < 0:
+    if not seconds >= 0:  # NaN neither
         raise ValueError(f"wait is a number of seconds from 0, not {seconds!r}")
     if seconds and not is_database(tr):
         raise ValueError(
             "only a call that is given a database can wait: nothing sleeps inside a transaction"
         )
-    return seconds
+    return min(seconds, threading.TIMEOUT_MAX)
 
 
 def wait_for_change(db: Any, key: bytes, still: Callable[[Any], bool], seconds: float) -> bool:
@@ -44,7 +43,7 @@ def wait_for_change(db: Any, key: bytes, still: Callable[[Any], bool], seconds: 
     changed = threading.Event()
     watch.on_ready(lambda _: changed.set())
     try:
-        if not changed.wait(min(seconds, threading.TIMEOUT_MAX)):
+        if not changed.wait(seconds):
             return False
         watch.wait()  # for its error, if it has one
         return True

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fdbq.main import cli
+
+import fdbqueue
 
 Result = subprocess.CompletedProcess[str]
 
@@ -108,7 +113,27 @@ def test_a_pop_waits_for_a_push(fdbq: Shell, name: str) -> None:
         "fdbq push $q 1 > /dev/null; fdbq push $q 2 > /dev/null; wait; fdbq pop $q --wait 0.1"
     )
     assert (done.returncode, done.stdout, done.stderr) == (1, "1\n2\n", "")
-    assert "'soon' is not a valid float" in error_of(fdbq("pop", name, "--wait", "soon"))
+    assert "'soon' is no number of seconds" in error_of(fdbq("pop", name, "--wait", "soon"))
+
+
+def test_an_interrupt_loses_no_item(fdbq: Shell, name: str, db: Any, rng: random.Random) -> None:
+    """It comes while the command waits, takes or prints: the item is printed or in the queue."""
+    queue = fdbqueue.PriorityQueue.named(db, name)
+    for number in range(6):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fdbq", "pop", name, "--wait"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=fdbq.environment,
+            text=True,
+        )
+        time.sleep(0.8)
+        queue.push(db, number)
+        time.sleep(rng.random() * 0.02)
+        process.send_signal(rng.choice([signal.SIGINT, signal.SIGTERM]))
+        printed = process.communicate()[0]
+        left = queue.pop(db)
+        assert (printed == f"{number}\n") is (left is None), f"round {number}"
 
 
 def test_a_wait_can_be_interrupted(fdbq: Shell) -> None:
@@ -278,6 +303,8 @@ ERRORS = [
     (("ls", "-C", "/etc/hostname"), "/etc/hostname is no cluster file"),
     (("ls", "-C", "/etc/hostname", "--db", "x"), "give one of them"),
     (("ls", "--timeout", "-1"), "-1.0 is not in the range"),
+    (("ls", "--timeout", "nan"), "'nan' is no number of seconds"),
+    (("pop", "--wait", "mail"), "'mail' is no number of seconds"),
 ]
 
 
@@ -334,6 +361,23 @@ def test_an_export_of_an_empty_queue_is_an_empty_file(filled: Shell, name: str) 
     filled.output("pop", name, "-n", "2")
     filled.output("export", name, "out.jsonl")
     assert (filled.path / "out.jsonl").read_text() == ""
+
+
+def test_an_export_that_fails_leaves_the_file_as_it_was(filled: Shell, name: str, db: Any) -> None:
+    filled.output("export", name, "out.jsonl")
+    before = (filled.path / "out.jsonl").read_text()
+    os.chmod(filled.path / "out.jsonl", 0o640)
+    queue = fdbqueue.PriorityQueue.named(db, name)
+    broken = queue.push(db, "broken", 9)
+    db[broken.key] = b"no JSON"
+    assert "cannot be read" in error_of(filled("export", name, "out.jsonl"))
+    assert (filled.path / "out.jsonl").read_text() == before
+    queue.remove(db, broken)
+    queue.push(db, "last", 9)
+    filled.output("export", name, "out.jsonl")
+    assert (filled.path / "out.jsonl").read_text().startswith(before)
+    assert (filled.path / "out.jsonl").stat().st_mode & 0o777 == 0o640
+    assert not list(filled.path.glob(".out.jsonl*"))
 
 
 def test_an_interrupted_import_does_not_say_that_nothing_happened(filled: Shell) -> None:

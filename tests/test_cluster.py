@@ -136,3 +136,46 @@ def test_commands_find_the_cluster_by_option_and_environment(
     del fdbq.environment["FDBQ_DB"]
     assert fdbq.output("pop", name, "-n", "5") == "1\n2\n"
     assert str(cluster.file) in fdbq.output("info")
+
+
+FORKS = """
+import os, sys, fdbqueue
+from fdbqueue.errors import ClusterUnavailable
+db = fdbqueue.open(sys.argv[1])
+queue = fdbqueue.PriorityQueue.named(db, sys.argv[2])
+queue.push(db, 1)
+child = os.fork()
+if child == 0:
+    actions = [lambda: queue.pop(db), lambda: queue.size(db), lambda: fdbqueue.open(sys.argv[1])]
+    for action in actions:
+        try:
+            action()
+        except ClusterUnavailable as error:
+            print(error)
+    with fdbqueue.open("memory:") as own:
+        queue.push(own, 1)
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(queue.pop(db).value)
+"""
+
+
+def test_a_forked_child_is_told_that_the_cluster_does_not_work_in_it(
+    db: Any, cluster: Cluster, name: str
+) -> None:
+    command = [sys.executable, "-c", FORKS, str(cluster.file), name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    *told, popped = done.stdout.splitlines()
+    assert len(told) == 3
+    assert all("open clusters after the fork" in line for line in told)
+    assert popped == "1"
+
+
+def test_a_malformed_cluster_file_has_the_words_of_the_binding(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "fdb.cluster"
+    file.write_text("docker:docker@127.0.0.1\n")
+    told = error_of(Shell(tmp_path, str(file))("ls", "--timeout", "1"))
+    assert "onnection string" in told

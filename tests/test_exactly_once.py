@@ -132,6 +132,19 @@ def faulty(db: Any, rng: random.Random, share: float = 0.25) -> FaultyDatabase:
     )
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"before": share} for share in (-0.1, 2, float("nan"), "x")),
+        {"after": 0.6, "conflict": 0.6},
+        *({"lost_as": codes} for codes in ((), (1020,), (9999,))),
+    ],
+)
+def test_faults_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"share|more than 1|lost_as"):
+        FaultyDatabase(None, **wrong)
+
+
 def test_the_plain_recipe_loses_and_doubles_under_lost_answers(
     db: Any, space: Subspace, rng: random.Random
 ) -> None:

@@ -14,6 +14,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.testing import FaultyDatabase
+from recipes.priority_queue import PriorityQueue as Recipe
 
 
 def test_it_takes_what_is_there_at_once(db: Any, queue: PriorityQueue) -> None:
@@ -29,6 +30,26 @@ def test_it_gives_up_when_the_time_is_over(db: Any, queue: PriorityQueue) -> Non
     assert queue.pop_many(db, 2, wait=0.15) == []
     assert time.monotonic() - began >= 0.3
     assert queue.pop_many(db, 0, wait=math.inf) == []
+
+
+def test_there_is_a_last_look_when_the_time_is_over(
+    db: Any, queue: PriorityQueue, space: Subspace
+) -> None:
+    """A client that writes only the recipe's items wakes nobody; its item is found all the same."""
+    recipe = Recipe(Subspace(rawPrefix=queue.layout.items))
+    pushing = threading.Timer(0.1, recipe.push, [db, b"1", 5])
+    pushing.start()
+    assert queue.pop(db, wait=0.5).value == 1
+    pushing.join()
+
+
+def test_a_wait_without_a_pop_leaves_the_item(db: Any, queue: PriorityQueue) -> None:
+    assert queue.wait(db, 0) is False
+    assert queue.wait(db, 0.1) is False
+    threading.Timer(0.1, queue.push, [db, "x"]).start()
+    assert queue.wait(db, math.inf) is True
+    assert queue.wait(db, 0) is True
+    assert queue.size(db) == 1
 
 
 def test_each_item_wakes_somebody(db: Any, queue: PriorityQueue, space: Subspace) -> None:
@@ -105,6 +126,8 @@ def test_what_is_no_time_is_refused(db: Any, queue: PriorityQueue) -> None:
     for wrong in ("5", True, None):
         with pytest.raises(TypeError, match="number of seconds"):
             queue.pop(db, wait=wrong)
+    assert queue.pop(db, wait=10**400).value == "stays"
+    queue.push(db, "stays")
     for wrong in (-1, math.nan):
         with pytest.raises(ValueError, match="from 0"):
             queue.pop(db, wait=wrong)
