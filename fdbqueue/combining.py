@@ -15,6 +15,8 @@ from fdbqueue.errors import FDBError
 
 __all__ = ["Combiner"]
 
+_NEXT = -1  # the leader is the thread that was just woken
+
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 
@@ -54,7 +56,7 @@ class Combiner(Generic[_Request, _Result]):
         self._begin()
 
     def _begin(self) -> None:
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # a finalizer may call while its thread is in here
         self._lines: WeakKeyDictionary[Any, _Line[_Request, _Result]] = WeakKeyDictionary()
         self._process = os.getpid()
 
@@ -62,14 +64,20 @@ class Combiner(Generic[_Request, _Result]):
         """Do a request on a database, alone or with others."""
         if self._process != os.getpid():
             self._begin()  # a forked child has none of the threads that wait
+        thread = threading.get_ident()
         with self._guard:
             line = self._lines.get(db)
             if line is None:
                 line = self._lines[db] = _Line()
-            call = _Call[_Request, _Result](request) if line.is_busy else None
-            if call is not None:
+            is_own = line.leader == thread  # from a codec, for example: it cannot wait for itself
+            call = None
+            if line.leader is None:
+                line.leader = thread
+            elif not is_own:
+                call = _Call[_Request, _Result](request)
                 line.waiting.append(call)
-            line.is_busy = True
+        if is_own:
+            return self._alone(db, request)
         if call is None:
             try:
                 return self._alone(db, request)
@@ -99,6 +107,7 @@ class Combiner(Generic[_Request, _Result]):
     def _lead(self, db: Any, line: _Line[_Request, _Result]) -> None:
         """Do the requests at the head of the line; the first is this thread's own."""
         with self._guard:
+            line.leader = threading.get_ident()
             batch = self._batch(line)
         try:
             results = self._perform(db, [call.request for call in batch])
@@ -127,8 +136,9 @@ class Combiner(Generic[_Request, _Result]):
 
     def _let_next_lead(self, line: _Line[_Request, _Result]) -> None:
         with self._guard:
-            line.is_busy = bool(line.waiting)
+            line.leader = None
             if line.waiting:
+                line.leader = _NEXT
                 line.waiting[0].leads = True
                 line.waiting[0].wake()
 
@@ -172,4 +182,4 @@ class _Line(Generic[_Request, _Result]):
 
     def __init__(self) -> None:
         self.waiting: deque[_Call[_Request, _Result]] = deque()
-        self.is_busy = False
+        self.leader: int | None = None

@@ -117,6 +117,20 @@ def test_an_interrupt_is_only_its_own_threads_and_the_others_know_that_nobody_kn
     assert work.combiner(work.db, 4) == 8
 
 
+def test_a_call_from_within_a_call_does_not_wait_for_itself() -> None:
+    """As from a codec that uses the queue itself."""
+
+    def again(requests: list[int]) -> list[int]:
+        if requests == [1]:
+            return [work.combiner(work.db, 10)]
+        return doubled(requests)
+
+    work = Work(again)
+    work.let_go.set()
+    assert work.combiner(work.db, 1) == 20
+    assert work.combiner(work.db, 2) == 4
+
+
 def test_a_forked_child_waits_for_nobody() -> None:
     work = Work(doubled)
     thread = threading.Thread(target=work.combiner, args=[work.db, 1])
