@@ -62,7 +62,7 @@ def command_options(command: _F) -> _F:
             db.options.set_transaction_timeout(math.ceil(timeout * 1000))
             return command(*args, db=db, **kwargs)
         except fdbqueue.error_classes() as error:
-            if getattr(error, "code", 0) != 1031:
+            if error.code != 1031:
                 raise
             sentence = f"the database did not answer within {timeout:g} seconds (--timeout)"
             if not isinstance(db, Database):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import threading
 import time
 from typing import Any, BinaryIO
 
@@ -102,7 +101,7 @@ def pop(db: Any, queue: str, highest: bool, count: int, wait: float, as_json: bo
     target = named(db, queue)
     if sys.stdout is None or sys.stdout.closed:
         raise click.ClickException("standard output is closed; nothing was taken")
-    deadline = time.monotonic() + min(wait, threading.TIMEOUT_MAX)
+    deadline = time.monotonic() + wait
     while not _take_and_print(db, target, count, highest, as_json):
         left = deadline - time.monotonic()
         if left <= 0:

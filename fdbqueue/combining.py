@@ -30,7 +30,8 @@ class Combiner(Generic[_Request, _Result]):
     with each other.
 
     If the batch fails in a way that says nothing took effect, each does its own request by itself
-    and has its own error; an error of the database is everybody's.
+    and has its own error; an error of the database is everybody's. After an interrupt of the one
+    that does a batch, the others do not know what became of it (1021).
 
     Parameters: `perform(db, requests)`, which does them all, or the first ones if that is enough at
     once, and gives their results, or raises and does none; `cost`, of a request, and `budget`, for
@@ -64,52 +65,55 @@ class Combiner(Generic[_Request, _Result]):
         """Do a request on a database, alone or with others."""
         if self._process != os.getpid():
             self._begin()  # a forked child has none of the threads that wait
+        line = self._lines.get(db) or self._new_line(db)
         thread = threading.get_ident()
-        with self._guard:
-            line = self._lines.get(db)
-            if line is None:
-                line = self._lines[db] = _Line()
-            is_own = line.leader == thread  # from a codec, for example: it cannot wait for itself
-            call = None
-            if line.leader is None:
-                line.leader = thread
-            elif not is_own:
-                call = _Call[_Request, _Result](request)
-                line.waiting.append(call)
-        if is_own:
-            return self._alone(db, request)
-        if call is None:
-            try:
+        call: _Call[_Request, _Result] | None = None
+        leads = False
+        # An interrupt may come anywhere in here; nobody is to wait for a thread that is gone.
+        try:
+            with self._guard:
+                if line.leader is None:
+                    leads, line.leader = True, thread
+                elif line.leader != thread:  # who calls from within a call cannot wait for itself
+                    call = _Call(request)
+                    line.waiting.append(call)
+            if call is None:
                 return self._alone(db, request)
-            finally:
+            call.wait()
+        except BaseException:
+            if call is not None:
+                self._withdraw(call, line)
+            raise
+        finally:
+            if leads:
                 self._let_next_lead(line)
-        self._wait(call, line)
         if call.leads:
             self._lead(db, line)
         return self._alone(db, request) if call.is_alone else call.outcome()
+
+    def _new_line(self, db: Any) -> _Line[_Request, _Result]:
+        with self._guard:
+            return self._lines.setdefault(db, _Line())
 
     def _alone(self, db: Any, request: _Request) -> _Result:
         (result,) = self._perform(db, [request])
         return result
 
-    def _wait(self, call: _Call[_Request, _Result], line: _Line[_Request, _Result]) -> None:
-        try:
-            call.wait()
-        except BaseException:  # interrupted: nobody is to do it now
-            with self._guard:
-                if call in line.waiting:
-                    line.waiting.remove(call)
-                leads = call.leads
-            if leads:
+    def _withdraw(self, call: _Call[_Request, _Result], line: _Line[_Request, _Result]) -> None:
+        """Have nobody do a request whose thread was interrupted, unless somebody is at it."""
+        with self._guard:
+            if call in line.waiting:
+                line.waiting.remove(call)
+            if call.leads:
                 self._let_next_lead(line)
-            raise
 
     def _lead(self, db: Any, line: _Line[_Request, _Result]) -> None:
         """Do the requests at the head of the line; the first is this thread's own."""
-        with self._guard:
-            line.leader = threading.get_ident()
-            batch = self._batch(line)
+        batch: list[_Call[_Request, _Result]] = []
         try:
+            with self._guard:
+                line.leader = threading.get_ident()
+                batch = self._batch(line)
             results = self._perform(db, [call.request for call in batch])
             for call, result in zip(batch, results):
                 call.result = result

@@ -87,8 +87,8 @@ _client_was_forked = False
 
 def _note_fork() -> None:
     global _client_was_forked
-    binding = sys.modules.get("fdb.impl")
-    _client_was_forked = _client_was_forked or getattr(binding, "_network_thread", None) is not None
+    if getattr(sys.modules.get("fdb.impl"), "_network_thread", None) is not None:
+        _client_was_forked = True
 
 
 os.register_at_fork(after_in_child=_note_fork)

@@ -11,7 +11,7 @@ from typing import Any
 
 from fdbqueue.errors import FDBError
 
-__all__ = ["FaultyDatabase", "FaultyReads", "FaultyTransaction"]
+__all__ = ["FaultyDatabase", "FaultyTransaction"]
 
 _READS = frozenset({"get", "get_key", "get_range", "get_range_startswith", "get_read_version"})
 
@@ -81,11 +81,9 @@ class FaultyDatabase:
 
     def commit(self, transaction: FaultyTransaction) -> None:
         """Commit, or not, and raise what the client is told."""
-        drawn, kind = self._random.random(), "none"
-        for each, share in self._shares.items():
-            if 0 <= drawn < share:
-                kind = each
-            drawn -= share
+        shares = self._shares
+        none = 1 - sum(shares.values())
+        (kind,) = self._random.choices([*shares, "none"], [*shares.values(), none])
         if kind == "conflict":
             raise FDBError(1020)
         if kind == "too_old":

@@ -93,19 +93,21 @@ main()
 """
 
 
-def test_without_the_client_library_one_sentence_says_what_to_install(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (WITHOUT, "the FoundationDB client library 7.3 (libfdb_c) cannot be used"),
+        (OLDER, "supports a maximum version of 710"),
+    ],
+    ids=["missing", "older"],
+)
+def test_without_a_fitting_client_library_one_sentence_says_what_to_install(
+    tmp_path: Path, program: str, words: str
+) -> None:
     file = tmp_path / "fdb.cluster"
     file.write_text("test:test@127.0.0.1:1\n")
-    sentence = python(WITHOUT, str(file))
-    assert "the FoundationDB client library 7.3 (libfdb_c) cannot be used" in sentence
-    assert "install the package foundationdb-clients" in sentence
-
-
-def test_with_an_older_client_library_one_sentence_says_what_to_install(tmp_path: Path) -> None:
-    file = tmp_path / "fdb.cluster"
-    file.write_text("test:test@127.0.0.1:1\n")
-    sentence = python(OLDER, str(file))
-    assert "supports a maximum version of 710" in sentence
+    sentence = python(program, str(file))
+    assert words in sentence
     assert "install the package foundationdb-clients" in sentence
 
 

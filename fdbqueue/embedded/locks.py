@@ -28,7 +28,7 @@ class WritersLock:
         self._path = path
         self._descriptor = self._opened()
         self._threads = threading.Lock()
-        self._referee = _Referee()
+        self._watchdog = _Watchdog()
 
     def _opened(self) -> int:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -66,13 +66,13 @@ class WritersLock:
         os.close(self._descriptor)
         self._descriptor = self._opened()
         self._threads = threading.Lock()
-        self._referee = _Referee()
+        self._watchdog = _Watchdog()
 
     def turn(self) -> Turn:
         """Take the lock for a whole transaction."""
         turn = Turn(self)
         try:
-            self._referee.watch(turn)
+            self._watchdog.watch(turn)
         except BaseException:
             turn.end()
             raise
@@ -82,9 +82,9 @@ class WritersLock:
 class Turn:
     """A starved transaction's turn: the lock from its first read until it ends.
 
-    Nobody else commits meanwhile, so its commit cannot conflict. A turn is ended by the referee
-    after a quarter of a second or two: a transaction that dawdles, or waits for another one, stops
-    nobody.
+    Nobody else commits meanwhile, so its commit cannot conflict. A turn is ended by the
+    watchdog after a quarter to half a second: a transaction that dawdles, or waits for another
+    one, stops nobody.
     """
 
     def __init__(self, lock: WritersLock) -> None:
@@ -109,7 +109,7 @@ class Turn:
         return held
 
 
-class _Referee:
+class _Watchdog:
     """Ends turns that take too long, by a thread that is there while turns are taken.
 
     A timer for each turn would be a thread for each: several times the cost of the turn.
