@@ -69,7 +69,8 @@ class Combiner(Generic[_Request, _Result]):
         thread = threading.get_ident()
         call: _Call[_Request, _Result] | None = None
         leads = False
-        # An interrupt may come anywhere in here; nobody is to wait for a thread that is gone.
+        # Nobody is to wait for a thread that was interrupted. (Within the `finally` itself, some
+        # microseconds, Python has no way to hold an interrupt back.)
         try:
             with self._guard:
                 if line.leader is None:
