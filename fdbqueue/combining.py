@@ -6,52 +6,62 @@ import copy
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from fdbqueue.database import error_classes
 from fdbqueue.errors import FDBError
 
-__all__ = ["Combiner"]
+__all__ = ["Batch", "Combiner", "Performer"]
 
 _NEXT = -1  # the leader is the thread that was just woken
 
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
+_R = TypeVar("_R")
+_S = TypeVar("_S", covariant=True)
+
+
+class Performer(Protocol[_R, _S]):
+    """Does the requests of one database's callers."""
+
+    def perform(self, db: Any, batch: Batch[_R]) -> Sequence[_S]:
+        """Do them all, or the first ones if that is enough at once, or raise and do none."""
 
 
 class Combiner(Generic[_Request, _Result]):
     """Has one thread of the process do what others, who come meanwhile, want as well.
 
-    A thread that comes alone does its own request at once. Those that come while it is at it wait;
-    when it is done, the first of them does the requests of all, in the order in which they came. So
-    nobody waits for longer than the batch under way, and threads of one process do not conflict
-    with each other.
+    A thread that comes alone does its own request at once. Those that come while it is at it may
+    still join, if the one that performs lets them; else they wait, and when it is done, the first
+    of them does the requests of all, in the order in which they came. So nobody waits for longer
+    than the batch under way, and threads of one process do not conflict with each other.
 
     If the batch fails in a way that says nothing took effect, each does its own request by itself
     and has its own error; an error of the database is everybody's. After an interrupt of the one
     that does a batch, the others do not know what became of it (1021).
 
-    Parameters: `perform(db, requests)`, which does them all, or the first ones if that is enough at
-    once, and gives their results, or raises and does none; `cost`, of a request, and `budget`, for
-    those of one batch together.
+    Parameters: `performer()`, which makes a `Performer` for each database, and in a forked child
+    anew; `cost`, of a request, and `budget`, for those of one batch together.
 
     Source: Hendler, Incze, Shavit and Tzafrir, Flat Combining (2010).
 
-    >>> double = Combiner(lambda db, numbers: [2 * n for n in numbers], lambda n: 1, budget=10)
+    >>> class Doubler:
+    ...     def perform(self, db, batch):
+    ...         return [2 * number for number in batch.requests]
     >>> import fdbqueue
-    >>> double(fdbqueue.open("memory:"), 21)
+    >>> Combiner(Doubler, lambda number: 1, budget=10)(fdbqueue.open("memory:"), 21)
     42
     """
 
     def __init__(
         self,
-        perform: Callable[[Any, list[_Request]], list[_Result]],
+        performer: Callable[[], Performer[_Request, _Result]],
         cost: Callable[[_Request], int],
         budget: int,
     ) -> None:
-        self._perform = perform
+        self._performer = performer
         self._cost = cost
         self._budget = budget
         self._begin()
@@ -67,37 +77,32 @@ class Combiner(Generic[_Request, _Result]):
             self._begin()  # a forked child has none of the threads that wait
         line = self._lines.get(db) or self._new_line(db)
         thread = threading.get_ident()
-        call: _Call[_Request, _Result] | None = None
-        leads = False
-        # Nobody is to wait for a thread that was interrupted. (Within the `finally` itself, some
-        # microseconds, Python has no way to hold an interrupt back.)
+        if line.leader == thread:  # who calls from within a call cannot wait for itself
+            return self._alone(db, line, request)
+        call: _Call[_Request, _Result] = _Call(request)
+        # Nobody is to wait for a thread that was interrupted. (Within the `finally` of `_lead`,
+        # some microseconds, Python has no way to hold an interrupt back.)
         try:
             with self._guard:
+                line.waiting.append(call)
                 if line.leader is None:
-                    leads, line.leader = True, thread
-                elif line.leader != thread:  # who calls from within a call cannot wait for itself
-                    call = _Call(request)
-                    line.waiting.append(call)
-            if call is None:
-                return self._alone(db, request)
-            call.wait()
+                    call.leads, line.leader = True, thread
+            if not call.leads:
+                call.wait()
         except BaseException:
-            if call is not None:
-                self._withdraw(call, line)
+            self._withdraw(call, line)
             raise
-        finally:
-            if leads:
-                self._let_next_lead(line)
         if call.leads:
-            self._lead(db, line)
-        return self._alone(db, request) if call.is_alone else call.outcome()
+            self._lead(db, line, call)
+        return self._alone(db, line, request) if call.is_alone else call.outcome()
 
     def _new_line(self, db: Any) -> _Line[_Request, _Result]:
         with self._guard:
-            return self._lines.setdefault(db, _Line())
+            return self._lines.setdefault(db, _Line(self._performer()))
 
-    def _alone(self, db: Any, request: _Request) -> _Result:
-        (result,) = self._perform(db, [request])
+    @staticmethod
+    def _alone(db: Any, line: _Line[_Request, _Result], request: _Request) -> _Result:
+        (result,) = line.performer.perform(db, Batch([request]))
         return result
 
     def _withdraw(self, call: _Call[_Request, _Result], line: _Line[_Request, _Result]) -> None:
@@ -108,36 +113,31 @@ class Combiner(Generic[_Request, _Result]):
             if call.leads:
                 self._let_next_lead(line)
 
-    def _lead(self, db: Any, line: _Line[_Request, _Result]) -> None:
+    def _lead(self, db: Any, line: _Line[_Request, _Result], own: _Call[_Request, _Result]) -> None:
         """Do the requests at the head of the line; the first is this thread's own."""
-        batch: list[_Call[_Request, _Result]] = []
+        calls: list[_Call[_Request, _Result]] = []
         try:
-            with self._guard:
-                line.leader = threading.get_ident()
-                batch = self._batch(line)
-            results = self._perform(db, [call.request for call in batch])
-            for call, result in zip(batch, results):
+            line.leader = threading.get_ident()
+            batch = _OpenBatch(self._guard, line, calls, self._cost, self._budget)
+            batch.join()
+            results = line.performer.perform(db, batch)
+            for call, result in zip(calls, results):
                 call.result = result
             with self._guard:
-                line.waiting.extendleft(reversed(batch[len(results) :]))
-            del batch[len(results) :]
+                line.waiting.extendleft(reversed(calls[len(results) :]))
+                del calls[len(results) :]
         except BaseException as error:
-            for call in batch:
-                call.fail(error, is_own=call is batch[0], is_shared=len(batch) > 1)
+            with self._guard:
+                if own in line.waiting:  # the interrupt came before anything else
+                    line.waiting.remove(own)
+                    calls.append(own)
+            for call in calls:
+                call.fail(error, is_own=call is own, is_shared=len(calls) > 1)
         finally:
             self._let_next_lead(line)
-            for call in batch[1:]:
-                call.wake()
-
-    def _batch(self, line: _Line[_Request, _Result]) -> list[_Call[_Request, _Result]]:
-        batch = [line.waiting.popleft()]
-        spent = self._cost(batch[0].request)
-        while line.waiting:
-            spent += self._cost(line.waiting[0].request)
-            if spent > self._budget:
-                break
-            batch.append(line.waiting.popleft())
-        return batch
+            for call in calls:
+                if call is not own:
+                    call.wake()
 
     def _let_next_lead(self, line: _Line[_Request, _Result]) -> None:
         with self._guard:
@@ -146,6 +146,49 @@ class Combiner(Generic[_Request, _Result]):
                 line.leader = _NEXT
                 line.waiting[0].leads = True
                 line.waiting[0].wake()
+
+
+class Batch(Generic[_Request]):
+    """Requests that are done together."""
+
+    def __init__(self, requests: list[_Request]) -> None:
+        self.requests = requests
+
+    def join(self) -> list[_Request]:
+        """Take in what came meanwhile, as far as the budget goes; all requests of the batch."""
+        return self.requests
+
+
+class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
+    """A batch that those who wait can join."""
+
+    def __init__(
+        self,
+        guard: threading.RLock,
+        line: _Line[_Request, _Result],
+        calls: list[_Call[_Request, _Result]],
+        cost: Callable[[_Request], int],
+        budget: int,
+    ) -> None:
+        super().__init__([])
+        self._guard = guard
+        self._line = line
+        self._calls = calls
+        self._cost = cost
+        self._left = budget
+
+    def join(self) -> list[_Request]:
+        waiting = self._line.waiting
+        with self._guard:
+            while waiting:
+                cost = self._cost(waiting[0].request)
+                if self._calls and cost > self._left:
+                    break
+                self._left -= cost
+                call = waiting.popleft()
+                self._calls.append(call)
+                self.requests.append(call.request)
+        return self.requests
 
 
 class _Call(Generic[_Request, _Result]):
@@ -183,8 +226,9 @@ class _Call(Generic[_Request, _Result]):
 
 
 class _Line(Generic[_Request, _Result]):
-    """Who waits on one database."""
+    """Who waits on one database, and who does what they want."""
 
-    def __init__(self) -> None:
+    def __init__(self, performer: Performer[_Request, _Result]) -> None:
+        self.performer = performer
         self.waiting: deque[_Call[_Request, _Result]] = deque()
         self.leader: int | None = None

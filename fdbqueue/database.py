@@ -19,12 +19,14 @@ import platformdirs
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
+from fdbqueue import embedded
 from fdbqueue.embedded import Database
 from fdbqueue.errors import ClusterUnavailable, FDBError
 
 __all__ = [
     "API_VERSION",
     "error_classes",
+    "first_greater_or_equal",
     "is_database",
     "open",
     "run",
@@ -137,6 +139,18 @@ def error_classes() -> tuple[type[FDBError], ...]:
     """
     binding = sys.modules.get("fdb.impl")
     return (FDBError,) if binding is None else (FDBError, binding.FDBError)
+
+
+def first_greater_or_equal(key: bytes, offset: int) -> Any:
+    """The key selector of the first key from `key` on, and so many keys further.
+
+    It is of the binding's own class once its C library is loaded, else of the engine's.
+
+    >>> first_greater_or_equal(b"k", 2).key
+    b'k'
+    """
+    binding: Any = sys.modules.get("fdb.impl", embedded)
+    return binding.KeySelector.first_greater_or_equal(key) + offset
 
 
 def is_database(db_or_tr: Any) -> bool:

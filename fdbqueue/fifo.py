@@ -7,7 +7,8 @@ from typing import Any
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.item_store import ItemStore, randoms
+from fdbqueue.item_store import ItemStore
+from fdbqueue.layout import randoms
 from fdbqueue.types import Codec, Item
 
 __all__ = ["Queue"]
@@ -119,8 +120,8 @@ class Queue(ItemStore):
         """
 
         def body(tr: Any) -> Item | None:
-            rows = self._first_rows(tr, 1)
-            return self._item(tr, rows[0].key, rows[0].value) if rows else None
+            rows = self.first_rows(tr, 1)
+            return self.decoded(tr, rows[0].key, rows[0].value) if rows else None
 
         return self._read(tr, body)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import random as chance
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, groupby, islice
-from operator import itemgetter
-from random import Random
 from typing import Any, TypeAlias, TypeVar
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue.claims import Claims, claimed
 from fdbqueue.codec import codec_named
-from fdbqueue.combining import Combiner
+from fdbqueue.combining import Batch, Combiner
+from fdbqueue.contention import LEASE, MOST_ITEMS, StagedPops
 from fdbqueue.database import is_database, run, run_once
 from fdbqueue.errors import (
     FdbqueueError,
@@ -25,7 +25,6 @@ from fdbqueue.errors import (
 )
 from fdbqueue.layout import (
     MAX_PAYLOAD,
-    RANDOM_SIZE,
     Layout,
     decode_count,
     encode_count,
@@ -41,9 +40,7 @@ _Entry: TypeAlias = tuple[bytes, bytes, bytes]
 
 _PAGE = 500  # items that a browse of a database reads in one transaction
 
-# What one transaction does for several threads; well below FoundationDB's limits.
-_BATCH_BYTES = 1_000_000
-_BATCH_ITEMS = 200
+_BATCH_BYTES = 1_000_000  # that one transaction pushes for several threads
 
 
 def _push_size(entries: list[_Entry]) -> int:
@@ -52,6 +49,10 @@ def _push_size(entries: list[_Entry]) -> int:
 
 def _pop_size(request: tuple[int, bool]) -> int:
     return request[0]
+
+
+def _claim_size(within: int) -> int:
+    return 1
 
 
 def _not_empty(result: Any) -> bool:
@@ -70,8 +71,9 @@ class ItemStore:
     def __init__(self, subspace: Subspace, codec: str | Codec) -> None:
         self.layout = Layout(subspace)
         self._codec = codec_named(codec)
-        self._pushes = Combiner(self._push_together, _push_size, _BATCH_BYTES)
-        self._pops = Combiner(self._pop_together, _pop_size, _BATCH_ITEMS)
+        self._pushes = Combiner(lambda: _Pushes(self), _push_size, _BATCH_BYTES)
+        self._pops = Combiner(lambda: StagedPops(self), _pop_size, MOST_ITEMS)
+        self._claims = Combiner(lambda: Claims(self), _claim_size, MOST_ITEMS)
 
     @property
     def subspace(self) -> Subspace:
@@ -80,7 +82,7 @@ class ItemStore:
 
     # Transactions
 
-    def _change(
+    def change(
         self, tr: Any, body: Callable[[Any], _T], wrote: Callable[[Any], bool] = _not_empty
     ) -> _T:
         """Run a change: in the caller's transaction, or on a database exactly once."""
@@ -111,7 +113,7 @@ class ItemStore:
             raise PayloadTooLarge(len(payload), MAX_PAYLOAD)
         return payload
 
-    def _item(self, tr: Any, key: bytes, stored: bytes) -> Item:
+    def decoded(self, tr: Any, key: bytes, stored: bytes) -> Item:
         """The item of a row; raises `UndecodableItem` if the codec cannot read it."""
         priority = self._priority_of(self.level_of(key))
         item_id = self.layout.item_id(key)
@@ -147,17 +149,10 @@ class ItemStore:
         On a database together with what other threads push at the time.
         """
         if not is_database(tr):
-            return self._append_all(tr, entries)
+            return self.append_all(tr, entries)
         return self._pushes(tr, entries) if entries else []
 
-    def _push_together(self, db: Any, requests: list[list[_Entry]]) -> list[list[bytes]]:
-        if len(requests) == 1:
-            return [self._change(db, lambda tr: self._append_all(tr, requests[0]))]
-        entries = list(chain.from_iterable(requests))
-        keys = iter(self._change(db, lambda tr: self._append_all(tr, entries)))
-        return [list(islice(keys, len(request))) for request in requests]
-
-    def _append_all(self, tr: Any, entries: list[_Entry]) -> list[bytes]:
+    def append_all(self, tr: Any, entries: list[_Entry]) -> list[bytes]:
         if len(entries) == 1:
             ((level, payload, random),) = entries
             keys = self._append(tr, level, [(payload, random)])
@@ -207,13 +202,13 @@ class ItemStore:
         if n == 0:
             return []
         if not is_database(tr):
-            return self._take(tr, self._first_rows(tr, n, at_max))
+            return self._take(tr, self.first_rows(tr, n, at_max))
         deadline = time.monotonic() + wait
         while not (taken := self._pops(tr, (n, at_max))):
             left = deadline - time.monotonic()
             if left <= 0:
                 break
-            self._sleep(tr, left)
+            self._sleep(tr, min(left, LEASE))
         return taken
 
     def _sleep(self, db: Any, seconds: float) -> None:
@@ -247,50 +242,78 @@ class ItemStore:
             self._sleep(db, left)
         return True
 
+    def claim(self, tr: Any, *, within: int = 256) -> Item | None:
+        """Take one of the first items, for workers that do not need the very first; `None` if none.
+
+        Conflicts with who takes the same item, nothing else: workers that claim at the same time do
+        not stop each other. Given a database it takes effect exactly once, and takes the first item
+        as long as that meets no conflict; the more conflicts, the further it looks, up to `within`.
+        In a transaction it takes any of them, and the caller's own retry rules hold. No item is
+        passed over for ever: each claim may be of the first one. Cost: one read of one row, which
+        the server has to count for.
+
+        Parameters: `within`, from how many of the first items, from 1.
+
+        Raises `UndecodableItem` for an item that the codec cannot read; it stays in the queue.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push(db, "send")
+        >>> jobs.claim(db).value, jobs.claim(db)
+        ('send', None)
+        """
+        if isinstance(within, bool) or not isinstance(within, int) or within < 1:
+            raise ValueError(f"within is a number of items from 1, not {within!r}")
+        if is_database(tr):
+            taken = self._claims(tr, within)
+        else:
+            taken = claimed(self, tr, 1, chance.randrange(within))
+        return next(iter(taken), None)
+
     @staticmethod
     def _check_number(n: int) -> None:
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise ValueError(f"n is a number of items from 0, not {n!r}")
 
-    def _pop_together(self, db: Any, requests: list[tuple[int, bool]]) -> list[list[Item]]:
-        """Pops in order, in one transaction; those that it has no room for are left out."""
-        if len(requests) == 1:
-            return [self._change(db, lambda tr: self._take(tr, self._first_rows(tr, *requests[0])))]
-
-        def body(tr: Any) -> list[list[Item]]:
-            taken: list[list[Item]] = []
-            size = 0
-            for at_max, group in groupby(requests, itemgetter(1)):
-                counts = [n for n, _ in group]
-                rows = iter(self._first_rows(tr, sum(counts), at_max))
-                for n in counts:
-                    if size > _BATCH_BYTES:
-                        return taken
-                    own = list(islice(rows, n))
-                    taken.append(self._take(tr, own))
-                    size += sum(self.layout.largest_payload(row.value) for row in own)
-            return taken
-
-        return self._change(db, body, any)
-
-    def _first_rows(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
+    def first_rows(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
         """The rows of the first `n` items in the order of pops."""
         begin, end = self.layout.range_of(self.layout.items)
         return list(tr.get_range(begin, end, limit=n)) if n else []
 
-    def _take(self, tr: Any, rows: Iterable[Any]) -> list[Item]:
+    def _take(self, tr: Any, rows: list[Any]) -> list[Item]:
         """Take rows out of the queue."""
-        items = []
-        counts: dict[bytes, int] = {}
+        items = [self.decoded(tr, row.key, row.value) for row in rows]
         for row in rows:
-            items.append(self._item(tr, row.key, row.value))
             self.layout.clear_payload(tr, row.value)
-            del tr[row.key]
-            level = self.level_of(row.key)
-            counts[level] = counts.get(level, 0) + 1
-        for level, count in counts.items():
-            self._count(tr, level, -count)
+        self.drop_first(tr, [row.key for row in rows])
         return items
+
+    def drop_first(self, tr: Any, keys: Iterable[bytes]) -> None:
+        """Take the first items of levels away, all that were read up to these keys, and count them.
+
+        Each level by one range, which the reads conflict on: a server that has many cleared keys
+        to pass, one by one, is slow to find the first that is left.
+        """
+        for level, group in groupby(keys, self.level_of):
+            dropped = list(group)
+            tr.clear_range(self.layout.range_of(level)[0], dropped[-1] + b"\x00")
+            self._count(tr, level, -len(dropped))
+
+    def drop(self, tr: Any, keys: Iterable[bytes]) -> None:
+        """Take items away, wherever they stand, and count them; conflicts on their keys."""
+        for level, group in groupby(keys, self.level_of):
+            dropped = list(group)
+            for key in dropped:
+                tr.add_read_conflict_key(key)
+                del tr[key]
+            self._count(tr, level, -len(dropped))
+
+    def restore(self, tr: Any, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Put keys of items back that were dropped, and count them."""
+        for key, stored in rows:
+            tr[key] = stored
+            self._count(tr, self.level_of(key), 1)
 
     # Changes of single items
 
@@ -332,14 +355,14 @@ class ItemStore:
         (True, False)
         """
         key = self.key_of(item)
-        return self._change(tr, lambda tr: self._remove(tr, key))
+        return self.change(tr, lambda tr: self._remove(tr, key))
 
     def clear(self, tr: Any) -> None:
         """Take all items out of the queue; the queue itself stays.
 
         Given a database it takes effect exactly once; in a transaction the caller's own retry
         rules hold. A push that commits before it is cleared, one that commits later is not. Pops
-        and other reads that run at the same time conflict with it. Cost: four clears of ranges,
+        and other reads that run at the same time conflict with it. Cost: five clears of ranges,
         whatever the number of items.
 
         >>> import fdbqueue
@@ -352,12 +375,13 @@ class ItemStore:
         """
 
         def body(tr: Any) -> bool:
-            for prefix in (self.layout.items, self.layout.counts, self.layout.pieces):
-                tr.clear_range(*self.layout.range_of(prefix))
-            del tr[self.layout.total]
+            layout = self.layout
+            for prefix in (layout.items, layout.counts, layout.pieces, layout.results):
+                tr.clear_range(*layout.range_of(prefix))
+            del tr[layout.total]
             return True
 
-        self._change(tr, body)
+        self.change(tr, body)
 
     def put_back(self, tr: Any, items: Iterable[Item]) -> None:
         """Put items that were taken back into their own places.
@@ -383,7 +407,7 @@ class ItemStore:
                     self._count(tr, self.level_of(key), 1)
             return True
 
-        self._change(tr, body)
+        self.change(tr, body)
 
     # Reads
 
@@ -425,7 +449,7 @@ class ItemStore:
             begin, end = (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
         if not is_database(tr):
             for row in tr.get_range(begin, end, limit=limit, reverse=reverse):
-                yield self._item(tr, row.key, row.value)
+                yield self.decoded(tr, row.key, row.value)
             return
         left = limit
         while begin < end:
@@ -442,17 +466,19 @@ class ItemStore:
     def _page(self, db: Any, begin: bytes, end: bytes, size: int, reverse: bool) -> list[Item]:
         def body(tr: Any) -> list[Item]:
             rows = tr.get_range(begin, end, limit=size, reverse=reverse)
-            return [self._item(tr, row.key, row.value) for row in rows]
+            return [self.decoded(tr, row.key, row.value) for row in rows]
 
         return run(db, body)
 
 
-def randoms(count: int) -> list[bytes]:
-    """What makes the keys of new items unique; made once, outside of any retry loop."""
-    return [_random.randbytes(RANDOM_SIZE) for _ in range(count)]
+class _Pushes:
+    """The pushes of the threads of one process."""
 
+    def __init__(self, store: ItemStore) -> None:
+        self._store = store
 
-# A generator of its own, seeded by the system, in a forked child anew: what a program does to the
-# shared one of `random` must not make two keys equal.
-_random = Random()
-os.register_at_fork(after_in_child=_random.seed)
+    def perform(self, db: Any, batch: Batch[list[_Entry]]) -> list[list[bytes]]:
+        requests = batch.requests
+        entries = list(chain.from_iterable(requests))
+        keys = iter(self._store.change(db, lambda tr: self._store.append_all(tr, entries)))
+        return [list(islice(keys, len(request))) for request in requests]

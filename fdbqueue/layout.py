@@ -12,10 +12,17 @@ One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
 | Q (4, hour, client id) | (sequence, attempt) of the client's last operation | `run_once` |
 | Q (5, "layout") | the version of this table, here 1 | push to an empty priority |
 | Q (6, source) | (lines, sha256) of an import: what is stored of it | fdbq import |
+| Q (7, version, name) | (is next, n, at max, ...): pops that wait | a pop that met contention |
+| Q (8, version, name, number) | what such pops get: keys and values of items | who serves them |
+| Q (9,) | the name of who serves the others at present | who does |
 
 Items are the FoundationDB recipe: `count` is one more than that of the last item of the priority,
 by a snapshot read, so that pushes never conflict; `random` makes the key unique. A client that
 speaks only the recipe can be pointed at Q (0,).
+
+A request's `version` is the read version at which it was made, so that they stand in the order in
+which they came, nearly; `name` makes it unique. Its result has the same version and name, in pieces
+where it is too large for one value.
 
 The queue of a name is the subspace ("fdbqueue", name). A change to any of this is a new layout
 version; `tests/test_layout.py` pins the bytes.
@@ -25,7 +32,12 @@ from __future__ import annotations
 
 import base64
 import functools
+import os
 import re
+import struct
+from collections.abc import Iterable
+from itertools import chain
+from random import Random
 from typing import Any
 
 from fdb import tuple as fdb_tuple
@@ -46,6 +58,7 @@ __all__ = [
     "decode_count",
     "encode_count",
     "named_subspace",
+    "randoms",
 ]
 
 LAYOUT_VERSION = 1
@@ -63,6 +76,11 @@ _MAX_NAME = 255  # bytes of UTF-8
 # Begins the value of an item whose payload is in pieces. A payload that begins so itself is put in
 # pieces too, so that there is never a doubt.
 _PIECES = b"\xffpieces:"
+
+# In a result, what stands before each item: the sizes of its key and its value. Zeros stand before
+# the items of each pop.
+_SIZES = struct.Struct(">HI")
+_BEGIN = _SIZES.pack(0, 0)
 
 
 def encode_count(count: int) -> bytes:
@@ -135,6 +153,11 @@ class Layout:
         self.receipts = subspace[4]
         self.version: bytes = subspace.pack((5, "layout"))
         self.imports: bytes = subspace.pack((6,))
+        self.requests: bytes = subspace.pack((7,))
+        self.results: bytes = subspace.pack((8,))
+        self.turn: bytes = subspace.pack((9,))
+        # Never written, only conflicted on: no request is to come as the turn goes to nobody.
+        self.turn_ends: bytes = subspace.pack((9, "ends"))
 
     # Items
 
@@ -218,9 +241,12 @@ class Layout:
             tr[key] = payload
             return
         tr[key] = _PIECES + random
-        prefix = self.pieces + fdb_tuple.pack((random,))
-        for number, at in enumerate(range(0, len(payload), PIECE_SIZE)):
-            tr[prefix + fdb_tuple.pack((number,))] = payload[at : at + PIECE_SIZE]
+        self._write_pieces(tr, self.pieces + fdb_tuple.pack((random,)), payload)
+
+    @staticmethod
+    def _write_pieces(tr: Any, prefix: bytes, whole: bytes) -> None:
+        for number, at in enumerate(range(0, len(whole), PIECE_SIZE)):
+            tr[prefix + fdb_tuple.pack((number,))] = whole[at : at + PIECE_SIZE]
 
     def read_payload(self, tr: Any, value: bytes) -> bytes:
         """The payload of an item, whole, given its value."""
@@ -252,12 +278,82 @@ class Layout:
         prefix = self.pieces + fdb_tuple.pack((value[len(_PIECES) :],))
         return prefix, prefix + b"\xff"
 
+    # Pops that wait
+
+    def request_key(self, version: int, name: bytes) -> bytes:
+        """The key of a request that was made at a read version."""
+        key: bytes = self.requests + fdb_tuple.pack((version, name))
+        return key
+
+    def requests_before(self, version: int) -> tuple[bytes, bytes]:
+        """The range of the requests made before a read version."""
+        return self.requests + b"\x00", self.requests + fdb_tuple.pack((version,))
+
+    def results_before(self, version: int) -> tuple[bytes, bytes]:
+        """The range of the results of requests made before a read version."""
+        return self.results + b"\x00", self.results + fdb_tuple.pack((version,))
+
+    def request_of(self, key: bytes) -> tuple[int, bytes]:
+        """Version and name of the request with this key, or of the result with this one."""
+        version, name = fdb_tuple.unpack(key[len(self.requests) :])[:2]
+        return version, name
+
+    def result_range(self, request: bytes) -> tuple[bytes, bytes]:
+        """The range of the result of the request with this key."""
+        return self.range_of(self.results + request[len(self.requests) :])
+
+    @staticmethod
+    def encode_request(pops: Iterable[tuple[int, bool]], is_next: bool) -> bytes:
+        """The value of a request: how many each pop wants, and from which end."""
+        value: bytes = fdb_tuple.pack((is_next, *chain.from_iterable(pops)))
+        return value
+
+    @staticmethod
+    def decode_request(value: bytes) -> list[tuple[int, bool]]:
+        """The pops of a request, given its value."""
+        parts = fdb_tuple.unpack(value)
+        return list(zip(parts[1::2], parts[2::2]))
+
+    def write_result(self, tr: Any, request: bytes, pops: Iterable[Iterable[Any]]) -> None:
+        """Store the rows that each pop of a request gets."""
+        parts: list[bytes] = []
+        for rows in pops:
+            parts.append(_BEGIN)
+            for row in rows:
+                key = row.key[len(self.items) :]
+                parts += (_SIZES.pack(len(key), len(row.value)), key, row.value)
+        self._write_pieces(tr, self.results + request[len(self.requests) :], b"".join(parts))
+
+    def read_result(self, pieces: Iterable[bytes]) -> list[list[tuple[bytes, bytes]]]:
+        """The (key, value) of the items that each pop of a request gets."""
+        pops: list[list[tuple[bytes, bytes]]] = []
+        result = b"".join(pieces)
+        at = 0
+        while at < len(result):
+            key_size, value_size = _SIZES.unpack_from(result, at)
+            at += _SIZES.size
+            if not key_size:
+                pops.append([])
+                continue
+            key, end = result[at : at + key_size], at + key_size + value_size
+            pops[-1].append((self.items + key, result[at + key_size : end]))
+            at = end
+        return pops
+
     # The queue itself
 
     def known_ranges(self) -> list[tuple[bytes, bytes]]:
         """The ranges in which the queue has its keys, in order."""
-        prefixes = (self.items, self.counts, self.pieces, self.receipts.key(), self.imports)
-        keys = (self.total, self.version)
+        prefixes = (
+            self.items,
+            self.counts,
+            self.pieces,
+            self.receipts.key(),
+            self.imports,
+            self.requests,
+            self.results,
+        )
+        keys = (self.total, self.version, self.turn)
         return sorted(
             [self.range_of(prefix) for prefix in prefixes] + [(key, key + b"\0") for key in keys]
         )
@@ -281,3 +377,18 @@ class Layout:
     def write_version(self, tr: Any) -> None:
         """Note the layout of a queue that may be new."""
         tr[self.version] = fdb_tuple.pack((LAYOUT_VERSION,))
+
+
+def randoms(count: int) -> list[bytes]:
+    """What makes keys unique; made once, outside of any retry loop.
+
+    >>> len(randoms(2)[0])
+    16
+    """
+    return [_random.randbytes(RANDOM_SIZE) for _ in range(count)]
+
+
+# A generator of its own, seeded by the system, in a forked child anew: what a program does to the
+# shared one of `random` must not make two keys equal.
+_random = Random()
+os.register_at_fork(after_in_child=_random.seed)

@@ -10,8 +10,16 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.database import run
 from fdbqueue.errors import InvalidPriority
-from fdbqueue.item_store import ItemStore, randoms
-from fdbqueue.layout import MINUS_ONE, ONE, ZERO, decode_count, encode_count, named_subspace
+from fdbqueue.item_store import ItemStore
+from fdbqueue.layout import (
+    MINUS_ONE,
+    ONE,
+    ZERO,
+    decode_count,
+    encode_count,
+    named_subspace,
+    randoms,
+)
 from fdbqueue.types import Codec, Item, Priority, PriorityKind
 
 __all__ = ["PriorityQueue"]
@@ -306,13 +314,13 @@ class PriorityQueue(ItemStore):
         self._check_number(n)
 
         def body(tr: Any) -> list[Item]:
-            return [self._item(tr, row.key, row.value) for row in self._first_rows(tr, n, max)]
+            return [self.decoded(tr, row.key, row.value) for row in self.first_rows(tr, n, max)]
 
         return self._read(tr, body)
 
-    def _first_rows(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
+    def first_rows(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
         if not at_max:
-            return super()._first_rows(tr, n)
+            return super().first_rows(tr, n)
         begin, end = self.layout.range_of(self.layout.items)
         rows: list[Any] = []
         while len(rows) < n:
@@ -410,7 +418,7 @@ class PriorityQueue(ItemStore):
             stored = tr[key].value
             if stored is None:
                 return None
-            moved = self._item(tr, key, stored)
+            moved = self.decoded(tr, key, stored)
             del tr[key]
             self._count(tr, self.level_of(key), -1)
             # The random part stays the item's own: the pieces of its payload are kept under it.
@@ -419,4 +427,4 @@ class PriorityQueue(ItemStore):
             self._count(tr, level, 1)
             return Item(moved.value, rank, self.layout.item_id(new), new)
 
-        return self._change(tr, body)
+        return self.change(tr, body)

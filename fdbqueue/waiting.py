@@ -8,7 +8,7 @@ from typing import Any
 
 from fdbqueue.database import is_database, run
 
-__all__ = ["checked_wait", "wait_for_change"]
+__all__ = ["checked_wait", "sleep_on", "wait_for_change"]
 
 
 def checked_wait(tr: Any, seconds: float) -> float:
@@ -40,12 +40,21 @@ def wait_for_change(db: Any, key: bytes, still: Callable[[Any], bool], seconds: 
     watch = run(db, lambda tr: tr.watch(key) if still(tr) else None)
     if watch is None:
         return True
-    changed = threading.Event()
-    watch.on_ready(lambda _: changed.set())
+    if not sleep_on(watch, seconds):
+        return False
+    watch.wait()  # for its error, if it has one
+    return True
+
+
+def sleep_on(watch: Any, seconds: float) -> bool:
+    """Sleep until a watch fires or fails; false if the time ran out before.
+
+    A watch that is not waited for any more is cancelled: a client has a limited number of them.
+    """
+    fired = threading.Event()
+    watch.on_ready(lambda _: fired.set())
     try:
-        if not changed.wait(seconds):
-            return False
-        watch.wait()  # for its error, if it has one
-        return True
+        return fired.wait(seconds)
     finally:
-        watch.cancel()
+        if not fired.is_set():
+            watch.cancel()

@@ -19,6 +19,7 @@ LAYERS = [
     ["invariants"],
     ["priority_queue", "fifo"],
     ["item_store"],
+    ["contention", "claims"],
     ["layout", "waiting", "combining"],
     ["codec", "database"],
     ["embedded"],

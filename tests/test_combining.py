@@ -12,7 +12,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue
-from fdbqueue.combining import Combiner
+from fdbqueue.combining import Batch, Combiner
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 
 
@@ -28,10 +28,11 @@ class Work:
         self.let_go = threading.Event()
         self.begun = threading.Event()
         self._outcome = outcome
-        self.combiner = Combiner(self.perform, lambda request: request, budget)
+        self.combiner: Combiner[int, int] = Combiner(lambda: self, lambda request: request, budget)
         self.db = Database()
 
-    def perform(self, db: Any, requests: list[int]) -> list[int]:
+    def perform(self, db: Any, batch: Batch[int]) -> list[int]:
+        requests = list(batch.requests)
         self.batches.append(requests)
         if len(self.batches) == 1:
             self.begun.set()

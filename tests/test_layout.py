@@ -22,7 +22,7 @@ RANDOM = bytes(range(16))
 
 @pytest.fixture
 def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdbqueue.item_store._random.randbytes", lambda size: RANDOM[:size])
+    monkeypatch.setattr("fdbqueue.layout._random.randbytes", lambda size: RANDOM[:size])
 
 
 def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:

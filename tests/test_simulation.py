@@ -14,7 +14,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, database, item_store
+from fdbqueue import PriorityQueue, contention, database, layout
 
 from .simulation.history import Operation, explained
 from .simulation.scheduler import Scheduler, SimulatedDatabase
@@ -35,7 +35,7 @@ class Simulation:
         self.history: list[Operation] = []
         self._values = 0
         # All that chance decides elsewhere: the last part of keys, and who the clients are.
-        item_store._random.seed(seed)
+        layout._random.seed(seed)
         database._free_clients.clear()
         self._raw = db
         db.clear_range_startswith(SPACE.key())
@@ -43,12 +43,31 @@ class Simulation:
     def run(self) -> None:
         """Let the clients work, then take out what is left."""
         clients = self.random.randint(2, 4)
-        self.scheduler.run([self._client(number) for number in range(clients)])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(contention, "time", self.scheduler)
+            patch.setattr(contention, "sleep_on", self._sleep_on)
+            patch.setattr(contention, "_LEASE_VERSIONS", 10**15)
+            patch.setattr(contention, "_LONGEST_BACKOFF", 0)
+            patch.setattr(contention.StagedPops, "_keep_watch", lambda self, db: None)
+            self.scheduler.run([self._client(number) for number in range(clients)])
         self.db.deliver_late(1.0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(contention, "_LEASE_VERSIONS", -(10**15))  # nobody lives any more
+            contention.StagedPops(self.queue).sweep(self._raw)
         left = Operation(-1, "pop_min", 1_000, self.scheduler.time + 1)
         left.result = [item.value for item in self.queue.pop_many(self._raw, 1_000)]
         left.end = left.begin
         self.history.append(left)
+
+    def _sleep_on(self, watch: Any, seconds: float) -> bool:
+        """Sleep while others do something; sometimes too long, sometimes not long enough."""
+        self.scheduler.note("sleeps")
+        for _ in range(self.random.randint(1, 20)):
+            self.scheduler.step("sleep")
+            if watch.is_ready():
+                break
+        watch.cancel()
+        return self.random.random() < 0.9
 
     def _client(self, number: int) -> Callable[[], None]:
         kinds = ["push", "push", "pop_min", "pop_min", "pop_max"]
@@ -95,7 +114,10 @@ class Simulation:
             # knows, it is in the place of one that was killed.
             self.scheduler.note(f"{kind} {argument!r} failed: {error.code}")
             if error.code == 1031:
-                self.history = [entry for entry in self.history if entry not in entries]
+                if kind in ("push", "move"):
+                    self.history = [entry for entry in self.history if entry not in entries]
+                for entry in entries:
+                    entry.failed = True
             elif error.code != 1021:
                 raise
             return
@@ -125,7 +147,7 @@ class Simulation:
 
     def _move(self, queue: PriorityQueue, priority: int) -> list[str]:
         """A transaction of a user: pop one, push it again."""
-        (random_part,) = item_store.randoms(1)
+        (random_part,) = layout.randoms(1)
 
         @fdbqueue.transactional(receipts=SPACE[4])
         def body(tr: Any) -> list[str]:

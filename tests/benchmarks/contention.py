@@ -82,19 +82,25 @@ def library() -> Operation:
     return lambda db, _: queue.pop_min(db)
 
 
+def claim() -> Operation:
+    queue = fdbqueue.PriorityQueue(SPACE["library"], codec="bytes")
+    return lambda db, _: queue.claim(db)
+
+
 CONTENDERS: dict[str, Callable[[], Operation]] = {
     "raw: read, modify, write": read_modify_write,
     "raw: blind write": blind_write,
     "plain recipe": plain_recipe,
     "recipe's staging": staging_recipe,
-    "this library": library,
+    "this library: pop": library,
+    "this library: claim": claim,
 }
-QUEUES = ("plain recipe", "recipe's staging", "this library")
+QUEUES = ("plain recipe", "recipe's staging", "this library: pop", "this library: claim")
 
 
 def fill(db: Any, name: str, count: int) -> None:
     """Put so many items into a contender's queue, by the keys that it has."""
-    if name == "this library":
+    if name.startswith("this library"):
         queue = fdbqueue.PriorityQueue(SPACE["library"], codec="bytes")
         for _ in range(0, count, 1000):
             queue.push_many(db, [VALUE] * 1000)

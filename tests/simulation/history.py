@@ -6,13 +6,16 @@ operation the result that it had. An operation that never ended, because its cli
 have taken effect at any moment since it began, or never. A call that pushes several items is as
 many operations: which other pushes come between them is left open where they overlap.
 
+A pop that was killed, or failed, may also have taken its items for a while: what had been put aside
+for it went back, to some place in its priority.
+
 Source: Wing and Gong, Testing and Verifying Concurrent Objects (1993).
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -34,9 +37,11 @@ class Operation:
     result: Any = None
     after: Operation | None = None
     """Another one of the same call, which takes its effect earlier."""
+    failed: bool = False
+    """Whether it raised an error that says nothing took effect."""
 
     def __str__(self) -> str:
-        ended = f"{self.end} -> {self.result!r}" if self.end < math.inf else "killed"
+        ended = f"{self.end} -> {self.result!r}" if self.end < math.inf else "no end"
         return f"client {self.client}: {self.kind} {self.arguments!r} [{self.begin}, {ended}]"
 
 
@@ -77,15 +82,16 @@ def explained(history: list[Operation]) -> bool:
     )
     number: dict[Operation | None, int] = {operation: n for n, operation in enumerate(operations)}
     everything_ended = sum(1 << n for n, each in enumerate(operations) if each.end < math.inf)
-    seen: set[tuple[int, Queue]] = set()
-    todo: list[tuple[int, Queue]] = [(0, ())]
+    seen: set[tuple[int, Queue, Queue]] = set()
+    todo: list[tuple[int, Queue, Queue]] = [(0, (), ())]
     while todo:
-        done, queue = todo.pop()
+        state = todo.pop()
+        done, queue, aside = state
         if done & everything_ended == everything_ended:
             return True
-        if (done, queue) in seen:
+        if state in seen:
             continue
-        seen.add((done, queue))
+        seen.add(state)
         # Only what began before the first of the others ended can be next.
         left = [n for n in range(len(operations)) if not done >> n & 1]
         first_end = min(operations[n].end for n in left)
@@ -96,11 +102,36 @@ def explained(history: list[Operation]) -> bool:
             before = number.get(operation.after)
             if before is not None and not done >> before & 1:
                 continue
-            changed, result = applied(operation, queue)
+            after = done | 1 << n
             if operation.end < math.inf:
-                fits = result == operation.result
-            else:
-                fits = operation.kind == "push" or came_out.isdisjoint(result)
-            if fits:
-                todo.append((done | 1 << n, changed))
+                # It is enough to put back what an operation takes, just before it does.
+                back = [item for item in aside if item[1] in (operation.result or ())]
+                kept = tuple(item for item in aside if item not in back)
+                for whole in put_back(queue, back):
+                    changed, result = applied(operation, whole)
+                    if result == operation.result:
+                        todo.append((after, changed, kept))
+                continue
+            changed, result = applied(operation, queue)
+            if operation.kind == "push" or (came_out.isdisjoint(result) and not operation.failed):
+                todo.append((after, changed, aside))
+                continue
+            taken = tuple(item for item in queue if item not in changed)
+            coming = tuple(item for item in taken if item[1] in came_out)
+            if not operation.failed or coming == taken:
+                todo.append((after, changed, aside + coming))
     return False
+
+
+def put_back(queue: Queue, items: list[tuple[int, str]]) -> list[Queue]:
+    """The queues with the items back, each at some place in its priority."""
+    if not items:
+        return [queue]
+    item, *others = items
+    begin = bisect_left(queue, item[0], key=lambda other: other[0])
+    end = bisect_right(queue, item[0], key=lambda other: other[0])
+    return [
+        whole
+        for at in range(begin, end + 1)
+        for whole in put_back((*queue[:at], item, *queue[at:]), others)
+    ]

@@ -1,0 +1,94 @@
+"""Claims: one of the first items, whichever nobody else is taking."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
+
+from fdb import fdboptions
+
+from fdbqueue.combining import Batch
+from fdbqueue.database import first_greater_or_equal
+from fdbqueue.layout import Layout
+from fdbqueue.types import Item
+
+__all__ = ["Claims", "claimed"]
+
+_WANT_ALL = fdboptions.StreamingMode["want_all"][0]
+_LONGEST_BACKOFF = 2  # milliseconds, after a conflict
+_NARROWER = 0.95  # what a claim without a conflict leaves of the distance at which to look
+
+_T = TypeVar("_T")
+
+
+class Store(Protocol):
+    """What claims need of the items."""
+
+    layout: Layout
+
+    def change(self, tr: Any, body: Callable[[Any], _T]) -> _T: ...
+    def decoded(self, tr: Any, key: bytes, stored: bytes) -> Item: ...
+    def drop(self, tr: Any, keys: Iterable[bytes]) -> None: ...
+
+
+def claimed(store: Store, tr: Any, n: int, skipped: int) -> list[Item]:
+    """Take `n` items after the first `skipped` ones, or the first ones if there are not so many."""
+    layout = store.layout
+    begin, end = layout.range_of(layout.items)
+
+    def rows_after(skipped: int) -> list[Any]:
+        first = first_greater_or_equal(begin, skipped)
+        # The server counts keys, not the queue's: behind the last item stand other ones.
+        rows = tr.snapshot.get_range(first, end, limit=n, streaming_mode=_WANT_ALL)
+        return [row for row in rows if row.key < end]
+
+    rows = rows_after(skipped)
+    if len(rows) < n and skipped:
+        rows = rows_after(0)
+    if not rows:
+        tr.add_read_conflict_range(begin, end)  # it was empty, and must be still
+    items = [store.decoded(tr, row.key, row.value) for row in rows]
+    for row in rows:
+        layout.clear_payload(tr, row.value)
+    store.drop(tr, [row.key for row in rows])
+    return items
+
+
+class Claims:
+    """The claims of one process on one queue and database.
+
+    Threads that claim at the same time share a transaction, which takes as many items that stand
+    together. Without conflicts it takes the first ones. After a conflict it looks at a random place
+    in twice the distance, up to that which the claims allow; after a success, in a little less.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._distance = 1.0
+        self._expected = 1
+
+    def perform(self, db: Any, batch: Batch[int]) -> list[list[Item]]:
+        """Do claims, each of which says among how many of the first items."""
+        tries = 0
+
+        def body(tr: Any) -> list[Item]:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                tr.options.set_max_retry_delay(_LONGEST_BACKOFF)
+            if self._expected > 1:
+                tr.get_read_version().wait()  # others can join meanwhile
+            claims = batch.join()
+            n = len(claims)
+            if tries > 1:
+                self._distance = 2 * max(self._distance, n)
+            self._distance = min(self._distance, max(n, min(claims)))
+            slots = max(1, int(self._distance) // n)
+            return claimed(self._store, tr, n, n * random.randrange(slots))
+
+        items = self._store.change(db, body)
+        if tries == 1:
+            self._distance *= _NARROWER
+        self._expected = len(batch.requests)
+        return [[item] for item in items] + [[]] * (len(batch.requests) - len(items))
