@@ -3,55 +3,39 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
-
-from fdb import fdboptions
+from typing import Any
 
 from fdbqueue.combining import Batch
-from fdbqueue.database import first_greater_or_equal
+from fdbqueue.database import first_greater_or_equal, run_once
 from fdbqueue.layout import Layout
+from fdbqueue.rows import WANT_ALL, Decode, Rows
 from fdbqueue.types import Item
 
 __all__ = ["Claims", "claimed"]
 
-_WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 _LONGEST_BACKOFF = 2  # milliseconds, after a conflict
 _NARROWER = 0.95  # what a claim without a conflict leaves of the distance at which to look
 
-_T = TypeVar("_T")
 
-
-class Store(Protocol):
-    """What claims need of the items."""
-
-    layout: Layout
-
-    def change(self, tr: Any, body: Callable[[Any], _T]) -> _T: ...
-    def decoded(self, tr: Any, key: bytes, stored: bytes) -> Item: ...
-    def drop(self, tr: Any, keys: Iterable[bytes]) -> None: ...
-
-
-def claimed(store: Store, tr: Any, n: int, skipped: int) -> list[Item]:
+def claimed(tr: Any, layout: Layout, rows: Rows, item: Decode, n: int, skipped: int) -> list[Item]:
     """Take `n` items after the first `skipped` ones, or the first ones if there are not so many."""
-    layout = store.layout
     begin, end = layout.range_of(layout.items)
 
     def rows_after(skipped: int) -> list[Any]:
         first = first_greater_or_equal(begin, skipped)
         # The server counts keys, not the queue's: behind the last item stand other ones.
-        rows = tr.snapshot.get_range(first, end, limit=n, streaming_mode=_WANT_ALL)
-        return [row for row in rows if row.key < end]
+        found = tr.snapshot.get_range(first, end, limit=n, streaming_mode=WANT_ALL)
+        return [row for row in found if row.key < end]
 
-    rows = rows_after(skipped)
-    if len(rows) < n and skipped:
-        rows = rows_after(0)
-    if not rows:
+    found = rows_after(skipped)
+    if len(found) < n and skipped:
+        found = rows_after(0)
+    if not found:
         tr.add_read_conflict_range(begin, end)  # it was empty, and must be still
-    items = [store.decoded(tr, row.key, row.value) for row in rows]
-    for row in rows:
+    items = [item(tr, row.key, row.value) for row in found]
+    for row in found:
         layout.clear_payload(tr, row.value)
-    store.drop(tr, [row.key for row in rows])
+    rows.drop(tr, [row.key for row in found])
     return items
 
 
@@ -63,8 +47,10 @@ class Claims:
     in twice the distance, up to that which the claims allow; after a success, in a little less.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, layout: Layout, rows: Rows, item: Decode) -> None:
+        self._layout = layout
+        self._rows = rows
+        self._item = item
         self._distance = 1.0
         self._expected = 1
 
@@ -85,9 +71,10 @@ class Claims:
                 self._distance = 2 * max(self._distance, n)
             self._distance = min(self._distance, max(n, min(claims)))
             slots = max(1, int(self._distance) // n)
-            return claimed(self._store, tr, n, n * random.randrange(slots))
+            skipped = n * random.randrange(slots)
+            return claimed(tr, self._layout, self._rows, self._item, n, skipped)
 
-        items = self._store.change(db, body)
+        items = run_once(db, body, self._layout.receipts, bool)
         if tries == 1:
             self._distance *= _NARROWER
         self._expected = len(batch.requests)

@@ -84,9 +84,11 @@ class Combiner(Generic[_Request, _Result]):
         # some microseconds, Python has no way to hold an interrupt back.)
         try:
             with self._guard:
-                line.waiting.append(call)
                 if line.leader is None:
                     call.leads, line.leader = True, thread
+                else:
+                    call.will_wait()
+                line.waiting.append(call)
             if not call.leads:
                 call.wait()
         except BaseException:
@@ -135,9 +137,10 @@ class Combiner(Generic[_Request, _Result]):
                 call.fail(error, is_own=call is own, is_shared=len(calls) > 1)
         finally:
             self._let_next_lead(line)
-            for call in calls:
-                if call is not own:
-                    call.wake()
+            if len(calls) > 1:
+                for call in calls:
+                    if call is not own:
+                        call.wake()
 
     def _let_next_lead(self, line: _Line[_Request, _Result]) -> None:
         with self._guard:
@@ -179,6 +182,8 @@ class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
 
     def join(self) -> list[_Request]:
         waiting = self._line.waiting
+        if not waiting:
+            return self.requests
         with self._guard:
             while waiting:
                 cost = self._cost(waiting[0].request)
@@ -194,12 +199,19 @@ class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
 class _Call(Generic[_Request, _Result]):
     """One thread's request, and what became of it."""
 
+    __slots__ = ("_woken", "error", "is_alone", "leads", "request", "result")
+
+    _woken: threading.Lock
+
     def __init__(self, request: _Request) -> None:
         self.request = request
         self.result: _Result | None = None
         self.error: BaseException | None = None
         self.leads = False
         self.is_alone = False
+
+    def will_wait(self) -> None:
+        """Make ready to wait: from now on others may wake it."""
         self._woken = threading.Lock()
         self._woken.acquire()
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from operator import itemgetter
-from typing import Any, Protocol, TypeAlias, TypeVar
-
-from fdb import fdboptions
+from typing import Any, TypeAlias
 
 from fdbqueue.combining import Batch
-from fdbqueue.database import error_classes, run
+from fdbqueue.database import error_classes, run, run_once
 from fdbqueue.errors import UndecodableItem
 from fdbqueue.layout import Layout, randoms
+from fdbqueue.rows import WANT_ALL, Decode, Rows
 from fdbqueue.types import Item
 from fdbqueue.waiting import sleep_on
 
@@ -51,26 +50,8 @@ _MOST_REQUESTS = 64
 
 _RACES = 2  # attempts in a row to take the first items, before others are told to stand back
 
-_WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 
-_T = TypeVar("_T")
-
-
-class Store(Protocol):
-    """What the pops need of the items."""
-
-    layout: Layout
-
-    def change(
-        self, tr: Any, body: Callable[[Any], _T], wrote: Callable[[Any], bool] = ...
-    ) -> _T: ...
-    def first_rows(self, tr: Any, n: int, at_max: bool = False) -> list[Any]: ...
-    def decoded(self, tr: Any, key: bytes, stored: bytes) -> Item: ...
-    def drop_first(self, tr: Any, keys: Iterable[bytes]) -> None: ...
-    def restore(self, tr: Any, rows: Iterable[tuple[bytes, bytes]]) -> None: ...
-
-
-@dataclass
+@dataclass(slots=True)
 class _Outcome:
     """What one transaction did for a batch of pops."""
 
@@ -84,6 +65,10 @@ class _Outcome:
     watch: Any = None
     error: UndecodableItem | None = None
     wrote: bool = True
+
+
+def _wrote(outcome: _Outcome) -> bool:
+    return outcome.wrote
 
 
 class StagedPops:
@@ -106,9 +91,11 @@ class StagedPops:
     Source: FoundationDB documentation, Design Recipes, "Priority Queues", Extensions.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._layout = store.layout
+    def __init__(self, layout: Layout, rows: Rows, item: Decode) -> None:
+        self._layout = layout
+        self._rows = rows
+        self._item = item
+        (self._id,) = randoms(1)
         self._turn: bytes | None = None
         self._turn_ends = 0.0
         self._contended_until = 0.0
@@ -124,12 +111,13 @@ class StagedPops:
         if now >= self._next_sweep:
             self._next_sweep = now + LEASE
             self.sweep(db)
-        pops = _Pops(self._store, batch, self._turn or randoms(1)[0], self._size)
+        self._batches += 1
+        name = self._turn or b"%b%d" % (self._id, self._batches)
+        pops = _Pops(self._layout, self._rows, self._item, batch, name, self._size)
         pops.is_contended = now < self._contended_until
         pops.has_turn = self._turn is not None
         if not pops.has_turn:
             self._turn_ends = now + _TURN
-        self._batches += 1
         self._is_busy = True
         try:
             outcome, taken = self._until_served(db, pops)
@@ -150,7 +138,7 @@ class StagedPops:
         try:
             while True:
                 pops.may_keep_turn = time.monotonic() < self._turn_ends
-                outcome = self._store.change(db, pops.attempt, lambda outcome: outcome.wrote)
+                outcome = run_once(db, pops.attempt, self._layout.receipts, _wrote)
                 if outcome.taken is not None:
                     return outcome, outcome.taken
                 pops.request = outcome.request
@@ -201,8 +189,8 @@ class StagedPops:
     def _return(self, tr: Any, request: bytes) -> int:
         """Put a request's result back into its place; the bytes that this took."""
         begin, end = self._layout.result_range(request)
-        pieces = [row.value for row in tr.get_range(begin, end, streaming_mode=_WANT_ALL)]
-        self._store.restore(tr, chain.from_iterable(self._layout.read_result(pieces)))
+        pieces = [row.value for row in tr.get_range(begin, end, streaming_mode=WANT_ALL)]
+        self._rows.restore(tr, chain.from_iterable(self._layout.read_result(pieces)))
         tr.clear_range(begin, end)
         del tr[request]
         return sum(map(len, pieces))
@@ -228,9 +216,18 @@ class StagedPops:
 class _Pops:
     """A batch of pops: what its transactions do until it is served."""
 
-    def __init__(self, store: Store, batch: Batch[Pop], name: bytes, expected: int) -> None:
-        self._store = store
-        self._layout = store.layout
+    def __init__(
+        self,
+        layout: Layout,
+        rows: Rows,
+        item: Decode,
+        batch: Batch[Pop],
+        name: bytes,
+        expected: int,
+    ) -> None:
+        self._layout = layout
+        self._rows = rows
+        self._item = item
         self._batch = batch
         self.name = name
         self._expected = expected
@@ -245,16 +242,13 @@ class _Pops:
     def attempt(self, tr: Any) -> _Outcome:
         """Take the items, or a result; or serve; or wait. The body of a transaction."""
         self.tries += 1
-        if self.tries == 1:
+        if self.tries == 2:
             tr.options.set_max_retry_delay(_LONGEST_BACKOFF)
-        if not self.is_contended and not self.has_turn:
-            if self.tries == 1:
-                _await(self._read_ahead(tr))
-                pops = self._batch.join()
-                self._races += 1
-                taken = self._decoded(tr, self._draw(tr, pops))
-                return _Outcome(taken, wrote=any(taken))
-            self.is_contended = True
+        if self.tries == 1 and not self.is_contended and not self.has_turn:
+            _await(self._read_ahead(tr))
+            self._races += 1
+            taken = self._decoded(tr, self._draw(tr, self._batch.join()))
+            return _Outcome(taken, wrote=any(taken))
         # Every read is under way before the first is waited for.
         turn = tr.snapshot[self._layout.turn]
         requests = _read_requests(tr, self._layout) if self.has_turn else None
@@ -284,7 +278,7 @@ class _Pops:
         if self._batch.requests[0][1]:
             return tr.snapshot.get_range(begin, end, limit=1, reverse=True)
         limit = min(2 * self._expected, MOST_ITEMS)
-        return tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=_WANT_ALL)
+        return tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)
 
     def _take_turn(self, tr: Any) -> _Outcome:
         """Let everybody know that this process serves from now on.
@@ -313,7 +307,7 @@ class _Pops:
         """Take the result of the request; `None` if it has none."""
         waits = tr[request]
         begin, end = self._layout.result_range(request)
-        pieces = [row.value for row in tr.get_range(begin, end, streaming_mode=_WANT_ALL)]
+        pieces = [row.value for row in tr.get_range(begin, end, streaming_mode=WANT_ALL)]
         if not pieces:
             if not waits.present():
                 self.request = None  # this process was so slow that it passed for dead
@@ -321,9 +315,9 @@ class _Pops:
         tr.clear_range(begin, end)
         results = self._layout.read_result(pieces)
         try:
-            taken = [[self._store.decoded(tr, *row) for row in rows] for rows in results]
+            taken = [[self._item(tr, *row) for row in rows] for rows in results]
         except UndecodableItem as error:
-            self._store.restore(tr, chain.from_iterable(results))
+            self._rows.restore(tr, chain.from_iterable(results))
             return _Outcome([], error=error)
         for _, value in chain.from_iterable(results):
             self._layout.clear_payload(tr, value)
@@ -364,26 +358,30 @@ class _Pops:
         The first one, which is this process's own, gets what it wants, whatever that is. What the
         others get may be stored again, and must fit.
         """
+        if len(pops) == 1:
+            rows = self._rows.first(tr, *pops[0])
+            self._rows.drop_first(tr, [row.key for row in rows])
+            return [rows]
         drawn: list[list[Any]] = []
         size = 0
         for at_max, group in groupby(pops, itemgetter(1)):
             counts = [n for n, _ in group]
-            rows = iter(self._store.first_rows(tr, sum(counts), at_max))
+            first = iter(self._rows.first(tr, sum(counts), at_max))
             taken: list[Any] = []
             for n in counts:
-                got = list(islice(rows, n))
+                got = list(islice(first, n))
                 size += sum(self._layout.largest_payload(row.value) for row in got)
                 if size > _MOST_BYTES and drawn:
                     break
                 drawn.append(got)
                 taken += got
-            self._store.drop_first(tr, [row.key for row in taken])
+            self._rows.drop_first(tr, [row.key for row in taken])
             if size > _MOST_BYTES:
                 break
         return drawn
 
     def _decoded(self, tr: Any, drawn: list[list[Any]]) -> list[list[Item]]:
-        taken = [[self._store.decoded(tr, row.key, row.value) for row in rows] for rows in drawn]
+        taken = [[self._item(tr, row.key, row.value) for row in rows] for rows in drawn]
         for row in chain.from_iterable(drawn):
             self._layout.clear_payload(tr, row.value)
         return taken
@@ -397,7 +395,7 @@ def _await(rows: Any) -> None:
 
 def _read_requests(tr: Any, layout: Layout) -> Any:
     begin, end = layout.range_of(layout.requests)
-    return tr.snapshot.get_range(begin, end, limit=_MOST_REQUESTS, streaming_mode=_WANT_ALL)
+    return tr.snapshot.get_range(begin, end, limit=_MOST_REQUESTS, streaming_mode=WANT_ALL)
 
 
 def _young(tr: Any, layout: Layout, rows: Any) -> list[_Request]:

@@ -19,8 +19,7 @@ import platformdirs
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import embedded
-from fdbqueue.embedded import Database
+from fdbqueue.embedded import Database, KeySelector
 from fdbqueue.errors import ClusterUnavailable, FDBError
 
 __all__ = [
@@ -149,8 +148,9 @@ def first_greater_or_equal(key: bytes, offset: int) -> Any:
     >>> first_greater_or_equal(b"k", 2).key
     b'k'
     """
-    binding: Any = sys.modules.get("fdb.impl", embedded)
-    return binding.KeySelector.first_greater_or_equal(key) + offset
+    binding = sys.modules.get("fdb.impl")
+    selectors: Any = KeySelector if binding is None else binding.KeySelector
+    return selectors.first_greater_or_equal(key) + offset
 
 
 def is_database(db_or_tr: Any) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.item_store import ItemStore
-from fdbqueue.layout import randoms
+from fdbqueue.layout import Layout, randoms
+from fdbqueue.rows import Rows
 from fdbqueue.types import Codec, Item
 
 __all__ = ["Queue"]
@@ -37,7 +38,8 @@ class Queue(ItemStore):
     _position_parts = 2
 
     def __init__(self, subspace: Subspace, *, codec: str | Codec = "json") -> None:
-        super().__init__(subspace, codec)
+        layout = Layout(subspace)
+        super().__init__(layout, Rows(layout, lambda key: layout.items), codec)
 
     def enqueue(self, tr: Any, value: Any) -> Item:
         """Put a value at the end of the queue.
@@ -79,8 +81,9 @@ class Queue(ItemStore):
     def dequeue(self, tr: Any, *, wait: float = 0) -> Item | None:
         """Take the oldest item; `None` if the queue is empty.
 
-        Conflicts with every other dequeue. Given a database it takes effect exactly once; in a
-        transaction the caller's own retry rules hold. Cost: one read of one row, and two keys
+        In a transaction it conflicts with every other dequeue, and the caller's own retry rules
+        hold. Given a database it takes effect exactly once, and stands in line with those of other
+        processes, as `PriorityQueue.pop_min` does. Cost: one read of one row, and two keys
         written.
 
         Parameters: `wait`, how many seconds to wait for an item if there is none, as in
@@ -120,8 +123,8 @@ class Queue(ItemStore):
         """
 
         def body(tr: Any) -> Item | None:
-            rows = self.first_rows(tr, 1)
-            return self.decoded(tr, rows[0].key, rows[0].value) if rows else None
+            rows = self.rows.first(tr, 1)
+            return self._item(tr, rows[0].key, rows[0].value) if rows else None
 
         return self._read(tr, body)
 

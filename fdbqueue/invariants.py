@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from fdbqueue.database import error_classes, is_database, run, run_once
@@ -94,6 +95,7 @@ class _Check:
 
     def _compare_all(self) -> None:
         self._scan_items()
+        self._scan_results()
         if isinstance(self._queue, PriorityQueue):
             self._compare_counts()
         self._compare("the total", self._layout.total, self.items)
@@ -112,7 +114,7 @@ class _Check:
                 self._note_level(level, count)
                 count = 0
                 try:
-                    level = self._queue.level_of(key)
+                    level = self._queue.rows.level_of(key)
                 except ForeignKey:
                     # Perhaps an item, and the queue was opened with the wrong priorities: without
                     # knowing what it is, nothing that belongs to items can be put right.
@@ -125,6 +127,14 @@ class _Check:
             if owner is not None:
                 self._owners.add(owner)
         self._note_level(level, count)
+
+    def _scan_results(self) -> None:
+        """Items that were put aside for pops which wait still own their pieces."""
+        layout = self._layout
+        for _, rows in groupby(self._rows(layout.results), lambda row: layout.request_of(row.key)):
+            for pop in layout.read_result(row.value for row in rows):
+                owners = (layout.piece_owner(value) for _, value in pop)
+                self._owners.update(owner for owner in owners if owner is not None)
 
     def _note_level(self, level: bytes, count: int) -> None:
         if count:

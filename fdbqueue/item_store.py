@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random as chance
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, groupby, islice
-from typing import Any, TypeAlias, TypeVar
+from itertools import chain, islice
+from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
 
@@ -17,33 +17,26 @@ from fdbqueue.contention import LEASE, MOST_ITEMS, StagedPops
 from fdbqueue.database import is_database, run, run_once
 from fdbqueue.errors import (
     FdbqueueError,
-    ForeignKey,
     InvalidItemId,
     InvalidValue,
     PayloadTooLarge,
     UndecodableItem,
 )
-from fdbqueue.layout import (
-    MAX_PAYLOAD,
-    Layout,
-    decode_count,
-    encode_count,
-)
+from fdbqueue.layout import MAX_PAYLOAD, Layout, decode_count
+from fdbqueue.rows import Entry, Rows
 from fdbqueue.types import Codec, Item
 from fdbqueue.waiting import checked_wait, wait_for_change
 
 __all__ = ["ItemStore"]
 
 _T = TypeVar("_T")
-_Entry: TypeAlias = tuple[bytes, bytes, bytes]
-"""What a push stores: the level, the payload, the random part of the key."""
 
 _PAGE = 500  # items that a browse of a database reads in one transaction
 
 _BATCH_BYTES = 1_000_000  # that one transaction pushes for several threads
 
 
-def _push_size(entries: list[_Entry]) -> int:
+def _push_size(entries: list[Entry]) -> int:
     return sum(len(payload) + 250 for _, payload, _ in entries)
 
 
@@ -68,12 +61,13 @@ class ItemStore:
     _position_parts: int
     """How many elements the position of an item has: with a priority three, without two."""
 
-    def __init__(self, subspace: Subspace, codec: str | Codec) -> None:
-        self.layout = Layout(subspace)
+    def __init__(self, layout: Layout, rows: Rows, codec: str | Codec) -> None:
+        self.layout = layout
+        self.rows = rows
         self._codec = codec_named(codec)
         self._pushes = Combiner(lambda: _Pushes(self), _push_size, _BATCH_BYTES)
-        self._pops = Combiner(lambda: StagedPops(self), _pop_size, MOST_ITEMS)
-        self._claims = Combiner(lambda: Claims(self), _claim_size, MOST_ITEMS)
+        self._pops = Combiner(lambda: StagedPops(layout, rows, self._item), _pop_size, MOST_ITEMS)
+        self._claims = Combiner(lambda: Claims(layout, rows, self._item), _claim_size, MOST_ITEMS)
 
     @property
     def subspace(self) -> Subspace:
@@ -82,7 +76,7 @@ class ItemStore:
 
     # Transactions
 
-    def change(
+    def _change(
         self, tr: Any, body: Callable[[Any], _T], wrote: Callable[[Any], bool] = _not_empty
     ) -> _T:
         """Run a change: in the caller's transaction, or on a database exactly once."""
@@ -113,9 +107,9 @@ class ItemStore:
             raise PayloadTooLarge(len(payload), MAX_PAYLOAD)
         return payload
 
-    def decoded(self, tr: Any, key: bytes, stored: bytes) -> Item:
+    def _item(self, tr: Any, key: bytes, stored: bytes) -> Item:
         """The item of a row; raises `UndecodableItem` if the codec cannot read it."""
-        priority = self._priority_of(self.level_of(key))
+        priority = self._priority_of(self.rows.level_of(key))
         item_id = self.layout.item_id(key)
         payload = self.layout.read_payload(tr, stored)
         try:
@@ -124,70 +118,20 @@ class ItemStore:
             raise UndecodableItem(item_id, str(error)) from error
         return Item(value, priority, item_id, key)
 
-    # Levels
-
-    def level_of(self, key: bytes) -> bytes:
-        """The level of the item with this key; raises `ForeignKey` if it is no item's."""
-        level = self._level_in(key)
-        if level is None or not self.layout.is_place(key, level):
-            raise ForeignKey(key)
-        return level
-
-    def _level_in(self, key: bytes) -> bytes | None:
-        """The level with which a key begins; `None` if it begins with none."""
-        return self.layout.items
-
     def _priority_of(self, level: bytes) -> Any:
         """The priority of a level."""
         return None
 
     # Push
 
-    def _push(self, tr: Any, entries: list[_Entry]) -> list[bytes]:
+    def _push(self, tr: Any, entries: list[Entry]) -> list[bytes]:
         """Put payloads behind the last items of their levels; the keys of the new items.
 
         On a database together with what other threads push at the time.
         """
         if not is_database(tr):
-            return self.append_all(tr, entries)
+            return self.rows.append_all(tr, entries)
         return self._pushes(tr, entries) if entries else []
-
-    def append_all(self, tr: Any, entries: list[_Entry]) -> list[bytes]:
-        if len(entries) == 1:
-            ((level, payload, random),) = entries
-            keys = self._append(tr, level, [(payload, random)])
-            self._count(tr, level, 1)
-            return keys
-        by_level: dict[bytes, list[int]] = {}
-        for index, (level, _, _) in enumerate(entries):
-            by_level.setdefault(level, []).append(index)
-        keys = [b""] * len(entries)
-        for level, indexes in by_level.items():
-            new = self._append(tr, level, [entries[index][1:] for index in indexes])
-            for index, key in zip(indexes, new):
-                keys[index] = key
-            self._count(tr, level, len(new))
-        return keys
-
-    def _append(self, tr: Any, level: bytes, payloads: list[tuple[bytes, bytes]]) -> list[bytes]:
-        """Put payloads, each with its random part, behind the last item of a level; their keys."""
-        layout = self.layout
-        begin, end = layout.range_of(level)
-        count = 0
-        # A snapshot read, so that two pushes never conflict; `random` keeps their keys apart.
-        for last in tr.snapshot.get_range(begin, end, limit=1, reverse=True):
-            if not layout.is_place(last.key, level):
-                raise ForeignKey(last.key)
-            count = layout.count_in(last.key, level) + 1
-        if count == 0:
-            layout.write_version(tr)
-        keys = []
-        for payload, random in payloads:
-            key = layout.item_key(level, count, random)
-            layout.write_payload(tr, key, random, payload)
-            keys.append(key)
-            count += 1
-        return keys
 
     # Pop
 
@@ -202,7 +146,7 @@ class ItemStore:
         if n == 0:
             return []
         if not is_database(tr):
-            return self._take(tr, self.first_rows(tr, n, at_max))
+            return self._take(tr, self.rows.first(tr, n, at_max))
         deadline = time.monotonic() + wait
         while not (taken := self._pops(tr, (n, at_max))):
             left = deadline - time.monotonic()
@@ -268,7 +212,7 @@ class ItemStore:
         if is_database(tr):
             taken = self._claims(tr, within)
         else:
-            taken = claimed(self, tr, 1, chance.randrange(within))
+            taken = claimed(tr, self.layout, self.rows, self._item, 1, random.randrange(within))
         return next(iter(taken), None)
 
     @staticmethod
@@ -276,50 +220,15 @@ class ItemStore:
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise ValueError(f"n is a number of items from 0, not {n!r}")
 
-    def first_rows(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
-        """The rows of the first `n` items in the order of pops."""
-        begin, end = self.layout.range_of(self.layout.items)
-        return list(tr.get_range(begin, end, limit=n)) if n else []
-
     def _take(self, tr: Any, rows: list[Any]) -> list[Item]:
         """Take rows out of the queue."""
-        items = [self.decoded(tr, row.key, row.value) for row in rows]
+        items = [self._item(tr, row.key, row.value) for row in rows]
         for row in rows:
             self.layout.clear_payload(tr, row.value)
-        self.drop_first(tr, [row.key for row in rows])
+        self.rows.drop_first(tr, [row.key for row in rows])
         return items
 
-    def drop_first(self, tr: Any, keys: Iterable[bytes]) -> None:
-        """Take the first items of levels away, all that were read up to these keys, and count them.
-
-        Each level by one range, which the reads conflict on: a server that has many cleared keys
-        to pass, one by one, is slow to find the first that is left.
-        """
-        for level, group in groupby(keys, self.level_of):
-            dropped = list(group)
-            tr.clear_range(self.layout.range_of(level)[0], dropped[-1] + b"\x00")
-            self._count(tr, level, -len(dropped))
-
-    def drop(self, tr: Any, keys: Iterable[bytes]) -> None:
-        """Take items away, wherever they stand, and count them; conflicts on their keys."""
-        for level, group in groupby(keys, self.level_of):
-            dropped = list(group)
-            for key in dropped:
-                tr.add_read_conflict_key(key)
-                del tr[key]
-            self._count(tr, level, -len(dropped))
-
-    def restore(self, tr: Any, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Put keys of items back that were dropped, and count them."""
-        for key, stored in rows:
-            tr[key] = stored
-            self._count(tr, self.level_of(key), 1)
-
     # Changes of single items
-
-    def _count(self, tr: Any, level: bytes, change: int) -> None:
-        """Note that a level has so many items more or less."""
-        tr.add(self.layout.total, encode_count(change))
 
     def key_of(self, item: Item | str) -> bytes:
         """The key of an item of this queue, or of an id; raises `InvalidItemId` for another."""
@@ -335,7 +244,7 @@ class ItemStore:
             return False
         self.layout.clear_payload(tr, stored)
         del tr[key]
-        self._count(tr, self.level_of(key), -1)
+        self.rows.count(tr, self.rows.level_of(key), -1)
         return True
 
     def remove(self, tr: Any, item: Item | str) -> bool:
@@ -355,7 +264,7 @@ class ItemStore:
         (True, False)
         """
         key = self.key_of(item)
-        return self.change(tr, lambda tr: self._remove(tr, key))
+        return self._change(tr, lambda tr: self._remove(tr, key))
 
     def clear(self, tr: Any) -> None:
         """Take all items out of the queue; the queue itself stays.
@@ -381,7 +290,7 @@ class ItemStore:
             del tr[layout.total]
             return True
 
-        self.change(tr, body)
+        self._change(tr, body)
 
     def put_back(self, tr: Any, items: Iterable[Item]) -> None:
         """Put items that were taken back into their own places.
@@ -404,10 +313,10 @@ class ItemStore:
             for key, payload in places:
                 if not tr[key].present():
                     self.layout.write_payload(tr, key, self.layout.position(key)[-1], payload)
-                    self._count(tr, self.level_of(key), 1)
+                    self.rows.count(tr, self.rows.level_of(key), 1)
             return True
 
-        self.change(tr, body)
+        self._change(tr, body)
 
     # Reads
 
@@ -449,7 +358,7 @@ class ItemStore:
             begin, end = (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
         if not is_database(tr):
             for row in tr.get_range(begin, end, limit=limit, reverse=reverse):
-                yield self.decoded(tr, row.key, row.value)
+                yield self._item(tr, row.key, row.value)
             return
         left = limit
         while begin < end:
@@ -466,7 +375,7 @@ class ItemStore:
     def _page(self, db: Any, begin: bytes, end: bytes, size: int, reverse: bool) -> list[Item]:
         def body(tr: Any) -> list[Item]:
             rows = tr.get_range(begin, end, limit=size, reverse=reverse)
-            return [self.decoded(tr, row.key, row.value) for row in rows]
+            return [self._item(tr, row.key, row.value) for row in rows]
 
         return run(db, body)
 
@@ -477,8 +386,12 @@ class _Pushes:
     def __init__(self, store: ItemStore) -> None:
         self._store = store
 
-    def perform(self, db: Any, batch: Batch[list[_Entry]]) -> list[list[bytes]]:
+    def perform(self, db: Any, batch: Batch[list[Entry]]) -> list[list[bytes]]:
         requests = batch.requests
+        if len(requests) == 1:
+            return [
+                self._store._change(db, lambda tr: self._store.rows.append_all(tr, requests[0]))
+            ]
         entries = list(chain.from_iterable(requests))
-        keys = iter(self._store.change(db, lambda tr: self._store.append_all(tr, entries)))
+        keys = iter(self._store._change(db, lambda tr: self._store.rows.append_all(tr, entries)))
         return [list(islice(keys, len(request))) for request in requests]

@@ -11,15 +11,8 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.database import run
 from fdbqueue.errors import InvalidPriority
 from fdbqueue.item_store import ItemStore
-from fdbqueue.layout import (
-    MINUS_ONE,
-    ONE,
-    ZERO,
-    decode_count,
-    encode_count,
-    named_subspace,
-    randoms,
-)
+from fdbqueue.layout import Layout, decode_count, named_subspace, randoms
+from fdbqueue.rows import PriorityRows
 from fdbqueue.types import Codec, Item, Priority, PriorityKind
 
 __all__ = ["PriorityQueue"]
@@ -41,6 +34,7 @@ class PriorityQueue(ItemStore):
     Pushes never conflict with each other nor with pops. Pops conflict with each other: they want
     the same item. Threads that share a queue object share transactions, where they pass a database:
     what several push, or pop, while one of them commits is the next commit. Nobody alone waits.
+    Pops of several processes that pass a database are served together, too, once they conflict.
 
     Parameters: `subspace`, where the queue is; `codec`, `"json"`, `"bytes"`, `"tuple"` or an object
     with `encode` and `decode`; `priorities`, `int` (64 bits) or the types of a tuple's elements, as
@@ -66,7 +60,8 @@ class PriorityQueue(ItemStore):
         codec: str | Codec = "json",
         priorities: PriorityKind = int,
     ) -> None:
-        super().__init__(subspace, codec)
+        layout = Layout(subspace)
+        super().__init__(layout, PriorityRows(layout, self._level_in), codec)
         if priorities is not int and not (
             isinstance(priorities, tuple)
             and priorities
@@ -130,6 +125,7 @@ class PriorityQueue(ItemStore):
         raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
 
     def _level_in(self, key: bytes) -> bytes | None:
+        """The level with which a key begins; `None` if it begins with none."""
         if self._kind is int:
             return self.layout.level_in(key)
         try:
@@ -139,14 +135,6 @@ class PriorityQueue(ItemStore):
 
     def _priority_of(self, level: bytes) -> Any:
         return self.layout.priority_of(level)
-
-    def _count(self, tr: Any, level: bytes, change: int) -> None:
-        """Change the counter of a level and the total; a counter at zero has no key."""
-        key = self.layout.count_key(level)
-        tr.add(key, ONE if change == 1 else MINUS_ONE if change == -1 else encode_count(change))
-        if change < 0:
-            tr.compare_and_clear(key, ZERO)
-        super()._count(tr, level, change)
 
     # Push
 
@@ -218,9 +206,12 @@ class PriorityQueue(ItemStore):
     def pop_min(self, tr: Any, *, wait: float = 0) -> Item | None:
         """Take the oldest item of the lowest priority; `None` if the queue is empty.
 
-        Conflicts with every other pop, and with a push that would have come first. Given a database
-        it takes effect exactly once; in a transaction the caller's own retry rules hold. Cost: one
-        read of one row, and three keys written.
+        In a transaction it conflicts with every other pop, and with a push that would have come
+        first; the caller's own retry rules hold. Given a database it takes effect exactly once, and
+        after a first conflict stands in line with the pops of other processes: one of them serves
+        all, in order, and the others sleep. What was put aside for a process that died meanwhile
+        goes back to its place after five seconds. Cost: one read of one row, and three keys
+        written; in the line two commits, and a share of the one that serves.
 
         Parameters: `wait`, how many seconds to wait for an item if there is none, `math.inf` for
         ever. It needs a database: nothing waits inside a transaction. Who waits sleeps on a watch,
@@ -228,7 +219,7 @@ class PriorityQueue(ItemStore):
 
         Raises `UndecodableItem` for an item that the codec cannot read; it stays in the queue.
 
-        Source: FoundationDB documentation, Design Recipes, "Priority Queues".
+        Source: FoundationDB documentation, Design Recipes, "Priority Queues" and its Extensions.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -314,24 +305,9 @@ class PriorityQueue(ItemStore):
         self._check_number(n)
 
         def body(tr: Any) -> list[Item]:
-            return [self.decoded(tr, row.key, row.value) for row in self.first_rows(tr, n, max)]
+            return [self._item(tr, row.key, row.value) for row in self.rows.first(tr, n, max)]
 
         return self._read(tr, body)
-
-    def first_rows(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
-        if not at_max:
-            return super().first_rows(tr, n)
-        begin, end = self.layout.range_of(self.layout.items)
-        rows: list[Any] = []
-        while len(rows) < n:
-            last = list(tr.get_range(begin, end, limit=1, reverse=True))
-            if not last:
-                break
-            level = self.level_of(last[0].key)
-            in_level = self.layout.range_of(level)
-            rows += tr.get_range(*in_level, limit=n - len(rows))
-            end = in_level[0]
-        return rows
 
     # Browse and count
 
@@ -418,13 +394,12 @@ class PriorityQueue(ItemStore):
             stored = tr[key].value
             if stored is None:
                 return None
-            moved = self.decoded(tr, key, stored)
+            moved = self._item(tr, key, stored)
             del tr[key]
-            self._count(tr, self.level_of(key), -1)
+            self.rows.count(tr, self.rows.level_of(key), -1)
             # The random part stays the item's own: the pieces of its payload are kept under it.
             payload = self.layout.read_payload(tr, stored)
-            (new,) = self._append(tr, level, [(payload, self.layout.position(key)[-1])])
-            self._count(tr, level, 1)
+            (new,) = self.rows.append(tr, level, [(payload, self.layout.position(key)[-1])])
             return Item(moved.value, rank, self.layout.item_id(new), new)
 
-        return self.change(tr, body)
+        return self._change(tr, body)

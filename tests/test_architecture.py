@@ -20,6 +20,7 @@ LAYERS = [
     ["priority_queue", "fifo"],
     ["item_store"],
     ["contention", "claims"],
+    ["rows"],
     ["layout", "waiting", "combining"],
     ["codec", "database"],
     ["embedded"],

@@ -47,7 +47,7 @@ def test_readme_names_what_the_library_offers(name: str) -> None:
     assert re.search(rf"\b{name}\b", README)
 
 
-INTERNAL = ("checked", "encoded", "key_of", "level_of")  # for other modules of the library
+INTERNAL = ("checked", "encoded", "key_of")  # for other modules of the library
 
 
 def public_methods() -> list[tuple[str, Any]]:

@@ -29,6 +29,24 @@ def test_a_sound_queue_has_no_problems_and_is_not_changed(db: Any, filled: Prior
     assert rows(db, filled) == before
 
 
+def test_what_is_put_aside_for_a_pop_that_waits_keeps_its_pieces(
+    db: Any, filled: PriorityQueue
+) -> None:
+    layout = filled.layout
+
+    @fdbqueue.transactional
+    def put_aside(tr: Any) -> None:
+        taken = filled.rows.first(tr, 3)
+        layout.write_result(tr, layout.request_key(1, b"name"), [taken[:1], [], taken[1:]])
+        filled.rows.drop_first(tr, [row.key for row in taken])
+
+    put_aside(db)
+    before = rows(db, filled)
+    report = fdbqueue.check(db, filled, repair=True)
+    assert (report.ok, report.items, report.repaired) == (True, 0, False)
+    assert rows(db, filled) == before
+
+
 def break_count(db: Any, queue: PriorityQueue) -> None:
     db[queue.layout.count_key(queue.layout.level(1))] = encode_count(7)
 

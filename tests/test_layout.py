@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue
+from fdbqueue.embedded import KeyValue
 from fdbqueue.errors import LayoutVersionMismatch
 from fdbqueue.layout import named_subspace
 from fdbqueue.testing import FaultyDatabase
@@ -109,6 +110,47 @@ def test_an_exactly_once_commit_leaves_a_receipt_under_four(db: Any, space: Subs
     assert receipt.startswith(space.key() + b"\x15\x04")
     assert hour > 400_000
     assert len(client) == 16
+
+
+def test_golden_bytes_of_pops_that_wait(db: Any, space: Subspace) -> None:
+    layout = PriorityQueue(space).layout
+    request = layout.request_key(258, b"name")
+    item = KeyValue(layout.item_key(layout.level(5), 0, b"r"), b"payload")
+
+    @fdbqueue.transactional
+    def write(tr: Any) -> None:
+        tr[request] = layout.encode_request([(1, False), (20, True)], is_next=False)
+        tr[layout.turn] = b"name"
+        layout.write_result(tr, request, [[item], []])
+
+    write(db)
+    waits = b"\x16\x01\x02\x01name\x00"
+    result = bytes(6) + b"\x00\x06\x00\x00\x00\x07\x15\x05\x14\x01r\x00payload" + bytes(6)
+    assert rows(db, space) == {
+        b"\x15\x07" + waits: b"\x26\x15\x01\x26\x15\x14\x27",
+        b"\x15\x08" + waits + b"\x14": result,
+        b"\x15\x09": b"name",
+    }
+    assert layout.request_of(request) == layout.request_of(request + b"\x14") == (258, b"name")
+    assert layout.decode_request(db[request]) == [(1, False), (20, True)]
+    assert layout.read_result([result]) == [[(item.key, item.value)], []]
+
+
+@given(
+    pops=st.lists(
+        st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.binary(max_size=90_000)))
+    )
+)
+def test_a_result_comes_back_as_it_was_in_values_of_a_size_that_fits(
+    pops: list[list[tuple[bytes, bytes]]],
+) -> None:
+    layout = PriorityQueue(Subspace(("any",))).layout
+    stored: dict[bytes, bytes] = {}
+    rows = [[KeyValue(layout.items + key, value) for key, value in pop] for pop in pops]
+    layout.write_result(stored, layout.request_key(1, b"name"), rows)
+    assert all(len(value) <= 90_000 for value in stored.values())
+    values = [stored[key] for key in sorted(stored)]
+    assert layout.read_result(values) == [[tuple(row) for row in pop] for pop in rows]
 
 
 def test_the_subspace_of_a_name() -> None:

@@ -53,7 +53,9 @@ class Simulation:
         self.db.deliver_late(1.0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(contention, "_LEASE_VERSIONS", -(10**15))  # nobody lives any more
-            contention.StagedPops(self.queue).sweep(self._raw)
+            contention.StagedPops(self.queue.layout, self.queue.rows, self.queue._item).sweep(
+                self._raw
+            )
         left = Operation(-1, "pop_min", 1_000, self.scheduler.time + 1)
         left.result = [item.value for item in self.queue.pop_many(self._raw, 1_000)]
         left.end = left.begin
@@ -156,8 +158,7 @@ class Simulation:
                 return []
             level = queue.layout.level(priority)
             payload = queue.encoded(f"{item.value}'")
-            queue._append(tr, level, [(payload, random_part)])
-            queue._count(tr, level, 1)
+            queue.rows.append(tr, level, [(payload, random_part)])
             return [item.value]
 
         moved: list[str] = body(self.db)

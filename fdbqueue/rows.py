@@ -1,0 +1,157 @@
+"""The rows in which items are stored: put behind others, taken from either end, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any, TypeAlias
+
+from fdb import fdboptions
+
+from fdbqueue.errors import ForeignKey
+from fdbqueue.layout import MINUS_ONE, ONE, ZERO, Layout, encode_count
+from fdbqueue.types import Item
+
+__all__ = ["WANT_ALL", "Decode", "Entry", "PriorityRows", "Rows"]
+
+WANT_ALL = fdboptions.StreamingMode["want_all"][0]
+"""For reads whose rows are all needed: so that they come in one answer."""
+
+Entry: TypeAlias = tuple[bytes, bytes, bytes]
+"""What a push stores: the level, the payload, the random part of the key."""
+
+Decode: TypeAlias = Callable[[Any, bytes, bytes], Item]
+"""The item of a key and a value, in a transaction; raises `UndecodableItem`."""
+
+
+class Rows:
+    """The rows of a queue within a transaction; each of its methods is part of one.
+
+    An item stands in a level, behind the items that were there before. A FIFO queue has one level,
+    a priority queue one for each priority.
+
+    Parameters: `level_in`, the level with which a key begins, or `None` if it begins with none.
+    """
+
+    def __init__(self, layout: Layout, level_in: Callable[[bytes], bytes | None]) -> None:
+        self._layout = layout
+        self._level_in = level_in
+
+    # Levels
+
+    def level_of(self, key: bytes) -> bytes:
+        """The level of the item with this key; raises `ForeignKey` if it is no item's."""
+        level = self._level_in(key)
+        if level is None or not self._layout.is_place(key, level):
+            raise ForeignKey(key)
+        return level
+
+    def count(self, tr: Any, level: bytes, change: int) -> None:
+        """Note that a level has so many items more or less."""
+        tr.add(self._layout.total, encode_count(change))
+
+    # Putting in
+
+    def append_all(self, tr: Any, entries: list[Entry]) -> list[bytes]:
+        """Put payloads behind the last items of their levels; the keys of the new items."""
+        if len(entries) == 1:
+            ((level, payload, random),) = entries
+            return self.append(tr, level, [(payload, random)])
+        by_level: dict[bytes, list[int]] = {}
+        for index, (level, _, _) in enumerate(entries):
+            by_level.setdefault(level, []).append(index)
+        keys = [b""] * len(entries)
+        for level, indexes in by_level.items():
+            new = self.append(tr, level, [entries[index][1:] for index in indexes])
+            for index, key in zip(indexes, new):
+                keys[index] = key
+        return keys
+
+    def append(self, tr: Any, level: bytes, payloads: list[tuple[bytes, bytes]]) -> list[bytes]:
+        """Put payloads, each with its random part, behind the last item of a level; their keys."""
+        layout = self._layout
+        begin, end = layout.range_of(level)
+        count = 0
+        # A snapshot read, so that two pushes never conflict; `random` keeps their keys apart.
+        for last in tr.snapshot.get_range(begin, end, limit=1, reverse=True):
+            if not layout.is_place(last.key, level):
+                raise ForeignKey(last.key)
+            count = layout.count_in(last.key, level) + 1
+        if count == 0:
+            layout.write_version(tr)
+        keys = []
+        for payload, random in payloads:
+            key = layout.item_key(level, count, random)
+            layout.write_payload(tr, key, random, payload)
+            keys.append(key)
+            count += 1
+        self.count(tr, level, len(keys))
+        return keys
+
+    def restore(self, tr: Any, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Put (key, value) of items back that were dropped."""
+        for key, stored in rows:
+            tr[key] = stored
+            self.count(tr, self.level_of(key), 1)
+
+    # Taking out
+
+    def first(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
+        """The first `n` rows, or as many as there are, in the order of pops."""
+        begin, end = self._layout.range_of(self._layout.items)
+        if n == 0:
+            return []
+        return list(tr.get_range(begin, end, limit=n, streaming_mode=WANT_ALL))
+
+    def drop_first(self, tr: Any, keys: list[bytes]) -> None:
+        """Take out the first items of levels: all those that `first` read, up to these keys.
+
+        Each level by one range, on which that read conflicts: a server that has many cleared keys
+        to pass, one by one, is slow to find the first that is left. The payloads' pieces stay.
+        """
+        if len(keys) == 1:
+            del tr[keys[0]]
+            self.count(tr, self.level_of(keys[0]), -1)
+            return
+        for level, group in groupby(keys, self.level_of):
+            dropped = list(group)
+            tr.clear_range(self._layout.range_of(level)[0], dropped[-1] + b"\x00")
+            self.count(tr, level, -len(dropped))
+
+    def drop(self, tr: Any, keys: Iterable[bytes]) -> None:
+        """Take items out, wherever they stand, and conflict on their keys. The pieces stay."""
+        for level, group in groupby(keys, self.level_of):
+            dropped = list(group)
+            for key in dropped:
+                tr.add_read_conflict_key(key)
+                del tr[key]
+            self.count(tr, level, -len(dropped))
+
+
+class PriorityRows(Rows):
+    """The rows of a queue that has a level for each priority, and a counter for each level."""
+
+    def count(self, tr: Any, level: bytes, change: int) -> None:
+        """Change the counter of the level as well; a counter at zero has no key."""
+        key = self._layout.count_key(level)
+        tr.add(key, ONE if change == 1 else MINUS_ONE if change == -1 else encode_count(change))
+        if change < 0:
+            tr.compare_and_clear(key, ZERO)
+        super().count(tr, level, change)
+
+    def first(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
+        """The first `n` rows of the lowest priorities, or of the highest ones."""
+        if not at_max:
+            return super().first(tr, n)
+        begin, end = self._layout.range_of(self._layout.items)
+        rows: list[Any] = []
+        while len(rows) < n:
+            last = list(tr.get_range(begin, end, limit=1, reverse=True))
+            if not last:
+                break
+            level = self.level_of(last[0].key)
+            in_level = self._layout.range_of(level)
+            limit = n - len(rows)
+            rows += tr.get_range(*in_level, limit=limit, streaming_mode=WANT_ALL)
+            end = in_level[0]
+        return rows
