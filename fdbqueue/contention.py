@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, groupby, islice
+from itertools import chain, count, groupby, islice
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -57,8 +57,8 @@ class _Outcome:
 
     taken: list[list[Item]] | None = None
     """What the first pops of the batch get; `None` while they have to wait."""
-    has_turn: bool = False
-    """Whether the process goes on serving the others."""
+    turn: bytes | None = None
+    """The name under which the process goes on serving the others."""
     met_others: bool = False
     request: bytes | None = None
     """The key of the request that waits."""
@@ -99,6 +99,7 @@ class StagedPops:
         self._turn: bytes | None = None
         self._turn_ends = 0.0
         self._contended_until = 0.0
+        self._numbers = count()
         self._batches = 0
         self._is_busy = False
         self._is_watched = False
@@ -111,12 +112,12 @@ class StagedPops:
         if now >= self._next_sweep:
             self._next_sweep = now + LEASE
             self.sweep(db)
-        self._batches += 1
-        name = self._turn or b"%b%d" % (self._id, self._batches)
+        self._batches = next(self._numbers)
+        name = b"%b%d" % (self._id, self._batches)
         pops = _Pops(self._layout, self._rows, self._item, batch, name, self._size)
         pops.is_contended = now < self._contended_until
-        pops.has_turn = self._turn is not None
-        if not pops.has_turn:
+        pops.turn = self._turn
+        if pops.turn is None:
             self._turn_ends = now + _TURN
         self._is_busy = True
         try:
@@ -125,7 +126,7 @@ class StagedPops:
             self._is_busy = False
         if pops.tries > 1 or outcome.met_others:
             self._contended_until = time.monotonic() + _CONTENDED
-        self._turn = pops.name if outcome.has_turn else None
+        self._turn = outcome.turn
         if self._turn is not None and not self._is_watched:
             self._is_watched = True
             threading.Thread(target=self._keep_watch, args=[db], daemon=True).start()
@@ -142,8 +143,8 @@ class StagedPops:
                 if outcome.taken is not None:
                     return outcome, outcome.taken
                 pops.request = outcome.request
-                pops.has_turn = outcome.has_turn
-                if not outcome.has_turn:
+                pops.turn = outcome.turn
+                if outcome.turn is None:
                     patience = _PATIENCE * random.uniform(1, 2)
                     pops.takes_over = not sleep_on(outcome.watch, patience)
                 self._turn_ends = time.monotonic() + _TURN
@@ -235,7 +236,7 @@ class _Pops:
         self.tries = 0
         self.request: bytes | None = None
         self.is_contended = False
-        self.has_turn = False
+        self.turn: bytes | None = None
         self.may_keep_turn = False
         self.takes_over = False
 
@@ -244,21 +245,21 @@ class _Pops:
         self.tries += 1
         if self.tries == 2:
             tr.options.set_max_retry_delay(_LONGEST_BACKOFF)
-        if self.tries == 1 and not self.is_contended and not self.has_turn:
+        if self.tries == 1 and not self.is_contended and self.turn is None:
             _await(self._read_ahead(tr))
             self._races += 1
             taken = self._decoded(tr, self._draw(tr, self._batch.join()))
             return _Outcome(taken, wrote=any(taken))
         # Every read is under way before the first is waited for.
         turn = tr.snapshot[self._layout.turn]
-        requests = _read_requests(tr, self._layout) if self.has_turn else None
-        ahead = self._read_ahead(tr) if self.has_turn else None
+        requests = _read_requests(tr, self._layout) if self.turn else None
+        ahead = self._read_ahead(tr) if self.turn else None
         if self.request is not None:
             result = self._collect(tr, self.request)
             if result is not None:
                 return result
         holder = turn.value
-        if holder is not None and holder != self.name and not self.takes_over:
+        if holder not in (None, self.turn, self.name) and not self.takes_over:
             return self._wait(tr)
         tr.add_read_conflict_key(self._layout.turn)
         self._races += 1
@@ -290,18 +291,18 @@ class _Pops:
         begin, end = self._layout.range_of(self._layout.items)
         tr.add_write_conflict_range(begin, begin + b"\x00")
         tr.add_write_conflict_range(end[:-1] + b"\xfe", end)
-        return self._wait(tr, has_turn=True)
+        return self._wait(tr, turn=self.name)
 
-    def _wait(self, tr: Any, has_turn: bool = False) -> _Outcome:
+    def _wait(self, tr: Any, turn: bytes | None = None) -> _Outcome:
         """Leave a request, if there is none, and watch it."""
         request = self.request
         if request is None:
             request = self._layout.request_key(tr.get_read_version().wait(), self.name)
             tr[request] = self._layout.encode_request(self._batch.join(), is_next=False)
             tr.add_read_conflict_key(self._layout.turn_ends)
-        watch = None if has_turn else tr.watch(request)
-        wrote = has_turn or self.request is None
-        return _Outcome(has_turn=has_turn, request=request, watch=watch, wrote=wrote)
+        watch = tr.watch(request) if turn is None else None
+        wrote = turn is not None or self.request is None
+        return _Outcome(turn=turn, request=request, watch=watch, wrote=wrote)
 
     def _collect(self, tr: Any, request: bytes) -> _Outcome | None:
         """Take the result of the request; `None` if it has none."""
@@ -328,7 +329,8 @@ class _Pops:
         layout = self._layout
         others = [(key, pops) for key, pops in requests if key != self.request]
         own = self._batch.join()
-        keeps = self.may_keep_turn or (holder == self.name and not others)
+        has_turn = holder in (self.turn, self.name) and holder is not None
+        keeps = self.may_keep_turn or (has_turn and not others)
         following = others.pop(0) if others and not keeps else None
         pops = [*own, *chain.from_iterable(wanted for _, wanted in others)]
         drawn = self._draw(tr, pops)
@@ -346,11 +348,11 @@ class _Pops:
             del tr[key]
             layout.write_result(tr, key, got)
         if keeps:
-            if holder != self.name:
-                tr[layout.turn] = self.name
+            if not has_turn:
+                holder = tr[layout.turn] = self.name
         elif following is not None or holder is not None:
             _pass_turn(tr, layout, following)
-        return _Outcome(taken, has_turn=keeps, met_others=bool(others or following))
+        return _Outcome(taken, turn=holder if keeps else None, met_others=bool(others or following))
 
     def _draw(self, tr: Any, pops: list[Pop]) -> list[list[Any]]:
         """Take the rows of the first pops out of the queue, as many as there is room for.
