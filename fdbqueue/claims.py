@@ -58,10 +58,10 @@ class Claims:
         """Do claims, each of which says among how many of the first items."""
         tries = 0
 
-        def body(tr: Any) -> list[Item]:
+        def body(tr: Any) -> list[list[Item]]:
             nonlocal tries
             tries += 1
-            if tries == 1:
+            if tries == 2:
                 tr.options.set_max_retry_delay(_LONGEST_BACKOFF)
             if self._expected > 1:
                 tr.get_read_version().wait()  # others can join meanwhile
@@ -72,10 +72,11 @@ class Claims:
             self._distance = min(self._distance, max(n, min(claims)))
             slots = max(1, int(self._distance) // n)
             skipped = n * random.randrange(slots)
-            return claimed(tr, self._layout, self._rows, self._item, n, skipped)
+            items = claimed(tr, self._layout, self._rows, self._item, n, skipped)
+            return [items[at : at + 1] for at in range(n)]
 
-        items = run_once(db, body, self._layout.receipts, bool)
+        taken = run_once(db, body, self._layout.receipts, any)
         if tries == 1:
             self._distance *= _NARROWER
-        self._expected = len(batch.requests)
-        return [[item] for item in items] + [[]] * (len(batch.requests) - len(items))
+        self._expected = len(taken)
+        return taken

@@ -385,13 +385,16 @@ class _Pushes:
 
     def __init__(self, store: ItemStore) -> None:
         self._store = store
+        self._expected = 1
 
     def perform(self, db: Any, batch: Batch[list[Entry]]) -> list[list[bytes]]:
-        requests = batch.requests
-        if len(requests) == 1:
-            return [
-                self._store._change(db, lambda tr: self._store.rows.append_all(tr, requests[0]))
-            ]
-        entries = list(chain.from_iterable(requests))
-        keys = iter(self._store._change(db, lambda tr: self._store.rows.append_all(tr, entries)))
-        return [list(islice(keys, len(request))) for request in requests]
+        def body(tr: Any) -> list[list[bytes]]:
+            if self._expected > 1:
+                tr.get_read_version().wait()  # others can join meanwhile
+            requests = batch.join()
+            keys = iter(self._store.rows.append_all(tr, [*chain.from_iterable(requests)]))
+            return [list(islice(keys, len(request))) for request in requests]
+
+        pushed = self._store._change(db, body)
+        self._expected = len(pushed)
+        return pushed
