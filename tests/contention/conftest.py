@@ -1,0 +1,39 @@
+"""Processes that pop from one queue, which meet each other when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import PriorityQueue, Queue, contention
+
+from .line import Line, Sleeps
+
+
+@pytest.fixture
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
+    """The sleeps of those who wait, which only a watch or the test ends."""
+    sleeps = Sleeps()
+    monkeypatch.setattr(contention, "sleep_on", sleeps)
+    return sleeps
+
+
+@pytest.fixture
+def line(db: Any, queue: PriorityQueue, sleeps: Sleeps) -> Line[PriorityQueue]:
+    """Those who pop from a priority queue."""
+    return Line(db, queue, sleeps)
+
+
+@pytest.fixture
+def fifo_line(db: Any, space: Subspace, sleeps: Sleeps) -> Line[Queue]:
+    """Those who take from a FIFO queue."""
+    return Line(db, Queue(space["fifo"]), sleeps)
+
+
+@pytest.fixture
+def the_lease_is_over(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Call it, and whatever is in the database by then is as old as one whose process died."""
+    return lambda: monkeypatch.setattr(contention, "_LEASE_VERSIONS", 0)

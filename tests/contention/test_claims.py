@@ -1,0 +1,134 @@
+"""A claim takes one of the first items, and stops nobody who takes another one."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Queue
+from fdbqueue.testing import FaultyDatabase
+
+
+def test_alone_it_takes_the_first_item_each_time(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, "abc", priorities=[3, 1, 2])
+    taken = [queue.claim(db) for _ in range(4)]
+    assert [item and item.value for item in taken] == ["b", "c", "a", None]
+    assert fdbqueue.check(db, queue).ok
+
+
+def test_a_fifo_queue_has_claims_too(db: Any, space: Subspace) -> None:
+    queue = Queue(space)
+    queue.enqueue_many(db, range(3))
+    assert [queue.claim(db).value for _ in range(3)] == [0, 1, 2]
+
+
+def test_many_claim_each_item_once(db: Any, queue: PriorityQueue) -> None:
+    """By threads that share a queue object, and by queue objects of their own."""
+    queue.push_many(db, range(300))
+
+    def work(own: PriorityQueue) -> list[int]:
+        return [item.value for item in iter(lambda: own.claim(db), None)]
+
+    objects = [queue] * 4 + [PriorityQueue(queue.subspace) for _ in range(4)]
+    with ThreadPoolExecutor(8) as pool:
+        taken = [*chain.from_iterable(pool.map(work, objects))]
+    assert sorted(taken) == list(range(300))
+    assert fdbqueue.check(db, queue).ok
+
+
+def test_it_never_looks_beyond_the_items_it_may_take(db: Any, queue: PriorityQueue) -> None:
+    """However many conflicts there are, and in a caller's transaction."""
+    claim = fdbqueue.transactional(lambda tr: queue.claim(tr, within=5))
+    unlucky = FaultyDatabase(db, conflict=0.7, seed=1)
+    db.options.set_transaction_max_retry_delay(1)
+    left = list(range(60))
+    queue.push_many(db, left)
+    seen = set()
+    for call in [lambda: queue.claim(unlucky, within=5), lambda: claim(db)] * 25:
+        at = left.index(call().value)
+        seen.add(at)
+        del left[at]
+    assert seen == set(range(5))
+
+
+def test_claims_of_different_items_both_go_through(db: Any, queue: PriorityQueue) -> None:
+    pushed = queue.push_many(db, "ab")
+    outcomes = set()
+    for _ in range(60):
+        one, other = db.create_transaction(), db.create_transaction()
+        items = [queue.claim(one, within=2), queue.claim(other, within=2)]
+        one.commit().wait()
+        if items[0] != items[1]:
+            other.commit().wait()
+            outcomes.add("both")
+        else:
+            with pytest.raises(fdbqueue.error_classes()) as error:
+                other.commit().wait()
+            assert error.value.code == 1020
+            outcomes.add("one")
+        queue.put_back(db, pushed)
+    assert outcomes == {"both", "one"}
+
+
+def test_a_push_and_a_pop_of_another_item_do_not_disturb_a_claim(
+    db: Any, queue: PriorityQueue
+) -> None:
+    first, last = queue.push_many(db, "ab", priorities=[1, 2])
+    tr = db.create_transaction()
+    assert queue.claim(tr, within=1) == first
+    queue.push(db, "urgent", 0)
+    assert queue.pop(db).value == "urgent"
+    assert queue.pop_max(db) == last
+    tr.commit().wait()
+    assert queue.is_empty(db)
+
+
+def test_who_saw_an_empty_queue_conflicts_with_a_push(db: Any, queue: PriorityQueue) -> None:
+    tr = db.create_transaction()
+    assert queue.claim(tr) is None
+    tr[queue.subspace.pack((5, "seen"))] = b"empty"
+    queue.push(db, 1)
+    with pytest.raises(fdbqueue.error_classes()) as error:
+        tr.commit().wait()
+    assert error.value.code == 1020
+
+
+@pytest.mark.parametrize("within", [0, -1, True, 1.5, "3", None])
+def test_a_distance_that_is_none_is_refused(db: Any, queue: PriorityQueue, within: Any) -> None:
+    queue.push(db, 1)
+    with pytest.raises(ValueError, match="from 1"):
+        queue.claim(db, within=within)
+    assert queue.size(db) == 1
+
+
+def test_an_item_that_cannot_be_read_stays(db: Any, queue: PriorityQueue) -> None:
+    db[queue.push(db, "x").key] = b"no JSON"
+    with pytest.raises(fdbqueue.errors.UndecodableItem):
+        queue.claim(db)
+    assert queue.size(db) == 1
+
+
+def test_each_item_is_claimed_exactly_once_though_answers_are_lost(
+    db: Any, queue: PriorityQueue, rng: random.Random
+) -> None:
+    """And nobody is told that there is nothing while there is something."""
+    db.options.set_transaction_max_retry_delay(1)
+    queue.push_many(db, [*range(200), "x" * 200_000])
+
+    def work(seed: int) -> list[Any]:
+        lossy = FaultyDatabase(db, before=0.1, after=0.1, conflict=0.1, seed=seed)
+        return [item.value for item in iter(lambda: queue.claim(lossy), None)]
+
+    with ThreadPoolExecutor(6) as pool:
+        taken = [*pool.map(work, [rng.randrange(2**32) for _ in range(6)])]
+    assert sorted(map(str, chain.from_iterable(taken))) == sorted(
+        map(str, [*range(200), "x" * 200_000])
+    )
+    assert fdbqueue.check(db, queue).ok
+    assert queue.is_empty(db)
