@@ -12,8 +12,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
+import pytest
+
 import fdbqueue
-from fdbqueue import Item, PriorityQueue, Queue
+from fdbqueue import Item, PriorityQueue, Queue, contention
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from fdbqueue.waiting import sleep_on, wait_for_change
 
@@ -143,28 +145,43 @@ class Sleeps:
 
     def __init__(self) -> None:
         self.woken: list[bool] = []
-        """Of each sleep, whether the watch has ended it."""
+        """Of each sleep that ended, whether the watch has ended it."""
+        self.may_wake = threading.Event()
+        """Clear it, and whoever's sleep ends notices only when it is set again."""
+        self.may_wake.set()
         self.error: BaseException | None = None
         """What a sleep ends with, if it is to be interrupted as it ends."""
+        self._guard = threading.Condition()
+        self._begun = 0
         self._under_way: list[Any] = []
         self._are_over = False
 
     def __call__(self, watch: Any, seconds: float) -> bool:
-        self._under_way.append(watch)
+        with self._guard:
+            self._begun += 1
+            self._under_way.append(watch)
+            self._guard.notify_all()
         thread = threading.current_thread()
         if isinstance(thread, Call):
             thread.rests.set()
         fired = sleep_on(watch, 0.01 if self._are_over else LONG)
         woken = fired and watch in self._under_way
         self.woken.append(woken)
+        assert self.may_wake.wait(LONG)
         if self.error is not None:
             raise self.error
         return woken
 
+    def until_begun(self, number: int) -> None:
+        """Wait until so many sleeps have begun."""
+        with self._guard:
+            assert self._guard.wait_for(lambda: self._begun >= number, LONG)
+
     def end(self) -> None:
         """Let the time of all who sleep run out, and that of later sleeps at once."""
-        self._are_over = True
-        under_way, self._under_way = self._under_way, []
+        with self._guard:
+            self._are_over = True
+            under_way, self._under_way = self._under_way, []
         for watch in under_way:
             watch.cancel()
 
@@ -220,9 +237,12 @@ class Line(Generic[_Q]):
     def left(self) -> list[Item]:
         return list(self.queue.items(self.db))
 
-    def drop_the_dead(self) -> None:
-        """Have a process do what each does first, and no more."""
-        assert self.process({FAST: DIES_BEFORE}).pop().error().code == DEAD
+    def drop_the_dead(self, lease_is_over: bool = True) -> None:
+        """Have a process do what each does before its first pop, when all leases are over."""
+        with pytest.MonkeyPatch.context() as patch:
+            if lease_is_over:
+                patch.setattr(contention, "_LEASE_VERSIONS", 0)
+            assert self.process({FAST: DIES_BEFORE}).pop().error().code == DEAD
 
     def until_nobody_has_the_turn(self) -> None:
         turn = self.layout.turn

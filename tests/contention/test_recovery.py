@@ -1,4 +1,4 @@
-"""Who dies, fails or is slow while it waits loses nothing and holds nobody up."""
+"""Those who are slow, wait for a dead one, are interrupted, or get what they cannot read."""
 
 from __future__ import annotations
 
@@ -9,42 +9,7 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue
 
-from .line import DIES_BEFORE, STAGED, Line
-
-
-def test_who_died_while_it_waited_holds_nobody_up(
-    line: Line[PriorityQueue], the_lease_is_over: Callable[[], None]
-) -> None:
-    line.queue.push_many(line.db, range(3))
-    line.hold()
-    dead = line.process()
-    dead.pop()
-    dead.db.is_dead = True
-    the_lease_is_over()
-    line.release()
-    assert [item.value for item in line.process().pop(3).result()] == [0, 1, 2]
-    line.drop_the_dead()
-    line.assert_sound()
-
-
-def test_what_was_put_aside_for_a_dead_one_goes_back_between_its_neighbours(
-    line: Line[PriorityQueue], the_lease_is_over: Callable[[], None]
-) -> None:
-    pushed = line.queue.push_many(line.db, "abcdef", priorities=[1, 1, 1, 2, 2, 2])
-    line.hold()
-    dead = line.process()
-    dead.db.script[STAGED + 1] = DIES_BEFORE  # as it is about to take them
-    call = dead.pop(4)
-    line.release()
-    assert line.process().pop().result() == pushed[:1]
-    assert call.error().code == 1025
-    assert line.left() == pushed[5:]
-    line.drop_the_dead()
-    assert len(line.results()) == 1  # it may live
-    the_lease_is_over()
-    line.drop_the_dead()
-    assert line.left() == pushed[1:]
-    line.assert_sound()
+from .line import STAGED, Line
 
 
 def test_who_is_only_slow_gets_items_all_the_same(
