@@ -237,8 +237,8 @@ class Line(Generic[_Q]):
     def left(self) -> list[Item]:
         return list(self.queue.items(self.db))
 
-    def drop_the_dead(self, lease_is_over: bool = True) -> None:
-        """Have a process do what each does before its first pop, when all leases are over."""
+    def drop_the_dead(self, lease_is_over: bool = False) -> None:
+        """Have a process do what each does first, and no more; perhaps when all leases are over."""
         with pytest.MonkeyPatch.context() as patch:
             if lease_is_over:
                 patch.setattr(contention, "_LEASE_VERSIONS", 0)
