@@ -164,6 +164,8 @@ class Transaction(TransactionRead):
             self.fail(2004)
         elif begin < end:
             self._attempt.write(_CLEAR_RANGE, begin, end, end)
+        else:
+            self._attempt.skip_next_write_conflict = False  # a clear of nothing is a write too
 
     def clear_range_startswith(self, prefix: Any) -> None:
         """Take away the values of all keys that begin with `prefix`."""

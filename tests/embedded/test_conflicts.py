@@ -101,6 +101,16 @@ CASES: list[tuple[str, Action, Action, bool]] = [
         True,
     ),
     (
+        "a clear of nothing is a write too",
+        lambda tr: tr[b"d"].wait(),
+        lambda tr: (
+            tr.options.set_next_write_no_write_conflict_range(),
+            tr.clear_range(b"b", b"b"),
+            tr.set(b"d", b"2"),
+        ),
+        True,
+    ),
+    (
         "between a selector and its key",
         lambda tr: tr.get_key(KeySelector.first_greater_than(b"b")).wait(),
         write(b"c"),
