@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,9 +30,3 @@ def line(db: Any, queue: PriorityQueue, sleeps: Sleeps) -> Line[PriorityQueue]:
 def fifo_line(db: Any, space: Subspace, sleeps: Sleeps) -> Line[Queue]:
     """Those who take from a FIFO queue."""
     return Line(db, Queue(space["fifo"]), sleeps)
-
-
-@pytest.fixture
-def the_lease_is_over(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Call it, and whatever is in the database by then is as old as one whose process died."""
-    return lambda: monkeypatch.setattr(contention, "_LEASE_VERSIONS", 0)

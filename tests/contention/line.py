@@ -53,8 +53,10 @@ Script: TypeAlias = Mapping[int, Fault]
 
 # A process looks for what dead ones left behind before anything else, which is a commit too. Then
 # it takes the first items. If that meets a conflict, it looks who has the turn.
-SWEEP, FAST, STAGED, LAST = 1, 2, 3, 4
+SWEEP, FAST, STAGED = 1, 2, 3
 MEETS_OTHERS: Script = {FAST: CONFLICT}
+DIES_WAITING: Script = {FAST: CONFLICT, STAGED: DIES_AFTER}
+"""It dies as soon as its request is there, if another one has the turn."""
 
 
 class ScriptedDatabase(FaultyDatabase):
@@ -132,6 +134,9 @@ class Call(threading.Thread, Generic[_T]):
         except BaseException as error:
             self._future.set_exception(error)
         self.rests.set()
+
+    def is_over(self) -> bool:
+        return self._future.done()
 
     def result(self) -> _T:
         return self._future.result(LONG)
@@ -237,8 +242,8 @@ class Line(Generic[_Q]):
     def left(self) -> list[Item]:
         return list(self.queue.items(self.db))
 
-    def drop_the_dead(self, lease_is_over: bool = False) -> None:
-        """Have a process do what each does first, and no more; perhaps when all leases are over."""
+    def drop_the_dead(self, lease_is_over: bool = True) -> None:
+        """Have a process do what each does before its first pop, when all leases are over."""
         with pytest.MonkeyPatch.context() as patch:
             if lease_is_over:
                 patch.setattr(contention, "_LEASE_VERSIONS", 0)

@@ -1,11 +1,10 @@
 """Pops that meet others: what FoundationDB's published high-contention queue gets wrong, right.
 
-What happens as a commit fails is in `test_failures`, who serves in `test_turn`.
+Who serves is in `test_turn`; who dies, is slow or fails, in `test_recovery` and `test_failures`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any
@@ -15,17 +14,11 @@ import pytest
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
 
-from .line import CONFLICT, DIES_AFTER, FAST, STAGED, Line
-
-REGISTERED_LAST = {FAST: CONFLICT, STAGED: DIES_AFTER}
-"""The script of a process that dies as soon as it waits."""
+from .line import DIES_WAITING, FAST, Line
 
 
 def values(items: list[Item]) -> list[Any]:
     return [item.value for item in items]
-
-
-# Serving
 
 
 def test_one_transaction_serves_all_who_wait_and_the_watch_wakes_them(
@@ -86,20 +79,18 @@ def test_who_serves_an_empty_queue_lets_nobody_wait(line: Line[PriorityQueue]) -
     line.assert_sound()
 
 
-def test_a_fifo_queue_serves_those_who_wait_too_and_outlives_the_dead(
-    fifo_line: Line[Queue], the_lease_is_over: Callable[[], None]
+def test_a_fifo_queue_serves_those_who_wait_and_gets_back_what_the_dead_were_served(
+    fifo_line: Line[Queue],
 ) -> None:
     line = fifo_line
     items = line.queue.enqueue_many(line.db, range(9))
     line.hold()
-    dead = line.process(REGISTERED_LAST).pop(2)
+    line.process(DIES_WAITING).pop(2)
     calls = [line.process().pop(n) for n in (1, 2, 3, 1)]
     line.release()
     assert values(line.process().pop().result()) == [0]
     assert [values(call.result()) for call in calls] == [[3], [4, 5], [6, 7, 8], []]
     assert line.sleeps.woken == [True] * 4
-    assert dead.error() is not None
-    the_lease_is_over()
     line.drop_the_dead()
     assert line.left() == items[1:3]
     line.assert_sound()
@@ -115,124 +106,39 @@ class TestLargeValues:
     def test_several_processes_pop_them_all_in_order(
         self, db: Any, queue: PriorityQueue, count: int, size: int, n: int
     ) -> None:
-        pushed = [f"{number:02} " + "x" * (size - 10) for number in range(count)]
-        for value in pushed:
-            queue.push(db, value)
+        for number in range(count):
+            queue.push(db, f"{number:02} " + "x" * (size - 5))
 
-        def work(process: int) -> list[str]:
+        def work(_: int) -> list[int]:
             own = PriorityQueue(queue.subspace)
-            taken: list[str] = []
+            taken: list[int] = []
             while items := own.pop_many(db, n):
-                taken += [item.value[:2] for item in items]
+                taken += [int(item.value[:2]) for item in items]
             return taken
 
         with ThreadPoolExecutor(4) as pool:
             taken = list(pool.map(work, range(4)))
         assert all(numbers == sorted(numbers) for numbers in taken)
-        assert sorted(chain(*taken)) == [value[:2] for value in pushed]
+        assert sorted(chain(*taken)) == list(range(count))
         report = fdbqueue.check(db, queue)
         assert report.ok, report.problems
 
-    def test_who_waits_for_one_gets_it_in_the_end(self, line: Line[PriorityQueue]) -> None:
-        """The one that serves takes its own; what it has no room for, others take themselves."""
-        values = [str(number) * 3_000_000 for number in range(4)]
-        for value in values:
-            line.queue.push(line.db, value)
+    @pytest.mark.parametrize(("size", "n", "served"), [(3_000_000, 1, 0), (89_000, 3, 3)])
+    def test_who_finds_no_room_in_one_transaction_is_the_next_to_serve(
+        self, line: Line[PriorityQueue], size: int, n: int, served: int
+    ) -> None:
+        for number in range(1 + 5 * n):
+            line.queue.push(line.db, f"{number:02}" + "x" * size)
         line.hold()
-        calls = [line.process().pop() for _ in range(3)]
+        calls = [line.process().pop(n) for _ in range(5)]
         line.release()
-        calls.append(line.process().pop())
-        line.sleeps.end()
-        taken = [item.value for call in calls for item in call.result()]
-        assert sorted(taken) == values
-        assert calls[-1].result()[0].value == values[0]
+        server, waiting = line.process(), []
+        server.db.before_commit[FAST + 2] = lambda: waiting.append(len(line.requests()))
+        taken = [values(call.result()) for call in (server.pop(), *calls)]
+        assert [[int(value[:2]) for value in pop] for pop in taken] == [
+            [0],
+            *([*range(1 + at, 1 + at + n)] for at in range(0, 5 * n, n)),
+        ]
+        assert waiting == [5 - served]  # as the turn goes on
+        assert line.sleeps.woken == [True] * 5
         line.assert_sound()
-
-
-# Processes that die, and those that only seem to
-
-
-def test_a_request_whose_process_died_delays_nobody_and_is_dropped_after_its_lease(
-    line: Line[PriorityQueue], the_lease_is_over: Callable[[], None]
-) -> None:
-    items = line.queue.push_many(line.db, range(2))
-    line.hold()
-    dead = line.process(REGISTERED_LAST).pop()
-    assert dead.error() is not None
-    line.drop_the_dead()
-    assert len(line.requests()) == 1  # its lease is not over: it may live
-    the_lease_is_over()
-    line.drop_the_dead()
-    assert line.requests() == []
-    line.release()
-    assert line.process().pop(3).result() == items
-    line.assert_sound()
-
-
-def test_others_are_served_beside_a_dead_process_without_waiting_for_it(
-    line: Line[PriorityQueue],
-) -> None:
-    line.queue.push_many(line.db, range(5))
-    line.hold()
-    calls = [line.process().pop()]
-    dead = line.process(REGISTERED_LAST).pop()
-    calls.append(line.process().pop())
-    line.release()
-    assert values(line.process().pop().result()) == [0]
-    assert [values(call.result()) for call in calls] == [[1], [3]]
-    assert line.sleeps.woken == [True, True]
-    assert dead.error() is not None
-
-
-def test_a_request_whose_lease_is_over_is_not_served_any_more(
-    line: Line[PriorityQueue], the_lease_is_over: Callable[[], None]
-) -> None:
-    """So a dead process takes nothing out of the order once it is known to be dead."""
-    line.queue.push_many(line.db, range(3))
-    line.hold()
-    line.process(REGISTERED_LAST).pop(2)
-    the_lease_is_over()
-    line.release()
-    assert values(line.process().pop().result()) == [0]
-    assert values(line.left()) == [1, 2]
-    line.assert_sound()
-
-
-@pytest.mark.parametrize("at_max", [False, True])
-def test_what_a_dead_process_was_served_goes_back_to_its_own_place(
-    line: Line[PriorityQueue], the_lease_is_over: Callable[[], None], at_max: bool
-) -> None:
-    """Between its neighbours, those that came meanwhile too, and with the counts right."""
-    items = line.queue.push_many(line.db, "abcdef", priorities=[1, 1, 1, 1, 2, 2])
-    line.hold()
-    line.process(REGISTERED_LAST).pop(3 if at_max else 2, at_max)
-    line.release()
-    assert line.process().pop().result() == items[:1]
-    line.until_nobody_has_the_turn()
-    before = line.queue.push(line.db, "before", 0)
-    behind = line.queue.push(line.db, "behind", 1)
-    last = line.queue.push(line.db, "last", 2)
-    line.drop_the_dead()
-    assert line.queue.size(line.db) == 8 - (3 if at_max else 2)  # its lease is not over
-    the_lease_is_over()
-    line.drop_the_dead()
-    assert line.left()[:4] == [before, *items[1:4]]
-    assert {*line.left()[4:]} == {behind, *items[4:], last}
-    assert [item.priority for item in line.left()] == [0, 1, 1, 1, 1, 2, 2, 2]
-    line.assert_sound()
-
-
-def test_large_values_of_a_dead_process_go_back_whole(
-    line: Line[PriorityQueue], the_lease_is_over: Callable[[], None]
-) -> None:
-    pushed = line.queue.push_many(
-        line.db, ["first", "\x00" * 40_000, "y" * 95_000, "z" * 80_000, "last"]
-    )
-    line.hold()
-    line.process(REGISTERED_LAST).pop(3)
-    line.release()
-    line.process().pop().result()
-    the_lease_is_over()
-    line.drop_the_dead()
-    assert line.left() == pushed[1:]
-    line.assert_sound()
