@@ -1,9 +1,10 @@
 """The staging technique of FoundationDB's recipe for pops under high contention, on either engine.
 
-A pop that does not succeed at once registers a request, without a conflict, in a semi-ordered set
-like that of the items. Then it tries, again and again, to fulfil the first requests with the first
-items, in one transaction: whoever is first serves the others too. Here a client that
-dies loses its item, and an unknown commit result loses or doubles one: not so in the library.
+A pop that does not succeed at once registers a request in a semi-ordered set, like that of items,
+and enters a retry loop in which it fulfils all requests: who asked first gets the first item.
+
+What the library adds: here a client that dies with a request loses an item, an unknown commit
+result loses or doubles one, and everybody who waits tries to serve, where one would do.
 
 Source: FoundationDB documentation, Design Recipes, "Priority Queues", Extensions.
 """
@@ -14,7 +15,6 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import transactional
 
 
 class HighContentionQueue:
@@ -23,70 +23,57 @@ class HighContentionQueue:
     def __init__(self, subspace: Subspace) -> None:
         self.items, self.requests, self.results = (subspace[n] for n in range(3))
 
-    def push(self, db: Any, value: bytes, priority: int) -> None:
+    def push(self, tr: Any, value: bytes, priority: int) -> None:
         """Put a value behind those of its priority."""
-        self._append(db, self.items[priority], os.urandom(20), value)
+        self._append(tr, self.items[priority], value)
 
-    @transactional
-    def _append(self, tr: Any, ordered: Subspace, name: bytes, value: bytes) -> None:
-        last = _rows(tr.snapshot, ordered, 1, reverse=True)  # conflicts with nothing
-        tr[ordered.pack((ordered.unpack(last[0].key)[0] + 1 if last else 0, name))] = value
+    @fdbqueue.transactional
+    def _append(self, tr: Any, ordered: Subspace, value: bytes) -> bytes:
+        last = list(tr.snapshot.get_range_startswith(ordered.key(), limit=1, reverse=True))
+        count = ordered.unpack(last[0].key)[0] + 1 if last else 0
+        key: bytes = ordered.pack((count, os.urandom(20)))
+        tr[key] = value
+        return key
 
     def pop_min(self, db: Any) -> bytes | None:
         """Take the first value of the lowest priority; `None` if there is none."""
-        if (taken := _tried_once(db, self._take)) is None:
-            name = os.urandom(20)
-            self._append(db, self.requests, name, b"")
-            while (taken := self._collect(db, name)) is None:
-                _tried_once(db, self._fulfil)
-        return taken[0] if taken else None
+        request = None
+        while True:
+            tr = db.create_transaction()
+            try:
+                is_done, value = self._attempt(tr, request)
+                tr.commit().wait()
+                if is_done:
+                    return value
+            except Exception as error:
+                tr.on_error(error).wait()  # a pause; other errors are raised
+            request = request or self._append(db, self.requests, b"")
 
-    def _take(self, tr: Any) -> list[bytes]:
-        rows = _rows(tr, self.items, 1)
-        for row in rows:
+    def _attempt(self, tr: Any, request: bytes | None) -> tuple[bool, bytes | None]:
+        if request and not tr[request].present():  # somebody fulfilled it
+            return True, self._take_first(tr, self.results.pack((request,)))
+        requests = list(tr.snapshot.get_range_startswith(self.requests.key(), limit=100))
+        if not requests:
+            return True, self._take_first(tr, self.items.key())
+        items = list(tr.snapshot.get_range_startswith(self.items.key(), limit=len(requests)))
+        for row in requests + items:  # only these keys conflict: no push, nobody who registers
+            tr.add_read_conflict_key(row.key)
             del tr[row.key]
-        return [row.value for row in rows]
+        for asked, item in zip(requests, items):  # the others get nothing
+            tr[self.results.pack((asked.key,))] = item.value
+        return False, None
 
-    def _fulfil(self, tr: Any) -> None:
-        """Move the first items to where those look who asked first; the others get nothing."""
-        items = _rows(tr.snapshot, self.items, 100)
-        for number, request in enumerate(_rows(tr.snapshot, self.requests, 100)):
-            taken = items[number : number + 1]
-            for row in [request, *taken]:  # only these keys conflict: no push, no new request
-                tr.add_read_conflict_key(row.key)
-                del tr[row.key]
-            key = self.results.pack((self.requests.unpack(request.key)[1],))
-            tr[key] = b"".join(b"=" + item.value for item in taken)
-
-    @transactional
-    def _collect(self, tr: Any, name: bytes) -> list[bytes] | None:
-        key = self.results.pack((name,))
-        result: bytes | None = tr[key].value
-        del tr[key]
-        return None if result is None else [result[1:]] if result else []
-
-
-def _rows(tr: Any, space: Subspace, limit: int, reverse: bool = False) -> list[Any]:
-    whole = space.range()
-    return list(tr.get_range(whole.start, whole.stop, limit=limit, reverse=reverse))
-
-
-def _tried_once(db: Any, body: Any) -> Any:
-    """The result of a body; `None` if it met a conflict, or what else can be tried again."""
-    tr = db.create_transaction()
-    try:
-        result = body(tr)
-        tr.commit().wait()
-        return result
-    except Exception as error:
-        if not hasattr(error, "code"):
-            raise
-        tr.on_error(error.code).wait()
+    def _take_first(self, tr: Any, prefix: bytes) -> bytes | None:
+        for key, value in tr.get_range_startswith(prefix, limit=1):
+            del tr[key]
+            return bytes(value)
+        return None
 
 
 if __name__ == "__main__":
-    memory = fdbqueue.open("memory:")
-    jobs = HighContentionQueue(Subspace(("jobs",)))
-    for job, level in [(b"e-mail", 5), (b"alarm", 1), (b"backup", 9), (b"log", 9)]:
-        jobs.push(memory, job, level)
-    print(*(jobs.pop_min(memory) for _ in range(5)), sep="\n")
+    db = fdbqueue.open("memory:")
+    queue = HighContentionQueue(Subspace(("jobs",)))
+    for job, priority in [(b"e-mail", 5), (b"alarm", 1), (b"backup", 9), (b"log", 9)]:
+        queue.push(db, job, priority)
+    while (value := queue.pop_min(db)) is not None:
+        print("pop:", value)

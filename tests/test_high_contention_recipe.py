@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
-from recipes.high_contention_queue import HighContentionQueue, _tried_once
+from fdbqueue.database import run
+from fdbqueue.testing import FaultyDatabase
+from recipes.high_contention_queue import HighContentionQueue
 
 
 @pytest.fixture
@@ -43,9 +46,18 @@ def test_many_clients_pop_each_item_once_and_each_client_in_order(
 def test_who_asked_first_is_served_first(db: Any, recipe: HighContentionQueue) -> None:
     for value in (b"1", b"2"):
         recipe.push(db, value, 1)
-    recipe._append(db, recipe.requests, b"first", b"")
-    recipe._append(db, recipe.requests, b"second", b"")
-    recipe._append(db, recipe.requests, b"third", b"")
-    _tried_once(db, recipe._fulfil)
-    results = [recipe._collect(db, name) for name in (b"third", b"second", b"first")]
-    assert results == [[], [b"2"], [b"1"]]
+    requests = [recipe._append(db, recipe.requests, b"") for _ in range(3)]
+    assert recipe.pop_min(db) is None  # it passes nobody, and serves them on its way
+    results = [run(db, partial(recipe._attempt, request=each)) for each in reversed(requests)]
+    assert results == [(True, None), (True, b"2"), (True, b"1")]
+
+
+def test_a_pop_that_meets_conflicts_takes_one_item_and_leaves_nothing_behind(
+    db: Any, recipe: HighContentionQueue, space: Subspace
+) -> None:
+    for number in range(30):
+        recipe.push(db, b"%02d" % number, 1)
+    unlucky = FaultyDatabase(db, conflict=0.5, seed=1)
+    assert [recipe.pop_min(unlucky) for _ in range(30)] == [b"%02d" % n for n in range(30)]
+    assert recipe.pop_min(unlucky) is None
+    assert not list(db.get_range_startswith(space.key()))
