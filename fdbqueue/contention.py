@@ -48,6 +48,10 @@ _MOST_BYTES = 1_000_000
 MOST_ITEMS = 200
 _MOST_REQUESTS = 64
 
+# For so many seconds after a commit, one that is to write reads at its version and need not ask for
+# a newer one: if that saw too little, it conflicts.
+_FRESH = 0.005
+
 _RACES = 2  # attempts in a row to take the first items, before others are told to stand back
 
 
@@ -99,6 +103,8 @@ class StagedPops:
         self._turn: bytes | None = None
         self._turn_ends = 0.0
         self._contended_until = 0.0
+        self._last_version = 0
+        self._fresh_until = 0.0
         self._numbers = count()
         self._batches = 0
         self._is_busy = False
@@ -117,6 +123,8 @@ class StagedPops:
         pops = _Pops(self._layout, self._rows, self._item, batch, name, self._size)
         pops.is_contended = now < self._contended_until
         pops.turn = self._turn
+        if now < self._fresh_until and (pops.turn is not None or not pops.is_contended):
+            pops.read_version = self._last_version
         if pops.turn is None:
             self._turn_ends = now + _TURN
         self._is_busy = True
@@ -139,7 +147,7 @@ class StagedPops:
         try:
             while True:
                 pops.may_keep_turn = time.monotonic() < self._turn_ends
-                outcome = run_once(db, pops.attempt, self._layout.receipts, _wrote)
+                outcome = run_once(db, pops.attempt, self._layout.receipts, _wrote, self._note)
                 if outcome.taken is not None:
                     return outcome, outcome.taken
                 pops.request = outcome.request
@@ -152,6 +160,12 @@ class StagedPops:
             if pops.request is not None:
                 self._withdraw(db, pops.request)
             raise
+
+    def _note(self, tr: Any) -> None:
+        version = tr.get_committed_version()
+        if version > 0:
+            self._last_version = version
+            self._fresh_until = time.monotonic() + _FRESH
 
     def _keep_watch(self, db: Any) -> None:
         while self._turn is not None:
@@ -239,17 +253,20 @@ class _Pops:
         self.turn: bytes | None = None
         self.may_keep_turn = False
         self.takes_over = False
+        self.read_version: int | None = None
 
     def attempt(self, tr: Any) -> _Outcome:
         """Take the items, or a result; or serve; or wait. The body of a transaction."""
         self.tries += 1
+        if self.tries == 1 and self.read_version is not None:
+            tr.set_read_version(self.read_version)
         if self.tries == 2:
             tr.options.set_max_retry_delay(_LONGEST_BACKOFF)
         if self.tries == 1 and not self.is_contended and self.turn is None:
             _await(self._read_ahead(tr))
             self._races += 1
             taken = self._decoded(tr, self._draw(tr, self._batch.join()))
-            return _Outcome(taken, wrote=any(taken))
+            return _Outcome(taken, wrote=self._must_commit(taken))
         # Every read is under way before the first is waited for.
         turn = tr.snapshot[self._layout.turn]
         requests = _read_requests(tr, self._layout) if self.turn else None
@@ -270,6 +287,10 @@ class _Pops:
             ahead = self._read_ahead(tr)
         _await(ahead)
         return self._serve(tr, holder, _young(tr, self._layout, requests))
+
+    def _must_commit(self, taken: list[list[Item]]) -> bool:
+        """Whether something was taken, or that there is nothing has to be made sure."""
+        return any(taken) or self.read_version is not None
 
     def _read_ahead(self, tr: Any) -> Any:
         """Begin to read what the transaction will need."""
@@ -336,7 +357,7 @@ class _Pops:
         drawn = self._draw(tr, pops)
         taken = self._decoded(tr, drawn[: len(own)])
         if holder is None and not requests and not any(taken):
-            return _Outcome(taken, wrote=False)  # nobody waits for nothing
+            return _Outcome(taken, wrote=self._must_commit(taken))  # nobody waits for nothing
         if self.request is not None:
             del tr[self.request]
         results = iter(drawn[len(own) :])

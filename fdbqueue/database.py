@@ -256,6 +256,7 @@ def run_once(
     body: Callable[[Any], _T],
     receipts: Subspace,
     wrote: Callable[[Any], bool] = lambda _: True,
+    committed: Callable[[Any], object] = lambda _: None,
 ) -> _T:
     """Like `run`, and the body takes effect exactly once, even if a commit's outcome is unknown.
 
@@ -265,6 +266,8 @@ def run_once(
     attempt cannot commit any more, for this one overwrites the key on which it conflicts.
 
     `wrote(result)` is false where the body wrote nothing; such an attempt leaves no receipt.
+    `committed(tr)` is called with a transaction that is known to have committed, unless the engine
+    is one without any doubt about that.
     Receipts are kept for a day under the hour in which their client began, and dropped by clients
     that begin later. An error that cannot be tried again after an unknown outcome (a time-out,
     1031) is raised only once it is sure that nothing took effect; 1021 is raised only where the
@@ -277,7 +280,7 @@ def run_once(
         return run(db, body)
     _check_fork(db)
     with _a_client() as client:
-        result: _T = _Operation(db, body, receipts, wrote, client).run()
+        result: _T = _Operation(db, body, receipts, wrote, committed, client).run()
         return result
 
 
@@ -323,11 +326,13 @@ class _Operation:
         body: Callable[[Any], Any],
         receipts: Subspace,
         wrote: Callable[[Any], bool],
+        committed: Callable[[Any], object],
         client: _Client,
     ) -> None:
         self._db = db
         self._body = body
         self._wrote = wrote
+        self._committed = committed
         self._client = client
         self._receipts = receipts
         self._key = receipts.pack((client.hour, client.id))
@@ -339,7 +344,7 @@ class _Operation:
         while True:
             committing = False
             try:
-                if uncertain and (done := self._committed(transaction)) is not None:
+                if uncertain and (done := self._receipt(transaction)) is not None:
                     return self._results[done]
                 result = self._body(transaction)
                 # After an unknown outcome even an attempt that wrote nothing has to fence that one.
@@ -348,7 +353,6 @@ class _Operation:
                     self._write_receipt(transaction, len(self._results) - 1)
                     committing = True
                 transaction.commit().wait()
-                return result
             except error_classes() as error:
                 uncertain = uncertain or (committing and error.code in _MAYBE_COMMITTED)
                 try:
@@ -357,8 +361,11 @@ class _Operation:
                     if not uncertain:
                         raise
                     return self._settle(error)
+            else:
+                self._committed(transaction)
+                return result
 
-    def _committed(self, transaction: Any) -> int | None:
+    def _receipt(self, transaction: Any) -> int | None:
         """Which attempt committed, if one did."""
         receipt = transaction[self._key].value
         if receipt is None:
@@ -381,7 +388,7 @@ class _Operation:
         """
 
         def fence(tr: Any) -> int | None:
-            done = self._committed(tr)
+            done = self._receipt(tr)
             if done is None:
                 self._write_receipt(tr, -1)
             return done

@@ -13,6 +13,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
+from fdbqueue.testing import FaultyDatabase
 
 from .line import DIES_WAITING, FAST, Line
 
@@ -142,3 +143,29 @@ class TestLargeValues:
         assert waiting == [5 - served]  # as the turn goes on
         assert line.sleeps.woken == [True] * 5
         line.assert_sound()
+
+
+def test_a_pop_sees_what_others_pushed_since_the_last_one(db: Any, queue: PriorityQueue) -> None:
+    """It reads at the version of the last commit: what that is too old for must not be taken."""
+    asking = FaultyDatabase(db)  # whose commits are never certain, as on a cluster
+    other = PriorityQueue(queue.subspace)
+    for number in range(20):
+        other.push(db, number)
+        assert queue.pop(asking).value == number
+        other.push(db, "late")
+        assert queue.pop(asking).value == "late"
+        assert queue.pop(asking) is None
+        other.push_many(db, ["first", "last"], priorities=[1, 2])
+        assert queue.pop(asking).value == "first"
+        assert [item.value for item in other.pop_many(db, 2)] == ["last"]
+        assert queue.pop(asking) is None
+
+
+def test_a_pop_takes_what_became_more_urgent_since_the_last_one(
+    db: Any, queue: PriorityQueue
+) -> None:
+    asking = FaultyDatabase(db)
+    PriorityQueue(queue.subspace).push_many(db, ["first", "last"], priorities=[1, 2])
+    assert queue.pop(asking).value == "first"
+    PriorityQueue(queue.subspace).push(db, "urgent", priority=0)
+    assert [queue.pop(asking).value for _ in range(2)] == ["urgent", "last"]
