@@ -11,7 +11,6 @@ from typing import Any, BinaryIO
 import click
 
 from fdbqueue import PriorityQueue
-from fdbqueue.queues import existing_queue
 
 from .common import (
     PrintFailed,
@@ -50,7 +49,8 @@ def push(
 ) -> None:
     """Put VALUE, a JSON value, into QUEUE; `-` reads it from standard input.
 
-    Prints the id of the new item. The queue is made by its first push.
+    Prints the id of the new item. The queue is made by its first push. Exit code 1 and no output
+    if the queue is full (`fdbq limit` shows and sets how many items it takes).
 
     \b
     Example:
@@ -68,6 +68,9 @@ def push(
         hint = " (text needs quotes of its own: '\"text\"')" if isinstance(text, str) else ""
         raise click.UsageError(f"the value is not JSON: {error}{hint}") from error
     item = named(db, queue).push(db, parsed, priority)
+    if item is None:
+        click.echo(f"fdbq push: {queue} is full; nothing was stored", err=True)
+        sys.exit(1)
     click.echo(item_line(item) if as_json else item.id)
 
 
@@ -165,7 +168,7 @@ def items(
     Example:
       fdbq items jobs --limit 20
     """
-    for item in existing_queue(db, queue).items(
+    for item in PriorityQueue.existing(db, queue).items(
         db, priority=priority, limit=limit, after=after, reverse=reverse
     ):
         line = f"{item.id}  {item.priority:>4}  {as_line(item.value)}"
@@ -185,7 +188,7 @@ def rm(db: Any, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     Example:
       fdbq rm jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
     """
-    target = existing_queue(db, queue)
+    target = PriorityQueue.existing(db, queue)
     for item_id in ids:
         target.key_of(item_id)  # a bad one is an error before anything is removed
     removed = {item_id: target.remove(db, item_id) for item_id in ids}
@@ -209,7 +212,7 @@ def clear(db: Any, queue: str, yes: bool, as_json: bool) -> None:
     Example:
       fdbq clear jobs --yes
     """
-    target = existing_queue(db, queue)
+    target = PriorityQueue.existing(db, queue)
     if not yes:
         size = target.size(db)
         click.confirm(f"Drop all items of {queue!r}, {size:,} now?", abort=True, err=True)

@@ -12,14 +12,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from fdbqueue import PriorityQueue, check, queue_names
+from fdbqueue import PriorityQueue, check, drop_queue, queue_names, queues, rename_queue
 from fdbqueue.embedded import Database
 from fdbqueue.layout import LAYOUT_VERSION
-from fdbqueue.queues import existing_queue
 
 from .common import as_line, command_options, queue_argument
 
-__all__ = ["check_command", "counts", "info", "ls"]
+__all__ = ["check_command", "counts", "drop", "info", "limit", "ls", "rename"]
 
 
 def _print_table(columns: tuple[str, str], rows: list[tuple[str, int]]) -> None:
@@ -40,7 +39,7 @@ def ls(db: Any, as_json: bool) -> None:
     Example:
       fdbq ls
     """
-    sizes = [(name, PriorityQueue.named(db, name).size(db)) for name in queue_names(db)]
+    sizes = list(queues(db).items())
     if as_json:
         for name, size in sizes:
             click.echo(as_line({"queue": name, "size": size}))
@@ -58,12 +57,71 @@ def counts(db: Any, queue: str, as_json: bool) -> None:
     Example:
       fdbq counts jobs
     """
-    by_priority = existing_queue(db, queue).counts(db)
+    by_priority = PriorityQueue.existing(db, queue).counts(db)
     if as_json:
         for priority, count in by_priority.items():
             click.echo(as_line({"priority": priority, "count": count}))
     elif by_priority:
         _print_table(("priority", "items"), [(str(p), count) for p, count in by_priority.items()])
+
+
+@click.command()
+@queue_argument
+@click.argument("name")
+@command_options
+def rename(db: Any, queue: str, name: str, as_json: bool) -> None:
+    """Give QUEUE the name NAME; its items stay as they are.
+
+    \b
+    Example:
+      fdbq rename jobs old-jobs
+    """
+    rename_queue(db, queue, name)
+    click.echo(as_line({"queue": name, "was": queue}) if as_json else f"{queue} is {name} now")
+
+
+@click.command()
+@queue_argument
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@command_options
+def drop(db: Any, queue: str, yes: bool, as_json: bool) -> None:
+    """Drop QUEUE with all its items and options; asks first.
+
+    \b
+    Example:
+      fdbq drop jobs --yes
+    """
+    size = PriorityQueue.existing(db, queue).size(db)
+    if not yes:
+        click.confirm(f"Drop {queue!r} with its items, {size:,} now?", abort=True, err=True)
+    drop_queue(db, queue)
+    click.echo(as_line({"queue": queue, "dropped": True}) if as_json else f"{queue} is gone")
+
+
+@click.command()
+@queue_argument
+@click.argument("size", type=click.IntRange(min=1), required=False)
+@click.option("--none", "unbounded", is_flag=True, help="Take the bound away.")
+@command_options
+def limit(db: Any, queue: str, size: int | None, unbounded: bool, as_json: bool) -> None:
+    """Show how many items QUEUE has at most, or make it SIZE; QUEUE is made if it is new.
+
+    A push to a queue that is full stores nothing. Items that are over a new bound stay.
+
+    \b
+    Example:
+      fdbq limit jobs 10000
+    """
+    if size is not None and unbounded:
+        raise click.UsageError("give a SIZE or --none, not both")
+    target = PriorityQueue.named(db, queue)
+    if size is not None or unbounded:
+        target.set_max_size(db, size)
+    bound = target.options(db).max_size
+    if as_json:
+        click.echo(as_line({"queue": queue, "max_size": bound}))
+    else:
+        click.echo("none" if bound is None else f"{bound:,}")
 
 
 @click.command("check")
@@ -81,7 +139,7 @@ def check_command(db: Any, queue: str | None, repair: bool, as_json: bool) -> No
     """
     failed = False
     for name in queue_names(db) if queue is None else [queue]:
-        report = check(db, existing_queue(db, name), repair=repair)
+        report = check(db, PriorityQueue.existing(db, name), repair=repair)
         failed = failed or not (report.ok or report.repaired)
         if as_json:
             problems = list(report.problems)

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fdbqueue.queues import existing_queue
+from fdbqueue import PriorityQueue
 from fdbqueue.transfer import import_lines
 
 from .common import as_line, command_options, item_line, named, queue_argument
@@ -109,7 +109,7 @@ def export_command(db: Any, queue: str, file: str, after: str | None, as_json: b
     Example:
       fdbq export jobs jobs.jsonl
     """
-    target = existing_queue(db, queue)
+    target = PriorityQueue.existing(db, queue)
     with _progress() as progress, _replacing(file) as output:
         task = progress.add_task("export", total=None)
         written = 0

@@ -14,12 +14,12 @@ in one transaction, decorated with `fdbqueue.transactional`.
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.database import error_classes, open, transactional
+from fdbqueue.directory import drop_queue, queue_names, queues, rename_queue
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.fifo import Queue
 from fdbqueue.invariants import CheckReport, check
 from fdbqueue.priority_queue import PriorityQueue
-from fdbqueue.queues import queue_names
-from fdbqueue.types import Codec, Item
+from fdbqueue.types import Codec, Item, Options
 
 __all__ = [
     "CheckReport",
@@ -27,12 +27,16 @@ __all__ = [
     "FDBError",
     "FdbqueueError",
     "Item",
+    "Options",
     "PriorityQueue",
     "Queue",
     "Subspace",
     "check",
+    "drop_queue",
     "error_classes",
     "open",
     "queue_names",
+    "queues",
+    "rename_queue",
     "transactional",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 
 from fdb import tuple as fdb_tuple
 
+from fdbqueue.errors import UnknownCodec
 from fdbqueue.types import Codec
 
 __all__ = ["CODECS", "BytesCodec", "JsonCodec", "TupleCodec", "codec_named"]
@@ -100,5 +101,5 @@ def codec_named(codec: str | Codec) -> Codec:
     if not isinstance(codec, str):
         return codec
     if codec not in CODECS:
-        raise ValueError(f"no codec is named {codec!r}; there are {', '.join(CODECS)}")
+        raise UnknownCodec(codec, CODECS)
     return CODECS[codec]

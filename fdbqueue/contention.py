@@ -343,6 +343,7 @@ class _Pops:
             return _Outcome([], error=error)
         for _, value in chain.from_iterable(results):
             self._layout.clear_payload(tr, value)
+        self._rows.count_total(tr, -sum(map(len, results)))
         return _Outcome(taken)
 
     def _serve(self, tr: Any, holder: bytes | None, requests: list[_Request]) -> _Outcome:
@@ -367,7 +368,7 @@ class _Pops:
                 break
             tr.add_read_conflict_key(key)
             del tr[key]
-            layout.write_result(tr, key, got)
+            self._rows.put_aside(tr, key, got)
         if keeps:
             if not has_turn:
                 holder = tr[layout.turn] = self.name

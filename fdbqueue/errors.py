@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 __all__ = [
@@ -22,12 +23,17 @@ __all__ = [
     "InvalidValue",
     "LayoutVersionMismatch",
     "NotADatabase",
+    "OptionsMismatch",
     "PayloadTooLarge",
+    "QueueExists",
+    "QueueFull",
     "QueueNotFound",
+    "QueueRenamed",
     "QueueTooLargeToCheck",
     "ReadOnlyDatabase",
     "StorageError",
     "UndecodableItem",
+    "UnknownCodec",
 ]
 
 # The codes and names are FoundationDB's (flow/error_definitions.h); only those that the embedded
@@ -172,7 +178,7 @@ class ClusterUnavailable(FdbqueueError):
 class LayoutVersionMismatch(FdbqueueError):
     """A queue was written by a release with another layout of keys."""
 
-    def __init__(self, found: bytes, expected: int) -> None:
+    def __init__(self, found: object, expected: int) -> None:
         self.found = found
         self.expected = expected
         super().__init__(
@@ -208,6 +214,18 @@ class PayloadTooLarge(FdbqueueError, ValueError):
         super().__init__(
             f"the payload has {size:,} bytes and an item holds at most {limit:,}; "
             "store it elsewhere and push where it is"
+        )
+
+
+class UnknownCodec(FdbqueueError, ValueError):
+    """A codec that this program does not have."""
+
+    def __init__(self, codec: str, known: Iterable[str]) -> None:
+        self.codec = codec
+        self.known = tuple(known)
+        super().__init__(
+            f"no codec is named {codec!r}; there are {', '.join(self.known)}, and a queue that was "
+            "made with another one has to be opened with that"
         )
 
 
@@ -257,6 +275,56 @@ class QueueNotFound(FdbqueueError, LookupError):
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(f"there is no queue named {name!r}; `fdbq ls` shows those that there are")
+
+
+class QueueExists(FdbqueueError):
+    """There is a queue of that name already; nothing was changed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"there is a queue named {name!r} already; drop it or choose another name")
+
+
+class QueueRenamed(FdbqueueError):
+    """The name that a queue was opened by has come to be that of another one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"the queue that was opened as {name!r} is gone, and another one has that name now; "
+            "open it again"
+        )
+
+
+class OptionsMismatch(FdbqueueError):
+    """A queue was opened with other options than it has; nothing was stored."""
+
+    def __init__(self, option: str, given: object, stored: object) -> None:
+        self.option = option
+        self.given = given
+        self.stored = stored
+        super().__init__(
+            f"the queue has {option} {_named(stored)} and was opened with {_named(given)}; "
+            "leave the option out to take what the queue has"
+        )
+
+
+def _named(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_named, value))})"
+    return value.__name__ if isinstance(value, type) else repr(value)
+
+
+class QueueFull(FdbqueueError):
+    """There is no room for what was to be pushed; nothing was stored."""
+
+    def __init__(self, max_size: int, wanted: int) -> None:
+        self.max_size = max_size
+        self.wanted = wanted
+        super().__init__(
+            f"the queue holds at most {max_size:,} items and has no room for {wanted:,} more; "
+            "push again when some were popped"
+        )
 
 
 class QueueTooLargeToCheck(FdbqueueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
@@ -22,7 +22,7 @@ class Queue(ItemStore):
     they are part of it, given a database they take effect exactly once. Enqueues never conflict;
     dequeues conflict with each other.
 
-    Parameters: `subspace`, where the queue is; `codec`, as for `PriorityQueue`.
+    Parameters: `subspace`, where the queue is; `codec` and `max_size`, as for `PriorityQueue`.
 
     Source: FoundationDB documentation, Design Recipes, "Queues".
 
@@ -37,28 +37,48 @@ class Queue(ItemStore):
 
     _position_parts = 2
 
-    def __init__(self, subspace: Subspace, *, codec: str | Codec = "json") -> None:
+    def __init__(
+        self, subspace: Subspace, *, codec: str | Codec = "json", max_size: int | None = None
+    ) -> None:
         layout = Layout(subspace)
-        super().__init__(layout, Rows(layout, lambda key: layout.items), codec)
+        rows = Rows(layout, lambda key: layout.items)
+        super().__init__(layout, rows, "fifo", codec, None, max_size)
 
-    def enqueue(self, tr: Any, value: Any) -> Item:
-        """Put a value at the end of the queue.
+    @overload
+    def enqueue(self, tr: Any, value: Any, *, raise_if_full: Literal[True]) -> Item: ...
 
-        Conflicts with nothing. Given a database it takes effect exactly once; in a transaction the
-        caller's own retry rules hold. Cost: one read, and two keys written (a payload over 90,000
-        bytes: a key more for each 90,000).
+    @overload
+    def enqueue(self, tr: Any, value: Any, *, raise_if_full: bool = False) -> Item | None: ...
 
-        Raises `InvalidValue` and `PayloadTooLarge`; nothing is stored then.
+    def enqueue(self, tr: Any, value: Any, *, raise_if_full: bool = False) -> Item | None:
+        """Put a value at the end of the queue; `None` if the queue is full.
+
+        Conflicts with nothing, unless the queue has a bound: then as `PriorityQueue.push`. Given a
+        database it takes effect exactly once; in a transaction the caller's own retry rules hold.
+        Cost: two reads at once, and two keys written (a payload over 90,000 bytes: a key more for
+        each 90,000).
+
+        Raises `InvalidValue`, `PayloadTooLarge` and `OptionsMismatch`, and with `raise_if_full`
+        `QueueFull`; nothing is stored then.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
         >>> Queue(fdbqueue.Subspace(("mail",))).enqueue(db, ["any", "JSON"]).value
         ['any', 'JSON']
         """
-        return self.enqueue_many(tr, (value,))[0]
+        return next(iter(self.enqueue_many(tr, (value,), raise_if_full=raise_if_full)), None)
 
-    def enqueue_many(self, tr: Any, values: Iterable[Any]) -> list[Item]:
+    def enqueue_many(
+        self,
+        tr: Any,
+        values: Iterable[Any],
+        *,
+        as_many_as_fit: bool = False,
+        raise_if_full: bool = False,
+    ) -> list[Item]:
         """Put several values at the end of the queue in one transaction: all of them, or none.
+
+        `as_many_as_fit` and `raise_if_full` are those of `PriorityQueue.push_many`.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -72,11 +92,9 @@ class Queue(ItemStore):
             (level, self.encoded(value), random)
             for value, random in zip(values, randoms(len(values)))
         ]
+        keys = self._push(tr, entries, as_many_as_fit, raise_if_full)
         item_id = self.layout.item_id
-        return [
-            Item(value, None, item_id(key), key)
-            for value, key in zip(values, self._push(tr, entries))
-        ]
+        return [Item(value, None, item_id(key), key) for value, key in zip(values, keys)]
 
     def dequeue(self, tr: Any, *, wait: float = 0) -> Item | None:
         """Take the oldest item; `None` if the queue is empty.

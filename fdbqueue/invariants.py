@@ -77,6 +77,7 @@ class _Check:
         self._problems: list[str] = []
         self._levels: dict[bytes, int] = {}
         self._owners: set[bytes] = set()
+        self._aside = 0
         self.items = 0
 
     def report(self) -> CheckReport:
@@ -89,8 +90,8 @@ class _Check:
         repaired = bool(self._problems) and self._may_repair
         if repaired:
             # Two repairs would both add the difference: let the second one conflict.
-            self._tr.add_read_conflict_key(self._layout.version)
-            self._layout.write_version(self._tr)
+            self._tr.add_read_conflict_key(self._layout.options)
+            self._tr.add_write_conflict_key(self._layout.options)
         return CheckReport(self.items, tuple(self._problems), repaired)
 
     def _compare_all(self) -> None:
@@ -98,7 +99,7 @@ class _Check:
         self._scan_results()
         if isinstance(self._queue, PriorityQueue):
             self._compare_counts()
-        self._compare("the total", self._layout.total, self.items)
+        self._compare("the total", self._layout.total, self.items + self._aside)
         self._scan_pieces()
         self._look_for_foreign_keys()
 
@@ -129,10 +130,11 @@ class _Check:
         self._note_level(level, count)
 
     def _scan_results(self) -> None:
-        """Items that were put aside for pops which wait still own their pieces."""
+        """Items that were put aside for pops which wait still count, and own their pieces."""
         layout = self._layout
         for _, rows in groupby(self._rows(layout.results), lambda row: layout.request_of(row.key)):
             for pop in layout.read_result(row.value for row in rows):
+                self._aside += len(pop)
                 owners = (layout.piece_owner(value) for _, value in pop)
                 self._owners.update(owner for owner in owners if owner is not None)
 

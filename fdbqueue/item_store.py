@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
 from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.claims import Claims, claimed
 from fdbqueue.codec import codec_named
-from fdbqueue.combining import Batch, Combiner
+from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE, MOST_ITEMS, StagedPops
 from fdbqueue.database import is_database, run, run_once
 from fdbqueue.errors import (
@@ -20,11 +19,13 @@ from fdbqueue.errors import (
     InvalidItemId,
     InvalidValue,
     PayloadTooLarge,
+    QueueFull,
     UndecodableItem,
 )
 from fdbqueue.layout import MAX_PAYLOAD, Layout, decode_count
+from fdbqueue.pushes import Push, Pushes, Pushing, checked_max_size
 from fdbqueue.rows import Entry, Rows
-from fdbqueue.types import Codec, Item
+from fdbqueue.types import Codec, Item, Options, PriorityKind
 from fdbqueue.waiting import checked_wait, wait_for_change
 
 __all__ = ["ItemStore"]
@@ -36,8 +37,8 @@ _PAGE = 500  # items that a browse of a database reads in one transaction
 _BATCH_BYTES = 1_000_000  # that one transaction pushes for several threads
 
 
-def _push_size(entries: list[Entry]) -> int:
-    return sum(len(payload) + 250 for _, payload, _ in entries)
+def _push_size(push: Push) -> int:
+    return sum(len(payload) + 250 for _, payload, _ in push.entries)
 
 
 def _pop_size(request: tuple[int, bool]) -> int:
@@ -61,11 +62,23 @@ class ItemStore:
     _position_parts: int
     """How many elements the position of an item has: with a priority three, without two."""
 
-    def __init__(self, layout: Layout, rows: Rows, codec: str | Codec) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        rows: Rows,
+        kind: str,
+        codec: str | Codec,
+        priorities: PriorityKind | None,
+        max_size: int | None,
+    ) -> None:
+        checked_max_size(max_size)
         self.layout = layout
         self.rows = rows
         self._codec = codec_named(codec)
-        self._pushes = Combiner(lambda: _Pushes(self), _push_size, _BATCH_BYTES)
+        codec_name = codec if isinstance(codec, str) else type(codec).__name__
+        self.given_options = Options(kind, codec_name, priorities, max_size)
+        pushing = self._pushing = Pushing(layout, rows, self.given_options)
+        self._pushes = Combiner(lambda: Pushes(pushing), _push_size, _BATCH_BYTES)
         self._pops = Combiner(lambda: StagedPops(layout, rows, self._item), _pop_size, MOST_ITEMS)
         self._claims = Combiner(lambda: Claims(layout, rows, self._item), _claim_size, MOST_ITEMS)
 
@@ -124,14 +137,66 @@ class ItemStore:
 
     # Push
 
-    def _push(self, tr: Any, entries: list[Entry]) -> list[bytes]:
+    def _push(
+        self, tr: Any, entries: list[Entry], as_many_as_fit: bool, raise_if_full: bool
+    ) -> list[bytes]:
         """Put payloads behind the last items of their levels; the keys of the new items.
 
         On a database together with what other threads push at the time.
         """
-        if not is_database(tr):
-            return self.rows.append_all(tr, entries)
-        return self._pushes(tr, entries) if entries else []
+        if not entries:
+            return []
+        push = Push(entries, as_many_as_fit)
+        if is_database(tr):
+            keys = self._pushes(tr, push)
+        else:
+            (keys,) = self._pushing.push(tr, [push])
+            if len(keys) < len(entries):
+                tr.add_read_conflict_key(self.layout.total)  # the caller may rely on it
+        bound = self._pushing.max_size
+        if (
+            raise_if_full
+            and bound is not None
+            and len(keys) < (1 if as_many_as_fit else len(entries))
+        ):
+            raise QueueFull(bound, len(entries))
+        return keys
+
+    def options(self, tr: Any) -> Options:
+        """What the queue is: its kind, codec, priorities and bound.
+
+        Until the first push they are those with which it was opened. Cost: one read.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> fdbqueue.PriorityQueue.named(db, "jobs", max_size=100).options(db)
+        Options(kind='priority', codec='json', priorities=<class 'int'>, max_size=100)
+        """
+
+        def body(tr: Any) -> Options:
+            stored = tr[self.layout.options].value
+            return self.given_options if stored is None else self.layout.decode_options(stored)
+
+        return self._read(tr, body)
+
+    def set_max_size(self, tr: Any, max_size: int | None) -> None:
+        """Give the queue another bound, or none; items that are over it stay.
+
+        Who has the queue open keeps to it from the next push on. Given a database it takes effect
+        exactly once; in a transaction the caller's own retry rules hold. Conflicts with pushes.
+
+        Parameters: `max_size`, from 1, or `None`. Raises `OptionsMismatch`, `ValueError`.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_size=1)
+        >>> _ = jobs.push(db, "a")
+        >>> jobs.set_max_size(db, 2)
+        >>> jobs.push(db, "b") is None
+        False
+        """
+        checked_max_size(max_size)
+        self._change(tr, lambda tr: self._pushing.set_max_size(tr, max_size))
 
     # Pop
 
@@ -378,23 +443,3 @@ class ItemStore:
             return [self._item(tr, row.key, row.value) for row in rows]
 
         return run(db, body)
-
-
-class _Pushes:
-    """The pushes of the threads of one process."""
-
-    def __init__(self, store: ItemStore) -> None:
-        self._store = store
-        self._expected = 1
-
-    def perform(self, db: Any, batch: Batch[list[Entry]]) -> list[list[bytes]]:
-        def body(tr: Any) -> list[list[bytes]]:
-            if self._expected > 1:
-                tr.get_read_version().wait()  # others can join meanwhile
-            requests = batch.join()
-            keys = iter(self._store.rows.append_all(tr, [*chain.from_iterable(requests)]))
-            return [list(islice(keys, len(request))) for request in requests]
-
-        pushed = self._store._change(db, body)
-        self._expected = len(pushed)
-        return pushed

@@ -10,11 +10,12 @@ One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
 | Q (2,) | int64 LE: how many items in all; stays at zero | push, pop |
 | Q (3, random, number) | a piece of a payload too large for one value | push |
 | Q (4, hour, client id) | (sequence, attempt) of the client's last operation | `run_once` |
-| Q (5, "layout") | the version of this table, here 1 | push to an empty priority |
+| Q (5, "layout") | (2, the version of this table; kind, codec, priorities, max_size) | first push |
 | Q (6, source) | (lines, sha256) of an import: what is stored of it | fdbq import |
 | Q (7, version, name) | (is next, n, at max, ...): pops that wait | a pop that met contention |
 | Q (8, version, name, number) | what such pops get: keys and values of items | who serves them |
 | Q (9,) | the name of who serves the others at present | who does |
+| Q (9, "ends"), Q (10, 0 or 1, number) | never written, only conflicted on | pop; a bounded push |
 
 Items are the FoundationDB recipe: `count` is one more than that of the last item of the priority,
 by a snapshot read, so that pushes never conflict; `random` makes the key unique. A client that
@@ -24,8 +25,16 @@ A request's `version` is the read version at which it was made, so that they sta
 which they came, nearly; `name` makes it unique. Its result has the same version and name, in pieces
 where it is too large for one value.
 
-The queue of a name is the subspace ("fdbqueue", name). A change to any of this is a new layout
-version; `tests/test_layout.py` pins the bytes.
+The queues that have a name are in the subspace R = ("fdbqueue",):
+
+| key | value | written by |
+| --- | --- | --- |
+| R (name, ...) | the queue of this name | as above |
+| R (0, name) | the prefix of the queue of this name | first push, rename |
+| R (1, name, number, ...) | the same, where a queue that was renamed still has R (name, ...) | |
+| R (2, hour, client id) | as Q (4, ...) | rename, drop |
+
+A change to any of this is a new layout version; `tests/test_layout.py` pins the bytes.
 """
 
 from __future__ import annotations
@@ -44,24 +53,26 @@ from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidItemId, InvalidQueueName, LayoutVersionMismatch
-from fdbqueue.types import Priority
+from fdbqueue.types import Options, Priority
 
 __all__ = [
     "LAYOUT_VERSION",
     "MAX_PAYLOAD",
     "MINUS_ONE",
+    "NAMES",
     "ONE",
     "RANDOM_SIZE",
     "ROOT",
     "ZERO",
     "Layout",
     "decode_count",
+    "default_subspace",
     "encode_count",
-    "named_subspace",
+    "name_key",
     "randoms",
 ]
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 RANDOM_SIZE = 16  # bytes
 PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
@@ -71,7 +82,9 @@ MINUS_ONE = (-1).to_bytes(8, "little", signed=True)
 ZERO = bytes(8)
 
 ROOT = Subspace(("fdbqueue",))
+NAMES = ROOT[0]
 _MAX_NAME = 255  # bytes of UTF-8
+_KINDS = {kind.__name__: kind for kind in (int, float, str, bytes)}
 
 # Begins the value of an item whose payload is in pieces. A payload that begins so itself is put in
 # pieces too, so that there is never a doubt.
@@ -101,11 +114,11 @@ def decode_count(value: bytes | None) -> int:
     return 0 if value is None else int.from_bytes(value, "little", signed=True)
 
 
-def named_subspace(name: str) -> Subspace:
-    """The subspace of the queue of this name.
+def name_key(name: str) -> bytes:
+    """Where the prefix of the queue of this name is kept; raises `InvalidQueueName`.
 
-    >>> named_subspace("jobs").key()
-    b'\\x02fdbqueue\\x00\\x02jobs\\x00'
+    >>> name_key("jobs")
+    b'\\x02fdbqueue\\x00\\x14\\x02jobs\\x00'
     """
     if not isinstance(name, str):
         raise InvalidQueueName(name, "a name is text")
@@ -113,7 +126,13 @@ def named_subspace(name: str) -> Subspace:
         raise InvalidQueueName(name, "a name is printable text without space at its ends")
     if len(name.encode()) > _MAX_NAME:
         raise InvalidQueueName(name, f"a name has at most {_MAX_NAME} bytes in UTF-8")
-    return ROOT[name]
+    key: bytes = NAMES.pack((name,))
+    return key
+
+
+def default_subspace(name: str, number: int) -> Subspace:
+    """Where a queue of this name is made; a number above 0 for when there is another one."""
+    return ROOT[1][name][number] if number else ROOT[name]
 
 
 # (count, random) as the tuple layer packs them: an integer from zero, and bytes.
@@ -144,20 +163,23 @@ class Layout:
     (7, 0, b'rrrrrrrrrrrrrrrr')
     """
 
-    def __init__(self, subspace: Subspace) -> None:
+    def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         self.subspace = subspace
+        self.name = name
         self.items: bytes = subspace.pack((0,))
         self.counts: bytes = subspace.pack((1,))
         self.total: bytes = subspace.pack((2,))
         self.pieces: bytes = subspace.pack((3,))
         self.receipts = subspace[4]
-        self.version: bytes = subspace.pack((5, "layout"))
+        self.options: bytes = subspace.pack((5, "layout"))
         self.imports: bytes = subspace.pack((6,))
         self.requests: bytes = subspace.pack((7,))
         self.results: bytes = subspace.pack((8,))
         self.turn: bytes = subspace.pack((9,))
         # Never written, only conflicted on: no request is to come as the turn goes to nobody.
         self.turn_ends: bytes = subspace.pack((9, "ends"))
+        self.places: bytes = subspace.pack((10, 0))
+        self.places_below: bytes = subspace.pack((10, 1))
 
     # Items
 
@@ -353,7 +375,7 @@ class Layout:
             self.requests,
             self.results,
         )
-        keys = (self.total, self.version, self.turn)
+        keys = (self.total, self.options, self.turn)
         return sorted(
             [self.range_of(prefix) for prefix in prefixes] + [(key, key + b"\0") for key in keys]
         )
@@ -368,15 +390,36 @@ class Layout:
         """The range of the packed keys with a prefix."""
         return prefix + b"\x00", prefix + b"\xff"
 
-    def check_version(self, tr: Any) -> None:
-        """Raise `LayoutVersionMismatch` if the queue was written by another layout."""
-        found = tr[self.version].value
-        if found is not None and found != fdb_tuple.pack((LAYOUT_VERSION,)):
-            raise LayoutVersionMismatch(found, LAYOUT_VERSION)
+    @staticmethod
+    def places_between(prefix: bytes, begin: int, end: int) -> tuple[bytes, bytes]:
+        """A range of the numbered places of a bounded queue, to conflict on."""
+        return prefix + fdb_tuple.pack((begin,)), prefix + fdb_tuple.pack((end,))
 
-    def write_version(self, tr: Any) -> None:
-        """Note the layout of a queue that may be new."""
-        tr[self.version] = fdb_tuple.pack((LAYOUT_VERSION,))
+    @staticmethod
+    def encode_options(options: Options) -> bytes:
+        """What is stored of the options of a queue."""
+        priorities: Any = options.priorities
+        if isinstance(priorities, tuple):
+            priorities = tuple(kind.__name__ for kind in priorities)
+        elif priorities is not None:
+            priorities = priorities.__name__
+        value: bytes = fdb_tuple.pack(
+            (LAYOUT_VERSION, options.kind, options.codec, priorities, options.max_size)
+        )
+        return value
+
+    @staticmethod
+    def decode_options(value: bytes) -> Options:
+        """The options of a queue; raises `LayoutVersionMismatch` if another layout wrote them."""
+        version, *rest = fdb_tuple.unpack(value)
+        if version != LAYOUT_VERSION:
+            raise LayoutVersionMismatch(version, LAYOUT_VERSION)
+        kind, codec, priorities, max_size = rest
+        if isinstance(priorities, tuple):
+            priorities = tuple(_KINDS[name] for name in priorities)
+        elif priorities is not None:
+            priorities = _KINDS[priorities]
+        return Options(kind, codec, priorities, max_size)
 
 
 def randoms(count: int) -> list[bytes]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.database import run
-from fdbqueue.errors import InvalidPriority
+from fdbqueue.directory import find, place
+from fdbqueue.errors import InvalidPriority, QueueNotFound
 from fdbqueue.item_store import ItemStore
-from fdbqueue.layout import Layout, decode_count, named_subspace, randoms
+from fdbqueue.layout import Layout, decode_count, randoms
+from fdbqueue.pushes import agreed
 from fdbqueue.rows import PriorityRows
 from fdbqueue.types import Codec, Item, Priority, PriorityKind
 
@@ -38,7 +40,9 @@ class PriorityQueue(ItemStore):
 
     Parameters: `subspace`, where the queue is; `codec`, `"json"`, `"bytes"`, `"tuple"` or an object
     with `encode` and `decode`; `priorities`, `int` (64 bits) or the types of a tuple's elements, as
-    in `(int, float)`: from `int`, `float`, `str` and `bytes`.
+    in `(int, float)`: from `int`, `float`, `str` and `bytes`; `max_size`, how many items the queue
+    has at most, from 1, `None` for whatever bound it has. The first push stores these options with
+    the queue, and one by a client that was given others raises `OptionsMismatch`.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues".
 
@@ -59,9 +63,11 @@ class PriorityQueue(ItemStore):
         *,
         codec: str | Codec = "json",
         priorities: PriorityKind = int,
+        max_size: int | None = None,
     ) -> None:
         layout = Layout(subspace)
-        super().__init__(layout, PriorityRows(layout, self._level_in), codec)
+        rows = PriorityRows(layout, self._level_in)
+        super().__init__(layout, rows, "priority", codec, priorities, max_size)
         if priorities is not int and not (
             isinstance(priorities, tuple)
             and priorities
@@ -79,21 +85,75 @@ class PriorityQueue(ItemStore):
         db: Any,
         name: str,
         *,
-        codec: str | Codec = "json",
-        priorities: PriorityKind = int,
+        codec: str | Codec | None = None,
+        priorities: PriorityKind | None = None,
+        max_size: int | None = None,
     ) -> PriorityQueue:
-        """The queue that `fdbq` calls by this name; it exists from the first push on.
+        """The queue that `fdbq` calls by this name; it is made by its first push.
 
-        Reads which layout the queue has: one key. Raises `InvalidQueueName` (a name is printable
-        text of at most 255 bytes) and `LayoutVersionMismatch`.
+        Options that are not given are those that the queue has; a new one has `"json"`, `int` and
+        no bound. Cost: two reads.
+
+        Parameters: `db`, a database; `name`, printable text of at most 255 bytes without space at
+        its ends; the options, as for the queue itself.
+
+        Raises `InvalidQueueName`, `OptionsMismatch`, `UnknownCodec`, `LayoutVersionMismatch`.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
         >>> PriorityQueue.named(db, "e-mails").size(db)
         0
         """
-        queue = cls(named_subspace(name), codec=codec, priorities=priorities)
-        run(db, queue.layout.check_version)
+        subspace = run(db, lambda tr: place(tr, name))
+        queue = cls.at(db, subspace, codec=codec, priorities=priorities, max_size=max_size)
+        queue.layout.name = name
+        return queue
+
+    @classmethod
+    def existing(cls, db: Any, name: str) -> PriorityQueue:
+        """The queue of this name, with the options that it has.
+
+        Raises `QueueNotFound` if it was never pushed to, and as `named`.
+
+        >>> import fdbqueue
+        >>> PriorityQueue.existing(fdbqueue.open("memory:"), "nope")
+        Traceback (most recent call last):
+        fdbqueue.errors.QueueNotFound: there is no queue named 'nope'; ...
+        """
+        if run(db, lambda tr: find(tr, name)) is None:
+            raise QueueNotFound(name)
+        return cls.named(db, name)
+
+    @classmethod
+    def at(
+        cls,
+        db: Any,
+        subspace: Subspace,
+        *,
+        codec: str | Codec | None = None,
+        priorities: PriorityKind | None = None,
+        max_size: int | None = None,
+    ) -> PriorityQueue:
+        """The queue in this subspace, which may be a directory of `fdb.directory`, as by `named`.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> space = fdbqueue.Subspace(("my", "jobs"))
+        >>> _ = PriorityQueue(space, codec="bytes").push(db, b"x")
+        >>> PriorityQueue.at(db, space).pop(db).value
+        b'x'
+        """
+        layout = Layout(subspace)
+        stored = run(db, lambda tr: tr[layout.options].value)
+        if stored is not None:
+            options = layout.decode_options(stored)
+            codec = options.codec if codec is None else codec
+            priorities = options.priorities if priorities is None else priorities
+        queue = cls(
+            subspace, codec=codec or "json", priorities=priorities or int, max_size=max_size
+        )
+        if stored is not None:
+            agreed(queue.given_options, options)
         return queue
 
     # Priorities
@@ -138,18 +198,33 @@ class PriorityQueue(ItemStore):
 
     # Push
 
-    def push(self, tr: Any, value: Any, priority: Priority = 0) -> Item:
-        """Put a value behind the last one of its priority.
+    @overload
+    def push(
+        self, tr: Any, value: Any, priority: Priority = 0, *, raise_if_full: Literal[True]
+    ) -> Item: ...
 
-        Conflicts with nothing: two pushes at once both go through, in either order. Given a
-        database it takes effect exactly once; in a transaction the caller's own retry rules hold.
-        Cost: one read, and three keys written (a payload over 90,000 bytes: a key more for each
-        90,000).
+    @overload
+    def push(
+        self, tr: Any, value: Any, priority: Priority = 0, *, raise_if_full: bool = False
+    ) -> Item | None: ...
+
+    def push(
+        self, tr: Any, value: Any, priority: Priority = 0, *, raise_if_full: bool = False
+    ) -> Item | None:
+        """Put a value behind the last one of its priority; `None` if the queue is full.
+
+        Conflicts with nothing: two pushes at once both go through, in either order. (The very first
+        one stores the queue's options, and conflicts with another first one.) Those to a queue with
+        a bound conflict the more, the fewer places are left (`fdbqueue.bounds` says how), and never
+        exceed it. Given a database it takes effect exactly once; in a transaction
+        the caller's own retry rules hold. Cost: two reads at once, and three keys written (a
+        payload over 90,000 bytes: a key more for each 90,000).
 
         Parameters: `value`, what the codec takes, up to 8,000,000 bytes encoded; `priority`, what
-        the queue takes, the lowest comes first.
+        the queue takes, the lowest comes first; `raise_if_full`, raise `QueueFull` instead.
 
-        Raises `InvalidValue`, `PayloadTooLarge` and `InvalidPriority`; nothing is stored then.
+        Raises `InvalidValue`, `PayloadTooLarge`, `InvalidPriority` and `OptionsMismatch`; nothing
+        is stored then.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -159,8 +234,10 @@ class PriorityQueue(ItemStore):
         """
         rank = self.checked(priority)
         (random,) = randoms(1)
-        (key,) = self._push(tr, [(self.layout.level(rank), self.encoded(value), random)])
-        return Item(value, rank, self.layout.item_id(key), key)
+        entries = [(self.layout.level(rank), self.encoded(value), random)]
+        for key in self._push(tr, entries, False, raise_if_full):
+            return Item(value, rank, self.layout.item_id(key), key)
+        return None
 
     def push_many(
         self,
@@ -169,13 +246,17 @@ class PriorityQueue(ItemStore):
         priority: Priority = 0,
         *,
         priorities: Iterable[Priority] | None = None,
+        as_many_as_fit: bool = False,
+        raise_if_full: bool = False,
     ) -> list[Item]:
         """Put several values into the queue in one transaction: all of them, or none.
 
         As `push` for each, and several times as fast. A transaction takes 10,000,000 bytes in all,
         of which each item takes some 250 beside its payload (2101 beyond that).
 
-        Parameters: `values`; `priority`, of all of them; or `priorities`, as many as values.
+        Parameters: `values`; `priority`, of all of them; or `priorities`, as many as values;
+        `as_many_as_fit`, the first ones if the queue has no room for all; `raise_if_full`, raise
+        `QueueFull` instead if there is none for all of them, or not even for the first one.
 
         Raises as `push`, and `ValueError` where the numbers of values and priorities differ.
 
@@ -195,10 +276,10 @@ class PriorityQueue(ItemStore):
             (self.layout.level(rank), self.encoded(value), random)
             for rank, value, random in zip(ranks, values, randoms(len(values)))
         ]
+        keys = self._push(tr, entries, as_many_as_fit, raise_if_full)
         item_id = self.layout.item_id
         return [
-            Item(value, rank, item_id(key), key)
-            for value, rank, key in zip(values, ranks, self._push(tr, entries))
+            Item(value, rank, item_id(key), key) for value, rank, key in zip(values, ranks, keys)
         ]
 
     # Pop and peek
@@ -399,7 +480,8 @@ class PriorityQueue(ItemStore):
             self.rows.count(tr, self.rows.level_of(key), -1)
             # The random part stays the item's own: the pieces of its payload are kept under it.
             payload = self.layout.read_payload(tr, stored)
-            (new,) = self.rows.append(tr, level, [(payload, self.layout.position(key)[-1])])
+            random = self.layout.position(key)[-1]
+            (new,) = self.rows.append(tr, level, [(payload, random)], self.rows.last(tr, level))
             return Item(moved.value, rank, self.layout.item_id(new), new)
 
         return self._change(tr, body)

@@ -47,38 +47,51 @@ class Rows:
         return level
 
     def count(self, tr: Any, level: bytes, change: int) -> None:
-        """Note that a level has so many items more or less."""
+        """Note that a level, and so the queue, has so many items more or less."""
+        self._count_level(tr, level, change)
+        self.count_total(tr, change)
+
+    def count_total(self, tr: Any, change: int) -> None:
+        """Note that the queue has so many items more or less."""
         tr.add(self._layout.total, encode_count(change))
+
+    def _count_level(self, tr: Any, level: bytes, change: int) -> None:
+        """Note that a level has so many items more or less."""
 
     # Putting in
 
-    def append_all(self, tr: Any, entries: list[Entry]) -> list[bytes]:
+    def last(self, tr: Any, level: bytes) -> Any:
+        """Begin to read the last row of a level, for `append`."""
+        begin, end = self._layout.range_of(level)
+        # A snapshot read, so that two pushes never conflict; `random` keeps their keys apart.
+        return tr.snapshot.get_range(begin, end, limit=1, reverse=True)
+
+    def append_all(self, tr: Any, entries: list[Entry], lasts: dict[bytes, Any]) -> list[bytes]:
         """Put payloads behind the last items of their levels; the keys of the new items."""
         if len(entries) == 1:
             ((level, payload, random),) = entries
-            return self.append(tr, level, [(payload, random)])
+            return self.append(tr, level, [(payload, random)], lasts[level])
         by_level: dict[bytes, list[int]] = {}
         for index, (level, _, _) in enumerate(entries):
             by_level.setdefault(level, []).append(index)
         keys = [b""] * len(entries)
         for level, indexes in by_level.items():
-            new = self.append(tr, level, [entries[index][1:] for index in indexes])
+            payloads = [entries[index][1:] for index in indexes]
+            new = self.append(tr, level, payloads, lasts[level])
             for index, key in zip(indexes, new):
                 keys[index] = key
         return keys
 
-    def append(self, tr: Any, level: bytes, payloads: list[tuple[bytes, bytes]]) -> list[bytes]:
+    def append(
+        self, tr: Any, level: bytes, payloads: list[tuple[bytes, bytes]], last_row: Any
+    ) -> list[bytes]:
         """Put payloads, each with its random part, behind the last item of a level; their keys."""
         layout = self._layout
-        begin, end = layout.range_of(level)
         count = 0
-        # A snapshot read, so that two pushes never conflict; `random` keeps their keys apart.
-        for last in tr.snapshot.get_range(begin, end, limit=1, reverse=True):
+        for last in last_row:
             if not layout.is_place(last.key, level):
                 raise ForeignKey(last.key)
             count = layout.count_in(last.key, level) + 1
-        if count == 0:
-            layout.write_version(tr)
         keys = []
         for payload, random in payloads:
             key = layout.item_key(level, count, random)
@@ -88,11 +101,16 @@ class Rows:
         self.count(tr, level, len(keys))
         return keys
 
+    def put_aside(self, tr: Any, request: bytes, pops: list[list[Any]]) -> None:
+        """Keep rows that were taken out for the pops that wait; they still count in the total."""
+        self._layout.write_result(tr, request, pops)
+        self.count_total(tr, sum(map(len, pops)))
+
     def restore(self, tr: Any, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Put (key, value) of items back that were dropped."""
+        """Put (key, value) of items back that were put aside."""
         for key, stored in rows:
             tr[key] = stored
-            self.count(tr, self.level_of(key), 1)
+            self._count_level(tr, self.level_of(key), 1)
 
     # Taking out
 
@@ -131,13 +149,12 @@ class Rows:
 class PriorityRows(Rows):
     """The rows of a queue that has a level for each priority, and a counter for each level."""
 
-    def count(self, tr: Any, level: bytes, change: int) -> None:
-        """Change the counter of the level as well; a counter at zero has no key."""
+    def _count_level(self, tr: Any, level: bytes, change: int) -> None:
+        """Change the counter of the level; a counter at zero has no key."""
         key = self._layout.count_key(level)
         tr.add(key, ONE if change == 1 else MINUS_ONE if change == -1 else encode_count(change))
         if change < 0:
             tr.compare_and_clear(key, ZERO)
-        super().count(tr, level, change)
 
     def first(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
         """The first `n` rows of the lowest priorities, or of the highest ones."""

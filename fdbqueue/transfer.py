@@ -103,6 +103,7 @@ def import_lines(
                     tr,
                     [line.value for line in filled],
                     priorities=[line.priority for line in filled],
+                    raise_if_full=True,
                 )
                 tr[key] = new_mark
             return True

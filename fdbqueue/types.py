@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-__all__ = ["Codec", "Item", "Priority", "PriorityKind"]
+__all__ = ["Codec", "Item", "Options", "Priority", "PriorityKind"]
 
 Priority: TypeAlias = "int | tuple[Any, ...]"
 """What orders the items: an integer of 64 bits, or a tuple; the lowest comes first."""
@@ -26,6 +26,21 @@ class Item:
     priority: Any
     id: str
     key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a queue is: stored with it by its first push, so that all clients agree.
+
+    `kind` is `"priority"` or `"fifo"`; `codec` the name of its codec, of one of the caller's own
+    the name of its class; `priorities` what it takes as priority, `None` in a FIFO queue;
+    `max_size` how many items it has at most, `None` if there is no such bound.
+    """
+
+    kind: str
+    codec: str
+    priorities: PriorityKind | None
+    max_size: int | None
 
 
 class Codec(Protocol):

@@ -15,12 +15,12 @@ ROOT = Path(__file__).parent.parent
 # Each module may import from those below it, never from those above or beside it.
 LAYERS = [
     ["__init__"],
-    ["testing", "transfer", "queues"],
+    ["testing", "transfer"],
     ["invariants"],
     ["priority_queue", "fifo"],
     ["item_store"],
-    ["contention", "claims"],
-    ["rows"],
+    ["contention", "claims", "pushes"],
+    ["rows", "bounds", "directory"],
     ["layout", "waiting", "combining"],
     ["codec", "database"],
     ["embedded"],

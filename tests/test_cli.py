@@ -157,7 +157,7 @@ def test_json_lines_for_programs(filled: Shell, name: str) -> None:
     counts = [json.loads(line) for line in filled.output("counts", name, "--json").splitlines()]
     assert counts == [{"priority": p, "count": 1} for p in (0, 3, 5)]
     assert json.loads(filled.output("check", name, "--json"))["problems"] == []
-    assert json.loads(filled.output("info", "--json"))["layout"] == 1
+    assert json.loads(filled.output("info", "--json"))["layout"] == 2
     assert json.loads(filled.output("peek", name, "--json")) == rows[0]
     assert json.loads(filled.output("pop", name, "--json")) == rows[0]
     removed = filled.output("rm", name, rows[1]["id"], "--json")

@@ -56,7 +56,15 @@ def public_methods() -> list[tuple[str, Any]]:
         for name, member in inspect.getmembers(owner, inspect.isroutine):
             if not name.startswith("_") and name not in INTERNAL:
                 found.append((f"{owner.__name__}.{name}", member))
-    for name in ("open", "transactional", "check", "queue_names"):
+    for name in (
+        "open",
+        "transactional",
+        "check",
+        "queue_names",
+        "queues",
+        "rename_queue",
+        "drop_queue",
+    ):
         found.append((name, getattr(fdbqueue, name)))
     return found
 

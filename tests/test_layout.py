@@ -13,7 +13,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.embedded import KeyValue
 from fdbqueue.errors import LayoutVersionMismatch
-from fdbqueue.layout import named_subspace
+from fdbqueue.layout import default_subspace, name_key
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as PriorityRecipe
 from recipes.queue import Queue as QueueRecipe
@@ -50,7 +50,7 @@ def test_golden_bytes_of_a_priority_queue(db: Any, space: Subspace, fixed_random
         b"\x15\x01\x13\xfe": b"\x01" + bytes(7),
         b"\x15\x01\x15\x05": b"\x02" + bytes(7),
         b"\x15\x02": b"\x03" + bytes(7),
-        b"\x15\x05\x02layout\x00": b"\x15\x01",
+        b"\x15\x05\x02layout\x00": b"\x15\x02\x02priority\x00\x02json\x00\x02int\x00\x00",
     }
 
 
@@ -64,7 +64,7 @@ def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(
     assert rows(db, fifo) == {
         b"\x14\x14" + PACKED_RANDOM: b"payload",
         b"\x15\x02": b"\x01" + bytes(7),
-        b"\x15\x05\x02layout\x00": b"\x15\x01",
+        b"\x15\x05\x02layout\x00": b"\x15\x02\x02fifo\x00\x02bytes\x00\x00\x00",
     }
 
 
@@ -153,15 +153,28 @@ def test_a_result_comes_back_as_it_was_in_values_of_a_size_that_fits(
     assert layout.read_result(values) == [[tuple(row) for row in pop] for pop in rows]
 
 
-def test_the_subspace_of_a_name() -> None:
-    assert named_subspace("mail").key() == b"\x02fdbqueue\x00\x02mail\x00"
+def test_golden_bytes_of_a_name(db: Any, name: str) -> None:
+    assert default_subspace("mail", 0).key() == b"\x02fdbqueue\x00\x02mail\x00"
+    assert default_subspace("mail", 2).key() == b"\x02fdbqueue\x00\x15\x01\x02mail\x00\x15\x02"
+    assert name_key("mail") == b"\x02fdbqueue\x00\x14\x02mail\x00"
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, 1)
+    assert db[name_key(name)] == queue.subspace.key() == default_subspace(name, 0).key()
+
+
+def test_golden_bytes_of_the_places_of_a_bounded_queue(space: Subspace) -> None:
+    layout = PriorityQueue(space).layout
+    begin, end = layout.places_between(layout.places_below, 0, 258)
+    assert begin == space.key() + b"\x15\x0a\x15\x01\x14"
+    assert end == space.key() + b"\x15\x0a\x15\x01\x16\x01\x02"
+    assert layout.places == space.key() + b"\x15\x0a\x14"
 
 
 def test_another_layout_version_is_refused(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
-    db[queue.layout.version] = b"\x15\x63"
-    with pytest.raises(LayoutVersionMismatch, match="this release writes layout 1"):
+    db[queue.layout.options] = b"\x15\x63"
+    with pytest.raises(LayoutVersionMismatch, match="this release writes layout 2"):
         PriorityQueue.named(db, name)
 
 

@@ -16,10 +16,8 @@ from fdbqueue.errors import (
     InvalidQueueName,
     InvalidValue,
     PayloadTooLarge,
-    QueueNotFound,
     UndecodableItem,
 )
-from fdbqueue.queues import existing_queue
 
 
 def values(items: Any) -> list[Any]:
@@ -213,6 +211,8 @@ def test_everything_in_one_transaction_of_the_caller(
 
 
 def test_pushes_do_not_conflict_and_pops_do(db: Any, queue: PriorityQueue, fdb_error: Any) -> None:
+    queue.push(db, "made by the first push")
+    queue.clear(db)
     one, two = db.create_transaction(), db.create_transaction()
     queue.push(one, "one"), queue.push(two, "two")
     one.commit().wait(), two.commit().wait()
@@ -467,17 +467,17 @@ def test_a_large_payload_comes_back_whole_and_leaves_nothing(
     assert queue.reprioritize(db, queue.peek(db), 3).value == payload
     assert fdbqueue.check(db, queue).ok
     assert values(queue.pop_many(db, 2)) == [b"small", payload]
-    assert [row.key for row in stored(db, queue)] == [queue.layout.total, queue.layout.version]
+    assert [row.key for row in stored(db, queue)] == [queue.layout.total, queue.layout.options]
 
 
 def test_large_payloads_go_with_remove_and_clear(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, codec="bytes")
     item = queue.push(db, b"x" * 300_000)
     queue.remove(db, item)
-    assert [row.key for row in stored(db, queue)] == [queue.layout.total, queue.layout.version]
+    assert [row.key for row in stored(db, queue)] == [queue.layout.total, queue.layout.options]
     queue.push(db, b"x" * 300_000)
     queue.clear(db)
-    assert [row.key for row in stored(db, queue)] == [queue.layout.version]
+    assert [row.key for row in stored(db, queue)] == [queue.layout.options]
 
 
 def test_a_payload_that_looks_like_the_mark_of_pieces_is_still_itself(
@@ -495,23 +495,6 @@ def test_a_payload_over_the_limit_is_refused(db: Any, queue: PriorityQueue) -> N
     ):
         queue.push(db, "x" * 8_000_001)
     assert stored(db, queue) == []
-
-
-def test_named_queues_are_independent_and_listed(db: Any, name: str) -> None:
-    names = [name + suffix for suffix in ("mail", "jobs", "jobs/2", "ünïcode", "a b")]
-    for each in names:
-        PriorityQueue.named(db, each).push(db, each)
-    listed = [each for each in fdbqueue.queue_names(db) if each.startswith(name)]
-    assert listed == sorted(names)
-    jobs = PriorityQueue.named(db, f"{name}jobs")
-    assert jobs.pop(db).value == f"{name}jobs"
-    assert PriorityQueue.named(db, f"{name}jobs/2").size(db) == 1
-    assert f"{name}jobs" in fdbqueue.queue_names(db)
-    assert existing_queue(db, f"{name}jobs").size(db) == 0
-    with pytest.raises(QueueNotFound, match="nope'"):
-        existing_queue(db, f"{name}nope")
-    assert PriorityQueue.named(db, f"{name}nope").pop(db) is None
-    assert f"{name}nope" not in fdbqueue.queue_names(db)
 
 
 @pytest.mark.parametrize("wrong", ["", " ", "a ", "a\nb", "a\x00", "x" * 256, None, 7, b"bytes"])

@@ -158,7 +158,7 @@ class Simulation:
                 return []
             level = queue.layout.level(priority)
             payload = queue.encoded(f"{item.value}'")
-            queue.rows.append(tr, level, [(payload, random_part)])
+            queue.rows.append(tr, level, [(payload, random_part)], queue.rows.last(tr, level))
             return [item.value]
 
         moved: list[str] = body(self.db)

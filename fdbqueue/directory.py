@@ -1,0 +1,174 @@
+"""The queues that have a name: where each is, and which there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.database import is_database, run, run_once
+from fdbqueue.errors import QueueExists, QueueNotFound, QueueRenamed
+from fdbqueue.layout import (
+    NAMES,
+    ROOT,
+    Layout,
+    decode_count,
+    default_subspace,
+    name_key,
+)
+
+__all__ = [
+    "drop_queue",
+    "find",
+    "place",
+    "queue_names",
+    "queues",
+    "register",
+    "rename_queue",
+]
+
+_T = TypeVar("_T")
+
+_RECEIPTS = ROOT[2]
+
+
+def find(tr: Any, name: str) -> Subspace | None:
+    """The subspace of the queue of this name; `None` if there is none."""
+    prefix = tr[name_key(name)].value
+    return None if prefix is None else Subspace(rawPrefix=prefix)
+
+
+def place(tr: Any, name: str) -> Subspace:
+    """The subspace of the queue of this name, or that in which its first push makes it."""
+    found = find(tr, name)
+    number = 0
+    while found is None:
+        # A queue that was renamed is still where its first name put it.
+        candidate = default_subspace(name, number)
+        if not tr[Layout(candidate).options].present():
+            return candidate
+        number += 1
+    return found
+
+
+def register(tr: Any, name: str, subspace: Subspace) -> None:
+    """Note where the queue of this name is; raises `QueueRenamed` if it is elsewhere."""
+    if find(tr, name) not in (None, subspace):
+        raise QueueRenamed(name)
+    tr[name_key(name)] = subspace.key()
+
+
+def queue_names(tr: Any) -> list[str]:
+    """The names of all queues that were ever pushed to, in order.
+
+    Cost: a range read, one row for each queue, whatever their lengths.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> for name in ["mail", "jobs"]:
+    ...     _ = fdbqueue.PriorityQueue.named(db, name).push(db, "x")
+    >>> queue_names(db)
+    ['jobs', 'mail']
+    """
+    return list(_subspaces(tr))
+
+
+def queues(tr: Any) -> dict[str, int]:
+    """The names of all queues and how many items each has, in order of the names.
+
+    Cost: a range read, one row for each queue, and the read of a counter for each, all at once.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push_many(db, ["x", "y"])
+    >>> queues(db)
+    {'mail': 2}
+    """
+
+    def body(tr: Any) -> dict[str, int]:
+        totals = {
+            name: tr.snapshot[Layout(subspace).total] for name, subspace in _subspaces(tr).items()
+        }
+        return {name: max(0, decode_count(total.value)) for name, total in totals.items()}
+
+    return _read(tr, body)
+
+
+def rename_queue(tr: Any, name: str, new_name: str) -> None:
+    """Give a queue another name; its items stay where they are.
+
+    Who has the queue open goes on using it. Given a database it takes effect exactly once; in a
+    transaction the caller's own retry rules hold. Cost: two reads, two keys written.
+
+    Raises `QueueNotFound`, `QueueExists`, `InvalidQueueName`; nothing is changed then.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
+    >>> rename_queue(db, "mail", "e-mail")
+    >>> queue_names(db)
+    ['e-mail']
+    """
+    keys = name_key(name), name_key(new_name)
+
+    def body(tr: Any) -> None:
+        found = find(tr, name)
+        if found is None:
+            raise QueueNotFound(name)
+        if find(tr, new_name) is not None:
+            raise QueueExists(new_name)
+        del tr[keys[0]]
+        tr[keys[1]] = found.key()
+
+    _change(tr, body)
+
+
+def drop_queue(tr: Any, name: str) -> None:
+    """Drop a queue: its items, its options and its name.
+
+    A push by who has it open makes it anew, empty. Given a database it takes effect exactly once;
+    in a transaction the caller's own retry rules hold. Conflicts with all reads of the queue. Cost:
+    a read and two clears, whatever the number of items.
+
+    Raises `QueueNotFound` and `InvalidQueueName`.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
+    >>> drop_queue(db, "mail")
+    >>> queue_names(db)
+    []
+    """
+    key = name_key(name)
+
+    def body(tr: Any) -> None:
+        found = find(tr, name)
+        if found is None:
+            raise QueueNotFound(name)
+        del tr[found.range()]
+        del tr[key]
+
+    _change(tr, body)
+
+
+def _subspaces(tr: Any) -> dict[str, Subspace]:
+    def body(tr: Any) -> dict[str, Subspace]:
+        whole = NAMES.range()
+        return {
+            NAMES.unpack(row.key)[0]: Subspace(rawPrefix=row.value)
+            for row in tr.snapshot.get_range(whole.start, whole.stop)
+        }
+
+    return _read(tr, body)
+
+
+def _read(tr: Any, body: Callable[[Any], _T]) -> _T:
+    return run(tr, body) if is_database(tr) else body(tr)
+
+
+def _change(tr: Any, body: Callable[[Any], None]) -> None:
+    if is_database(tr):
+        run_once(tr, body, _RECEIPTS)
+    else:
+        body(tr)

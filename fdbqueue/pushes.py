@@ -1,0 +1,138 @@
+"""Pushes: payloads put behind the others, as the queue's options allow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+from fdbqueue.bounds import Places
+from fdbqueue.combining import Batch
+from fdbqueue.database import run_once
+from fdbqueue.directory import register
+from fdbqueue.errors import OptionsMismatch
+from fdbqueue.layout import Layout, decode_count
+from fdbqueue.rows import Entry, Rows
+from fdbqueue.types import Options
+
+__all__ = ["Push", "Pushes", "Pushing", "agreed", "checked_max_size"]
+
+
+class Push(NamedTuple):
+    """What one call pushes: all of it or nothing, unless as much as fits will do."""
+
+    entries: list[Entry]
+    as_many_as_fit: bool = False
+
+
+class Pushing:
+    """How the pushes of one queue are done, in a transaction each.
+
+    The queue's options are read in every one: so all clients keep to the same, whenever they opened
+    it. The first push stores them.
+    """
+
+    def __init__(self, layout: Layout, rows: Rows, options: Options) -> None:
+        self.layout = layout
+        self._rows = rows
+        self._given = options
+        self._options = options
+        self._stored = b""
+        self._places = Places(layout)
+
+    @property
+    def max_size(self) -> int | None:
+        """The bound that the last push kept to."""
+        return self._options.max_size
+
+    def set_max_size(self, tr: Any, max_size: int | None) -> bool:
+        """Store another bound; true, for something was written."""
+        self._given = replace(self._given, max_size=None)  # from now on, whatever is stored
+        self._agree(tr, tr[self.layout.options].value)
+        tr[self.layout.options] = self.layout.encode_options(
+            replace(self._options, max_size=max_size)
+        )
+        return True
+
+    def push(self, tr: Any, pushes: list[Push]) -> list[list[bytes]]:
+        """Put payloads behind the last items of their levels; the keys of the new items of each.
+
+        Those of one for which there is no room are none, or fewer.
+        """
+        # Every read is under way before the first is waited for.
+        stored = tr[self.layout.options]
+        total = None if self._options.max_size is None else tr.snapshot[self.layout.total]
+        levels = {level for push in pushes for level, _, _ in push.entries}
+        lasts = {level: self._rows.last(tr, level) for level in levels}
+        self._agree(tr, stored.value)
+        fitting = [push.entries for push in pushes]
+        if self._options.max_size is not None:
+            if total is None:
+                total = tr.snapshot[self.layout.total]
+            fitting = self._fitting(tr, pushes, decode_count(total.value), self._options.max_size)
+        keys = iter(self._rows.append_all(tr, [*chain.from_iterable(fitting)], lasts))
+        return [list(islice(keys, len(entries))) for entries in fitting]
+
+    def _agree(self, tr: Any, stored: bytes | None) -> None:
+        """Take the options that are stored, or store these."""
+        if stored == self._stored:
+            return
+        if stored is None:
+            self._options = self._given
+            tr[self.layout.options] = self.layout.encode_options(self._given)
+            if self.layout.name is not None:
+                register(tr, self.layout.name, self.layout.subspace)
+            return
+        self._options = agreed(self._given, self.layout.decode_options(stored))
+        self._stored = stored
+
+    def _fitting(self, tr: Any, pushes: list[Push], total: int, bound: int) -> list[list[Entry]]:
+        fitting = []
+        room = bound - total
+        for push in pushes:
+            entries = push.entries
+            if len(entries) > room:
+                entries = entries[: max(0, room)] if push.as_many_as_fit else []
+            room -= len(entries)
+            fitting.append(entries)
+        taken = bound - total - room
+        if taken:
+            self._places.take(tr, total, bound, taken)
+        return fitting
+
+
+def checked_max_size(max_size: object) -> None:
+    """Raise `ValueError` for what is no bound."""
+    if max_size is not None and (
+        isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 1
+    ):
+        raise ValueError(f"max_size is a number of items from 1, or None, not {max_size!r}")
+
+
+def agreed(given: Options, stored: Options) -> Options:
+    """The options that a queue has; raises `OptionsMismatch` if others were given."""
+    for option in ("kind", "codec", "priorities", "max_size"):
+        ours, theirs = getattr(given, option), getattr(stored, option)
+        if ours != theirs and not (option == "max_size" and ours is None):
+            raise OptionsMismatch(option, ours, theirs)
+    return stored
+
+
+class Pushes:
+    """The pushes of the threads of one process on one database."""
+
+    def __init__(self, pushing: Pushing) -> None:
+        self._pushing = pushing
+        self._expected = 1
+
+    def perform(self, db: Any, batch: Batch[Push]) -> list[list[bytes]]:
+        """Do pushes in one transaction."""
+
+        def body(tr: Any) -> list[list[bytes]]:
+            if self._expected > 1:
+                tr.get_read_version().wait()  # others can join meanwhile
+            return self._pushing.push(tr, batch.join())
+
+        pushed = run_once(db, body, self._pushing.layout.receipts, any)
+        self._expected = len(pushed)
+        return pushed
