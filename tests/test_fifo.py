@@ -54,6 +54,8 @@ def test_size_items_remove_and_clear(db: Any, fifo: Queue) -> None:
 
 
 def test_enqueues_do_not_conflict_and_dequeues_do(db: Any, fifo: Queue, fdb_error: Any) -> None:
+    fifo.enqueue(db, "made by the first one")
+    fifo.clear(db)
     one, two = db.create_transaction(), db.create_transaction()
     fifo.enqueue(one, 1), fifo.enqueue(two, 2)
     one.commit().wait(), two.commit().wait()

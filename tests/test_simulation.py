@@ -34,6 +34,8 @@ class Simulation:
         self.queue = PriorityQueue(SPACE)
         self.history: list[Operation] = []
         self._values = 0
+        self._moving: dict[int, dict[str, None]] = {}
+        """What each client tried to move in its last call."""
         # All that chance decides elsewhere: the last part of keys, and who the clients are.
         layout._random.seed(seed)
         database._free_clients.clear()
@@ -109,8 +111,9 @@ class Simulation:
             popping = "pop_min" if kind == "move" else kind
             entries = [Operation(client, popping, 1 if kind == "move" else argument, begin)]
         self.history += entries
+        self._moving[client] = {}
         try:
-            result = self._performed(queue, kind, argument)
+            result = self._performed(client, queue, kind, argument)
         except fdbqueue.FDBError as error:
             # Told that it failed, the client relies on nothing having happened; told that nobody
             # knows, it is in the place of one that was killed.
@@ -122,6 +125,9 @@ class Simulation:
                     entry.failed = True
             elif error.code != 1021:
                 raise
+            else:
+                for value in self._moving[client]:
+                    self.history.append(Operation(client, "push", (argument, f"{value}'"), begin))
             return
         if kind == "move":
             entries += [
@@ -134,7 +140,9 @@ class Simulation:
             entry.result = None if entry.kind == "push" else result
             self.scheduler.note(str(entry))
 
-    def _performed(self, queue: PriorityQueue, kind: str, argument: Any) -> list[str] | None:
+    def _performed(
+        self, client: int, queue: PriorityQueue, kind: str, argument: Any
+    ) -> list[str] | None:
         if kind == "push" and len(argument) == 1:
             queue.push(self.db, argument[0][1], argument[0][0])
             return None
@@ -143,11 +151,11 @@ class Simulation:
             queue.push_many(self.db, values, priorities=priorities)
             return None
         if kind == "move":
-            return self._move(queue, argument)
+            return self._move(client, queue, argument)
         popped = queue.pop_many(self.db, argument, max=kind == "pop_max")
         return [item.value for item in popped]
 
-    def _move(self, queue: PriorityQueue, priority: int) -> list[str]:
+    def _move(self, client: int, queue: PriorityQueue, priority: int) -> list[str]:
         """A transaction of a user: pop one, push it again."""
         (random_part,) = layout.randoms(1)
 
@@ -156,6 +164,7 @@ class Simulation:
             item = queue.pop(tr)
             if item is None:
                 return []
+            self._moving[client][item.value] = None
             level = queue.layout.level(priority)
             payload = queue.encoded(f"{item.value}'")
             queue.rows.append(tr, level, [(payload, random_part)], queue.rows.last(tr, level))

@@ -118,7 +118,8 @@ class SimulatedDatabase(FaultyDatabase):
     def before_call(self, name: str) -> None:
         self._scheduler.step(name)
         self.deliver_late(0.1)
-        if name.startswith("get") and self._scheduler.random.random() < self._faults / 10:
+        is_read = name.startswith("get") and name != "get_committed_version"
+        if is_read and self._scheduler.random.random() < self._faults / 10:
             self._scheduler.note("1007")
             raise FDBError(1007)
 
