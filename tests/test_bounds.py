@@ -127,12 +127,50 @@ def test_transactions_in_any_order_never_exceed_the_bound(
                 under_way.append(tr)
             else:
                 tr = under_way.pop(rng.randrange(len(under_way)))
-                try:
-                    tr.commit().wait()
-                except fdbqueue.error_classes() as error:
-                    refused += {1020: 1, 1007: 1}[error.code]
+                refused += not commits(tr)
                 assert length(db, queue) == queue.size(db) <= bound
     assert refused > 20
+
+
+def commits(tr: Any) -> bool:
+    """Whether a transaction commits; the other way is a conflict."""
+    try:
+        tr.commit().wait()
+    except fdbqueue.error_classes() as error:
+        return {1020: False}[error.code]
+    return True
+
+
+@pytest.mark.parametrize("turn", range(12))
+def test_a_push_that_began_long_ago_finds_that_the_queue_has_filled_up(
+    db: Any, space: Subspace, turn: int
+) -> None:
+    """Whatever place it took, and though each of the others saw the one before."""
+    queue = PriorityQueue(space, max_size=3)
+    queue.push(db, "made")
+    queue.clear(db)
+    old = db.create_transaction()
+    queue.push(old, "old")
+    for number in range(3):
+        queue.push(db, number, raise_if_full=True)
+    assert not commits(old)
+    assert length(db, queue) == 3
+
+
+@pytest.mark.parametrize("turn", range(12))
+def test_a_push_finds_that_an_older_one_took_the_last_place(
+    db: Any, space: Subspace, turn: int
+) -> None:
+    """It saw more items than the older one, and took another place."""
+    queue = PriorityQueue(space, max_size=2)
+    queue.push(db, "made")
+    queue.clear(db)
+    old, new = db.create_transaction(), db.create_transaction()
+    queue.push(old, "old")
+    queue.push(db, "between", raise_if_full=True)
+    queue.push(new, "new")
+    assert [commits(old), commits(new)].count(True) == 1
+    assert length(db, queue) == 2
 
 
 def test_far_from_the_bound_pushes_do_not_conflict(db: Any, space: Subspace) -> None:
