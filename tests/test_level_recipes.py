@@ -1,0 +1,157 @@
+"""The recipes with levels: one key an item with a map of counts, and one key a segment of items."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from recipes.n_queue import NQueue
+from recipes.segmented_queue import SegmentedQueue
+
+
+class Segmented(SegmentedQueue):
+    """The segmented queue with the N-queue's pop of several."""
+
+    def pop(self, db: Any, depth: int = 1) -> Any:
+        taken = (super(Segmented, self).pop(db) for _ in range(depth))
+        return [item for item in taken if item is not None]
+
+
+@pytest.fixture(params=[NQueue, Segmented])
+def levels(request: pytest.FixtureRequest, space: Subspace) -> Any:
+    return request.param(space)
+
+
+def test_basic_priorities(db: Any, levels: Any) -> None:
+    for level in (0, 5, 2):
+        levels.push(db, b"%d" % level, level)
+    assert levels.counts(db) == {0: 1, 2: 1, 5: 1}
+    assert [levels.pop(db) for _ in range(4)] == [[(0, b"0")], [(2, b"2")], [(5, b"5")], []]
+    assert levels.counts(db) == {}
+
+
+def test_a_level_is_drained_in_order_before_the_next(db: Any, levels: Any) -> None:
+    for value, level in [(b"later", 1), (b"a", 0), (b"b", 0), (b"c", 0)]:
+        levels.push(db, value, level)
+    assert levels.pop(db, 3) == [(0, b"a"), (0, b"b"), (0, b"c")]
+    assert levels.pop(db) == [(1, b"later")]
+
+
+def test_the_default_is_the_most_urgent_level(db: Any, levels: Any) -> None:
+    levels.push(db, b"later", 1)
+    levels.push(db, b"now")
+    assert levels.pop(db) == [(0, b"now")]
+
+
+def test_a_depth_beyond_the_queue_takes_what_there_is(db: Any, levels: Any) -> None:
+    for level in (1000, 0, 5):
+        levels.push(db, b"x", level)
+    assert levels.pop(db, 0) == []
+    assert [level for level, _ in levels.pop(db, 100)] == [0, 5, 1000]
+    assert levels.pop(db, 100) == []
+
+
+@pytest.mark.parametrize("level", [-1, 1.0, "1", None, True])
+def test_what_is_no_level_is_refused(db: Any, levels: Any, space: Subspace, level: Any) -> None:
+    with pytest.raises(ValueError, match="a level is an integer from 0"):
+        levels.push(db, b"x", level)
+    assert list(db.get_range_startswith(space.key())) == []
+
+
+def test_a_count_without_an_item_does_not_hide_the_next_level(db: Any, space: Subspace) -> None:
+    queue = NQueue(space)
+    queue.push(db, b"x", 5)
+    db[space["counts"].pack((0,))] = (3).to_bytes(8, "little")
+    assert queue.pop(db) == [(5, b"x")]
+
+
+def test_pushes_to_levels_do_not_conflict(db: Any, space: Subspace) -> None:
+    queue = NQueue(space)
+    transactions = [db.create_transaction() for _ in range(5)]
+    for tr in transactions:
+        queue.push(tr, b"x")
+    for tr in transactions:
+        tr.commit().wait()
+    assert queue.counts(db) == {0: 5}
+
+
+def test_threads_that_push_and_pop_segments_get_each_item_once(db: Any, space: Subspace) -> None:
+    def push(number: int) -> None:
+        for item in range(40):
+            SegmentedQueue(space, 7).push(db, b"%d %02d" % (number, item))
+
+    def pop(_: int) -> list[bytes]:
+        queue = SegmentedQueue(space, 7, buffer_segments=2)
+        return [item[1] for _ in range(60) if (item := queue.pop(db)) is not None]
+
+    with ThreadPoolExecutor(4) as pool:
+        pushed = [pool.submit(push, number) for number in range(2)]
+        popped = [pool.submit(pop, number) for number in range(2)]
+        for each in pushed:
+            each.result()
+    taken = [value for each in popped for value in each.result()]
+    for each in popped:
+        values = each.result()
+        assert all(
+            [value for value in values if value[0] == first]
+            == sorted(value for value in values if value[0] == first)
+            for first in b"01"
+        )
+    rest = SegmentedQueue(space, 7)
+    while (item := rest.pop(db)) is not None:
+        taken.append(item[1])
+    assert sorted(taken) == [
+        b"%d %02d" % (number, item) for number in range(2) for item in range(40)
+    ]
+
+
+def test_segments_agree_with_lists(db: Any, space: Subspace, rng: random.Random) -> None:
+    """Any pushes and pops, through two queue objects, with segments of any size."""
+    size = rng.randrange(1, 5)
+    clients = [SegmentedQueue(space, size, buffer_segments=rng.randrange(3)) for _ in range(2)]
+    model: dict[int, deque[bytes]] = {}
+    for number in range(120):
+        client = rng.choice(clients)
+        if rng.random() < 0.55:
+            level = rng.choice([0, 5, 1000])
+            client.push(db, b"%d" % number, level)
+            model.setdefault(level, deque()).append(b"%d" % number)
+        else:
+            level = min((level for level, items in model.items() if items), default=-1)
+            expected = None if level < 0 else (level, model[level].popleft())
+            assert client.pop(db) == expected
+        assert client.counts(db) == {level: len(items) for level, items in model.items() if items}
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_who_pops_holds_few_segments(db: Any, space: Subspace, ahead: int) -> None:
+    queue = SegmentedQueue(space, segment_size=100, buffer_segments=ahead)
+
+    @fdbqueue.transactional
+    def fill(tr: Any, begin: int) -> None:
+        for number in range(begin, begin + 1000):
+            queue.push(tr, b"%d" % number)
+
+    for begin in range(0, 10_000, 1000):
+        fill(db, begin)
+    most = 0
+    for number in range(10_000 if isinstance(db, fdbqueue.embedded.Database) else 1_000):
+        assert queue.pop(db) == (0, b"%d" % number)
+        most = max(most, sum(map(len, queue.buffer.values())))
+    assert most == (1 + ahead) * 100
+
+
+def test_large_items_make_shorter_segments(db: Any, space: Subspace) -> None:
+    queue = SegmentedQueue(space)
+    values = [bytes([65 + number]) * 40_000 for number in range(7)]
+    for value in values:
+        queue.push(db, value)
+    assert [queue.pop(db) for _ in values] == [(0, value) for value in values]
+    with pytest.raises(ValueError, match="at most 45,000 bytes"):
+        queue.push(db, b"x" * 45_001)
