@@ -14,8 +14,8 @@ __all__ = ["Places"]
 class Places:
     """The places of a bounded queue, of which every push takes some until it has committed.
 
-    Nobody writes a place; pushes only conflict on them. A push that sees `total` items takes places
-    at random from `total` up to the bound. It conflicts with a push of the same places, with one
+    Nobody writes a place; pushes only conflict on them. A push that sees `size` items takes places
+    at random from `size` up to the bound. It conflicts with a push of the same places, with one
     that saw more items than the number of its place, and with one of a place below the number of
     items that itself saw. Far from the bound that hardly ever happens; near to it pushes conflict.
 
@@ -31,16 +31,16 @@ class Places:
         # What the transactions under way have taken: read version, begin, end.
         self._taken: WeakKeyDictionary[Any, tuple[int, int, int]] = WeakKeyDictionary()
 
-    def take(self, tr: Any, total: int, bound: int, n: int) -> None:
+    def take(self, tr: Any, size: int, bound: int, n: int) -> None:
         """Take `n` places, besides those that the transaction has; there must be room for them.
 
-        `total` is the number of items, with those that the transaction itself has pushed.
+        `size` is the number of items, with those that the transaction itself has pushed.
         """
         version = tr.get_read_version().wait()
         since, begin, end = self._taken.get(tr, (version, 0, 0))
         if since != version:  # of another attempt
             begin = end = 0
-        seen = total - (end - begin)
+        seen = size - (end - begin)
         if begin == end:
             begin = end = random.randrange(seen, bound - n + 1)
         above = min(n, bound - end)

@@ -13,7 +13,6 @@ from fdbqueue.layout import (
     NAMES,
     ROOT,
     Layout,
-    decode_count,
     default_subspace,
     name_key,
 )
@@ -77,7 +76,7 @@ def queue_names(tr: Any) -> list[str]:
 def queues(tr: Any) -> dict[str, int]:
     """The names of all queues and how many items each has, in order of the names.
 
-    Cost: a range read, one row for each queue, and the read of a counter for each, all at once.
+    Cost: a range read, one row for each queue, and the reads of two counters for each, all at once.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -87,10 +86,11 @@ def queues(tr: Any) -> dict[str, int]:
     """
 
     def body(tr: Any) -> dict[str, int]:
-        totals = {
-            name: tr.snapshot[Layout(subspace).total] for name, subspace in _subspaces(tr).items()
+        sizes = {
+            name: Layout(subspace).begin_size(tr.snapshot)
+            for name, subspace in _subspaces(tr).items()
         }
-        return {name: max(0, decode_count(total.value)) for name, total in totals.items()}
+        return {name: max(0, size()) for name, size in sizes.items()}
 
     return _read(tr, body)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
@@ -152,7 +153,7 @@ class ItemStore:
         else:
             (keys,) = self._pushing.push(tr, [push])
             if len(keys) < len(entries):
-                tr.add_read_conflict_key(self.layout.total)  # the caller may rely on it
+                tr.add_read_conflict_key(self.layout.went)  # the caller may rely on it
         bound = self._pushing.max_size
         if (
             raise_if_full
@@ -223,9 +224,9 @@ class ItemStore:
     def _sleep(self, db: Any, seconds: float) -> None:
         """Sleep until somebody pushes; not at all if there is an item.
 
-        Every push changes the total, so that is what is watched.
+        What is watched is how many came.
         """
-        wait_for_change(db, self.layout.total, self.is_empty, seconds)
+        wait_for_change(db, self.layout.came, self.is_empty, seconds)
 
     def wait(self, db: Any, seconds: float) -> bool:
         """Sleep until there is an item, and leave it; whether there is one.
@@ -352,7 +353,8 @@ class ItemStore:
             layout = self.layout
             for prefix in (layout.items, layout.counts, layout.pieces, layout.results):
                 tr.clear_range(*layout.range_of(prefix))
-            del tr[layout.total]
+            del tr[layout.came]
+            del tr[layout.went]
             return True
 
         self._change(tr, body)
@@ -388,8 +390,8 @@ class ItemStore:
     def size(self, tr: Any) -> int:
         """How many items are in the queue.
 
-        One read of one counter, which every push and pop changes: in a transaction that writes,
-        read it by `size(tr.snapshot)` unless it is to conflict with them all.
+        Two reads at once of counters, which pushes and pops change: in a transaction that writes,
+        read them by `size(tr.snapshot)` unless it is to conflict with them all.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -398,7 +400,39 @@ class ItemStore:
         >>> jobs.size(db)
         2
         """
-        return self._read(tr, lambda tr: max(0, decode_count(tr[self.layout.total].value)))
+        return self._read(tr, lambda tr: max(0, self.layout.begin_size(tr)()))
+
+    def throughput(self, tr: Any) -> tuple[int, int]:
+        """How many items ever came into the queue, and how many went, since it was cleared.
+
+        The differences between two moments are what was pushed and popped between them.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push_many(db, ["a", "b"]), jobs.pop(db)
+        >>> jobs.throughput(db)
+        (2, 1)
+        """
+
+        def body(tr: Any) -> tuple[int, int]:
+            came, went = tr[self.layout.came], tr[self.layout.went]
+            return decode_count(came.value), decode_count(went.value)
+
+        return self._read(tr, body)
+
+    def pushed_at(self, item: Item | str) -> datetime | None:
+        """When an item was pushed, by the clock of who did; `None` if another client did.
+
+        It is a part of the item's id: nothing is read. Raises `InvalidItemId`.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> jobs.pushed_at(jobs.push(db, "a")).tzname()
+        'UTC'
+        """
+        return self.layout.pushed_at(self.key_of(item))
 
     def is_empty(self, tr: Any) -> bool:
         """Whether there is no item, by a look at the items themselves.

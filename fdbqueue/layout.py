@@ -7,7 +7,7 @@ One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
 | Q (0, priority, count, random) | payload | push |
 | Q (0, index, random), in a FIFO queue | payload | enqueue |
 | Q (1, priority) | int64 LE: how many items of that priority; no key at zero | push, pop |
-| Q (2,) | int64 LE: how many items in all; stays at zero | push, pop |
+| Q (2, 0) and Q (2, 1) | int64 LE: how many items ever came, and how many went | push, pop |
 | Q (3, random, number) | a piece of a payload too large for one value | push |
 | Q (4, hour, client id) | (sequence, attempt) of the client's last operation | `run_once` |
 | Q (5, "layout") | (2, the version of this table; kind, codec, priorities, max_size) | first push |
@@ -18,8 +18,9 @@ One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
 | Q (9, "ends"), Q (10, 0 or 1, number) | never written, only conflicted on | pop; a bounded push |
 
 Items are the FoundationDB recipe: `count` is one more than that of the last item of the priority,
-by a snapshot read, so that pushes never conflict; `random` makes the key unique. A client that
-speaks only the recipe can be pointed at Q (0,).
+by a snapshot read, so that pushes never conflict; `random` makes the key unique. It is a UUID of
+version 7, which holds when it was made. A client that speaks only the recipe, with any bytes in its
+place, can be pointed at Q (0,).
 
 A request's `version` is the read version at which it was made, so that they stand in the order in
 which they came, nearly; `name` makes it unique. Its result has the same version and name, in pieces
@@ -44,7 +45,9 @@ import functools
 import os
 import re
 import struct
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
 from itertools import chain
 from random import Random
 from typing import Any
@@ -168,7 +171,8 @@ class Layout:
         self.name = name
         self.items: bytes = subspace.pack((0,))
         self.counts: bytes = subspace.pack((1,))
-        self.total: bytes = subspace.pack((2,))
+        self.came: bytes = subspace.pack((2, 0))
+        self.went: bytes = subspace.pack((2, 1))
         self.pieces: bytes = subspace.pack((3,))
         self.receipts = subspace[4]
         self.options: bytes = subspace.pack((5, "layout"))
@@ -245,7 +249,25 @@ class Layout:
             raise InvalidItemId(item_id)
         return key
 
+    def pushed_at(self, key: bytes) -> datetime | None:
+        """When the item with this key was pushed, by its client's clock; `None` if it has no time.
+
+        >>> layout = Layout(Subspace(("q",)))
+        >>> layout.pushed_at(layout.item_key(layout.level(7), 0, b"any bytes")) is None
+        True
+        """
+        random = self.position(key)[-1]
+        if len(random) != RANDOM_SIZE or random[6] >> 4 != 7 or random[8] >> 6 != 2:
+            return None
+        seconds = int.from_bytes(random[:6], "big") / 1000
+        return datetime.fromtimestamp(seconds, timezone.utc)
+
     # Counters
+
+    def begin_size(self, tr: Any) -> Callable[[], int]:
+        """Begin to read how many items there are, with those put aside for pops that wait."""
+        came, went = tr[self.came], tr[self.went]
+        return lambda: decode_count(came.value) - decode_count(went.value)
 
     def count_key(self, level: bytes) -> bytes:
         """The counter of a level."""
@@ -375,7 +397,7 @@ class Layout:
             self.requests,
             self.results,
         )
-        keys = (self.total, self.options, self.turn)
+        keys = (self.came, self.went, self.options, self.turn)
         return sorted(
             [self.range_of(prefix) for prefix in prefixes] + [(key, key + b"\0") for key in keys]
         )
@@ -423,12 +445,19 @@ class Layout:
 
 
 def randoms(count: int) -> list[bytes]:
-    """What makes keys unique; made once, outside of any retry loop.
+    """What makes keys unique, UUIDs of version 7; made once, outside of any retry loop.
 
     >>> len(randoms(2)[0])
     16
     """
-    return [_random.randbytes(RANDOM_SIZE) for _ in range(count)]
+    milliseconds = time.time_ns() // 1_000_000
+    return [_uuid7(milliseconds) for _ in range(count)]
+
+
+def _uuid7(milliseconds: int) -> bytes:
+    bits = _random.getrandbits(74)
+    number = milliseconds << 80 | 7 << 76 | bits >> 62 << 64 | 2 << 62 | bits & (1 << 62) - 1
+    return number.to_bytes(RANDOM_SIZE, "big")
 
 
 # A generator of its own, seeded by the system, in a forked child anew: what a program does to the

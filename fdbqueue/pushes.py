@@ -11,7 +11,7 @@ from fdbqueue.combining import Batch
 from fdbqueue.database import run_once
 from fdbqueue.directory import register
 from fdbqueue.errors import OptionsMismatch
-from fdbqueue.layout import Layout, decode_count
+from fdbqueue.layout import Layout
 from fdbqueue.rows import Entry, Rows
 from fdbqueue.types import Options
 
@@ -61,15 +61,14 @@ class Pushing:
         """
         # Every read is under way before the first is waited for.
         stored = tr[self.layout.options]
-        total = None if self._options.max_size is None else tr.snapshot[self.layout.total]
+        size = None if self._options.max_size is None else self.layout.begin_size(tr.snapshot)
         levels = {level for push in pushes for level, _, _ in push.entries}
         lasts = {level: self._rows.last(tr, level) for level in levels}
         self._agree(tr, stored.value)
         fitting = [push.entries for push in pushes]
         if self._options.max_size is not None:
-            if total is None:
-                total = tr.snapshot[self.layout.total]
-            fitting = self._fitting(tr, pushes, decode_count(total.value), self._options.max_size)
+            size = size or self.layout.begin_size(tr.snapshot)
+            fitting = self._fitting(tr, pushes, size(), self._options.max_size)
         keys = iter(self._rows.append_all(tr, [*chain.from_iterable(fitting)], lasts))
         return [list(islice(keys, len(entries))) for entries in fitting]
 
@@ -86,18 +85,18 @@ class Pushing:
         self._options = agreed(self._given, self.layout.decode_options(stored))
         self._stored = stored
 
-    def _fitting(self, tr: Any, pushes: list[Push], total: int, bound: int) -> list[list[Entry]]:
+    def _fitting(self, tr: Any, pushes: list[Push], size: int, bound: int) -> list[list[Entry]]:
         fitting = []
-        room = bound - total
+        room = bound - size
         for push in pushes:
             entries = push.entries
             if len(entries) > room:
                 entries = entries[: max(0, room)] if push.as_many_as_fit else []
             room -= len(entries)
             fitting.append(entries)
-        taken = bound - total - room
+        taken = bound - size - room
         if taken:
-            self._places.take(tr, total, bound, taken)
+            self._places.take(tr, size, bound, taken)
         return fitting
 
 

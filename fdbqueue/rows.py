@@ -48,14 +48,15 @@ class Rows:
 
     def count(self, tr: Any, level: bytes, change: int) -> None:
         """Note that a level, and so the queue, has so many items more or less."""
-        self._count_level(tr, level, change)
+        self.count_level(tr, level, change)
         self.count_total(tr, change)
 
     def count_total(self, tr: Any, change: int) -> None:
-        """Note that the queue has so many items more or less."""
-        tr.add(self._layout.total, encode_count(change))
+        """Note that so many items came, or with a minus, went."""
+        key = self._layout.came if change > 0 else self._layout.went
+        tr.add(key, ONE if change in (1, -1) else encode_count(abs(change)))
 
-    def _count_level(self, tr: Any, level: bytes, change: int) -> None:
+    def count_level(self, tr: Any, level: bytes, change: int) -> None:
         """Note that a level has so many items more or less."""
 
     # Putting in
@@ -102,15 +103,18 @@ class Rows:
         return keys
 
     def put_aside(self, tr: Any, request: bytes, pops: list[list[Any]]) -> None:
-        """Keep rows that were taken out for the pops that wait; they still count in the total."""
+        """Keep rows that were taken out for the pops that wait; they have not gone yet."""
         self._layout.write_result(tr, request, pops)
-        self.count_total(tr, sum(map(len, pops)))
+        tr.add(self._layout.went, encode_count(-sum(map(len, pops))))
 
     def restore(self, tr: Any, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Put (key, value) of items back that were put aside."""
         for key, stored in rows:
             tr[key] = stored
-            self._count_level(tr, self.level_of(key), 1)
+            self.count_level(tr, self.level_of(key), 1)
+            # They were never gone; but who waits for items watches what came.
+            self.count_total(tr, 1)
+            self.count_total(tr, -1)
 
     # Taking out
 
@@ -149,7 +153,7 @@ class Rows:
 class PriorityRows(Rows):
     """The rows of a queue that has a level for each priority, and a counter for each level."""
 
-    def _count_level(self, tr: Any, level: bytes, change: int) -> None:
+    def count_level(self, tr: Any, level: bytes, change: int) -> None:
         """Change the counter of the level; a counter at zero has no key."""
         key = self._layout.count_key(level)
         tr.add(key, ONE if change == 1 else MINUS_ONE if change == -1 else encode_count(change))

@@ -265,7 +265,7 @@ def test_check_repairs(filled: Shell, name: str) -> None:
     program = (
         "import os, fdbqueue; db = fdbqueue.open();"
         "q = fdbqueue.PriorityQueue.named(db, os.environ['q']);"
-        "db[q.layout.total] = bytes([9]) + bytes(7)"
+        "db[q.layout.came] = bytes([9]) + bytes(7)"
     )
     subprocess.run([sys.executable, "-c", program], env=filled.environment, check=True)
     done = filled("check", name)

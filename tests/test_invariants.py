@@ -64,7 +64,7 @@ def zero_count(db: Any, queue: PriorityQueue) -> None:
 
 
 def break_total(db: Any, queue: PriorityQueue) -> None:
-    db[queue.layout.total] = encode_count(-4)
+    db[queue.layout.went] = encode_count(7)
 
 
 def orphan_pieces(db: Any, queue: PriorityQueue) -> None:

@@ -23,7 +23,7 @@ RANDOM = bytes(range(16))
 
 @pytest.fixture
 def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdbqueue.layout._random.randbytes", lambda size: RANDOM[:size])
+    monkeypatch.setattr("fdbqueue.layout._uuid7", lambda _: RANDOM)
 
 
 def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:
@@ -49,7 +49,7 @@ def test_golden_bytes_of_a_priority_queue(db: Any, space: Subspace, fixed_random
         b"\x14\x15\x05\x15\x01" + PACKED_RANDOM: b"null",
         b"\x15\x01\x13\xfe": b"\x01" + bytes(7),
         b"\x15\x01\x15\x05": b"\x02" + bytes(7),
-        b"\x15\x02": b"\x03" + bytes(7),
+        b"\x15\x02\x14": b"\x03" + bytes(7),
         b"\x15\x05\x02layout\x00": b"\x15\x02\x02priority\x00\x02json\x00\x02int\x00\x00",
     }
 
@@ -63,7 +63,7 @@ def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(
     Queue(fifo, codec="bytes").enqueue(db, b"payload")
     assert rows(db, fifo) == {
         b"\x14\x14" + PACKED_RANDOM: b"payload",
-        b"\x15\x02": b"\x01" + bytes(7),
+        b"\x15\x02\x14": b"\x01" + bytes(7),
         b"\x15\x05\x02layout\x00": b"\x15\x02\x02fifo\x00\x02bytes\x00\x00\x00",
     }
 

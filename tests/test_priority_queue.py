@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from enum import IntEnum
 from typing import Any
 
@@ -467,14 +468,22 @@ def test_a_large_payload_comes_back_whole_and_leaves_nothing(
     assert queue.reprioritize(db, queue.peek(db), 3).value == payload
     assert fdbqueue.check(db, queue).ok
     assert values(queue.pop_many(db, 2)) == [b"small", payload]
-    assert [row.key for row in stored(db, queue)] == [queue.layout.total, queue.layout.options]
+    assert [row.key for row in stored(db, queue)] == [
+        queue.layout.came,
+        queue.layout.went,
+        queue.layout.options,
+    ]
 
 
 def test_large_payloads_go_with_remove_and_clear(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, codec="bytes")
     item = queue.push(db, b"x" * 300_000)
     queue.remove(db, item)
-    assert [row.key for row in stored(db, queue)] == [queue.layout.total, queue.layout.options]
+    assert [row.key for row in stored(db, queue)] == [
+        queue.layout.came,
+        queue.layout.went,
+        queue.layout.options,
+    ]
     queue.push(db, b"x" * 300_000)
     queue.clear(db)
     assert [row.key for row in stored(db, queue)] == [queue.layout.options]
@@ -501,3 +510,25 @@ def test_a_payload_over_the_limit_is_refused(db: Any, queue: PriorityQueue) -> N
 def test_a_name_is_printable_text(db: Any, wrong: Any) -> None:
     with pytest.raises(InvalidQueueName, match="cannot be the name of a queue"):
         PriorityQueue.named(db, wrong)
+
+
+def test_an_item_tells_when_it_was_pushed(db: Any, queue: PriorityQueue) -> None:
+    before = datetime.now(timezone.utc) - timedelta(milliseconds=1)
+    item = queue.push(db, "x", 5)
+    after = datetime.now(timezone.utc)
+    assert before <= queue.pushed_at(item) <= after
+    moved = queue.reprioritize(db, item, 1)
+    assert queue.pushed_at(moved.id) == queue.pushed_at(item)
+    with pytest.raises(InvalidItemId):
+        queue.pushed_at("nonsense")
+
+
+def test_what_came_and_went_is_counted(db: Any, queue: PriorityQueue) -> None:
+    assert queue.throughput(db) == (0, 0)
+    item, *_ = queue.push_many(db, range(5), 1)
+    queue.pop_many(db, 2)
+    assert queue.throughput(db) == (5, 2)
+    queue.put_back(db, [item])
+    assert queue.throughput(db) == (6, 2)
+    queue.clear(db)
+    assert queue.throughput(db) == (0, 0)

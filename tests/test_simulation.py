@@ -47,6 +47,7 @@ class Simulation:
         clients = self.random.randint(2, 4)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(contention, "time", self.scheduler)
+            patch.setattr(layout, "time", self.scheduler)
             patch.setattr(contention, "sleep_on", self._sleep_on)
             patch.setattr(contention, "_LEASE_VERSIONS", 10**15)
             patch.setattr(contention, "_LONGEST_BACKOFF", 0)

@@ -44,6 +44,10 @@ class Scheduler:
         """The time in seconds, in the place of `time.monotonic`."""
         return self.time / 1000
 
+    def time_ns(self) -> int:
+        """The time in nanoseconds, in the place of `time.time_ns`."""
+        return self.time * 1_000_000
+
     def note(self, text: str) -> None:
         """Add a line to the trace, which is the same whenever the seed is."""
         number = "-" if self._current is None else self._current.number
