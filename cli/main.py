@@ -11,7 +11,7 @@ from click.shell_completion import get_completion_class
 from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
-from . import items, queues, transfer
+from . import items, queues, serve, transfer
 from .common import PrintFailed
 
 __all__ = ["cli", "main"]
@@ -60,6 +60,7 @@ for command in (
     queues.info,
     transfer.import_command,
     transfer.export_command,
+    serve.serve,
     completion,
 ):
     cli.add_command(command)

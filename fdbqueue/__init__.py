@@ -18,6 +18,7 @@ from fdbqueue.directory import drop_queue, queue_names, queues, rename_queue
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.fifo import Queue
 from fdbqueue.invariants import CheckReport, check
+from fdbqueue.overview import QueueStatus, overview
 from fdbqueue.priority_queue import PriorityQueue
 from fdbqueue.types import Codec, Item, Options
 
@@ -30,11 +31,13 @@ __all__ = [
     "Options",
     "PriorityQueue",
     "Queue",
+    "QueueStatus",
     "Subspace",
     "check",
     "drop_queue",
     "error_classes",
     "open",
+    "overview",
     "queue_names",
     "queues",
     "rename_queue",

@@ -25,6 +25,7 @@ __all__ = [
     "queues",
     "register",
     "rename_queue",
+    "subspaces",
 ]
 
 _T = TypeVar("_T")
@@ -70,7 +71,7 @@ def queue_names(tr: Any) -> list[str]:
     >>> queue_names(db)
     ['jobs', 'mail']
     """
-    return list(_subspaces(tr))
+    return list(subspaces(tr))
 
 
 def queues(tr: Any) -> dict[str, int]:
@@ -88,7 +89,7 @@ def queues(tr: Any) -> dict[str, int]:
     def body(tr: Any) -> dict[str, int]:
         sizes = {
             name: Layout(subspace).begin_size(tr.snapshot)
-            for name, subspace in _subspaces(tr).items()
+            for name, subspace in subspaces(tr).items()
         }
         return {name: max(0, size()) for name, size in sizes.items()}
 
@@ -152,7 +153,9 @@ def drop_queue(tr: Any, name: str) -> None:
     _change(tr, body)
 
 
-def _subspaces(tr: Any) -> dict[str, Subspace]:
+def subspaces(tr: Any) -> dict[str, Subspace]:
+    """Where each named queue is, in order of the names."""
+
     def body(tr: Any) -> dict[str, Subspace]:
         whole = NAMES.range()
         return {

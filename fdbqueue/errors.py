@@ -14,6 +14,7 @@ __all__ = [
     "FdbqueueError",
     "ForeignKey",
     "FormatVersionMismatch",
+    "IdempotencyKeyReused",
     "ImportMismatch",
     "ImportRunning",
     "InvalidItemId",
@@ -335,6 +336,16 @@ class QueueTooLargeToCheck(FdbqueueError):
         super().__init__(
             f"the check read {scanned:,} items and ran out of a transaction's five seconds; "
             "check a shorter queue, or this one when the machine is less busy"
+        )
+
+
+class IdempotencyKeyReused(FdbqueueError, ValueError):
+    """An idempotency key came again, with something else to push; nothing was stored."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(
+            f"the idempotency key {key!r} was used for another push; choose a new key for each push"
         )
 
 

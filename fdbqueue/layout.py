@@ -16,6 +16,8 @@ One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
 | Q (8, version, name, number) | what such pops get: keys and values of items | who serves them |
 | Q (9,) | the name of who serves the others at present | who does |
 | Q (9, "ends"), Q (10, 0 or 1, number) | never written, only conflicted on | pop; a bounded push |
+| Q (11, key) | (hour, digest, id, ...): what a push with an idempotency key stored | push_once |
+| Q (12, hour, key) | that there is such a key since this hour | push_once |
 
 Items are the FoundationDB recipe: `count` is one more than that of the last item of the priority,
 by a snapshot read, so that pushes never conflict; `random` makes the key unique. It is a UUID of
@@ -184,6 +186,8 @@ class Layout:
         self.turn_ends: bytes = subspace.pack((9, "ends"))
         self.places: bytes = subspace.pack((10, 0))
         self.places_below: bytes = subspace.pack((10, 1))
+        self.idempotency_keys: bytes = subspace.pack((11,))
+        self.idempotency_hours: bytes = subspace.pack((12,))
 
     # Items
 
@@ -396,11 +400,32 @@ class Layout:
             self.imports,
             self.requests,
             self.results,
+            self.idempotency_keys,
+            self.idempotency_hours,
         )
         keys = (self.came, self.went, self.options, self.turn)
         return sorted(
             [self.range_of(prefix) for prefix in prefixes] + [(key, key + b"\0") for key in keys]
         )
+
+    def idempotency_key(self, key: str) -> bytes:
+        """Where it is noted what a push with this idempotency key stored."""
+        packed: bytes = fdb_tuple.pack((key,))
+        return self.idempotency_keys + packed
+
+    def idempotency_hour(self, hour: int, key: str) -> bytes:
+        """Where it is noted that there is such a key since an hour."""
+        packed: bytes = fdb_tuple.pack((hour, key))
+        return self.idempotency_hours + packed
+
+    def idempotency_keys_before(self, hour: int) -> tuple[bytes, bytes]:
+        """The range of the notes about keys of earlier hours."""
+        return self.idempotency_hours + b"\x00", self.idempotency_hours + fdb_tuple.pack((hour,))
+
+    def key_in_hour(self, note: bytes) -> str:
+        """The idempotency key in such a note."""
+        key: str = fdb_tuple.unpack(note[len(self.idempotency_hours) :])[1]
+        return key
 
     def import_key(self, source: str) -> bytes:
         """Where an import notes how far it is."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from fdbqueue.database import is_database, run
 
-__all__ = ["checked_wait", "sleep_on", "wait_for_change"]
+__all__ = ["begin_watch", "checked_wait", "sleep_on", "wait_for_change"]
 
 
 def checked_wait(tr: Any, seconds: float) -> float:
@@ -37,13 +37,18 @@ def wait_for_change(db: Any, key: bytes, still: Callable[[Any], bool], seconds: 
 
     Source: FoundationDB documentation, Developer Guide, "Watches".
     """
-    watch = run(db, lambda tr: tr.watch(key) if still(tr) else None)
+    watch = begin_watch(db, key, still)
     if watch is None:
         return True
     if not sleep_on(watch, seconds):
         return False
     watch.wait()  # for its error, if it has one
     return True
+
+
+def begin_watch(db: Any, key: bytes, still: Callable[[Any], bool]) -> Any:
+    """A watch of a key, or `None` if `still(tr)` does not hold in the transaction that sets it."""
+    return run(db, lambda tr: tr.watch(key) if still(tr) else None)
 
 
 def sleep_on(watch: Any, seconds: float) -> bool:

@@ -15,11 +15,13 @@ ROOT = Path(__file__).parent.parent
 # Each module may import from those below it, never from those above or beside it.
 LAYERS = [
     ["__init__"],
-    ["testing", "transfer"],
+    ["http"],
+    ["testing", "transfer", "idempotency", "aio"],
     ["invariants"],
     ["priority_queue", "fifo"],
     ["item_store"],
     ["contention", "claims", "pushes"],
+    ["overview"],
     ["rows", "bounds", "directory"],
     ["layout", "waiting", "combining"],
     ["codec", "database"],

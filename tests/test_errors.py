@@ -32,6 +32,7 @@ ALL = [
     errors.OptionsMismatch("priorities", int, (int, str)),
     errors.UnknownCodec("pickle", ["json"]),
     errors.QueueTooLargeToCheck(5),
+    errors.IdempotencyKeyReused("k"),
     errors.ImportMismatch("f", 3),
     errors.ImportRunning("f"),
     errors.InvalidLine(3, "it is not JSON"),

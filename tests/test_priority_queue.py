@@ -516,7 +516,9 @@ def test_an_item_tells_when_it_was_pushed(db: Any, queue: PriorityQueue) -> None
     before = datetime.now(timezone.utc) - timedelta(milliseconds=1)
     item = queue.push(db, "x", 5)
     after = datetime.now(timezone.utc)
-    assert before <= queue.pushed_at(item) <= after
+    at = queue.pushed_at(item)
+    assert at is not None
+    assert before <= at <= after
     moved = queue.reprioritize(db, item, 1)
     assert queue.pushed_at(moved.id) == queue.pushed_at(item)
     with pytest.raises(InvalidItemId):

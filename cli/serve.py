@@ -1,0 +1,135 @@
+"""The command that serves queues over HTTP."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from .common import command_options
+
+__all__ = ["serve"]
+
+_STOP_WITHIN = 30  # seconds, for requests in flight
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option(
+    "--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0: a free one."
+)
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file of tokens, one a line, of which a request needs one. Or $FDBQ_TOKEN.",
+)
+@click.option(
+    "--read-only-token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The same, for requests that change nothing. Or $FDBQ_READ_ONLY_TOKEN.",
+)
+@click.option("--token", envvar="FDBQ_TOKEN", hidden=True)
+@click.option("--read-only-token", envvar="FDBQ_READ_ONLY_TOKEN", hidden=True)
+@click.option(
+    "--body-limit",
+    default=9_000_000,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="The largest body of a request, in bytes.",
+)
+@click.option(
+    "--rate",
+    metavar="N/PERIOD",
+    help="How many requests one address may make, as in '100/second'; any number without it.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log every request.")
+@command_options
+def serve(
+    db: Any,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    read_only_token_file: Path | None,
+    token: str | None,
+    read_only_token: str | None,
+    body_limit: int,
+    rate: str | None,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Serve the queues over HTTP, until it is interrupted; OpenAPI at /docs.
+
+    Needs `pip install 'fdbqueue[server]'`. Any other address than the loopback's needs a token.
+    SIGTERM and Ctrl-C let requests in flight finish.
+
+    \b
+    Example:
+      fdbq serve --port 8080
+    """
+    try:
+        import uvicorn
+
+        from fdbqueue.http import Limits, Tokens, create_app
+    except ImportError as error:
+        raise click.ClickException(
+            f"{error.name} is missing: pip install 'fdbqueue[server]'"
+        ) from error
+    tokens = Tokens(
+        [*_lines(token_file), *([token] if token else [])],
+        [*_lines(read_only_token_file), *([read_only_token] if read_only_token else [])],
+    )
+    if not tokens and not _is_loopback(host):
+        raise click.UsageError(
+            f"{host} can be reached from elsewhere: give a token, by --token-file or $FDBQ_TOKEN"
+        )
+    try:
+        limits = Limits(body_limit, rate)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    app = create_app(db, tokens=tokens, limits=limits)
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            app.state.stop()
+            super().handle_exit(sig, frame)
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            for server in self.servers:
+                for socket in server.sockets:
+                    bound, at = socket.getsockname()[:2]
+                    shown = f"[{bound}]" if ":" in bound else bound
+                    click.echo(f"serving on http://{shown}:{at}, OpenAPI at /docs", err=True)
+
+    if verbose:
+        logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.INFO)
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=verbose,
+        server_header=False,
+        timeout_graceful_shutdown=_STOP_WITHIN,
+    )
+    Server(config).run()
+
+
+def _lines(file: Path | None) -> list[str]:
+    if file is None:
+        return []
+    tokens = [line.strip() for line in file.read_text().splitlines() if line.strip()]
+    if not tokens:
+        raise click.UsageError(f"{file} has no token in it")
+    return tokens
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,260 @@
+"""The same queues for asyncio: the same names, to be awaited.
+
+    from fdbqueue import aio
+
+    jobs = await aio.PriorityQueue.named(db, "jobs")
+    await jobs.push(db, {"send": "ada@example.com"})
+    item = await jobs.pop(db, wait=60)
+
+Each call is done by a thread of a pool of this module's; calls that come at the same time share
+transactions, as those of threads do. Who waits for an item holds no thread. What belongs into one
+transaction is a plain function, `fdbqueue.transactional`, that `await run(function, db, ...)` runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from fdbqueue import directory, fifo, priority_queue
+from fdbqueue.contention import LEASE
+from fdbqueue.item_store import ItemStore
+from fdbqueue.types import Item
+from fdbqueue.waiting import begin_watch, checked_wait
+
+__all__ = [
+    "PriorityQueue",
+    "Queue",
+    "drop_queue",
+    "queue_names",
+    "queues",
+    "rename_queue",
+    "run",
+]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_S = TypeVar("_S", bound=ItemStore)
+
+_THREADS = 40
+_PAGE = 500
+
+_pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fdbqueue.aio")
+
+
+async def run(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Call a function in a thread of the pool: one that is given a database, for example.
+
+    >>> import asyncio, fdbqueue
+    >>> asyncio.run(run(fdbqueue.queue_names, fdbqueue.open("memory:")))
+    []
+    """
+    call = functools.partial(function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_pool, call)
+
+
+def _awaitable(function: Callable[_P, _T]) -> Callable[_P, Awaitable[_T]]:
+    @functools.wraps(function)
+    async def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await run(function, *args, **kwargs)
+
+    return call
+
+
+queue_names = _awaitable(directory.queue_names)
+queues = _awaitable(directory.queues)
+rename_queue = _awaitable(directory.rename_queue)
+drop_queue = _awaitable(directory.drop_queue)
+
+
+def _method(
+    method: Callable[Concatenate[_S, _P], _T],
+) -> Callable[Concatenate[_Store, _P], Awaitable[_T]]:
+    """The method of the same name, to be awaited."""
+
+    @functools.wraps(method)
+    async def call(self: _Store, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        bound: Callable[..., _T] = functools.partial(method, self.queue)
+        return await run(bound, *args, **kwargs)
+
+    return call
+
+
+class _Store:
+    """What both kinds of queues have."""
+
+    def __init__(self, queue: Any) -> None:
+        self.queue = queue
+        """The queue whose methods are not to be awaited."""
+
+    size = _method(ItemStore.size)
+    is_empty = _method(ItemStore.is_empty)
+    options = _method(ItemStore.options)
+    set_max_size = _method(ItemStore.set_max_size)
+    throughput = _method(ItemStore.throughput)
+    remove = _method(ItemStore.remove)
+    clear = _method(ItemStore.clear)
+    put_back = _method(ItemStore.put_back)
+    claim = _method(ItemStore.claim)
+
+    async def wait(self, db: Any, seconds: float) -> bool:
+        """Sleep until there is an item, and leave it; whether there is one."""
+        deadline = time.monotonic() + checked_wait(db, seconds)
+        while await self.is_empty(db):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            await self._sleep(db, min(left, LEASE))
+        return True
+
+    async def _sleep(self, db: Any, seconds: float) -> None:
+        """Sleep until something comes; not at all if there is an item."""
+        store = self.queue
+        watch = await run(begin_watch, db, store.layout.came, store.is_empty)
+        if watch is None:
+            return
+        loop = asyncio.get_running_loop()
+        fired = asyncio.Event()
+
+        def fire(_: Any) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(fired.set)
+
+        watch.on_ready(fire)
+        try:
+            await asyncio.wait_for(fired.wait(), seconds)
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            watch.cancel()
+
+    async def _pop(self, db: Any, n: int, pop: Callable[[], list[Item]], wait: float) -> list[Item]:
+        """Pop, and wait for something to pop.
+
+        Who is cancelled in the middle of a pop gets nothing: what was taken goes back.
+        """
+        deadline = time.monotonic() + checked_wait(db, wait)
+        while True:
+            popping = asyncio.ensure_future(run(pop))
+            try:
+                taken = await asyncio.shield(popping)
+            except asyncio.CancelledError:
+                taken = await popping
+                if taken:
+                    await asyncio.shield(self.put_back(db, taken))
+                raise
+            left = deadline - time.monotonic()
+            if taken or n == 0 or left <= 0:
+                return taken
+            await self._sleep(db, min(left, LEASE))
+
+    async def _items(self, db: Any, options: dict[str, Any]) -> AsyncIterator[Item]:
+        left = options.pop("limit")
+        while True:
+            page = min(left, _PAGE) if left else _PAGE
+            read = functools.partial(self.queue.items, db, limit=page, **options)
+            found = await run(lambda read=read: list(read()))  # type: ignore[misc]
+            for item in found:
+                yield item
+            if len(found) < page or left == len(found):
+                return
+            left -= len(found) if left else 0
+            options["after"] = found[-1]
+
+
+class PriorityQueue(_Store):
+    """`fdbqueue.PriorityQueue`, whose methods are awaited and take a database.
+
+    A call that is cancelled may take effect all the same; a pop that is cancelled puts back what it
+    took.
+
+    >>> import asyncio, fdbqueue
+    >>> async def main():
+    ...     db = fdbqueue.open("memory:")
+    ...     jobs = await PriorityQueue.named(db, "jobs")
+    ...     await jobs.push(db, "later", 5)
+    ...     await jobs.push(db, "now", 1)
+    ...     return [item.value async for item in jobs.items(db)], (await jobs.pop(db)).value
+    >>> asyncio.run(main())
+    (['now', 'later'], 'now')
+    """
+
+    @classmethod
+    async def named(cls, db: Any, name: str, **options: Any) -> PriorityQueue:
+        """As `fdbqueue.PriorityQueue.named`."""
+        return cls(await run(priority_queue.PriorityQueue.named, db, name, **options))
+
+    @classmethod
+    async def existing(cls, db: Any, name: str) -> PriorityQueue:
+        """As `fdbqueue.PriorityQueue.existing`."""
+        return cls(await run(priority_queue.PriorityQueue.existing, db, name))
+
+    push = _method(priority_queue.PriorityQueue.push)
+    push_many = _method(priority_queue.PriorityQueue.push_many)
+    peek = peek_min = _method(priority_queue.PriorityQueue.peek_min)
+    peek_max = _method(priority_queue.PriorityQueue.peek_max)
+    peek_many = _method(priority_queue.PriorityQueue.peek_many)
+    counts = _method(priority_queue.PriorityQueue.counts)
+    reprioritize = _method(priority_queue.PriorityQueue.reprioritize)
+
+    async def pop_many(self, db: Any, n: int, max: bool = False, *, wait: float = 0) -> list[Item]:
+        """As `fdbqueue.PriorityQueue.pop_many`; what is taken when it is cancelled goes back."""
+        return await self._pop(db, n, lambda: self.queue.pop_many(db, n, max), wait)
+
+    async def pop_min(self, db: Any, *, wait: float = 0) -> Item | None:
+        """As `fdbqueue.PriorityQueue.pop_min`."""
+        return next(iter(await self.pop_many(db, 1, wait=wait)), None)
+
+    pop = pop_min
+
+    async def pop_max(self, db: Any, *, wait: float = 0) -> Item | None:
+        """As `fdbqueue.PriorityQueue.pop_max`."""
+        return next(iter(await self.pop_many(db, 1, max=True, wait=wait)), None)
+
+    def items(
+        self,
+        db: Any,
+        *,
+        priority: Any = None,
+        limit: int = 0,
+        after: Item | str | None = None,
+        reverse: bool = False,
+    ) -> AsyncIterator[Item]:
+        """As `fdbqueue.PriorityQueue.items`, for `async for`."""
+        options = {"priority": priority, "limit": limit, "after": after, "reverse": reverse}
+        return self._items(db, options)
+
+
+class Queue(_Store):
+    """`fdbqueue.Queue`, whose methods are awaited and take a database.
+
+    >>> import asyncio, fdbqueue
+    >>> async def main():
+    ...     db, mail = fdbqueue.open("memory:"), Queue(fdbqueue.Queue(fdbqueue.Subspace(("m",))))
+    ...     await mail.enqueue(db, "first")
+    ...     return (await mail.dequeue(db)).value
+    >>> asyncio.run(main())
+    'first'
+    """
+
+    enqueue = _method(fifo.Queue.enqueue)
+    enqueue_many = _method(fifo.Queue.enqueue_many)
+    peek = _method(fifo.Queue.peek)
+
+    async def dequeue_many(self, db: Any, n: int, *, wait: float = 0) -> list[Item]:
+        """As `fdbqueue.Queue.dequeue_many`; what is taken when it is cancelled goes back."""
+        return await self._pop(db, n, lambda: self.queue.dequeue_many(db, n), wait)
+
+    async def dequeue(self, db: Any, *, wait: float = 0) -> Item | None:
+        """As `fdbqueue.Queue.dequeue`."""
+        return next(iter(await self.dequeue_many(db, 1, wait=wait)), None)
+
+    def items(
+        self, db: Any, *, limit: int = 0, after: Item | str | None = None, reverse: bool = False
+    ) -> AsyncIterator[Item]:
+        """As `fdbqueue.Queue.items`, for `async for`."""
+        return self._items(db, {"limit": limit, "after": after, "reverse": reverse})

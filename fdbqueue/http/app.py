@@ -1,0 +1,124 @@
+"""The application: routes, what guards them, and how errors are told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from fdbqueue.database import error_classes
+from fdbqueue.errors import (
+    FdbqueueError,
+    LayoutVersionMismatch,
+    OptionsMismatch,
+    QueueExists,
+    QueueFull,
+    QueueNotFound,
+    QueueRenamed,
+    StorageError,
+    UndecodableItem,
+    UnknownCodec,
+)
+from fdbqueue.http.metrics import Metrics
+from fdbqueue.http.routes import Served, router
+from fdbqueue.http.security import Guard, Limits, Tokens
+
+__all__ = ["create_app"]
+
+_log = logging.getLogger("fdbqueue.http")
+
+_STATUS: list[tuple[type[FdbqueueError], int]] = [
+    (QueueNotFound, 404),
+    (QueueExists, 409),
+    (QueueFull, 429),
+    (QueueRenamed, 409),
+    (OptionsMismatch, 409),
+    (UnknownCodec, 409),
+    (LayoutVersionMismatch, 409),
+    (UndecodableItem, 409),
+    (StorageError, 503),
+    (FdbqueueError, 422),
+]
+
+
+def create_app(db: Any, *, tokens: Tokens | None = None, limits: Limits | None = None) -> FastAPI:
+    """An ASGI application that serves the named queues of a database.
+
+    Parameters: `tokens`, without which everybody may do everything; `limits`, by default of the
+    size of a body alone. `app.state.stop()` ends what waits, for a server that is about to stop.
+
+    >>> import fdbqueue
+    >>> create_app(fdbqueue.open("memory:")).title
+    'fdbqueue'
+    """
+
+    app = FastAPI(
+        title="fdbqueue",
+        version=version("fdbqueue"),
+        description="A transactional, durable priority queue.",
+    )
+    app.state.stopping = asyncio.Event()
+    app.state.stop = app.state.stopping.set
+    app.state.served = Served(db)
+    app.state.metrics = Metrics(db)
+    app.include_router(router)
+    app.add_middleware(app.state.metrics.middleware)
+    app.add_middleware(Guard, tokens=tokens or Tokens(), limits=limits or Limits())
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(FdbqueueError, _failed)
+    for kind in error_classes():
+        app.add_exception_handler(kind, _unavailable)
+    app.add_exception_handler(Exception, _unexpected)
+    return app
+
+
+def _answer(status: int, detail: str, headers: Any = None) -> JSONResponse:
+    # What the client sent may hold half of a character, which no answer can.
+    clean = detail.encode("utf-8", "replace").decode()
+    return JSONResponse({"detail": clean}, status, headers)
+
+
+async def _invalid(request: Request, error: Any) -> JSONResponse:
+    """A body or a parameter that is not what it should be: the first thing that is wrong."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return _answer(400, f"the body is not JSON: {first['ctx']['error']}")
+    is_json = "json" in request.headers.get("content-type", "")
+    if not is_json and request.method == "POST" and first["loc"][:1] == ("body",):
+        return _answer(415, "send the body as JSON, with `Content-Type: application/json`")
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    return _answer(422, f"{place or 'the body'}: {first['msg']}")
+
+
+async def _refused(request: Request, error: Any) -> JSONResponse:
+    return _answer(error.status_code, str(error.detail), error.headers)
+
+
+async def _failed(request: Request, error: Exception) -> JSONResponse:
+    status = next(status for kind, status in _STATUS if isinstance(error, kind))
+    if status == 503:
+        _log.error("%s %s: %s", request.method, request.url.path, error)
+        return _answer(503, "the database cannot be used; the server's log says why")
+    return _answer(status, str(error))
+
+
+async def _unavailable(request: Request, error: Any) -> JSONResponse:
+    """The database does not answer, or does not know."""
+    _log.error("%s %s: %s", request.method, request.url.path, error)
+    if error.code == 1021:
+        return _answer(503, "it is not known whether this took effect; look before you repeat it")
+    if error.code in (2101, 2103):
+        return _answer(413, "this is too large for one transaction, of 10,000,000 bytes in all")
+    return _answer(503, "the database did not answer in time; nothing was done")
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    _log.exception("%s %s", request.method, request.url.path, exc_info=error)
+    return _answer(500, "the server failed; its log says why")

@@ -1,0 +1,89 @@
+"""What Prometheus asks for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from fdbqueue.overview import overview
+
+__all__ = ["Metrics"]
+
+
+class Metrics:
+    """Counters of this server, and the state of the queues when they are asked for."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        self._requests = Counter(
+            "fdbqueue_http_requests",
+            "Requests that this server answered.",
+            ["method", "route", "status"],
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "fdbqueue_http_request_seconds",
+            "How long they took.",
+            ["method", "route"],
+            registry=self._registry,
+        )
+
+    def text(self) -> bytes:
+        """All of it, in Prometheus' format."""
+        return generate_latest(self._registry)
+
+    def describe(self) -> list[Any]:
+        """Nothing is known before it is asked for."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """The state of the queues: a few reads for each, whatever their lengths."""
+        size = GaugeMetricFamily("fdbqueue_queue_size", "Items in the queue.", labels=["queue"])
+        came = CounterMetricFamily("fdbqueue_items_pushed", "Items that came.", labels=["queue"])
+        went = CounterMetricFamily("fdbqueue_items_popped", "Items that went.", labels=["queue"])
+        age = GaugeMetricFamily(
+            "fdbqueue_oldest_item_age_seconds",
+            "How long ago the oldest item was pushed, by the clocks of this server and its client.",
+            labels=["queue"],
+        )
+        now = datetime.now(timezone.utc)
+        for status in overview(self._db):
+            size.add_metric([status.name], status.size)
+            came.add_metric([status.name], status.came)
+            went.add_metric([status.name], status.went)
+            if status.oldest is not None:
+                age.add_metric([status.name], (now - status.oldest).total_seconds())
+        yield from (size, came, went, age)
+
+    def middleware(self, app: Any) -> Any:
+        """ASGI middleware that counts and times requests."""
+
+        async def counting(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            began = time.perf_counter()
+            status = 500
+
+            async def noted(message: Any) -> None:
+                nonlocal status
+                status = message.get("status", status)
+                await send(message)
+
+            try:
+                await app(scope, receive, noted)
+            finally:
+                # The route's template, not the path, of which anybody can make any number.
+                route = getattr(scope.get("route"), "path", "none")
+                method = scope["method"]
+                self._requests.labels(method, route, status).inc()
+                self._seconds.labels(method, route).observe(time.perf_counter() - began)
+
+        return counting

@@ -1,0 +1,181 @@
+"""Who may do what, and how much of it: tokens, sizes, rates."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import limits
+from limits.storage import MemoryStorage
+from limits.strategies import MovingWindowRateLimiter
+
+__all__ = ["Guard", "Limits", "Tokens"]
+
+Scope = dict[str, Any]
+
+_READS = frozenset({"GET", "HEAD"})
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+_OPEN = frozenset({"/", "/health", "/ready"})
+"""Paths that show nothing of the queues."""
+
+
+class Tokens:
+    """The tokens that a request may carry as `Authorization: Bearer ...`; without any, all may.
+
+    Compared in constant time. Parameters: `full`, for everything; `read_only`, for what changes
+    nothing.
+
+    >>> Tokens(["secret"]).allow(b"Bearer secret", changes=True)
+    True
+    """
+
+    def __init__(self, full: Iterable[str] = (), read_only: Iterable[str] = ()) -> None:
+        self._full = [token.encode() for token in full]
+        self._read_only = [token.encode() for token in read_only]
+
+    def __bool__(self) -> bool:
+        return bool(self._full or self._read_only)
+
+    def allow(self, authorization: bytes, changes: bool) -> bool:
+        """Whether this header allows a request."""
+        full, read_only = self._matches(authorization)
+        return full or (read_only and not changes)
+
+    def knows(self, authorization: bytes) -> bool:
+        """Whether this header has a token at all."""
+        return any(self._matches(authorization))
+
+    def _matches(self, authorization: bytes) -> tuple[bool, bool]:
+        scheme, _, given = authorization.partition(b" ")
+        given = given.strip() if scheme.lower() == b"bearer" else b""
+        # Every token is compared, so that the time tells nothing about which one it is.
+        full = [hmac.compare_digest(given, token) for token in self._full]
+        read_only = [hmac.compare_digest(given, token) for token in self._read_only]
+        return any(full), any(read_only)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large a request's body may be, and how many requests one address may make.
+
+    `rate` is like `"100/second"`; `None`: any number.
+    """
+
+    body: int = 9_000_000
+    rate: str | None = None
+    _window: MovingWindowRateLimiter = field(
+        default_factory=lambda: MovingWindowRateLimiter(MemoryStorage()), compare=False, repr=False
+    )
+
+    def __post_init__(self) -> None:
+        if self.rate is not None:
+            try:
+                limits.parse(self.rate)
+            except ValueError as error:
+                raise ValueError(f"a rate is like '100/second', not {self.rate!r}") from error
+
+    def wait(self, address: str) -> int | None:
+        """Count a request; the seconds to wait if there were too many."""
+        if self.rate is None:
+            return None
+        rate = limits.parse(self.rate)
+        if self._window.hit(rate, address):
+            return None
+        reset = self._window.get_window_stats(rate, address).reset_time
+        return max(1, math.ceil(reset - time.time()))
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class Guard:
+    """ASGI middleware that lets through what tokens and limits allow."""
+
+    def __init__(self, app: Any, tokens: Tokens, limits: Limits) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        seconds = self._limits.wait((scope.get("client") or ("",))[0])
+        if seconds is not None:
+            retry = [(b"retry-after", b"%d" % seconds)]
+            await _refuse(send, 429, f"too many requests; try again in {seconds} s", retry)
+            return
+        foreign = self._foreign(headers, scope["method"])
+        if foreign is not None:
+            await _refuse(send, 403, foreign)
+            return
+        if self._tokens and scope["path"] not in _OPEN:
+            given = headers.get(b"authorization", b"")
+            if not self._tokens.knows(given):
+                challenge = [(b"www-authenticate", b"Bearer")]
+                sentence = "this needs a token: send it as `Authorization: Bearer TOKEN`"
+                await _refuse(send, 401, sentence, challenge)
+                return
+            if not self._tokens.allow(given, scope["method"] not in _READS):
+                await _refuse(send, 403, "this token may read, and change nothing")
+                return
+        most = self._limits.body
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > most:
+            await _refuse(send, 413, f"the body has more than {most:,} bytes")
+            return
+        await self._within(most, scope, receive, send)
+
+    def _foreign(self, headers: dict[bytes, bytes], method: str) -> str | None:
+        """Why this is a request that another site makes a browser send; `None` if it is not."""
+        host = headers.get(b"host", b"").decode("latin-1")
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if method not in _READS and origin and urlsplit(origin).netloc != host:
+            return f"a page of {origin} may not change the queues"
+        # Without tokens the server is for this machine, by whatever name it is called.
+        if not self._tokens and urlsplit(f"//{host}").hostname not in _LOOPBACK:
+            return f"this server is not {host}; without tokens it answers on 127.0.0.1 alone"
+        return None
+
+    async def _within(self, most: int, scope: Scope, receive: Any, send: Any) -> None:
+        """Pass a request on whose body may come in pieces of unknown number."""
+        read = 0
+        began = False
+
+        async def counted() -> Any:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > most:
+                raise _TooLarge
+            return message
+
+        async def noted(message: Any) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        try:
+            await self._app(scope, counted, noted)
+        except _TooLarge:
+            if began:
+                raise
+            await _refuse(send, 413, f"the body has more than {most:,} bytes")
+
+
+async def _refuse(
+    send: Any, status: int, detail: str, headers: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    body = json.dumps({"detail": detail}).encode()
+    fixed = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})
+    await send({"type": "http.response.body", "body": body})
