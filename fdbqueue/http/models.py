@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
+    "HIGHEST",
     "Batch",
     "BatchPushed",
     "Counts",
@@ -22,6 +23,10 @@ __all__ = [
 ]
 
 
+HIGHEST = 2**53 - 1
+"""The highest priority: as far as numbers are exact wherever JSON is read."""
+
+
 class _Request(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -30,7 +35,7 @@ class Push(_Request):
     """An item to push."""
 
     item: dict[str, Any] = Field(description="A JSON object.")
-    priority: int = Field(0, ge=0, lt=2**63, description="The lowest comes out first.")
+    priority: int = Field(0, ge=0, le=HIGHEST, description="The lowest comes out first.")
 
 
 class Batch(_Request):

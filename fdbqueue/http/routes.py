@@ -12,7 +12,9 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
+from fdbqueue.database import run
 from fdbqueue.http.models import (
+    HIGHEST,
     Batch,
     BatchPushed,
     Counts,
@@ -198,7 +200,7 @@ async def items(
     name: Name,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: Annotated[str | None, Query(description="An item's id: only what follows it.")] = None,
-    priority: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+    priority: Annotated[int | None, Query(ge=0, le=HIGHEST)] = None,
 ) -> Page:
     """The items in order, page by page."""
     queue = await served.queue(name)
@@ -245,7 +247,7 @@ async def ready(request: Request, served: ServedQueues) -> Status:
     """Whether the database answers, and the server is not about to stop."""
     if request.app.state.stopping.is_set():
         raise HTTPException(503, "the server is about to stop")
-    await aio.run(lambda: served.db.create_transaction().get_read_version().wait())
+    await aio.run(run, served.db, lambda tr: tr.get_read_version().wait())
     return Status(status="ok")
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import limits
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
+from starlette.exceptions import HTTPException
 
 __all__ = ["Guard", "Limits", "Tokens"]
 
@@ -92,10 +93,6 @@ class Limits:
         return max(1, math.ceil(reset - time.time()))
 
 
-class _TooLarge(Exception):
-    pass
-
-
 class Guard:
     """ASGI middleware that lets through what tokens and limits allow."""
 
@@ -147,29 +144,18 @@ class Guard:
         return None
 
     async def _within(self, most: int, scope: Scope, receive: Any, send: Any) -> None:
-        """Pass a request on whose body may come in pieces of unknown number."""
+        """Pass a request on whose body may come in any number of pieces."""
         read = 0
-        began = False
 
         async def counted() -> Any:
             nonlocal read
             message = await receive()
             read += len(message.get("body", b""))
             if read > most:
-                raise _TooLarge
+                raise HTTPException(413, f"the body has more than {most:,} bytes")
             return message
 
-        async def noted(message: Any) -> None:
-            nonlocal began
-            began = True
-            await send(message)
-
-        try:
-            await self._app(scope, counted, noted)
-        except _TooLarge:
-            if began:
-                raise
-            await _refuse(send, 413, f"the body has more than {most:,} bytes")
+        await self._app(scope, counted, send)
 
 
 async def _refuse(

@@ -1,0 +1,285 @@
+"""Queues over HTTP: the examples of the N-queue, and what else each route does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+import fdbqueue
+from fdbqueue import PriorityQueue
+
+
+class Remote:
+    """A queue behind a client."""
+
+    def __init__(self, client: TestClient, name: str) -> None:
+        self.client = client
+        self.path = f"/queue/{name}"
+
+    def push(self, item: Any, **more: Any) -> Any:
+        return self.client.post(f"{self.path}/push", json={"item": item, **more})
+
+    def pushed(self, *priorities: int) -> list[str]:
+        """Push items that are told by their numbers; their ids."""
+        answers = [
+            self.push({"n": number}, priority=priority)
+            for number, priority in enumerate(priorities)
+        ]
+        assert [answer.status_code for answer in answers] == [201] * len(priorities)
+        return [answer.json()["id"] for answer in answers]
+
+    def pop(self, **query: Any) -> list[Any]:
+        answer = self.client.post(f"{self.path}/pop", params=query)
+        assert answer.status_code == 200, answer.text
+        return [(item["priority"], item["item"]["n"]) for item in answer.json()["items"]]
+
+    def get(self, what: str, **query: Any) -> Any:
+        answer = self.client.get(f"{self.path}/{what}", params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@pytest.fixture
+def remote(client: TestClient, name: str) -> Remote:
+    return Remote(client, f"{name}jobs")
+
+
+# The N-queue.
+
+
+def test_basic_priorities(remote: Remote) -> None:
+    remote.pushed(0, 5, 2)
+    assert [remote.pop()[0] for _ in range(3)] == [(0, 0), (2, 2), (5, 1)]
+
+
+def test_a_level_is_drained_before_the_next(remote: Remote) -> None:
+    remote.pushed(1, 0, 0, 0)
+    assert remote.pop(depth=3) == [(0, 1), (0, 2), (0, 3)]
+    assert remote.pop() == [(1, 0)]
+
+
+def test_sparse_levels(remote: Remote) -> None:
+    remote.pushed(1000, 0, 5)
+    assert remote.get("counts") == {"counts": {"0": 1, "5": 1, "1000": 1}, "size": 3}
+    assert remote.pop(depth=2) == [(0, 1), (5, 2)]
+    assert remote.pop() == [(1000, 0)]
+
+
+def test_the_default_priority_is_zero(remote: Remote) -> None:
+    assert remote.push({"n": 7}).status_code == 201
+    assert remote.pop() == [(0, 7)]
+
+
+def test_a_depth_larger_than_the_queue(remote: Remote) -> None:
+    remote.pushed(3, 1)
+    assert remote.pop(depth=100) == [(1, 1), (3, 0)]
+    assert remote.pop(depth=100) == []
+
+
+def test_all_drained(remote: Remote) -> None:
+    remote.pushed(0, 0)
+    assert len(remote.pop(depth=2)) == 2
+    assert remote.pop() == []
+    assert remote.get("counts") == {"counts": {}, "size": 0}
+
+
+def test_a_count_without_an_item_does_not_hide_the_next_level(
+    remote: Remote, db: Any, name: str
+) -> None:
+    remote.pushed(5)
+    queue = PriorityQueue.named(db, f"{name}jobs")
+    db[queue.layout.count_key(queue.layout.level(0))] = (3).to_bytes(8, "little")
+    assert remote.pop() == [(5, 0)]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b'{"item": [1]}', 422, "item"),
+        (b'{"item": "text"}', 422, "item"),
+        (b"{}", 422, "item: Field required"),
+        (b'{"item": {}, "priority": -1}', 422, "priority: "),
+        (b'{"item": {}, "priority": 9007199254740992}', 422, "priority: "),
+        (b'{"item": {}, "priority": 1.5}', 422, "priority: "),
+        (b'{"item": {}, "priority": "1"}', 422, "priority: "),
+        (b'{"item": {}, "priority": true}', 422, "priority: "),
+        (b'{"item": {}, "priority": null}', 422, "priority: "),
+        (b'{"item": {}, "extra": 1}', 422, "extra: "),
+        (b'{"item": {"x": NaN}}', 422, "cannot be stored"),
+        (b'{"item": {"x": "\\ud800"}}', 422, "cannot be stored"),
+        (b"{", 400, "not JSON"),
+        (b"", 422, "body"),
+        (b"\xff", 400, "body"),
+        (b"[" * 100_000, 400, "body"),
+    ],
+)
+def test_what_cannot_be_pushed_is_told_and_not_stored(
+    remote: Remote, name: str, db: Any, body: bytes, status: int, words: str
+) -> None:
+    headers = {"content-type": "application/json"}
+    answer = remote.client.post(f"{remote.path}/push", content=body, headers=headers)
+    assert answer.status_code == status, answer.text
+    assert words in answer.json()["detail"]
+    assert f"{name}jobs" not in fdbqueue.queue_names(db)
+
+
+def test_a_body_that_is_not_sent_as_json_is_refused(remote: Remote) -> None:
+    """Else a page of any site could make a browser push."""
+    answer = remote.client.post(f"{remote.path}/push", content=b'{"item": {}}')
+    assert answer.status_code == 415
+    assert "Content-Type: application/json" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "what"),
+    [
+        ("POST", "/pop"),
+        ("GET", "/peek"),
+        ("GET", "/counts"),
+        ("GET", "/items"),
+        ("DELETE", "/items/FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA"),
+        ("DELETE", ""),
+    ],
+)
+def test_an_unknown_queue_is_not_made_by_asking(remote: Remote, method: str, what: str) -> None:
+    answer = remote.client.request(method, remote.path + what)
+    assert answer.status_code == 404
+    assert "there is no queue named" in answer.json()["detail"]
+    assert remote.path.removeprefix("/queue/") not in remote.client.get("/queues").text
+
+
+# What else there is.
+
+
+def test_peek_leaves_what_pop_takes(remote: Remote) -> None:
+    remote.pushed(2, 1)
+    peeked = remote.get("peek", depth=5)["items"]
+    assert [item["priority"] for item in peeked] == [1, 2]
+    assert remote.get("peek")["items"] == peeked[:1]
+    assert remote.pop(depth=5) == [(1, 1), (2, 0)]
+
+
+def test_items_page_by_page(remote: Remote) -> None:
+    ids = remote.pushed(0, 0, 1, 1, 1)
+    found, after = [], None
+    for size in (2, 2, 1):
+        query = {"limit": 2} | ({} if after is None else {"after": after})
+        page = remote.get("items", **query)
+        assert len(page["items"]) == size
+        found += [item["id"] for item in page["items"]]
+        after = page["next"]
+    assert found == ids
+    assert after is None
+    assert len(remote.get("items", priority=1)["items"]) == 3
+    assert remote.client.get(f"{remote.path}/items?after=nonsense").status_code == 422
+
+
+def test_an_item_is_removed_once(remote: Remote) -> None:
+    first, second = remote.pushed(0, 0)
+    assert remote.client.delete(f"{remote.path}/items/{first}").status_code == 204
+    assert remote.client.delete(f"{remote.path}/items/{first}").status_code == 404
+    assert remote.client.delete(f"{remote.path}/items/nonsense").status_code == 422
+    assert [item["id"] for item in remote.get("items")["items"]] == [second]
+
+
+def test_a_dropped_queue_is_gone(remote: Remote) -> None:
+    remote.pushed(0, 1)
+    assert remote.client.delete(remote.path).status_code == 204
+    assert remote.client.get(f"{remote.path}/counts").status_code == 404
+    remote.pushed(3)
+    assert remote.pop(depth=9) == [(3, 0)]
+
+
+def test_a_batch_is_pushed_whole_or_not_at_all(remote: Remote, db: Any, name: str) -> None:
+    PriorityQueue.named(db, f"{name}jobs", max_size=3).push(db, {"n": 0})
+    path = f"{remote.path}/batch"
+    three = [{"item": {"n": number}, "priority": number} for number in (1, 2, 3)]
+    answer = remote.client.post(path, json={"items": three})
+    assert answer.status_code == 429
+    assert remote.get("counts")["size"] == 1
+    answer = remote.client.post(path, json={"items": three, "as_many_as_fit": True})
+    assert answer.status_code == 201
+    assert len(answer.json()["ids"]) == 2
+    assert remote.client.post(path, json={"items": []}).status_code == 422
+    assert remote.push({}).status_code == 429
+    assert "at most 3 items" in remote.push({}).json()["detail"]
+    assert remote.pop(depth=9) == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_a_push_with_an_idempotency_key_is_stored_once(remote: Remote) -> None:
+    def push(key: str, n: int) -> Any:
+        headers = {"Idempotency-Key": key}
+        body = {"item": {"n": n}}
+        return remote.client.post(f"{remote.path}/push", json=body, headers=headers)
+
+    first = push("a", 1)
+    assert (first.status_code, push("a", 1).json()) == (201, first.json())
+    assert push("b", 1).json() != first.json()
+    assert push("a", 2).status_code == 422
+    assert remote.pop(depth=9) == [(0, 1), (0, 1)]
+    assert push("a", 1).json() == first.json()  # though it is popped
+    assert remote.pop() == []
+    assert push("k" * 256, 1).status_code == 422
+
+
+def test_names_are_any_text(client: TestClient, name: str) -> None:
+    for path, listed in [("a%20b", "a b"), ("a%2Fb", "a/b"), ("%C3%BC", "ü")]:
+        answer = client.post(f"/queue/{name}{path}/push", json={"item": {}})
+        assert answer.status_code == 201, answer.text
+        names = [queue["name"] for queue in client.get("/queues").json()["queues"]]
+        assert f"{name}{listed}" in names
+    answer = client.post(f"/queue/{name}%07/push", json={"item": {}})
+    assert answer.status_code == 422
+    assert "cannot be the name of a queue" in answer.json()["detail"]
+
+
+def test_a_queue_that_is_not_of_json_is_left_to_python(
+    client: TestClient, db: Any, name: str
+) -> None:
+    PriorityQueue.named(db, f"{name}b", codec="bytes").push(db, b"x")
+    PriorityQueue.named(db, f"{name}t", priorities=(int, int)).push(db, {}, (1, 2))
+    for queue in ("b", "t"):
+        for answer in (
+            client.post(f"/queue/{name}{queue}/push", json={"item": {}}),
+            client.post(f"/queue/{name}{queue}/pop"),
+        ):
+            assert answer.status_code == 409
+    assert client.get("/metrics").status_code == 200
+
+
+def test_a_pop_waits_for_an_item(remote: Remote) -> None:
+    remote.pushed(0)
+    remote.pop()
+    pushing = threading.Timer(0.3, remote.pushed, [4])
+    pushing.start()
+    began = time.monotonic()
+    assert remote.pop(wait=30) == [(4, 0)]
+    assert time.monotonic() - began < 20
+    pushing.join()
+    assert remote.pop(wait=0.05) == []
+
+
+def test_what_prometheus_asks_for(remote: Remote, name: str) -> None:
+    remote.pushed(0, 1, 1)
+    remote.pop()
+    lines = remote.client.get("/metrics").text.splitlines()
+    label = f'{{queue="{name}jobs"}}'
+    assert f"fdbqueue_queue_size{label} 2.0" in lines
+    assert f"fdbqueue_items_pushed_total{label} 3.0" in lines
+    assert f"fdbqueue_items_popped_total{label} 1.0" in lines
+    ages = [line for line in lines if line.startswith(f"fdbqueue_oldest_item_age_seconds{label}")]
+    assert 0 <= float(ages[0].split()[-1]) < 60
+    pushes = 'method="POST",route="/queue/{name:path}/push",status="201"'
+    assert f"fdbqueue_http_requests_total{{{pushes}}} 3.0" in lines
+
+
+def test_health_and_readiness(client: TestClient) -> None:
+    assert client.get("/health").json() == {"status": "ok"}
+    assert client.get("/ready").json() == {"status": "ok"}
+    client.app.state.stop()
+    assert client.get("/health").status_code == 200
+    assert client.get("/ready").status_code == 503
