@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,8 +33,6 @@ _STOP_WITHIN = 30  # seconds, for requests in flight
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The same, for requests that change nothing. Or $FDBQ_READ_ONLY_TOKEN.",
 )
-@click.option("--token", envvar="FDBQ_TOKEN", hidden=True)
-@click.option("--read-only-token", envvar="FDBQ_READ_ONLY_TOKEN", hidden=True)
 @click.option(
     "--body-limit",
     default=9_000_000,
@@ -54,8 +53,6 @@ def serve(
     port: int,
     token_file: Path | None,
     read_only_token_file: Path | None,
-    token: str | None,
-    read_only_token: str | None,
     body_limit: int,
     rate: str | None,
     verbose: bool,
@@ -79,8 +76,7 @@ def serve(
             f"{error.name} is missing: pip install 'fdbqueue[server]'"
         ) from error
     tokens = Tokens(
-        [*_lines(token_file), *([token] if token else [])],
-        [*_lines(read_only_token_file), *([read_only_token] if read_only_token else [])],
+        _tokens(token_file, "FDBQ_TOKEN"), _tokens(read_only_token_file, "FDBQ_READ_ONLY_TOKEN")
     )
     if not tokens and not _is_loopback(host):
         raise click.UsageError(
@@ -119,12 +115,13 @@ def serve(
     Server(config).run()
 
 
-def _lines(file: Path | None) -> list[str]:
-    if file is None:
-        return []
-    tokens = [line.strip() for line in file.read_text().splitlines() if line.strip()]
-    if not tokens:
-        raise click.UsageError(f"{file} has no token in it")
+def _tokens(file: Path | None, variable: str) -> list[str]:
+    tokens = [os.environ[variable]] if os.environ.get(variable) else []
+    if file is not None:
+        lines = [line.strip() for line in file.read_text().splitlines()]
+        if not any(lines):
+            raise click.UsageError(f"{file} has no token in it")
+        tokens += filter(None, lines)
     return tokens
 
 

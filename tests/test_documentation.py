@@ -15,6 +15,7 @@ from fdbq.main import cli
 
 import fdbqueue
 
+from .server import serving
 from .test_cli import Shell
 
 ROOT = Path(__file__).parent.parent
@@ -89,13 +90,26 @@ def test_readmes_python_examples_run(tmp_path: Path) -> None:
 def test_readmes_shell_examples_run(tmp_path: Path) -> None:
     """Every `console` block: its commands, one after the other, with the output that it shows."""
     shell = Shell(tmp_path, str(tmp_path / "db"))
-    for block in blocks("console"):
-        commands = re.findall(r"^\$ (.*(?:\n> .*)*)\n((?:(?!\$ ).*\n)*)", block, re.M)
-        assert commands
-        for command, expected in commands:
-            done = shell.script("set -o pipefail; " + command.replace("\n> ", "\n"))
-            assert done.stderr == "", (command, done.stderr)
-            assert matches(done.stdout, expected), (command, done.stdout)
+    local, over_http = (
+        [block for block in blocks("console") if ("curl " in block) is is_http]
+        for is_http in (False, True)
+    )
+    assert len(local) >= 1
+    assert len(over_http) == 1
+    for block in local:
+        run_commands(shell, block)
+    with serving(str(tmp_path / "served")) as (_, address):
+        run_commands(shell, over_http[0].replace("127.0.0.1:8080", address.split("//")[1]))
+
+
+def run_commands(shell: Shell, block: str) -> None:
+    """Run what a block shows, and compare what it prints."""
+    commands = re.findall(r"^\$ (.*(?:\n> .*)*)\n((?:(?!\$ ).*\n)*)", block, re.M)
+    assert commands
+    for command, expected in commands:
+        done = shell.script("set -o pipefail; " + command.replace("\n> ", "\n"))
+        assert done.stderr == "", (command, done.stderr)
+        assert matches(done.stdout.rstrip("\n"), expected.rstrip("\n")), (command, done.stdout)
 
 
 def matches(output: str, expected: str) -> bool:

@@ -71,7 +71,7 @@ class Served:
         self._queues.pop(name, None)
 
 
-def _served(request: Request) -> Served:
+async def _served(request: Request) -> Served:
     served: Served = request.app.state.served
     return served
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import httpx
 import pytest
@@ -16,7 +12,7 @@ from starlette.testclient import TestClient
 
 from fdbqueue.http import create_app
 
-ServerProcess: TypeAlias = "subprocess.Popen[str]"
+from ..server import ServerProcess, serving
 
 
 @pytest.fixture
@@ -33,22 +29,10 @@ def serve(shared_url: str, db: Any) -> Callable[..., Any]:
 
     @contextmanager
     def served(*options: str, **environment: str) -> Iterator[tuple[ServerProcess, httpx.Client]]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fdbq", "serve", "--db", shared_url, "--port", "0", *options],
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | environment,
-        )
-        assert process.stderr is not None
-        try:
-            line = process.stderr.readline()
-            found = re.search(r"serving on (http://\S+),", line)
-            assert found, line + process.stderr.read()
-            with httpx.Client(base_url=found[1], timeout=60) as client:
-                yield process, client
-        finally:
-            process.kill()
-            process.wait()
-            process.stderr.close()
+        with (
+            serving(shared_url, *options, **environment) as (process, address),
+            httpx.Client(base_url=address, timeout=60) as client,
+        ):
+            yield process, client
 
     return served

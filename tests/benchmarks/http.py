@@ -1,0 +1,154 @@
+"""Push and pop over HTTP, beside the library and beside a route that does nothing.
+
+    python -m tests.benchmarks.http [--durability full]
+
+The server is one process and the client another one, on an embedded database; every round measures
+each of them for the same time. A client that does as little as it can sends the next request when
+it has the answer, on each of its connections.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import re
+import socket
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import fdbqueue
+from fdbqueue.http import create_app
+
+BODY = b'{"item":{"to":"ada@example.com","n":12345},"priority":1}'
+
+
+def request(path: str, body: bytes = b"") -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+REQUESTS = {
+    "empty route": request("/nothing"),
+    "HTTP push": request("/queue/jobs/push", BODY),
+    "HTTP pop": request("/queue/jobs/pop"),
+}
+
+
+def server(directory: str, durability: str, port: Any) -> None:
+    db = fdbqueue.open(directory, durability=durability)
+    app = FastAPI()
+    app.add_api_route("/nothing", nothing, methods=["POST"])
+    app.mount("/", create_app(db))
+    # With the protocol given asyncio knows it for TCP, and does not hold small answers back.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port.send(listening.getsockname()[1])
+        config = uvicorn.Config(app, log_config=None, access_log=False)
+        uvicorn.Server(config).run([listening])
+
+
+async def nothing() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+async def requests(port: int, message: bytes, connections: int, seconds: float) -> list[float]:
+    """The latencies of the requests that so many connections made."""
+    latencies: list[float] = []
+    end = time.perf_counter() + seconds
+
+    async def connection() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while (began := time.perf_counter()) < end:
+            writer.write(message)
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", head)
+            body = await reader.readexactly(int(length[1])) if length else b""
+            if head[9:10] != b"2":
+                raise RuntimeError(f"{head!r} {body!r}")
+            latencies.append(time.perf_counter() - began)
+        writer.close()
+
+    await asyncio.gather(*(connection() for _ in range(connections)))
+    return latencies
+
+
+def direct(operation: Callable[[], object], threads: int, seconds: float) -> list[float]:
+    """The latencies of calls that so many threads made."""
+    latencies: list[float] = []
+    end = time.perf_counter() + seconds
+
+    def work() -> None:
+        while (began := time.perf_counter()) < end:
+            operation()
+            latencies.append(time.perf_counter() - began)
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return latencies
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--durability", choices=["os", "full"], default="os")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    given = parser.parse_args()
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="fdbqueue-http-") as directory:
+        ours, theirs = context.Pipe()
+        arguments = (f"{directory}/http", given.durability, theirs)
+        context.Process(target=server, args=arguments, daemon=True).start()
+        port = ours.recv()
+        db = fdbqueue.open(f"{directory}/library", durability=given.durability)
+        queue = fdbqueue.PriorityQueue.named(db, "jobs")
+        value = {"to": "ada@example.com", "n": 12345}
+        calls: dict[str, Callable[[], object]] = {
+            "library push": lambda: queue.push(db, value, 1),
+            "library pop": lambda: queue.pop(db),
+        }
+        asyncio.run(requests(port, REQUESTS["HTTP push"], 1, 0.5))
+        measured: dict[tuple[str, int], list[list[float]]] = {}
+        for _ in track(range(given.rounds), "rounds", transient=True):
+            for connections in (1, 32):
+                for name, message in REQUESTS.items():
+                    latencies = asyncio.run(requests(port, message, connections, given.seconds))
+                    measured.setdefault((name, connections), []).append(latencies)
+                for name, call in calls.items():
+                    latencies = direct(call, connections, given.seconds)
+                    measured.setdefault((name, connections), []).append(latencies)
+    table = Table(title=f"one server process, durability {given.durability}")
+    for title in ("", "connections", "a second", "/ empty route", "median ms", "99 % ms"):
+        table.add_column(title, justify="right" if title else "left")
+    for (name, connections), rounds in measured.items():
+        rates = [len(each) / given.seconds for each in rounds]
+        empty = [len(each) for each in measured["empty route", connections]]
+        ratio = statistics.median(len(each) / base for each, base in zip(rounds, empty))
+        cuts = statistics.quantiles([each for latencies in rounds for each in latencies], n=100)
+        table.add_row(
+            name,
+            str(connections),
+            f"{statistics.median(rates):,.0f}",
+            f"{ratio:.2f}",
+            f"{cuts[49] * 1e3:.2f}",
+            f"{cuts[98] * 1e3:.2f}",
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""`fdbq serve`, as users start it, for the time of a test."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+__all__ = ["ServerProcess", "serving"]
+
+ServerProcess: TypeAlias = "subprocess.Popen[str]"
+
+
+@contextmanager
+def serving(url: str, *options: str, **environment: str) -> Iterator[tuple[ServerProcess, str]]:
+    """A server on a free port, and where it is."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fdbq", "serve", "--db", url, "--port", "0", *options],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    )
+    assert process.stderr is not None
+    try:
+        line = process.stderr.readline()
+        found = re.search(r"serving on (http://\S+),", line)
+        assert found, line + process.stderr.read()
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
