@@ -6,9 +6,10 @@
     await jobs.push(db, {"send": "ada@example.com"})
     item = await jobs.pop(db, wait=60)
 
-Each call is done by a thread of a pool of this module's; calls that come at the same time share
-transactions, as those of threads do. Who waits for an item holds no thread. What belongs into one
-transaction is a plain function, `fdbqueue.transactional`, that `await run(function, db, ...)` runs.
+Pushes and pops that come at the same time share transactions, as those of threads do, and threads;
+every other call is done by a thread of a pool of this module's. Who waits for an item holds none.
+What belongs into one transaction is a plain function, `fdbqueue.transactional`, that
+`await run(function, db, ...)` runs.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fdbqueue import directory, fifo, priority_queue
+from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE
 from fdbqueue.item_store import ItemStore
-from fdbqueue.types import Item
+from fdbqueue.pushes import Push
+from fdbqueue.types import Item, Priority
 from fdbqueue.waiting import begin_watch, checked_wait
 
 __all__ = [
@@ -39,6 +43,8 @@ __all__ = [
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _S = TypeVar("_S", bound=ItemStore)
+_Request = TypeVar("_Request")
+_Result = TypeVar("_Result")
 
 _THREADS = 40
 _PAGE = 500
@@ -69,6 +75,25 @@ queue_names = _awaitable(directory.queue_names)
 queues = _awaitable(directory.queues)
 rename_queue = _awaitable(directory.rename_queue)
 drop_queue = _awaitable(directory.drop_queue)
+
+
+async def _combined(combiner: Combiner[_Request, _Result], db: Any, request: _Request) -> _Result:
+    """Do a request together with others; it goes on even if who waits for it is cancelled."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_Result] = loop.create_future()
+
+    def finish(outcome: Callable[[], _Result]) -> None:
+        try:
+            future.set_result(outcome())
+        except BaseException as error:
+            future.set_exception(error)
+
+    def done(outcome: Callable[[], _Result]) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            loop.call_soon_threadsafe(finish, outcome)
+
+    combiner.submit(db, request, _pool.submit, done)
+    return await asyncio.shield(future)
 
 
 def _method(
@@ -132,25 +157,27 @@ class _Store:
         finally:
             watch.cancel()
 
-    async def _pop(self, db: Any, n: int, pop: Callable[[], list[Item]], wait: float) -> list[Item]:
+    async def _pop(self, db: Any, n: int, at_max: bool, wait: float) -> list[Item]:
         """Pop, and wait for something to pop.
 
         Who is cancelled in the middle of a pop gets nothing: what was taken goes back.
         """
+        self.queue.check_number(n)
         deadline = time.monotonic() + checked_wait(db, wait)
-        while True:
-            popping = asyncio.ensure_future(run(pop))
+        while n:
+            popping = asyncio.ensure_future(_combined(self.queue.pops, db, (n, at_max)))
             try:
-                taken = await asyncio.shield(popping)
+                taken: list[Item] = await asyncio.shield(popping)
             except asyncio.CancelledError:
                 taken = await popping
                 if taken:
                     await asyncio.shield(self.put_back(db, taken))
                 raise
             left = deadline - time.monotonic()
-            if taken or n == 0 or left <= 0:
+            if taken or left <= 0:
                 return taken
             await self._sleep(db, min(left, LEASE))
+        return []
 
     async def _items(self, db: Any, options: dict[str, Any]) -> AsyncIterator[Item]:
         left = options.pop("limit")
@@ -193,17 +220,42 @@ class PriorityQueue(_Store):
         """As `fdbqueue.PriorityQueue.existing`."""
         return cls(await run(priority_queue.PriorityQueue.existing, db, name))
 
-    push = _method(priority_queue.PriorityQueue.push)
-    push_many = _method(priority_queue.PriorityQueue.push_many)
     peek = peek_min = _method(priority_queue.PriorityQueue.peek_min)
     peek_max = _method(priority_queue.PriorityQueue.peek_max)
     peek_many = _method(priority_queue.PriorityQueue.peek_many)
     counts = _method(priority_queue.PriorityQueue.counts)
     reprioritize = _method(priority_queue.PriorityQueue.reprioritize)
 
+    async def push_many(
+        self,
+        db: Any,
+        values: Iterable[Any],
+        priority: Priority = 0,
+        *,
+        priorities: Iterable[Priority] | None = None,
+        as_many_as_fit: bool = False,
+        raise_if_full: bool = False,
+    ) -> list[Item]:
+        """As `fdbqueue.PriorityQueue.push_many`."""
+        values = list(values)
+        ranks, entries = self.queue.ranked(values, priority, priorities)
+        push = Push(entries, as_many_as_fit)
+        keys = await _combined(self.queue.pushes, db, push) if entries else []
+        if raise_if_full:
+            self.queue.check_room(push, keys)
+        pushed: list[Item] = self.queue.pushed(values, ranks, keys)
+        return pushed
+
+    async def push(
+        self, db: Any, value: Any, priority: Priority = 0, *, raise_if_full: bool = False
+    ) -> Item | None:
+        """As `fdbqueue.PriorityQueue.push`."""
+        pushed = await self.push_many(db, (value,), priority, raise_if_full=raise_if_full)
+        return next(iter(pushed), None)
+
     async def pop_many(self, db: Any, n: int, max: bool = False, *, wait: float = 0) -> list[Item]:
         """As `fdbqueue.PriorityQueue.pop_many`; what is taken when it is cancelled goes back."""
-        return await self._pop(db, n, lambda: self.queue.pop_many(db, n, max), wait)
+        return await self._pop(db, n, max, wait)
 
     async def pop_min(self, db: Any, *, wait: float = 0) -> Item | None:
         """As `fdbqueue.PriorityQueue.pop_min`."""
@@ -247,7 +299,7 @@ class Queue(_Store):
 
     async def dequeue_many(self, db: Any, n: int, *, wait: float = 0) -> list[Item]:
         """As `fdbqueue.Queue.dequeue_many`; what is taken when it is cancelled goes back."""
-        return await self._pop(db, n, lambda: self.queue.dequeue_many(db, n), wait)
+        return await self._pop(db, n, False, wait)
 
     async def dequeue(self, db: Any, *, wait: float = 0) -> Item | None:
         """As `fdbqueue.Queue.dequeue`."""

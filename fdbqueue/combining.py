@@ -98,6 +98,29 @@ class Combiner(Generic[_Request, _Result]):
             self._lead(db, line, call)
         return self._alone(db, line, request) if call.is_alone else call.outcome()
 
+    def submit(
+        self,
+        db: Any,
+        request: _Request,
+        start: Callable[[Callable[[], None]], object],
+        done: Callable[[Callable[[], _Result]], None],
+    ) -> None:
+        """Do a request together with others without waiting for it here: for an event loop.
+
+        `start(job)` has a thread do a job; `done(outcome)` is called by some thread in the end,
+        where `outcome()` is the result, or raises.
+        """
+        if self._process != os.getpid():
+            self._begin()
+        line = self._lines.get(db) or self._new_line(db)
+        call = _Submitted(request, start, done, self, db, line)
+        with self._guard:
+            if line.leader is None:
+                call.leads, line.leader = True, _NEXT
+            line.waiting.append(call)
+        if call.leads:
+            call.wake()
+
     def _new_line(self, db: Any) -> _Line[_Request, _Result]:
         with self._guard:
             return self._lines.setdefault(db, _Line(self._performer()))
@@ -235,6 +258,47 @@ class _Call(Generic[_Request, _Result]):
         if self.error is not None:
             raise self.error
         return self.result  # type: ignore[return-value]
+
+
+class _Submitted(_Call[_Request, _Result]):
+    """A request for which no thread waits."""
+
+    __slots__ = ("_combiner", "_db", "_done", "_line", "_start")
+
+    def __init__(
+        self,
+        request: _Request,
+        start: Callable[[Callable[[], None]], object],
+        done: Callable[[Callable[[], _Result]], None],
+        combiner: Combiner[_Request, _Result],
+        db: Any,
+        line: _Line[_Request, _Result],
+    ) -> None:
+        super().__init__(request)
+        self._start = start
+        self._done = done
+        self._combiner = combiner
+        self._db = db
+        self._line = line
+
+    def wake(self) -> None:
+        """It is done; or it leads, or has to be done by itself: that takes a thread."""
+        if self.leads or self.is_alone:
+            self._start(self._work)
+        else:
+            self._done(self.outcome)
+
+    def _work(self) -> None:
+        if self.leads:
+            self._combiner._lead(self._db, self._line, self)
+        if self.is_alone:
+            try:
+                self.result = self._combiner._alone(self._db, self._line, self.request)
+            except BaseException as error:
+                self.error = error
+            else:
+                self.error = None
+        self._done(self.outcome)
 
 
 class _Line(Generic[_Request, _Result]):

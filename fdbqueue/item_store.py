@@ -79,8 +79,8 @@ class ItemStore:
         codec_name = codec if isinstance(codec, str) else type(codec).__name__
         self.given_options = Options(kind, codec_name, priorities, max_size)
         pushing = self._pushing = Pushing(layout, rows, self.given_options)
-        self._pushes = Combiner(lambda: Pushes(pushing), _push_size, _BATCH_BYTES)
-        self._pops = Combiner(lambda: StagedPops(layout, rows, self._item), _pop_size, MOST_ITEMS)
+        self.pushes = Combiner(lambda: Pushes(pushing), _push_size, _BATCH_BYTES)
+        self.pops = Combiner(lambda: StagedPops(layout, rows, self._item), _pop_size, MOST_ITEMS)
         self._claims = Combiner(lambda: Claims(layout, rows, self._item), _claim_size, MOST_ITEMS)
 
     @property
@@ -149,19 +149,20 @@ class ItemStore:
             return []
         push = Push(entries, as_many_as_fit)
         if is_database(tr):
-            keys = self._pushes(tr, push)
+            keys = self.pushes(tr, push)
         else:
             (keys,) = self._pushing.push(tr, [push])
             if len(keys) < len(entries):
                 tr.add_read_conflict_key(self.layout.went)  # the caller may rely on it
-        bound = self._pushing.max_size
-        if (
-            raise_if_full
-            and bound is not None
-            and len(keys) < (1 if as_many_as_fit else len(entries))
-        ):
-            raise QueueFull(bound, len(entries))
+        if raise_if_full:
+            self.check_room(push, keys)
         return keys
+
+    def check_room(self, push: Push, keys: list[bytes]) -> None:
+        """Raise `QueueFull` if a push stored nothing because there was no room."""
+        bound = self._pushing.max_size
+        if bound is not None and len(keys) < (1 if push.as_many_as_fit else len(push.entries)):
+            raise QueueFull(bound, len(push.entries))
 
     def options(self, tr: Any) -> Options:
         """What the queue is: its kind, codec, priorities and bound.
@@ -207,14 +208,14 @@ class ItemStore:
         If there is none, wait for one. Who wakes and finds that another one was quicker sleeps
         again; when the time is over there is one more look.
         """
-        self._check_number(n)
+        self.check_number(n)
         wait = checked_wait(tr, wait)
         if n == 0:
             return []
         if not is_database(tr):
             return self._take(tr, self.rows.first(tr, n, at_max))
         deadline = time.monotonic() + wait
-        while not (taken := self._pops(tr, (n, at_max))):
+        while not (taken := self.pops(tr, (n, at_max))):
             left = deadline - time.monotonic()
             if left <= 0:
                 break
@@ -282,7 +283,7 @@ class ItemStore:
         return next(iter(taken), None)
 
     @staticmethod
-    def _check_number(n: int) -> None:
+    def check_number(n: int) -> None:
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise ValueError(f"n is a number of items from 0, not {n!r}")
 

@@ -14,7 +14,7 @@ from fdbqueue.errors import InvalidPriority, QueueNotFound
 from fdbqueue.item_store import ItemStore
 from fdbqueue.layout import Layout, decode_count, randoms
 from fdbqueue.pushes import agreed
-from fdbqueue.rows import PriorityRows
+from fdbqueue.rows import Entry, PriorityRows
 from fdbqueue.types import Codec, Item, Priority, PriorityKind
 
 __all__ = ["PriorityQueue"]
@@ -232,12 +232,8 @@ class PriorityQueue(ItemStore):
         >>> jobs.push(db, {"to": "ada@example.com"}, priority=2).priority
         2
         """
-        rank = self.checked(priority)
-        (random,) = randoms(1)
-        entries = [(self.layout.level(rank), self.encoded(value), random)]
-        for key in self._push(tr, entries, False, raise_if_full):
-            return Item(value, rank, self.layout.item_id(key), key)
-        return None
+        pushed = self.push_many(tr, (value,), priority, raise_if_full=raise_if_full)
+        return next(iter(pushed), None)
 
     def push_many(
         self,
@@ -268,6 +264,14 @@ class PriorityQueue(ItemStore):
         'a'
         """
         values = list(values)
+        ranks, entries = self.ranked(values, priority, priorities)
+        keys = self._push(tr, entries, as_many_as_fit, raise_if_full)
+        return self.pushed(values, ranks, keys)
+
+    def ranked(
+        self, values: list[Any], priority: Priority, priorities: Iterable[Priority] | None
+    ) -> tuple[list[Priority], list[Entry]]:
+        """The priorities of values, and what is to be stored of them."""
         given = [priority] * len(values) if priorities is None else list(priorities)
         if len(given) != len(values):
             raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
@@ -276,7 +280,10 @@ class PriorityQueue(ItemStore):
             (self.layout.level(rank), self.encoded(value), random)
             for rank, value, random in zip(ranks, values, randoms(len(values)))
         ]
-        keys = self._push(tr, entries, as_many_as_fit, raise_if_full)
+        return ranks, entries
+
+    def pushed(self, values: list[Any], ranks: list[Priority], keys: list[bytes]) -> list[Item]:
+        """The items that were stored: the first ones, as many as there are keys."""
         item_id = self.layout.item_id
         return [
             Item(value, rank, item_id(key), key) for value, rank, key in zip(values, ranks, keys)
@@ -383,7 +390,7 @@ class PriorityQueue(ItemStore):
         >>> [item.value for item in jobs.peek_many(db, 2, max=True)]
         ['b', 'a']
         """
-        self._check_number(n)
+        self.check_number(n)
 
         def body(tr: Any) -> list[Item]:
             return [self._item(tr, row.key, row.value) for row in self.rows.first(tr, n, max)]

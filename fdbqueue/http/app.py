@@ -25,8 +25,9 @@ from fdbqueue.errors import (
     UndecodableItem,
     UnknownCodec,
 )
+from fdbqueue.http import direct, routes
 from fdbqueue.http.metrics import Metrics
-from fdbqueue.http.routes import Served, router
+from fdbqueue.http.routes import Served
 from fdbqueue.http.security import Guard, Limits, Tokens
 
 __all__ = ["create_app"]
@@ -67,7 +68,8 @@ def create_app(db: Any, *, tokens: Tokens | None = None, limits: Limits | None =
     app.state.stop = app.state.stopping.set
     app.state.served = Served(db)
     app.state.metrics = Metrics(db)
-    app.include_router(router)
+    app.include_router(direct.router)
+    app.include_router(routes.router)
     app.add_middleware(app.state.metrics.middleware)
     app.add_middleware(Guard, tokens=tokens or Tokens(), limits=limits or Limits())
     app.add_exception_handler(RequestValidationError, _invalid)

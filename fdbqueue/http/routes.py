@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Coroutine
-from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
@@ -13,23 +10,19 @@ from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.database import run
+from fdbqueue.http.answers import ERRORS, as_json, found
 from fdbqueue.http.models import (
     HIGHEST,
     Batch,
     BatchPushed,
     Counts,
-    Error,
-    Found,
     Page,
     Popped,
-    Push,
-    Pushed,
     Queues,
     QueueSize,
     Status,
 )
 from fdbqueue.idempotency import push_once
-from fdbqueue.types import Item
 
 __all__ = ["Served", "router"]
 
@@ -50,8 +43,10 @@ class Served:
         """The queue of a name; raises `QueueNotFound`."""
         known_until, queue = self._queues.get(name, (0.0, None))
         now = time.monotonic()
-        if queue is not None and now < known_until:
-            return queue
+        if queue is not None:
+            if now < known_until:
+                return queue
+            self._queues[name] = (now + _KNOWN_FOR, queue)  # one request looks, not all
         found = await (aio.PriorityQueue.existing if must_exist else aio.PriorityQueue.named)(
             self.db, name
         )
@@ -80,53 +75,7 @@ Name = Annotated[str, Path(description="The queue's name: printable text up to 2
 Depth = Annotated[int, Query(ge=1, le=1000, description="How many items at most.")]
 ServedQueues = Annotated[Served, Depends(_served)]
 
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Error, "description": "The request is not what it should be."},
-    401: {"model": Error, "description": "A token is needed."},
-    403: {"model": Error, "description": "The token may only read."},
-    404: {"model": Error, "description": "There is no such queue, or no such item."},
-    409: {"model": Error, "description": "The queue is not one for HTTP, or changed meanwhile."},
-    415: {"model": Error, "description": "The body is not sent as JSON."},
-    413: {"model": Error, "description": "The body is too large."},
-    422: {"model": Error, "description": "A value cannot be used."},
-    429: {"model": Error, "description": "The queue is full, or too many requests came."},
-    503: {"model": Error, "description": "The database cannot be used now."},
-}
-
-router = APIRouter(responses=_ERRORS)
-
-
-def _found(queue: aio.PriorityQueue, item: Item) -> Found:
-    pushed_at = queue.queue.pushed_at(item)
-    return Found(
-        id=item.id,
-        priority=item.priority,
-        item=item.value,
-        pushed_at=None if pushed_at is None else pushed_at.isoformat(),
-    )
-
-
-@router.post("/queue/{name:path}/push", status_code=201)
-async def push(
-    served: ServedQueues,
-    name: Name,
-    body: Push,
-    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
-) -> Pushed:
-    """Put an item behind those of its priority; the queue is made by its first push.
-
-    With an `Idempotency-Key`, a request that is repeated stores nothing more, and has the same
-    answer, for a day. 429 if the queue is full.
-    """
-    queue = await served.queue(name, must_exist=False)
-    if idempotency_key is None:
-        item = await queue.push(served.db, body.item, body.priority, raise_if_full=True)
-        return Pushed(id=item.id)
-    arguments = idempotency_key, [body.item], [body.priority]
-    ids = await aio.run(push_once, served.db, queue.queue, *arguments)
-    if not ids:
-        raise HTTPException(429, "the queue is full; nothing was stored")
-    return Pushed(id=ids[0])
+router = APIRouter(responses=ERRORS)
 
 
 @router.post("/queue/{name:path}/batch", status_code=201)
@@ -155,32 +104,12 @@ async def push_batch(
     return BatchPushed(ids=ids)
 
 
-@router.post("/queue/{name:path}/pop")
-async def pop(
-    request: Request,
-    served: ServedQueues,
-    name: Name,
-    depth: Depth = 1,
-    wait: Annotated[
-        float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wait if there is no item.")
-    ] = 0,
-) -> Popped:
-    """Take the first items: the lowest priority first, the oldest of each first.
-
-    They are gone when the answer is sent. An empty list if there are none; with `wait`, if there
-    are none for so long.
-    """
-    queue = await served.queue(name)
-    taken = await _unless_gone(request, queue.pop_many(served.db, depth, wait=wait))
-    return Popped(items=[_found(queue, item) for item in taken])
-
-
-@router.get("/queue/{name:path}/peek")
-async def peek(served: ServedQueues, name: Name, depth: Depth = 1) -> Popped:
+@router.get("/queue/{name:path}/peek", response_model=Popped)
+async def peek(served: ServedQueues, name: Name, depth: Depth = 1) -> Response:
     """What a pop would take, left where it is."""
     queue = await served.queue(name)
     items = await queue.peek_many(served.db, depth)
-    return Popped(items=[_found(queue, item) for item in items])
+    return as_json({"items": [found(queue, item) for item in items]})
 
 
 @router.get("/queue/{name:path}/counts")
@@ -194,22 +123,22 @@ async def counts(served: ServedQueues, name: Name) -> Counts:
     )
 
 
-@router.get("/queue/{name:path}/items")
+@router.get("/queue/{name:path}/items", response_model=Page)
 async def items(
     served: ServedQueues,
     name: Name,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: Annotated[str | None, Query(description="An item's id: only what follows it.")] = None,
     priority: Annotated[int | None, Query(ge=0, le=HIGHEST)] = None,
-) -> Page:
+) -> Response:
     """The items in order, page by page."""
     queue = await served.queue(name)
-    found = [
-        _found(queue, item)
+    page = [
+        found(queue, item)
         async for item in queue.items(served.db, priority=priority, limit=limit + 1, after=after)
     ]
-    more = len(found) > limit
-    return Page(items=found[:limit], next=found[limit - 1].id if more else None)
+    more = len(page) > limit
+    return as_json({"items": page[:limit], "next": page[limit - 1]["id"] if more else None})
 
 
 @router.delete("/queue/{name:path}/items/{item_id}", status_code=204)
@@ -256,28 +185,3 @@ async def metrics(request: Request) -> Response:
     """For Prometheus: sizes, what came and went, ages, requests and their latencies."""
     text = await aio.run(request.app.state.metrics.text)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-async def _unless_gone(request: Request, popping: Coroutine[Any, Any, list[Item]]) -> list[Item]:
-    """The items; nothing is taken for a client that went away, or when the server stops."""
-    task = asyncio.ensure_future(popping)
-    others = [
-        asyncio.ensure_future(_disconnect(request)),
-        asyncio.ensure_future(request.app.state.stopping.wait()),
-    ]
-    try:
-        await asyncio.wait([task, *others], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for each in others:
-            each.cancel()
-    if task.done():
-        return task.result()
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        return await task
-    return []
-
-
-async def _disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.http [--durability full]
 
-The server is one process and the client another one, on an embedded database; every round measures
+A server is one process and the client another one, on an embedded database; every round measures
 each of them for the same time. A client that does as little as it can sends the next request when
 it has the answer, on each of its connections.
 """
@@ -45,11 +45,19 @@ REQUESTS = {
 }
 
 
-def server(directory: str, durability: str, port: Any) -> None:
-    db = fdbqueue.open(directory, durability=durability)
+def empty(port: Any) -> None:
+    """A server with one route, which does nothing."""
     app = FastAPI()
     app.add_api_route("/nothing", nothing, methods=["POST"])
-    app.mount("/", create_app(db))
+    run(app, port)
+
+
+def queues(directory: str, durability: str, port: Any) -> None:
+    """A server of the queues in a directory."""
+    run(create_app(fdbqueue.open(directory, durability=durability)), port)
+
+
+def run(app: Any, port: Any) -> None:
     # With the protocol given asyncio knows it for TCP, and does not hold small answers back.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.bind(("127.0.0.1", 0))
@@ -110,10 +118,11 @@ def main() -> None:
     given = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="fdbqueue-http-") as directory:
-        ours, theirs = context.Pipe()
-        arguments = (f"{directory}/http", given.durability, theirs)
-        context.Process(target=server, args=arguments, daemon=True).start()
-        port = ours.recv()
+        ports = {}
+        for server, *arguments in [(empty,), (queues, f"{directory}/http", given.durability)]:
+            ours, theirs = context.Pipe()
+            context.Process(target=server, args=[*arguments, theirs], daemon=True).start()
+            ports[server] = ours.recv()
         db = fdbqueue.open(f"{directory}/library", durability=given.durability)
         queue = fdbqueue.PriorityQueue.named(db, "jobs")
         value = {"to": "ada@example.com", "n": 12345}
@@ -121,11 +130,12 @@ def main() -> None:
             "library push": lambda: queue.push(db, value, 1),
             "library pop": lambda: queue.pop(db),
         }
-        asyncio.run(requests(port, REQUESTS["HTTP push"], 1, 0.5))
+        asyncio.run(requests(ports[queues], REQUESTS["HTTP push"], 1, 0.5))
         measured: dict[tuple[str, int], list[list[float]]] = {}
         for _ in track(range(given.rounds), "rounds", transient=True):
             for connections in (1, 32):
                 for name, message in REQUESTS.items():
+                    port = ports[empty if name == "empty route" else queues]
                     latencies = asyncio.run(requests(port, message, connections, given.seconds))
                     measured.setdefault((name, connections), []).append(latencies)
                 for name, call in calls.items():
@@ -136,8 +146,8 @@ def main() -> None:
         table.add_column(title, justify="right" if title else "left")
     for (name, connections), rounds in measured.items():
         rates = [len(each) / given.seconds for each in rounds]
-        empty = [len(each) for each in measured["empty route", connections]]
-        ratio = statistics.median(len(each) / base for each, base in zip(rounds, empty))
+        bases = [len(each) for each in measured["empty route", connections]]
+        ratio = statistics.median(len(each) / base for each, base in zip(rounds, bases))
         cuts = statistics.quantiles([each for latencies in rounds for each in latencies], n=100)
         table.add_row(
             name,

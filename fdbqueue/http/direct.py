@@ -1,0 +1,180 @@
+"""The routes that matter for speed: push and pop.
+
+They read their parameters themselves, and describe them for OpenAPI: FastAPI takes as long for that
+as for everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from fdbqueue import aio
+from fdbqueue.http.answers import ERRORS, as_json, found
+from fdbqueue.http.models import Popped, Push, Pushed
+from fdbqueue.idempotency import push_once
+from fdbqueue.types import Item
+
+__all__ = ["router"]
+
+_MOST_ITEMS = 1000
+_LONGEST_WAIT = 300.0  # seconds
+_LONGEST_KEY = 255  # bytes
+
+
+class _Direct(APIRoute):
+    """A route whose function gets the request and makes the response."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
+        return handler
+
+
+router = APIRouter(route_class=_Direct, responses=ERRORS)
+
+
+def _parameter(name: str, place: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": place,
+        "required": place == "path",
+        "description": description,
+        "schema": schema,
+    }
+
+
+_NAME = _parameter(
+    "name", "path", "The queue's name: printable text up to 255 bytes.", type="string"
+)
+_KEY = _parameter(
+    "Idempotency-Key",
+    "header",
+    "A request that is repeated with it, within a day, stores nothing more.",
+    type="string",
+    minLength=1,
+    maxLength=_LONGEST_KEY,
+)
+_DEPTH = _parameter(
+    "depth",
+    "query",
+    "How many items at most.",
+    type="integer",
+    minimum=1,
+    maximum=_MOST_ITEMS,
+    default=1,
+)
+_WAIT = _parameter(
+    "wait",
+    "query",
+    "Seconds to wait if there is no item.",
+    type="number",
+    minimum=0,
+    maximum=_LONGEST_WAIT,
+    default=0,
+)
+_BODY = {
+    "required": True,
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Push"}}},
+}
+
+
+@router.post(
+    "/queue/{name:path}/push",
+    status_code=201,
+    response_model=Pushed,
+    openapi_extra={"parameters": [_NAME, _KEY], "requestBody": _BODY},
+)
+async def push(request: Request) -> Response:
+    """Put an item behind those of its priority; the queue is made by its first push.
+
+    With an `Idempotency-Key`, a request that is repeated stores nothing more, and has the same
+    answer, for a day. 429 if the queue is full.
+    """
+    if "json" not in request.headers.get("content-type", ""):
+        raise HTTPException(415, "send the body as JSON, with `Content-Type: application/json`")
+    try:
+        body = Push.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
+    served = request.app.state.served
+    queue = await served.queue(request.path_params["name"], must_exist=False)
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        items = await queue.push_many(served.db, (body.item,), body.priority, raise_if_full=True)
+        return as_json({"id": items[0].id}, 201)
+    if not 0 < len(key.encode()) <= _LONGEST_KEY:
+        raise HTTPException(422, f"an Idempotency-Key has 1 to {_LONGEST_KEY} bytes")
+    ids = await aio.run(push_once, served.db, queue.queue, key, [body.item], [body.priority])
+    if not ids:
+        raise HTTPException(429, "the queue is full; nothing was stored")
+    return as_json({"id": ids[0]}, 201)
+
+
+@router.post(
+    "/queue/{name:path}/pop",
+    response_model=Popped,
+    openapi_extra={"parameters": [_NAME, _DEPTH, _WAIT]},
+)
+async def pop(request: Request) -> Response:
+    """Take the first items: the lowest priority first, the oldest of each first.
+
+    They are gone when the answer is sent. An empty list if there are none; with `wait`, if there
+    are none for so long.
+    """
+    depth, wait = 1, 0.0
+    if request.scope["query_string"]:
+        depth = int(_number(request, _DEPTH, int))
+        wait = _number(request, _WAIT, float)
+    served = request.app.state.served
+    queue = await served.queue(request.path_params["name"])
+    popping = queue.pop_many(served.db, depth, wait=wait)
+    taken = await (_unless_gone(request, popping) if wait else popping)
+    return as_json({"items": [found(queue, item) for item in taken]})
+
+
+def _number(request: Request, parameter: dict[str, Any], kind: Callable[[str], float]) -> float:
+    name, schema = parameter["name"], parameter["schema"]
+    text = request.query_params.get(name)
+    if text is None:
+        default: float = schema["default"]
+        return default
+    low, high = schema["minimum"], schema["maximum"]
+    with suppress(ValueError):
+        number = kind(text)
+        if math.isfinite(number) and low <= number <= high:
+            return number
+    raise HTTPException(422, f"{name}: {schema['type']} from {low} to {high:g} expected")
+
+
+async def _unless_gone(request: Request, popping: Coroutine[Any, Any, list[Item]]) -> list[Item]:
+    """The items; nothing is taken for a client that went away, or when the server stops."""
+    task = asyncio.ensure_future(popping)
+    others = [
+        asyncio.ensure_future(_disconnect(request)),
+        asyncio.ensure_future(request.app.state.stopping.wait()),
+    ]
+    try:
+        await asyncio.wait([task, *others], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in others:
+            each.cancel()
+    if task.done():
+        return task.result()
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        return await task
+    return []
+
+
+async def _disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
