@@ -17,10 +17,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from fdbqueue import directory, fifo, priority_queue
 from fdbqueue.combining import Combiner
@@ -80,20 +82,43 @@ drop_queue = _awaitable(directory.drop_queue)
 async def _combined(combiner: Combiner[_Request, _Result], db: Any, request: _Request) -> _Result:
     """Do a request together with others; it goes on even if who waits for it is cancelled."""
     loop = asyncio.get_running_loop()
+    outcomes = _outcomes.get(loop) or _outcomes.setdefault(loop, _Outcomes(loop))
     future: asyncio.Future[_Result] = loop.create_future()
-
-    def finish(outcome: Callable[[], _Result]) -> None:
-        try:
-            future.set_result(outcome())
-        except BaseException as error:
-            future.set_exception(error)
-
-    def done(outcome: Callable[[], _Result]) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-            loop.call_soon_threadsafe(finish, outcome)
-
-    combiner.submit(db, request, _pool.submit, done)
+    combiner.submit(db, request, _pool.submit, functools.partial(outcomes.add, future))
     return await asyncio.shield(future)
+
+
+class _Outcomes:
+    """What threads have done for an event loop: it is woken once for all that came meanwhile.
+
+    To wake it a thread has to let the others go on, and then waits for its own turn again.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)
+        self._done: deque[tuple[asyncio.Future[Any], Callable[[], Any]]] = deque()
+        self._is_woken = False
+
+    def add(self, future: asyncio.Future[_T], outcome: Callable[[], _T]) -> None:
+        """Give a future its outcome."""
+        self._done.append((future, outcome))
+        loop = self._loop()
+        if loop is not None and not self._is_woken:
+            self._is_woken = True
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                loop.call_soon_threadsafe(self._finish)
+
+    def _finish(self) -> None:
+        self._is_woken = False
+        while self._done:
+            future, outcome = self._done.popleft()
+            try:
+                future.set_result(outcome())
+            except BaseException as error:
+                future.set_exception(error)
+
+
+_outcomes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Outcomes] = WeakKeyDictionary()
 
 
 def _method(

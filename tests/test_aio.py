@@ -1,0 +1,146 @@
+"""The queues for asyncio: the same results, and nothing lost when a task is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from itertools import chain
+from typing import Any, TypeVar
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import aio
+from fdbqueue.errors import InvalidPriority, InvalidValue, QueueFull
+from fdbqueue.testing import FaultyDatabase
+
+_T = TypeVar("_T")
+
+
+def run(main: Coroutine[Any, Any, _T]) -> _T:
+    return asyncio.run(asyncio.wait_for(main, 60))
+
+
+def test_many_tasks_get_each_item_once(db: Any, name: str, rng: random.Random) -> None:
+    async def main() -> list[Any]:
+        jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
+
+        async def work(task: int) -> list[Any]:
+            taken = []
+            for number in range(10):
+                await jobs.push(db, [task, number], rng.randrange(3))
+                if (item := await jobs.pop(db)) is not None:
+                    taken.append(item.value)
+            return taken
+
+        taken = await asyncio.gather(*(work(task) for task in range(30)))
+        left = [item.value for item in await jobs.pop_many(db, 1000)]
+        return [*chain.from_iterable(taken), *left]
+
+    assert sorted(run(main())) == [[task, number] for task in range(30) for number in range(10)]
+
+
+def test_methods_do_what_those_of_the_queue_do(db: Any, name: str) -> None:
+    async def main() -> None:
+        jobs = await aio.PriorityQueue.named(db, f"{name}jobs", max_size=5)
+        first, second = await jobs.push_many(db, ["a", "b"], priorities=[2, 1])
+        assert [item async for item in jobs.items(db)] == [second, first]
+        assert [item.value async for item in jobs.items(db, limit=1)] == ["b"]
+        assert (await jobs.peek(db), await jobs.peek_max(db)) == (second, first)
+        assert await jobs.counts(db) == {1: 1, 2: 1}
+        assert (await jobs.reprioritize(db, first, 0)).priority == 0
+        assert (await jobs.pop_max(db)).value == "b"
+        assert (await jobs.claim(db)).value == "a"
+        assert (await jobs.size(db), await jobs.is_empty(db)) == (0, True)
+        assert len(await jobs.push_many(db, range(7), as_many_as_fit=True)) == 5
+        assert await jobs.push(db, "no room") is None
+        with pytest.raises(QueueFull):
+            await jobs.push(db, "no room", raise_if_full=True)
+        assert (await jobs.options(db)).max_size == 5
+        assert await aio.queues(db) == fdbqueue.queues(db)
+        await aio.rename_queue(db, f"{name}jobs", f"{name}new")
+        assert (await (await aio.PriorityQueue.existing(db, f"{name}new")).pop(db)).value == 0
+        await aio.drop_queue(db, f"{name}new")
+
+    run(main())
+
+
+def test_errors_are_those_of_the_queue(db: Any, name: str) -> None:
+    async def main() -> None:
+        jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
+        for pushing, error in [
+            (jobs.push(db, {1, 2}), InvalidValue),
+            (jobs.push(db, 1, True), InvalidPriority),
+            (jobs.push_many(db, [1], priorities=[]), ValueError),
+            (jobs.pop_many(db, -1), ValueError),
+            (jobs.pop(db, wait=-1), ValueError),
+        ]:
+            with pytest.raises(error):
+                await pushing
+        results = await asyncio.gather(
+            jobs.push(db, 1), jobs.push(db, object()), jobs.push(db, 2), return_exceptions=True
+        )
+        assert [type(result) for result in results] == [fdbqueue.Item, InvalidValue, fdbqueue.Item]
+
+    run(main())
+
+
+def test_a_pop_waits_and_is_woken(db: Any, space: Subspace) -> None:
+    async def main() -> None:
+        mail = aio.Queue(fdbqueue.Queue(space))
+        waiting = [asyncio.ensure_future(mail.dequeue(db, wait=30)) for _ in range(100)]
+        await asyncio.sleep(0.2)
+        assert not any(task.done() for task in waiting)
+        await mail.enqueue_many(db, list(range(100)))
+        items = await asyncio.gather(*waiting)
+        assert sorted(item.value for item in items) == list(range(100))
+        assert await mail.dequeue(db, wait=0.01) is None
+        assert not await mail.wait(db, 0.01)
+
+    run(main())
+
+
+def test_who_is_cancelled_takes_nothing(db: Any, name: str, rng: random.Random) -> None:
+    """Whenever it is: before the pop, in the middle, after it."""
+
+    async def main() -> list[Any]:
+        jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
+        await jobs.push_many(db, list(range(60)))
+        taken = []
+        for _ in range(60):
+            popping = asyncio.ensure_future(jobs.pop(db, wait=1))
+            await asyncio.sleep(rng.random() * 0.004)
+            popping.cancel()
+            try:
+                taken.append((await popping).value)
+            except asyncio.CancelledError:
+                continue
+        assert taken, "every one was cancelled"
+        return taken + [item.value for item in await jobs.pop_many(db, 100)]
+
+    assert sorted(run(main())) == list(range(60))
+
+
+def test_each_call_takes_effect_once_though_answers_are_lost(
+    db: Any, name: str, rng: random.Random
+) -> None:
+    faulty = FaultyDatabase(db, before=0.2, after=0.2, conflict=0.1, seed=rng.randrange(2**32))
+
+    async def main() -> list[Any]:
+        jobs = await aio.PriorityQueue.named(faulty, f"{name}jobs")
+        await asyncio.gather(*(jobs.push(faulty, number) for number in range(100)))
+        items = await asyncio.gather(*(jobs.pop(faulty) for _ in range(100)))
+        return [item.value for item in items]
+
+    assert sorted(run(main())) == list(range(100))
+
+
+def test_one_loop_after_the_other(db: Any, name: str) -> None:
+    async def main(number: int) -> Any:
+        jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
+        await jobs.push(db, number)
+        return (await jobs.pop(db)).value
+
+    assert [run(main(number)) for number in range(3)] == [0, 1, 2]
