@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import math
 import os
 import signal
@@ -48,15 +49,22 @@ class Seconds(click.FloatRange):
 
 
 def command_options(command: _F) -> _F:
-    """The options of every command: which database, how long to wait for it, `--json`.
+    """The options of every command: which database, how long to wait for it, `--json`, `-v`.
 
     The command gets the database as `db`; it is closed when the command ends.
     """
 
     @functools.wraps(command)
     def on_database(
-        *args: Any, url: str | None, cluster_file: str | None, timeout: float, **kwargs: Any
+        *args: Any,
+        url: str | None,
+        cluster_file: str | None,
+        timeout: float,
+        verbose: bool,
+        **kwargs: Any,
     ) -> Any:
+        if verbose:
+            logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.INFO)
         db = _open(url, cluster_file)
         try:
             db.options.set_transaction_timeout(math.ceil(timeout * 1000))
@@ -96,6 +104,9 @@ def command_options(command: _F) -> _F:
             help="How long a transaction may take, with all its attempts; 0: any time.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print lines of JSON."),
+        click.option(
+            "-v", "--verbose", is_flag=True, help="Log to standard error what comes and goes."
+        ),
     )
     for option in reversed(options):
         on_database = option(on_database)

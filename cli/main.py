@@ -11,7 +11,7 @@ from click.shell_completion import get_completion_class
 from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
-from . import items, queues, serve, transfer
+from . import items, queues, serve, top, transfer
 from .common import PrintFailed
 
 __all__ = ["cli", "main"]
@@ -61,6 +61,7 @@ for command in (
     transfer.import_command,
     transfer.export_command,
     serve.serve,
+    top.top,
     completion,
 ):
     cli.add_command(command)

@@ -45,7 +45,6 @@ _STOP_WITHIN = 30  # seconds, for requests in flight
     metavar="N/PERIOD",
     help="How many requests one address may make, as in '100/second'; any number without it.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Log every request.")
 @command_options
 def serve(
     db: Any,
@@ -55,7 +54,6 @@ def serve(
     read_only_token_file: Path | None,
     body_limit: int,
     rate: str | None,
-    verbose: bool,
     as_json: bool,
 ) -> None:
     """Serve the queues over HTTP, until it is interrupted; OpenAPI at /docs.
@@ -101,14 +99,12 @@ def serve(
                     shown = f"[{bound}]" if ":" in bound else bound
                     click.echo(f"serving on http://{shown}:{at}, OpenAPI at /docs", err=True)
 
-    if verbose:
-        logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.INFO)
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
         log_config=None,
-        access_log=verbose,
+        access_log=logging.getLogger().isEnabledFor(logging.INFO),
         server_header=False,
         timeout_graceful_shutdown=_STOP_WITHIN,
     )

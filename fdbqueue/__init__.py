@@ -9,6 +9,10 @@
 
 Every method takes a transaction as well: pop a job, write its result and push what follows from it
 in one transaction, decorated with `fdbqueue.transactional`.
+
+The logger "fdbqueue" has a line, at the level INFO, for each item that a priority queue was given
+or gave out by a call with a database, and how many are left of each priority. That takes another
+read.
 """
 
 from fdb.subspace_impl import Subspace

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -269,6 +270,7 @@ class PriorityQueue(_Store):
         if raise_if_full:
             self.queue.check_room(push, keys)
         pushed: list[Item] = self.queue.pushed(values, ranks, keys)
+        self._log(db, "pushed to", pushed)
         return pushed
 
     async def push(
@@ -280,7 +282,13 @@ class PriorityQueue(_Store):
 
     async def pop_many(self, db: Any, n: int, max: bool = False, *, wait: float = 0) -> list[Item]:
         """As `fdbqueue.PriorityQueue.pop_many`; what is taken when it is cancelled goes back."""
-        return await self._pop(db, n, max, wait)
+        items = await self._pop(db, n, max, wait)
+        self._log(db, "popped from", items)
+        return items
+
+    def _log(self, db: Any, verb: str, items: list[Item]) -> None:
+        if logging.getLogger("fdbqueue").isEnabledFor(logging.INFO):
+            _pool.submit(self.queue.log, db, verb, items)
 
     async def pop_min(self, db: Any, *, wait: float = 0) -> Item | None:
         """As `fdbqueue.PriorityQueue.pop_min`."""

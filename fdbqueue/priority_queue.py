@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import struct
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.database import run
+from fdbqueue.database import error_classes, is_database, run
 from fdbqueue.directory import find, place
-from fdbqueue.errors import InvalidPriority, QueueNotFound
+from fdbqueue.errors import QueueNotFound
 from fdbqueue.item_store import ItemStore
 from fdbqueue.layout import Layout, decode_count, randoms
+from fdbqueue.priorities import Priorities
 from fdbqueue.pushes import agreed
 from fdbqueue.rows import Entry, PriorityRows
 from fdbqueue.types import Codec, Item, Priority, PriorityKind
 
 __all__ = ["PriorityQueue"]
 
-_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
-_LONGEST_LEVEL = 5_000  # bytes; a key has at most 10,000
-_ELEMENTS = (int, float, str, bytes)
+_log = logging.getLogger("fdbqueue")
 
 
 class PriorityQueue(ItemStore):
@@ -66,18 +65,10 @@ class PriorityQueue(ItemStore):
         max_size: int | None = None,
     ) -> None:
         layout = Layout(subspace)
-        rows = PriorityRows(layout, self._level_in)
+        kind = Priorities(layout, priorities)
+        rows = PriorityRows(layout, kind.level_in)
         super().__init__(layout, rows, "priority", codec, priorities, max_size)
-        if priorities is not int and not (
-            isinstance(priorities, tuple)
-            and priorities
-            and all(element in _ELEMENTS for element in priorities)
-        ):
-            raise ValueError(
-                "priorities is int or a tuple of types from int, float, str and bytes, "
-                f"not {priorities!r}"
-            )
-        self._kind = priorities
+        self.checked = kind.checked
 
     @classmethod
     def named(
@@ -156,43 +147,6 @@ class PriorityQueue(ItemStore):
             agreed(queue.given_options, options)
         return queue
 
-    # Priorities
-
-    def checked(self, priority: Any) -> Priority:
-        """The priority itself; raises `InvalidPriority` if this queue does not take it."""
-        if self._kind is int:
-            if isinstance(priority, int) and not isinstance(priority, bool):
-                number = int(priority)  # an IntEnum's number, for example
-                if _LOWEST <= number <= _HIGHEST:
-                    return number
-            raise InvalidPriority(priority, "an integer of 64 bits")
-        kinds: tuple[type, ...] = self._kind  # type: ignore[assignment]
-        if (
-            type(priority) is tuple
-            and len(priority) == len(kinds)
-            and all(type(part) is kind for part, kind in zip(priority, kinds))
-            and all(part == part for part in priority)  # NaN has no place in an order
-        ):
-            # Minus zero equals zero, and must not be another key.
-            ranks = tuple(part + 0.0 if type(part) is float else part for part in priority)
-            try:
-                if len(self.layout.level(ranks)) <= _LONGEST_LEVEL:
-                    return ranks
-            except (ValueError, struct.error) as error:
-                raise InvalidPriority(priority, "one that the tuple layer can pack") from error
-            raise InvalidPriority(priority, f"packed in at most {_LONGEST_LEVEL:,} bytes")
-        shape = ", ".join(kind.__name__ for kind in kinds)
-        raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
-
-    def _level_in(self, key: bytes) -> bytes | None:
-        """The level with which a key begins; `None` if it begins with none."""
-        if self._kind is int:
-            return self.layout.level_in(key)
-        try:
-            return self.layout.level(self.checked(self.layout.position(key)[0]))
-        except Exception:
-            return None  # the tuple layer has no one class for bytes that are no tuple
-
     def _priority_of(self, level: bytes) -> Any:
         return self.layout.priority_of(level)
 
@@ -266,7 +220,9 @@ class PriorityQueue(ItemStore):
         values = list(values)
         ranks, entries = self.ranked(values, priority, priorities)
         keys = self._push(tr, entries, as_many_as_fit, raise_if_full)
-        return self.pushed(values, ranks, keys)
+        items = self.pushed(values, ranks, keys)
+        self.log(tr, "pushed to", items)
+        return items
 
     def ranked(
         self, values: list[Any], priority: Priority, priorities: Iterable[Priority] | None
@@ -351,7 +307,26 @@ class PriorityQueue(ItemStore):
         >>> [item.value for item in jobs.pop_many(db, 2)]
         ['a', 'b']
         """
-        return self._pop(tr, n, max, wait)
+        items = self._pop(tr, n, max, wait)
+        self.log(tr, "popped from", items)
+        return items
+
+    def log(self, tr: Any, verb: str, items: list[Item]) -> None:
+        """Log a line for each item that came or went, and how many are left, if it is wanted.
+
+        Of a transaction of the caller's nobody knows yet whether it commits: it is not logged.
+        """
+        if not items or not _log.isEnabledFor(logging.INFO) or not is_database(tr):
+            return
+        name = self.layout.name or self.subspace.key()
+        try:
+            counts = self.counts(tr)
+        except error_classes() as error:  # what came or went did so all the same
+            left = f"unknown ({error.code})"
+        else:
+            left = " ".join(f"{level}:{count:,}" for level, count in counts.items()) or "nothing"
+        for item in items:
+            _log.info("%s %s, priority %s; left: %s", verb, name, item.priority, left)
 
     def peek_min(self, tr: Any) -> Item | None:
         """The item that `pop_min` would take, left where it is.

@@ -22,7 +22,7 @@ LAYERS = [
     ["item_store"],
     ["contention", "claims", "pushes"],
     ["overview"],
-    ["rows", "bounds", "directory"],
+    ["rows", "bounds", "directory", "priorities"],
     ["layout", "waiting", "combining"],
     ["codec", "database"],
     ["embedded"],

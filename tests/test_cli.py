@@ -400,3 +400,21 @@ def test_completion_knows_commands_and_queues(
     filled.environment["FDBQ_DB"] = str(tmp_path / "another")
     named = words.format(f"fdbq pop --db {shared_url} {name[:-1]}", 4)
     assert f"plain,{name}" in filled.script(named).stdout
+
+
+def test_top_shows_queues_and_what_comes_and_goes(filled: Shell, name: str) -> None:
+    looks = [
+        json.loads(line)
+        for line in filled.output("top", "--json", "-n", "2", "--interval", "0.1").splitlines()
+        if json.loads(line)["queue"] == name
+    ]
+    assert [look["in"] for look in looks] == [None, 0.0]
+    assert looks[1]["items"] == sum(looks[1]["counts"].values()) == 2
+    assert 0 <= looks[1]["oldest"] < 600
+    assert name in filled.output("top", "-n", "1")
+
+
+def test_verbose_tells_what_comes_and_goes(filled: Shell, name: str) -> None:
+    done = filled("pop", name, "-v")
+    assert f"popped from {name}, priority" in done.stderr
+    assert filled("pop", name).stderr == ""

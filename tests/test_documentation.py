@@ -54,6 +54,7 @@ INTERNAL = (
     "check_room",
     "encoded",
     "key_of",
+    "log",
     "pushed",
     "ranked",
 )  # for other modules of the library

@@ -534,3 +534,36 @@ def test_what_came_and_went_is_counted(db: Any, queue: PriorityQueue) -> None:
     assert queue.throughput(db) == (6, 2)
     queue.clear(db)
     assert queue.throughput(db) == (0, 0)
+
+
+def test_what_comes_and_goes_is_logged_if_it_is_wanted(
+    db: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, "not logged")
+    with caplog.at_level("INFO", "fdbqueue"):
+        queue.push_many(db, ["a", "b"], priorities=[5, 1])
+        queue.pop(db)
+        queue.pop_many(db, 5)
+        queue.pop(db)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"pushed to {name}, priority 5; left: 0:1 1:1 5:1",
+        f"pushed to {name}, priority 1; left: 0:1 1:1 5:1",
+        f"popped from {name}, priority 0; left: 1:1 5:1",
+        f"popped from {name}, priority 1; left: nothing",
+        f"popped from {name}, priority 5; left: nothing",
+    ]
+
+
+def test_a_log_that_cannot_be_complete_loses_no_item(
+    db: Any, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(tr: Any) -> Any:
+        raise fdbqueue.FDBError(1031)
+
+    queue = PriorityQueue.named(db, name)
+    monkeypatch.setattr(queue, "counts", fail)
+    with caplog.at_level("INFO", "fdbqueue"):
+        queue.push(db, "a")
+        assert queue.pop(db).value == "a"
+    assert "left: unknown (1031)" in caplog.text

@@ -1,0 +1,105 @@
+"""The command that shows all queues live."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from fdbqueue import QueueStatus, overview
+
+from .common import as_line, command_options
+
+__all__ = ["top"]
+
+_MOST_PRIORITIES = 6  # of which a line has room
+
+
+@click.command()
+@click.option(
+    "--interval",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.1),
+    help="Seconds from one look to the next.",
+)
+@click.option("-n", "looks", default=0, type=click.IntRange(0), help="How many looks; 0: for ever.")
+@command_options
+def top(db: Any, interval: float, looks: int, as_json: bool) -> None:
+    """Show all queues live: items by priority, what comes in and goes out, the age of the oldest.
+
+    Until it is interrupted; with --json a line for each queue and look.
+
+    \b
+    Example:
+      fdbq top --interval 5
+    """
+    console = Console(highlight=False, markup=False)
+    before: dict[str, QueueStatus] = {}
+    then = time.monotonic()
+    look = 0
+    try:
+        with Live(console=console, auto_refresh=False, transient=looks == 0) as live:
+            while True:
+                now = overview(db)
+                seconds = max(1e-9, time.monotonic() - then)
+                then += seconds
+                rows = [_row(status, before.get(status.name), seconds) for status in now]
+                before = {status.name: status for status in now}
+                look += 1
+                if as_json:
+                    for row in rows:
+                        console.print(as_line(row), soft_wrap=True)
+                else:
+                    live.update(_table(rows), refresh=True)
+                if look == looks:
+                    return
+                time.sleep(interval)
+    except KeyboardInterrupt:
+        return  # it is how one ends it
+
+
+def _row(status: QueueStatus, before: QueueStatus | None, seconds: float) -> dict[str, Any]:
+    """What is shown of a queue; rates only from the second look on."""
+    came = went = None
+    # What was cleared, or made anew, counts from zero.
+    if before is not None and before.came <= status.came and before.went <= status.went:
+        came = round((status.came - before.came) / seconds, 1)
+        went = round((status.went - before.went) / seconds, 1)
+    age = None
+    if status.oldest is not None:
+        age = max(0, round((datetime.now(timezone.utc) - status.oldest).total_seconds()))
+    counts = {str(priority): count for priority, count in status.counts.items()}
+    return {
+        "queue": status.name,
+        "items": status.size,
+        "in": came,
+        "out": went,
+        "oldest": age,
+        "counts": counts,
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("queue", overflow="fold")
+    for title in ("items", "in/s", "out/s", "oldest"):
+        table.add_column(title, justify="right")
+    table.add_column("priority: items")
+    for row in rows:
+        shown = list(row["counts"].items())
+        counts = "  ".join(f"{priority}: {count:,}" for priority, count in shown[:_MOST_PRIORITIES])
+        table.add_row(
+            row["queue"],
+            f"{row['items']:,}",
+            "" if row["in"] is None else f"{row['in']:,.1f}",
+            "" if row["out"] is None else f"{row['out']:,.1f}",
+            "" if row["oldest"] is None else str(timedelta(seconds=row["oldest"])),
+            counts + (" ..." if len(shown) > _MOST_PRIORITIES else ""),
+        )
+    return table

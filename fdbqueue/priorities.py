@@ -1,0 +1,71 @@
+"""What a queue takes as priority: integers, or tuples all of one shape."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from fdbqueue.errors import InvalidPriority
+from fdbqueue.layout import Layout
+from fdbqueue.types import Priority, PriorityKind
+
+__all__ = ["Priorities"]
+
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+_LONGEST_LEVEL = 5_000  # bytes; a key has at most 10,000
+_ELEMENTS = (int, float, str, bytes)
+
+
+class Priorities:
+    """The priorities of one kind, and the levels that they are in a queue.
+
+    >>> from fdb.subspace_impl import Subspace
+    >>> Priorities(Layout(Subspace(("q",))), (int, str)).checked((1, "a"))
+    (1, 'a')
+    """
+
+    def __init__(self, layout: Layout, kind: PriorityKind) -> None:
+        if kind is not int and not (
+            isinstance(kind, tuple) and kind and all(element in _ELEMENTS for element in kind)
+        ):
+            raise ValueError(
+                "priorities is int or a tuple of types from int, float, str and bytes, "
+                f"not {kind!r}"
+            )
+        self._layout = layout
+        self._kind = kind
+
+    def checked(self, priority: Any) -> Priority:
+        """The priority itself; raises `InvalidPriority` if it is not of this kind."""
+        if self._kind is int:
+            if isinstance(priority, int) and not isinstance(priority, bool):
+                number = int(priority)  # an IntEnum's number, for example
+                if _LOWEST <= number <= _HIGHEST:
+                    return number
+            raise InvalidPriority(priority, "an integer of 64 bits")
+        kinds: tuple[type, ...] = self._kind  # type: ignore[assignment]
+        if (
+            type(priority) is tuple
+            and len(priority) == len(kinds)
+            and all(type(part) is kind for part, kind in zip(priority, kinds))
+            and all(part == part for part in priority)  # NaN has no place in an order
+        ):
+            # Minus zero equals zero, and must not be another key.
+            ranks = tuple(part + 0.0 if type(part) is float else part for part in priority)
+            try:
+                if len(self._layout.level(ranks)) <= _LONGEST_LEVEL:
+                    return ranks
+            except (ValueError, struct.error) as error:
+                raise InvalidPriority(priority, "one that the tuple layer can pack") from error
+            raise InvalidPriority(priority, f"packed in at most {_LONGEST_LEVEL:,} bytes")
+        shape = ", ".join(kind.__name__ for kind in kinds)
+        raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
+
+    def level_in(self, key: bytes) -> bytes | None:
+        """The level with which a key begins; `None` if it begins with none."""
+        if self._kind is int:
+            return self._layout.level_in(key)
+        try:
+            return self._layout.level(self.checked(self._layout.position(key)[0]))
+        except Exception:
+            return None  # the tuple layer has no one class for bytes that are no tuple
