@@ -56,7 +56,7 @@ def serve(
     rate: str | None,
     as_json: bool,
 ) -> None:
-    """Serve the queues over HTTP, until it is interrupted; OpenAPI at /docs.
+    """Serve the queues over HTTP, until it is interrupted: a page at /, OpenAPI at /docs.
 
     Needs `pip install 'fdbqueue[server]'`. Any other address than the loopback's needs a token.
     SIGTERM and Ctrl-C let requests in flight finish.

@@ -25,7 +25,7 @@ from fdbqueue.errors import (
     UndecodableItem,
     UnknownCodec,
 )
-from fdbqueue.http import direct, routes
+from fdbqueue.http import dashboard, direct, routes
 from fdbqueue.http.metrics import Metrics
 from fdbqueue.http.routes import Served
 from fdbqueue.http.security import Guard, Limits, Tokens
@@ -68,6 +68,7 @@ def create_app(db: Any, *, tokens: Tokens | None = None, limits: Limits | None =
     app.state.stop = app.state.stopping.set
     app.state.served = Served(db)
     app.state.metrics = Metrics(db)
+    app.include_router(dashboard.router)
     app.include_router(direct.router)
     app.include_router(routes.router)
     app.add_middleware(app.state.metrics.middleware)

@@ -1,0 +1,71 @@
+"""The dashboard: one page, and the events that keep it live."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator
+from datetime import datetime, timezone
+from importlib.resources import files
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, StreamingResponse
+
+from fdbqueue.aio import run
+from fdbqueue.overview import QueueStatus, overview
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False)
+
+_INTERVAL = 1.0  # seconds between events
+
+_PAGE = files("fdbqueue.http").joinpath("dashboard.html").read_text(encoding="utf-8")
+
+
+@router.get("/")
+async def dashboard() -> HTMLResponse:
+    """The page; it shows nothing of the queues by itself."""
+    nonce = secrets.token_urlsafe(16)
+    policy = (
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
+        "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    )
+    headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
+    return HTMLResponse(_PAGE.replace("NONCE", nonce), headers=headers)
+
+
+@router.get("/events")
+async def events(request: Request) -> StreamingResponse:
+    """How all queues are, every second, as server-sent events."""
+    headers = {"Cache-Control": "no-store"}
+    return StreamingResponse(_events(request), media_type="text/event-stream", headers=headers)
+
+
+async def _events(request: Request) -> AsyncIterator[str]:
+    state = request.app.state
+    while not state.stopping.is_set():
+        statuses = await run(overview, state.served.db)
+        event = {"time": time.time(), "queues": [_shown(status) for status in statuses]}
+        yield f"data: {json.dumps(event)}\n\n"
+        try:
+            await asyncio.wait_for(state.stopping.wait(), _INTERVAL)
+        except asyncio.TimeoutError:
+            continue
+
+
+def _shown(status: QueueStatus) -> dict[str, Any]:
+    age = None
+    if status.oldest is not None:
+        age = max(0.0, (datetime.now(timezone.utc) - status.oldest).total_seconds())
+    return {
+        "name": status.name,
+        "size": status.size,
+        "counts": [[str(priority), count] for priority, count in status.counts.items()],
+        "came": status.came,
+        "went": status.went,
+        "oldest": age,
+    }
