@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.database import run
+from fdbqueue.errors import QueueNotFound
 from fdbqueue.http.answers import ERRORS, as_json, found
 from fdbqueue.http.models import (
     HIGHEST,
@@ -47,9 +48,12 @@ class Served:
             if now < known_until:
                 return queue
             self._queues[name] = (now + _KNOWN_FOR, queue)  # one request looks, not all
-        found = await (aio.PriorityQueue.existing if must_exist else aio.PriorityQueue.named)(
-            self.db, name
-        )
+        open_queue = aio.PriorityQueue.existing if must_exist else aio.PriorityQueue.named
+        try:
+            found = await open_queue(self.db, name)
+        except QueueNotFound:
+            self.forget(name)
+            raise
         options = found.queue.given_options
         if options.codec != "json" or options.priorities is not int:
             raise HTTPException(

@@ -194,6 +194,16 @@ def test_a_dropped_queue_is_gone(remote: Remote) -> None:
     assert remote.pop(depth=9) == [(3, 0)]
 
 
+def test_a_queue_that_another_client_dropped_is_soon_unknown(
+    remote: Remote, db: Any, name: str
+) -> None:
+    remote.pushed(0)
+    fdbqueue.drop_queue(db, f"{name}jobs")
+    time.sleep(1.1)
+    statuses = {remote.client.get(f"{remote.path}/peek").status_code for _ in range(3)}
+    assert statuses == {404}
+
+
 def test_a_batch_is_pushed_whole_or_not_at_all(remote: Remote, db: Any, name: str) -> None:
     PriorityQueue.named(db, f"{name}jobs", max_size=3).push(db, {"n": 0})
     path = f"{remote.path}/batch"
