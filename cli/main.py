@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
 import click
 from click.shell_completion import get_completion_class
@@ -70,6 +71,18 @@ for command in (
 def main() -> None:
     """Run `fdbq`; an error is one line on standard error and exit code 2."""
     try:
+        _run()
+    except KeyboardInterrupt:  # a second one, while the first was told
+        _tell_interrupt()
+
+
+def _tell_interrupt() -> NoReturn:
+    click.echo("fdbq: interrupted; what was done before that is done", err=True)
+    sys.exit(130)
+
+
+def _run() -> None:
+    try:
         sys.exit(cli.main(prog_name="fdbq", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)
@@ -81,8 +94,7 @@ def main() -> None:
         _fail(f"fdbq: {error.format_message()}")
     except click.Abort as error:
         if isinstance(error.__cause__, KeyboardInterrupt):
-            click.echo("fdbq: interrupted; what was done before that is done", err=True)
-            sys.exit(130)
+            _tell_interrupt()
         _fail("fdbq: aborted, nothing was changed")
     except BrokenPipeError:
         _drop_output()

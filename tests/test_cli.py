@@ -137,9 +137,11 @@ def test_an_interrupt_loses_no_item(fdbq: Shell, name: str, db: Any, rng: random
 
 
 def test_a_wait_can_be_interrupted(fdbq: Shell) -> None:
+    # `timeout` may interrupt it twice, as somebody does who is impatient.
     done = fdbq.script("timeout --preserve-status -s INT 1.5 fdbq pop $q --wait")
     assert done.returncode == 130
-    assert done.stderr.strip() == "fdbq: interrupted; what was done before that is done"
+    told = done.stderr.strip().splitlines()
+    assert set(told) == {"fdbq: interrupted; what was done before that is done"}
 
 
 def test_the_loop_of_the_documentation(filled: Shell) -> None:
