@@ -11,10 +11,13 @@ from fdbqueue.database import is_database, run, run_once
 from fdbqueue.errors import QueueExists, QueueNotFound, QueueRenamed
 from fdbqueue.layout import (
     NAMES,
+    ONE,
     ROOT,
     Layout,
+    decode_count,
     default_subspace,
     name_key,
+    renames_key,
 )
 
 __all__ = [
@@ -42,14 +45,8 @@ def find(tr: Any, name: str) -> Subspace | None:
 def place(tr: Any, name: str) -> Subspace:
     """The subspace of the queue of this name, or that in which its first push makes it."""
     found = find(tr, name)
-    number = 0
-    while found is None:
-        # A queue that was renamed is still where its first name put it.
-        candidate = default_subspace(name, number)
-        if not tr[Layout(candidate).options].present():
-            return candidate
-        number += 1
-    return found
+    # Where a queue that was renamed is, no other one is ever made: somebody may have it open yet.
+    return found or default_subspace(name, decode_count(tr[renames_key(name)].value))
 
 
 def register(tr: Any, name: str, subspace: Subspace) -> None:
@@ -100,7 +97,7 @@ def rename_queue(tr: Any, name: str, new_name: str) -> None:
     """Give a queue another name; its items stay where they are.
 
     Who has the queue open goes on using it. Given a database it takes effect exactly once; in a
-    transaction the caller's own retry rules hold. Cost: two reads, two keys written.
+    transaction the caller's own retry rules hold. Cost: two reads, three keys written.
 
     Raises `QueueNotFound`, `QueueExists`, `InvalidQueueName`; nothing is changed then.
 
@@ -121,6 +118,7 @@ def rename_queue(tr: Any, name: str, new_name: str) -> None:
             raise QueueExists(new_name)
         del tr[keys[0]]
         tr[keys[1]] = found.key()
+        tr.add(renames_key(name), ONE)
 
     _change(tr, body)
 

@@ -338,8 +338,8 @@ class ItemStore:
 
         Given a database it takes effect exactly once; in a transaction the caller's own retry
         rules hold. A push that commits before it is cleared, one that commits later is not. Pops
-        and other reads that run at the same time conflict with it. Cost: five clears of ranges,
-        whatever the number of items.
+        and other reads that run at the same time conflict with it. Cost: four clears of ranges
+        and two of keys, whatever the number of items.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")

@@ -34,8 +34,9 @@ The queues that have a name are in the subspace R = ("fdbqueue",):
 | --- | --- | --- |
 | R (name, ...) | the queue of this name | as above |
 | R (0, name) | the prefix of the queue of this name | first push, rename |
-| R (1, name, number, ...) | the same, where a queue that was renamed still has R (name, ...) | |
+| R (1, name, number, ...) | the same, after so many of this name were given another one | |
 | R (2, hour, client id) | as Q (4, ...) | rename, drop |
+| R (3, name) | int64 LE: how many queues of this name were given another one | rename |
 
 A change to any of this is a new layout version; `tests/test_layout.py` pins the bytes.
 """
@@ -75,6 +76,7 @@ __all__ = [
     "encode_count",
     "name_key",
     "randoms",
+    "renames_key",
 ]
 
 LAYOUT_VERSION = 2
@@ -135,8 +137,14 @@ def name_key(name: str) -> bytes:
     return key
 
 
+def renames_key(name: str) -> bytes:
+    """Where it is counted how many queues of this name were given another one."""
+    key: bytes = ROOT[3].pack((name,))
+    return key
+
+
 def default_subspace(name: str, number: int) -> Subspace:
-    """Where a queue of this name is made; a number above 0 for when there is another one."""
+    """Where a queue of this name is made, after so many of them were given another name."""
     return ROOT[1][name][number] if number else ROOT[name]
 
 

@@ -137,6 +137,22 @@ def test_a_queue_that_lost_its_name_to_another_one_is_not_made_anew_under_it(
     assert mine(db, name) == {f"{name}x": 1}
 
 
+def test_a_queue_that_was_renamed_and_dropped_does_not_become_another_one(
+    db: Any, name: str
+) -> None:
+    """Who has it open must not push into, or pop from, a queue that took its place."""
+    PriorityQueue.named(db, f"{name}a").push(db, "old")
+    fdbqueue.rename_queue(db, f"{name}a", f"{name}b")
+    old = PriorityQueue.named(db, f"{name}b")
+    fdbqueue.drop_queue(db, f"{name}b")
+    PriorityQueue.named(db, f"{name}a").push(db, "new")
+    assert old.pop(db) is None
+    assert old.push(db, "made anew").value == "made anew"
+    assert mine(db, name) == {f"{name}a": 1, f"{name}b": 1}
+    assert PriorityQueue.existing(db, f"{name}a").pop(db).value == "new"
+    assert PriorityQueue.existing(db, f"{name}b").pop(db).value == "made anew"
+
+
 @pytest.mark.parametrize("lose", ["before", "after"])
 def test_names_change_once_even_if_the_answer_is_lost(db: Any, name: str, lose: str) -> None:
     faults: dict[str, Any] = {lose: 0.6}
