@@ -19,15 +19,23 @@ import fdbqueue
 from fdbqueue import Item, PriorityQueue, queue_names
 from fdbqueue.embedded import Database
 from fdbqueue.errors import FdbqueueError
+from fdbqueue.priorities import priority_as_json
 
 __all__ = [
+    "PRIORITY",
+    "NotTold",
     "PrintFailed",
     "Seconds",
     "as_line",
     "command_options",
+    "confirm",
+    "item_line",
+    "json_queue",
     "print_items",
+    "priority_line",
     "queue_argument",
     "signals_held_back",
+    "tell",
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -48,12 +56,33 @@ class Seconds(click.FloatRange):
         return super().convert(seconds, parameter, context)
 
 
-def command_options(command: _F) -> _F:
+class _Priority(click.ParamType):  # type: ignore[type-arg]
+    """A priority in its JSON form: an integer, or the list of a tuple's parts."""
+
+    name = "priority"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        try:
+            return json.loads(value) if isinstance(value, str) else value
+        except ValueError:
+            self.fail(f"{value!r} is no integer, nor a list as in '[1, 2.5]'", parameter, context)
+
+
+PRIORITY = _Priority()
+
+
+def command_options(*, creates: bool = False) -> Callable[[_F], _F]:
     """The options of every command: which database, how long to wait for it, `--json`, `-v`.
 
-    The command gets the database as `db`; it is closed when the command ends.
+    The command gets the database as `db`; it is closed when the command ends. Only one that
+    `creates` makes a database where there is none.
     """
+    return functools.partial(_with_options, creates=creates)
 
+
+def _with_options(command: _F, creates: bool) -> _F:
     @functools.wraps(command)
     def on_database(
         *args: Any,
@@ -65,7 +94,7 @@ def command_options(command: _F) -> _F:
     ) -> Any:
         if verbose:
             logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.INFO)
-        db = _open(url, cluster_file)
+        db = _open(url, cluster_file, creates)
         try:
             db.options.set_transaction_timeout(math.ceil(timeout * 1000))
             return command(*args, db=db, **kwargs)
@@ -113,19 +142,19 @@ def command_options(command: _F) -> _F:
     return on_database  # type: ignore[return-value]
 
 
-def _open(url: str | None, cluster_file: str | None) -> Any:
+def _open(url: str | None, cluster_file: str | None, create: bool) -> Any:
     """Open the database that the command line names."""
     if url is not None and cluster_file is not None:
         raise click.UsageError("--db and --cluster-file name a database each; give one of them")
     try:
-        return fdbqueue.open(cluster_file or url)
+        return fdbqueue.open(url if cluster_file is None else cluster_file, create=create)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 
 
 def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     try:
-        db = _open(context.params.get("url"), context.params.get("cluster_file"))
+        db = _open(context.params.get("url"), context.params.get("cluster_file"), False)
         db.options.set_transaction_timeout(1000)
         return [name for name in queue_names(db) if name.startswith(incomplete)]
     except (FdbqueueError, click.UsageError):
@@ -142,9 +171,15 @@ def as_line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def priority_line(priority: Any) -> str:
+    """A priority as `-p` takes it."""
+    return as_line(priority_as_json(priority))
+
+
 def item_line(item: Item) -> str:
     """An item as a line of JSON."""
-    return as_line({"id": item.id, "priority": item.priority, "value": item.value})
+    priority = priority_as_json(item.priority)
+    return as_line({"id": item.id, "priority": priority, "value": item.value})
 
 
 def print_items(items: list[Item], as_json: bool) -> None:
@@ -168,9 +203,42 @@ class PrintFailed(Exception):
         super().__init__(f"the output cannot be written; {len(left):,} items are not in it")
 
 
-def named(db: Any, name: str) -> PriorityQueue:
-    """The queue that the command line names."""
-    return PriorityQueue.named(db, name)
+def tell(line: str) -> None:
+    """Print a line about what was changed, which stays so if it cannot be printed: `NotTold`."""
+    try:
+        click.echo(line)
+        sys.stdout.flush()
+    except (OSError, UnicodeError) as error:
+        raise NotTold(line, error) from error
+
+
+class NotTold(Exception):
+    """Standard output did not take a line about what was changed."""
+
+    def __init__(self, line: str, error: Exception) -> None:
+        reason = getattr(error, "strerror", None) or str(error)
+        super().__init__(f"it is done, but the output cannot be written: {reason}; it is {line!a}")
+
+
+def confirm(question: str) -> None:
+    """Go on only after a yes."""
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort:
+        if not sys.stdin.isatty():
+            click.echo(err=True)  # no key was hit that ended the line
+        raise
+
+
+def json_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue:
+    """The queue that the command line names, to read and write its values as JSON."""
+    queue = (PriorityQueue.existing if must_exist else PriorityQueue.named)(db, name)
+    codec = queue.given_options.codec
+    if codec != "json":
+        raise click.ClickException(
+            f"the values of {name!r} are not JSON, its codec is {codec}; use it from Python"
+        )
+    return queue
 
 
 @contextmanager

@@ -13,15 +13,19 @@ import click
 from fdbqueue import PriorityQueue
 
 from .common import (
+    PRIORITY,
     PrintFailed,
     Seconds,
     as_line,
     command_options,
+    confirm,
     item_line,
-    named,
+    json_queue,
     print_items,
+    priority_line,
     queue_argument,
     signals_held_back,
+    tell,
 )
 
 __all__ = ["clear", "items", "peek", "pop", "push", "rm"]
@@ -40,12 +44,12 @@ _count_option = click.option(
     "--priority",
     default=0,
     show_default=True,
-    type=int,
-    help="The lowest comes out first.",
+    type=PRIORITY,
+    help="The lowest comes out first; a queue of tuples takes lists.",
 )
-@command_options
+@command_options(creates=True)
 def push(
-    db: Any, queue: str, value: str | None, file: BinaryIO | None, priority: int, as_json: bool
+    db: Any, queue: str, value: str | None, file: BinaryIO | None, priority: Any, as_json: bool
 ) -> None:
     """Put VALUE, a JSON value, into QUEUE; `-` reads it from standard input.
 
@@ -67,11 +71,12 @@ def push(
     except (ValueError, RecursionError) as error:
         hint = " (text needs quotes of its own: '\"text\"')" if isinstance(text, str) else ""
         raise click.UsageError(f"the value is not JSON: {error}{hint}") from error
-    item = named(db, queue).push(db, parsed, priority)
+    target = json_queue(db, queue)
+    item = target.push(db, parsed, target.priorities.from_json(priority))
     if item is None:
         click.echo(f"fdbq push: {queue} is full; nothing was stored", err=True)
         sys.exit(1)
-    click.echo(item_line(item) if as_json else item.id)
+    tell(item_line(item) if as_json else item.id)
 
 
 @click.command()
@@ -87,7 +92,7 @@ def push(
     type=Seconds(0),
     help="Wait for an item if there is none: for ever, or so long. Without SECONDS it comes last.",
 )
-@command_options
+@command_options(creates=True)
 def pop(db: Any, queue: str, highest: bool, count: int, wait: float, as_json: bool) -> None:
     """Take the first item out of QUEUE and print its value.
 
@@ -101,7 +106,7 @@ def pop(db: Any, queue: str, highest: bool, count: int, wait: float, as_json: bo
       while item=$(fdbq pop jobs); do echo "working on $item"; done
       while item=$(fdbq pop jobs --wait); do echo "working on $item"; done
     """
-    target = named(db, queue)
+    target = json_queue(db, queue)
     if sys.stdout is None or sys.stdout.closed:
         raise click.ClickException("standard output is closed; nothing was taken")
     deadline = time.monotonic() + wait
@@ -130,7 +135,7 @@ def _take_and_print(
 @queue_argument
 @click.option("--max", "highest", is_flag=True, help="Show the highest priority first.")
 @_count_option
-@command_options
+@command_options(creates=True)
 def peek(db: Any, queue: str, highest: bool, count: int, as_json: bool) -> None:
     """Print the value that `pop` would take, and leave it.
 
@@ -140,7 +145,7 @@ def peek(db: Any, queue: str, highest: bool, count: int, as_json: bool) -> None:
     Example:
       fdbq peek jobs -n 3
     """
-    items = named(db, queue).peek_many(db, count, max=highest)
+    items = json_queue(db, queue).peek_many(db, count, max=highest)
     print_items(items, as_json)
     if not items:
         sys.exit(1)
@@ -148,15 +153,15 @@ def peek(db: Any, queue: str, highest: bool, count: int, as_json: bool) -> None:
 
 @click.command()
 @queue_argument
-@click.option("-p", "--priority", type=int, help="Only the items of this priority.")
+@click.option("-p", "--priority", type=PRIORITY, help="Only the items of this priority.")
 @click.option("--limit", default=0, type=click.IntRange(min=0), help="At most so many.")
 @click.option("--after", metavar="ID", help="Only what comes behind this item.")
 @click.option("--reverse", is_flag=True, help="The last ones first.")
-@command_options
+@command_options()
 def items(
     db: Any,
     queue: str,
-    priority: int | None,
+    priority: Any,
     limit: int,
     after: str | None,
     reverse: bool,
@@ -168,17 +173,17 @@ def items(
     Example:
       fdbq items jobs --limit 20
     """
-    for item in PriorityQueue.existing(db, queue).items(
-        db, priority=priority, limit=limit, after=after, reverse=reverse
-    ):
-        line = f"{item.id}  {item.priority:>4}  {as_line(item.value)}"
+    target = json_queue(db, queue, must_exist=True)
+    only = None if priority is None else target.priorities.from_json(priority)
+    for item in target.items(db, priority=only, limit=limit, after=after, reverse=reverse):
+        line = f"{item.id}  {priority_line(item.priority):>4}  {as_line(item.value)}"
         click.echo(item_line(item) if as_json else line)
 
 
 @click.command()
 @queue_argument
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@command_options
+@command_options()
 def rm(db: Any, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     """Take items out of QUEUE by their ids, which `fdbq items` shows.
 
@@ -194,7 +199,7 @@ def rm(db: Any, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     removed = {item_id: target.remove(db, item_id) for item_id in ids}
     for item_id, was_there in removed.items():
         if as_json:
-            click.echo(as_line({"id": item_id, "removed": was_there}))
+            tell(as_line({"id": item_id, "removed": was_there}))
         elif not was_there:
             click.echo(f"fdbq rm: {item_id} is not in the queue", err=True)
     if not all(removed.values()):
@@ -204,7 +209,7 @@ def rm(db: Any, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
 @click.command()
 @queue_argument
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@command_options
+@command_options()
 def clear(db: Any, queue: str, yes: bool, as_json: bool) -> None:
     """Take all items out of QUEUE; asks first.
 
@@ -214,7 +219,6 @@ def clear(db: Any, queue: str, yes: bool, as_json: bool) -> None:
     """
     target = PriorityQueue.existing(db, queue)
     if not yes:
-        size = target.size(db)
-        click.confirm(f"Drop all items of {queue!r}, {size:,} now?", abort=True, err=True)
+        confirm(f"Drop all items of {queue!r}, {target.size(db):,} now?")
     target.clear(db)
-    click.echo(as_line({"queue": queue, "cleared": True}) if as_json else f"{queue} is empty now")
+    tell(as_line({"queue": queue, "cleared": True}) if as_json else f"{queue} is empty now")

@@ -13,7 +13,7 @@ from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
 from . import items, queues, serve, top, transfer
-from .common import PrintFailed
+from .common import NotTold, PrintFailed
 
 __all__ = ["cli", "main"]
 
@@ -87,6 +87,10 @@ def _run() -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)
         sys.exit(2)
+    except click.NoSuchOption as error:
+        command = error.ctx.command_path if error.ctx else "fdbq"
+        hint = "" if not error.option_name[1:2].isdigit() else "; put `--` before a negative value"
+        _fail(f"{command}: {error.format_message()}{hint} (see {command} --help)")
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "fdbq"
         _fail(f"{command}: {error.format_message()} (see {command} --help)")
@@ -99,7 +103,7 @@ def _run() -> None:
     except BrokenPipeError:
         _drop_output()
         sys.exit(2)
-    except PrintFailed as error:
+    except (NotTold, PrintFailed) as error:
         _drop_output()
         _fail(f"fdbq: {error}")
     except UnicodeEncodeError as error:

@@ -15,8 +15,9 @@ from rich.table import Table
 from fdbqueue import PriorityQueue, check, drop_queue, queue_names, queues, rename_queue
 from fdbqueue.embedded import Database
 from fdbqueue.layout import LAYOUT_VERSION
+from fdbqueue.priorities import priority_as_json
 
-from .common import as_line, command_options, queue_argument
+from .common import as_line, command_options, confirm, priority_line, queue_argument, tell
 
 __all__ = ["check_command", "counts", "drop", "info", "limit", "ls", "rename"]
 
@@ -31,7 +32,7 @@ def _print_table(columns: tuple[str, str], rows: list[tuple[str, int]]) -> None:
 
 
 @click.command()
-@command_options
+@command_options()
 def ls(db: Any, as_json: bool) -> None:
     """List the queues and how many items each has.
 
@@ -49,7 +50,7 @@ def ls(db: Any, as_json: bool) -> None:
 
 @click.command()
 @queue_argument
-@command_options
+@command_options()
 def counts(db: Any, queue: str, as_json: bool) -> None:
     """Show how many items of each priority QUEUE has.
 
@@ -60,15 +61,16 @@ def counts(db: Any, queue: str, as_json: bool) -> None:
     by_priority = PriorityQueue.existing(db, queue).counts(db)
     if as_json:
         for priority, count in by_priority.items():
-            click.echo(as_line({"priority": priority, "count": count}))
+            click.echo(as_line({"priority": priority_as_json(priority), "count": count}))
     elif by_priority:
-        _print_table(("priority", "items"), [(str(p), count) for p, count in by_priority.items()])
+        rows = [(priority_line(priority), count) for priority, count in by_priority.items()]
+        _print_table(("priority", "items"), rows)
 
 
 @click.command()
 @queue_argument
 @click.argument("name")
-@command_options
+@command_options()
 def rename(db: Any, queue: str, name: str, as_json: bool) -> None:
     """Give QUEUE the name NAME; its items stay as they are.
 
@@ -77,13 +79,13 @@ def rename(db: Any, queue: str, name: str, as_json: bool) -> None:
       fdbq rename jobs old-jobs
     """
     rename_queue(db, queue, name)
-    click.echo(as_line({"queue": name, "was": queue}) if as_json else f"{queue} is {name} now")
+    tell(as_line({"queue": name, "was": queue}) if as_json else f"{queue} is {name} now")
 
 
 @click.command()
 @queue_argument
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@command_options
+@command_options()
 def drop(db: Any, queue: str, yes: bool, as_json: bool) -> None:
     """Drop QUEUE with all its items and options; asks first.
 
@@ -91,18 +93,18 @@ def drop(db: Any, queue: str, yes: bool, as_json: bool) -> None:
     Example:
       fdbq drop jobs --yes
     """
-    size = PriorityQueue.existing(db, queue).size(db)
+    target = PriorityQueue.existing(db, queue)
     if not yes:
-        click.confirm(f"Drop {queue!r} with its items, {size:,} now?", abort=True, err=True)
+        confirm(f"Drop {queue!r} with its items, {target.size(db):,} now?")
     drop_queue(db, queue)
-    click.echo(as_line({"queue": queue, "dropped": True}) if as_json else f"{queue} is gone")
+    tell(as_line({"queue": queue, "dropped": True}) if as_json else f"{queue} is gone")
 
 
 @click.command()
 @queue_argument
 @click.argument("size", type=click.IntRange(min=1), required=False)
 @click.option("--none", "unbounded", is_flag=True, help="Take the bound away.")
-@command_options
+@command_options(creates=True)
 def limit(db: Any, queue: str, size: int | None, unbounded: bool, as_json: bool) -> None:
     """Show how many items QUEUE has at most, or make it SIZE; QUEUE is made if it is new.
 
@@ -118,16 +120,14 @@ def limit(db: Any, queue: str, size: int | None, unbounded: bool, as_json: bool)
     if size is not None or unbounded:
         target.set_max_size(db, size)
     bound = target.options(db).max_size
-    if as_json:
-        click.echo(as_line({"queue": queue, "max_size": bound}))
-    else:
-        click.echo("none" if bound is None else f"{bound:,}")
+    shown = "none" if bound is None else f"{bound:,}"
+    tell(as_line({"queue": queue, "max_size": bound}) if as_json else shown)
 
 
 @click.command("check")
 @click.argument("queue", required=False)
 @click.option("--repair", is_flag=True, help="Count anew where a counter is wrong.")
-@command_options
+@command_options()
 def check_command(db: Any, queue: str | None, repair: bool, as_json: bool) -> None:
     """Check that counters and items agree in QUEUE, or in every queue.
 
@@ -163,7 +163,7 @@ def check_command(db: Any, queue: str | None, repair: bool, as_json: bool) -> No
 
 
 @click.command()
-@command_options
+@command_options()
 def info(db: Any, as_json: bool) -> None:
     """Show which engine is in use, where, and all versions.
 

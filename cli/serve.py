@@ -45,7 +45,7 @@ _STOP_WITHIN = 30  # seconds, for requests in flight
     metavar="N/PERIOD",
     help="How many requests one address may make, as in '100/second'; any number without it.",
 )
-@command_options
+@command_options(creates=True)
 def serve(
     db: Any,
     host: str,

@@ -29,7 +29,7 @@ _MOST_PRIORITIES = 6  # of which a line has room
     help="Seconds from one look to the next.",
 )
 @click.option("-n", "looks", default=0, type=click.IntRange(0), help="How many looks; 0: for ever.")
-@command_options
+@command_options()
 def top(db: Any, interval: float, looks: int, as_json: bool) -> None:
     """Show all queues live: items by priority, what comes in and goes out, the age of the oldest.
 

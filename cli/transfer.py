@@ -8,16 +8,24 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import IO, Any, BinaryIO
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fdbqueue import PriorityQueue
 from fdbqueue.transfer import import_lines
 
-from .common import as_line, command_options, item_line, named, queue_argument
+from .common import (
+    PRIORITY,
+    as_line,
+    command_options,
+    item_line,
+    json_queue,
+    queue_argument,
+    tell,
+)
 
 __all__ = ["export_command", "import_command"]
 
@@ -45,17 +53,17 @@ def _source(file: BinaryIO) -> tuple[str | None, int | None]:
 @click.command("import")
 @queue_argument
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("-p", "--priority", default=0, type=int, help="The priority of every line.")
+@click.option("-p", "--priority", default=0, type=PRIORITY, help="The priority of every line.")
 @click.option("--priority-field", metavar="FIELD", help="The field that has a line's priority.")
 @click.option("--value-field", metavar="FIELD", help="Push this field instead of the whole line.")
 @click.option("--source", metavar="NAME", help="What to know the input by; a file: its path.")
 @click.option("--again", is_flag=True, help="Store the lines even if they were imported before.")
-@command_options
+@command_options(creates=True)
 def import_command(
     db: Any,
     queue: str,
     file: BinaryIO,
-    priority: int,
+    priority: Any,
     priority_field: str | None,
     value_field: str | None,
     source: str | None,
@@ -66,7 +74,8 @@ def import_command(
 
     An import of a file that was killed can be run again, without --again: each line is stored
     once. The file is known by its path; standard input is stored anew each time, unless --source
-    gives it a name.
+    gives it a name. Exit code 1 if the queue is full before all lines are stored: run it again to
+    go on when some were popped.
 
     \b
     Example:
@@ -77,7 +86,7 @@ def import_command(
         task = progress.add_task("import", total=size)
         report = import_lines(
             db,
-            named(db, queue),
+            json_queue(db, queue),
             file,
             source or path,
             priority=priority,
@@ -86,19 +95,21 @@ def import_command(
             again=again,
             progress=lambda lines, read: progress.update(task, completed=read),
         )
-    if as_json:
-        click.echo(as_line({"stored": report.stored, "skipped": report.skipped}))
-        return
     earlier = f", {report.skipped:,} were stored before" if report.skipped else ""
     hint = " (--again stores them once more)" if report.skipped and not report.stored else ""
-    click.echo(f"stored {report.stored:,} lines{earlier}{hint}")
+    if report.full:
+        hint = "; the queue is full, and lines are left"
+    shown = f"stored {report.stored:,} lines{earlier}{hint}"
+    tell(as_line(asdict(report)) if as_json else shown)
+    if report.full:
+        sys.exit(1)
 
 
 @click.command("export")
 @queue_argument
 @click.argument("file", type=click.Path(dir_okay=False), default="-")
 @click.option("--after", metavar="ID", help="Only what comes behind this item: go on from there.")
-@command_options
+@command_options()
 def export_command(db: Any, queue: str, file: str, after: str | None, as_json: bool) -> None:
     """Write the items of QUEUE to FILE as JSON lines, in order, and leave them in the queue.
 
@@ -109,7 +120,7 @@ def export_command(db: Any, queue: str, file: str, after: str | None, as_json: b
     Example:
       fdbq export jobs jobs.jsonl
     """
-    target = PriorityQueue.existing(db, queue)
+    target = json_queue(db, queue, must_exist=True)
     with _progress() as progress, _replacing(file) as output:
         task = progress.add_task("export", total=None)
         written = 0
@@ -131,6 +142,8 @@ def _replacing(path: str) -> Iterator[IO[bytes]]:
             yield file
         return
     target = os.path.realpath(path)
+    if not os.path.isdir(os.path.dirname(target)):
+        raise click.ClickException(f"there is no directory {os.path.dirname(target)}")
     with tempfile.NamedTemporaryFile(
         dir=os.path.dirname(target), prefix=f".{os.path.basename(target)}.", delete=False
     ) as file:

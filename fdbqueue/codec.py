@@ -13,7 +13,16 @@ from fdb import tuple as fdb_tuple
 from fdbqueue.errors import UnknownCodec
 from fdbqueue.types import Codec
 
-__all__ = ["CODECS", "BytesCodec", "JsonCodec", "TupleCodec", "codec_named"]
+__all__ = [
+    "CODECS",
+    "BytesCodec",
+    "JsonCodec",
+    "MissingCodec",
+    "TupleCodec",
+    "codec_name",
+    "codec_named",
+    "stored_codec",
+]
 
 _decoder = json.JSONDecoder()
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -92,14 +101,45 @@ class TupleCodec:
 CODECS: dict[str, Codec] = {"json": JsonCodec(), "bytes": BytesCodec(), "tuple": TupleCodec()}
 
 
+class MissingCodec:
+    """Stands for a codec that this program does not have: whatever needs it fails."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def encode(self, value: Any, /) -> bytes:
+        raise UnknownCodec(self.name, CODECS)
+
+    def decode(self, payload: bytes, /) -> Any:
+        raise UnknownCodec(self.name, CODECS)
+
+
 def codec_named(codec: str | Codec) -> Codec:
     """The codec of this name, or the caller's own.
 
     >>> codec_named("bytes").decode(b"x")
     b'x'
     """
-    if not isinstance(codec, str):
-        return codec
-    if codec not in CODECS:
-        raise UnknownCodec(codec, CODECS)
-    return CODECS[codec]
+    if isinstance(codec, str):
+        if codec not in CODECS:
+            raise UnknownCodec(codec, CODECS)
+        return CODECS[codec]
+    if not (callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None))):
+        raise TypeError(f"a codec is a name or an object with encode and decode, not {codec!r}")
+    return codec
+
+
+def stored_codec(name: str) -> str | Codec:
+    """The codec of a queue that has this one, or what stands for it.
+
+    >>> stored_codec("json"), stored_codec("Pictures").name
+    ('json', 'Pictures')
+    """
+    return name if name in CODECS else MissingCodec(name)
+
+
+def codec_name(codec: str | Codec) -> str:
+    """By what name a queue's codec is stored: for one of the caller's own, that of its class."""
+    if isinstance(codec, (str, MissingCodec)):
+        return codec if isinstance(codec, str) else codec.name
+    return type(codec).__name__

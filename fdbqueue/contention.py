@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 from fdbqueue.combining import Batch
 from fdbqueue.database import error_classes, run, run_once
 from fdbqueue.errors import UndecodableItem
-from fdbqueue.layout import Layout, randoms
+from fdbqueue.layout import Layout
 from fdbqueue.rows import WANT_ALL, Decode, Rows
 from fdbqueue.types import Item
+from fdbqueue.uuids import uuids
 from fdbqueue.waiting import sleep_on
 
 __all__ = ["LEASE", "StagedPops"]
@@ -99,7 +100,7 @@ class StagedPops:
         self._layout = layout
         self._rows = rows
         self._item = item
-        (self._id,) = randoms(1)
+        (self._id,) = uuids(1)
         self._turn: bytes | None = None
         self._turn_ends = 0.0
         self._contended_until = 0.0

@@ -28,6 +28,7 @@ __all__ = [
     "first_greater_or_equal",
     "is_database",
     "open",
+    "read",
     "run",
     "run_once",
     "transactional",
@@ -38,7 +39,9 @@ API_VERSION = 730
 _T = TypeVar("_T")
 
 
-def open(url: str | os.PathLike[str] | None = None, *, durability: str = "full") -> Any:
+def open(
+    url: str | os.PathLike[str] | None = None, *, durability: str = "full", create: bool = True
+) -> Any:
     """Open a database: embedded in a directory, in memory, or a FoundationDB cluster.
 
     - `"embedded:/path"` or the path of a directory: the embedded engine there, made if missing;
@@ -50,6 +53,7 @@ def open(url: str | os.PathLike[str] | None = None, *, durability: str = "full")
 
     `durability` is the embedded engine's: `"full"`, where a commit that returned is on disk, or
     `"os"`, where it survives the process but the last moments may be lost with the machine.
+    `create=False` makes no directory: `NotADatabase` where the embedded engine has none.
 
     Raises `StorageError` (see its subclasses) for a directory that cannot be used and
     `ClusterUnavailable` where there is no client library or no cluster file.
@@ -60,25 +64,27 @@ def open(url: str | os.PathLike[str] | None = None, *, durability: str = "full")
     b'v'
     """
     named = os.environ.get("FDBQ_DB") or None if url is None else os.fspath(url)
+    if not isinstance(named, (str, type(None))):
+        raise TypeError(f"a database is named by text or a path, not by {url!r}")
     if named is None:
         if cluster_file := os.environ.get("FDB_CLUSTER_FILE"):
             return _open_cluster(cluster_file)
-        return Database(platformdirs.user_data_path("fdbqueue"), durability)
+        return Database(platformdirs.user_data_path("fdbqueue"), durability, create=create)
     if not named:
-        raise ValueError("an empty text names no database; `None` stands for the default one")
+        raise ValueError("an empty text names no database; leave it out for the default one")
     if named == "memory:":
         return Database(None, durability)
     if named.startswith("embedded:"):
         if not (path := named.removeprefix("embedded:")):
             raise ValueError("'embedded:' needs a path behind it: 'embedded:/var/lib/jobs'")
-        return Database(path, durability)
+        return Database(path, durability, create=create)
     if re.match(r"\w\w+:", named):
         raise ValueError(
             f"{named!r} is no database: write 'embedded:/path', 'memory:' or a cluster file's path"
         )
     if Path(named).is_file() or named.endswith(".cluster"):
         return _open_cluster(named)
-    return Database(named, durability)
+    return Database(named, durability, create=create)
 
 
 # The network thread of FoundationDB's client does not survive a fork, and what a child asks of it
@@ -154,12 +160,16 @@ def first_greater_or_equal(key: bytes, offset: int) -> Any:
 
 
 def is_database(db_or_tr: Any) -> bool:
-    """Whether this makes transactions, rather than being one.
+    """Whether this makes transactions, rather than being one; `TypeError` if it does neither.
 
     >>> is_database(open("memory:"))
     True
     """
-    return hasattr(db_or_tr, "create_transaction")
+    if hasattr(db_or_tr, "create_transaction"):
+        return True
+    if hasattr(db_or_tr, "get_range"):
+        return False
+    raise TypeError(f"a database or a transaction is needed here, not {db_or_tr!r}")
 
 
 def transactional(
@@ -194,6 +204,8 @@ def transactional(
     >>> increment(db, b"n"), increment(db, b"n")
     (1, 2)
     """
+    if receipts is not None and not isinstance(receipts, Subspace):
+        raise TypeError(f"receipts is a Subspace of the caller's, not {receipts!r}")
     if function is None:
         return functools.partial(transactional, parameter=parameter, receipts=receipts)
     wrapped = inspect.unwrap(function)
@@ -229,6 +241,15 @@ def transactional(
         return run(given, body) if receipts is None else run_once(given, body, receipts)
 
     return wrapper
+
+
+def read(tr: Any, body: Callable[[Any], _T]) -> _T:
+    """Run a read in the caller's transaction, or, given a database, in one of its own.
+
+    >>> read(open("memory:"), lambda tr: tr[b"k"].present())
+    False
+    """
+    return run(tr, body) if is_database(tr) else body(tr)
 
 
 def run(db: Any, body: Callable[[Any], _T]) -> _T:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.database import is_database, run, run_once
+from fdbqueue.database import is_database, read, run_once
 from fdbqueue.errors import QueueExists, QueueNotFound, QueueRenamed
 from fdbqueue.layout import (
     NAMES,
@@ -30,8 +30,6 @@ __all__ = [
     "rename_queue",
     "subspaces",
 ]
-
-_T = TypeVar("_T")
 
 _RECEIPTS = ROOT[2]
 
@@ -90,7 +88,7 @@ def queues(tr: Any) -> dict[str, int]:
         }
         return {name: max(0, size()) for name, size in sizes.items()}
 
-    return _read(tr, body)
+    return read(tr, body)
 
 
 def rename_queue(tr: Any, name: str, new_name: str) -> None:
@@ -161,11 +159,7 @@ def subspaces(tr: Any) -> dict[str, Subspace]:
             for row in tr.snapshot.get_range(whole.start, whole.stop)
         }
 
-    return _read(tr, body)
-
-
-def _read(tr: Any, body: Callable[[Any], _T]) -> _T:
-    return run(tr, body) if is_database(tr) else body(tr)
+    return read(tr, body)
 
 
 def _change(tr: Any, body: Callable[[Any], None]) -> None:

@@ -373,12 +373,18 @@ class ImportRunning(FdbqueueError):
 
 
 class InvalidLine(FdbqueueError, ValueError):
-    """A line of an import that cannot be stored; the lines before it are."""
+    """A line of an import that cannot be stored; the lines before it are.
 
-    def __init__(self, number: int, reason: str) -> None:
+    `source` is what the import is known by; one without can only be begun anew.
+    """
+
+    def __init__(self, number: int, reason: str, source: str | None) -> None:
         self.number = number
         self.reason = reason
-        super().__init__(
-            f"line {number:,}: {reason}; the lines before it are stored, correct it and run the "
-            "import again to go on from there"
-        )
+        self.source = source
+        done = "the lines before it are stored, correct it and run the import again to go on"
+        if number == 1:
+            done = "nothing was stored"
+        elif source is None:
+            done = "the lines before it are stored, import the others when it is corrected"
+        super().__init__(f"line {number:,}: {reason}; {done}")

@@ -7,10 +7,12 @@ from typing import Any, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue.database import read
 from fdbqueue.item_store import ItemStore
-from fdbqueue.layout import Layout, randoms
+from fdbqueue.layout import Layout
 from fdbqueue.rows import Rows
 from fdbqueue.types import Codec, Item
+from fdbqueue.uuids import uuids
 
 __all__ = ["Queue"]
 
@@ -90,7 +92,7 @@ class Queue(ItemStore):
         level = self.layout.items
         entries = [
             (level, self.encoded(value), random)
-            for value, random in zip(values, randoms(len(values)))
+            for value, random in zip(values, uuids(len(values)))
         ]
         keys = self._push(tr, entries, as_many_as_fit, raise_if_full)
         item_id = self.layout.item_id
@@ -144,7 +146,7 @@ class Queue(ItemStore):
             rows = self.rows.first(tr, 1)
             return self._item(tr, rows[0].key, rows[0].value) if rows else None
 
-        return self._read(tr, body)
+        return read(tr, body)
 
     def items(
         self,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from fdbqueue.database import error_classes, is_database, run, run_once
+from fdbqueue.database import error_classes, is_database, read, run_once
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck
 from fdbqueue.fifo import Queue
 from fdbqueue.layout import ZERO, decode_count, encode_count
@@ -55,14 +55,17 @@ def check(tr: Any, queue: PriorityQueue | Queue, *, repair: bool = False) -> Che
     CheckReport(items=1, problems=(), repaired=False)
     """
 
+    if not isinstance(queue, (PriorityQueue, Queue)):
+        raise TypeError(
+            f"a queue is checked, not {queue!r}; PriorityQueue.named(db, name) opens one"
+        )
+
     def body(tr: Any) -> CheckReport:
         return _Check(tr, queue, repair).report()
 
-    if not is_database(tr):
-        return body(tr)
-    if repair:
+    if repair and is_database(tr):
         return run_once(tr, body, queue.layout.receipts, lambda report: report.repaired)
-    return run(tr, body)
+    return read(tr, body)
 
 
 class _Check:

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.claims import Claims, claimed
-from fdbqueue.codec import codec_named
+from fdbqueue.codec import codec_name, codec_named
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE, MOST_ITEMS, StagedPops
-from fdbqueue.database import is_database, run, run_once
+from fdbqueue.database import is_database, read, run, run_once
 from fdbqueue.errors import (
     FdbqueueError,
     InvalidItemId,
@@ -76,8 +76,7 @@ class ItemStore:
         self.layout = layout
         self.rows = rows
         self._codec = codec_named(codec)
-        codec_name = codec if isinstance(codec, str) else type(codec).__name__
-        self.given_options = Options(kind, codec_name, priorities, max_size)
+        self.given_options = Options(kind, codec_name(codec), priorities, max_size)
         pushing = self._pushing = Pushing(layout, rows, self.given_options)
         self.pushes = Combiner(lambda: Pushes(pushing), _push_size, _BATCH_BYTES)
         self.pops = Combiner(lambda: StagedPops(layout, rows, self._item), _pop_size, MOST_ITEMS)
@@ -96,13 +95,6 @@ class ItemStore:
         """Run a change: in the caller's transaction, or on a database exactly once."""
         if is_database(tr):
             return run_once(tr, body, self.layout.receipts, wrote)
-        return body(tr)
-
-    @staticmethod
-    def _read(tr: Any, body: Callable[[Any], _T]) -> _T:
-        """Run a read: in the caller's transaction, or in one of its own."""
-        if is_database(tr):
-            return run(tr, body)
         return body(tr)
 
     # Payloads
@@ -179,7 +171,7 @@ class ItemStore:
             stored = tr[self.layout.options].value
             return self.given_options if stored is None else self.layout.decode_options(stored)
 
-        return self._read(tr, body)
+        return read(tr, body)
 
     def set_max_size(self, tr: Any, max_size: int | None) -> None:
         """Give the queue another bound, or none; items that are over it stay.
@@ -274,8 +266,7 @@ class ItemStore:
         >>> jobs.claim(db).value, jobs.claim(db)
         ('send', None)
         """
-        if isinstance(within, bool) or not isinstance(within, int) or within < 1:
-            raise ValueError(f"within is a number of items from 1, not {within!r}")
+        self.check_number(within, "within", 1)
         if is_database(tr):
             taken = self._claims(tr, within)
         else:
@@ -283,9 +274,9 @@ class ItemStore:
         return next(iter(taken), None)
 
     @staticmethod
-    def check_number(n: int) -> None:
-        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise ValueError(f"n is a number of items from 0, not {n!r}")
+    def check_number(n: object, name: str = "n", lowest: int = 0) -> None:
+        if isinstance(n, bool) or not isinstance(n, int) or n < lowest:
+            raise ValueError(f"{name} is a number of items from {lowest}, not {n!r}")
 
     def _take(self, tr: Any, rows: list[Any]) -> list[Item]:
         """Take rows out of the queue."""
@@ -401,7 +392,7 @@ class ItemStore:
         >>> jobs.size(db)
         2
         """
-        return self._read(tr, lambda tr: max(0, self.layout.begin_size(tr)()))
+        return read(tr, lambda tr: max(0, self.layout.begin_size(tr)()))
 
     def throughput(self, tr: Any) -> tuple[int, int]:
         """How many items ever came into the queue, and how many went, since it was cleared.
@@ -420,7 +411,7 @@ class ItemStore:
             came, went = tr[self.layout.came], tr[self.layout.went]
             return decode_count(came.value), decode_count(went.value)
 
-        return self._read(tr, body)
+        return read(tr, body)
 
     def pushed_at(self, item: Item | str) -> datetime | None:
         """When an item was pushed, by the clock of who did; `None` if another client did.
@@ -446,13 +437,12 @@ class ItemStore:
         True
         """
         begin, end = self.layout.range_of(self.layout.items)
-        return self._read(tr, lambda tr: not list(tr.get_range(begin, end, limit=1)))
+        return read(tr, lambda tr: not list(tr.get_range(begin, end, limit=1)))
 
     def _browse(
         self, tr: Any, begin: bytes, end: bytes, limit: int, after: Item | str | None, reverse: bool
     ) -> Iterator[Item]:
-        if limit < 0:
-            raise ValueError(f"limit is a number from 0 (none), not {limit}")
+        self.check_number(limit, "limit")
         if after is not None:
             passed = self.key_of(after)
             begin, end = (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)

@@ -45,14 +45,11 @@ from __future__ import annotations
 
 import base64
 import functools
-import os
 import re
 import struct
-import time
 from collections.abc import Callable, Iterable
-from datetime import datetime, timezone
+from datetime import datetime
 from itertools import chain
-from random import Random
 from typing import Any
 
 from fdb import tuple as fdb_tuple
@@ -60,6 +57,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidItemId, InvalidQueueName, LayoutVersionMismatch
 from fdbqueue.types import Options, Priority
+from fdbqueue.uuids import time_of
 
 __all__ = [
     "LAYOUT_VERSION",
@@ -67,7 +65,6 @@ __all__ = [
     "MINUS_ONE",
     "NAMES",
     "ONE",
-    "RANDOM_SIZE",
     "ROOT",
     "ZERO",
     "Layout",
@@ -75,12 +72,10 @@ __all__ = [
     "default_subspace",
     "encode_count",
     "name_key",
-    "randoms",
     "renames_key",
 ]
 
 LAYOUT_VERSION = 2
-RANDOM_SIZE = 16  # bytes
 PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
 
@@ -177,6 +172,11 @@ class Layout:
     """
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
+        if not isinstance(subspace, Subspace):
+            raise TypeError(
+                f"a queue is in a Subspace, not in {subspace!r}; PriorityQueue.named(db, name) "
+                "opens one by its name"
+            )
         self.subspace = subspace
         self.name = name
         self.items: bytes = subspace.pack((0,))
@@ -268,11 +268,7 @@ class Layout:
         >>> layout.pushed_at(layout.item_key(layout.level(7), 0, b"any bytes")) is None
         True
         """
-        random = self.position(key)[-1]
-        if len(random) != RANDOM_SIZE or random[6] >> 4 != 7 or random[8] >> 6 != 2:
-            return None
-        seconds = int.from_bytes(random[:6], "big") / 1000
-        return datetime.fromtimestamp(seconds, timezone.utc)
+        return time_of(self.position(key)[-1])
 
     # Counters
 
@@ -475,25 +471,3 @@ class Layout:
         elif priorities is not None:
             priorities = _KINDS[priorities]
         return Options(kind, codec, priorities, max_size)
-
-
-def randoms(count: int) -> list[bytes]:
-    """What makes keys unique, UUIDs of version 7; made once, outside of any retry loop.
-
-    >>> len(randoms(2)[0])
-    16
-    """
-    milliseconds = time.time_ns() // 1_000_000
-    return [_uuid7(milliseconds) for _ in range(count)]
-
-
-def _uuid7(milliseconds: int) -> bytes:
-    bits = _random.getrandbits(74)
-    number = milliseconds << 80 | 7 << 76 | bits >> 62 << 64 | 2 << 62 | bits & (1 << 62) - 1
-    return number.to_bytes(RANDOM_SIZE, "big")
-
-
-# A generator of its own, seeded by the system, in a forked child anew: what a program does to the
-# shared one of `random` must not make two keys equal.
-_random = Random()
-os.register_at_fork(after_in_child=_random.seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import math
 import struct
 from typing import Any
 
@@ -9,7 +11,7 @@ from fdbqueue.errors import InvalidPriority
 from fdbqueue.layout import Layout
 from fdbqueue.types import Priority, PriorityKind
 
-__all__ = ["Priorities"]
+__all__ = ["Priorities", "priority_as_json"]
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _LONGEST_LEVEL = 5_000  # bytes; a key has at most 10,000
@@ -61,6 +63,18 @@ class Priorities:
         shape = ", ".join(kind.__name__ for kind in kinds)
         raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
 
+    def from_json(self, value: Any) -> Priority:
+        """The priority that `priority_as_json` gave this form; raises `InvalidPriority`.
+
+        >>> from fdb.subspace_impl import Subspace
+        >>> Priorities(Layout(Subspace(("q",))), (int, float)).from_json([1, "Infinity"])
+        (1, inf)
+        """
+        if self._kind is int or not isinstance(value, list):
+            return self.checked(value)
+        kinds: tuple[type, ...] = self._kind  # type: ignore[assignment]
+        return self.checked(tuple(map(_part_from_json, value, kinds)) + tuple(value[len(kinds) :]))
+
     def level_in(self, key: bytes) -> bytes | None:
         """The level with which a key begins; `None` if it begins with none."""
         if self._kind is int:
@@ -69,3 +83,35 @@ class Priorities:
             return self._layout.level(self.checked(self._layout.position(key)[0]))
         except Exception:
             return None  # the tuple layer has no one class for bytes that are no tuple
+
+
+_INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def priority_as_json(priority: Any) -> Any:
+    """A priority as a JSON value: a tuple as a list, bytes in base64, infinity as its name.
+
+    >>> priority_as_json((1, float("inf"), b"x"))
+    [1, 'Infinity', 'eA==']
+    """
+    if isinstance(priority, tuple):
+        return [priority_as_json(part) for part in priority]
+    if isinstance(priority, bytes):
+        return base64.b64encode(priority).decode()
+    if isinstance(priority, float) and math.isinf(priority):
+        return "Infinity" if priority > 0 else "-Infinity"
+    return priority
+
+
+def _part_from_json(part: Any, kind: type) -> Any:
+    """A part of a priority of this kind; what is none is left as it is."""
+    if kind is float and type(part) is int:
+        return float(part)
+    if kind is float and isinstance(part, str):
+        return _INFINITIES.get(part, part)
+    if kind is bytes and isinstance(part, str):
+        try:
+            return base64.b64decode(part, validate=True)
+        except ValueError:
+            return part
+    return part

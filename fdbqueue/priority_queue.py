@@ -8,15 +8,17 @@ from typing import Any, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.database import error_classes, is_database, run
+from fdbqueue.codec import stored_codec
+from fdbqueue.database import error_classes, is_database, read
 from fdbqueue.directory import find, place
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.item_store import ItemStore
-from fdbqueue.layout import Layout, decode_count, randoms
+from fdbqueue.layout import Layout, decode_count
 from fdbqueue.priorities import Priorities
 from fdbqueue.pushes import agreed
 from fdbqueue.rows import Entry, PriorityRows
-from fdbqueue.types import Codec, Item, Priority, PriorityKind
+from fdbqueue.types import Codec, Item, Options, Priority, PriorityKind
+from fdbqueue.uuids import uuids
 
 __all__ = ["PriorityQueue"]
 
@@ -65,10 +67,9 @@ class PriorityQueue(ItemStore):
         max_size: int | None = None,
     ) -> None:
         layout = Layout(subspace)
-        kind = Priorities(layout, priorities)
-        rows = PriorityRows(layout, kind.level_in)
+        self.priorities = Priorities(layout, priorities)
+        rows = PriorityRows(layout, self.priorities.level_in)
         super().__init__(layout, rows, "priority", codec, priorities, max_size)
-        self.checked = kind.checked
 
     @classmethod
     def named(
@@ -83,19 +84,22 @@ class PriorityQueue(ItemStore):
         """The queue that `fdbq` calls by this name; it is made by its first push.
 
         Options that are not given are those that the queue has; a new one has `"json"`, `int` and
-        no bound. Cost: two reads.
+        no bound. A queue whose codec is an object of somebody's can be opened without it: it is
+        counted, cleared and dropped then, and what needs the codec raises `UnknownCodec`, or
+        `UndecodableItem`. Cost: two reads.
 
-        Parameters: `db`, a database; `name`, printable text of at most 255 bytes without space at
-        its ends; the options, as for the queue itself.
+        Parameters: `db`, a database or a transaction; `name`, printable text of at most 255 bytes
+        without space at its ends; the options, as for the queue itself.
 
-        Raises `InvalidQueueName`, `OptionsMismatch`, `UnknownCodec`, `LayoutVersionMismatch`.
+        Raises `InvalidQueueName`, `OptionsMismatch`, `LayoutVersionMismatch`; `UnknownCodec` for a
+        name that is no codec's.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
         >>> PriorityQueue.named(db, "e-mails").size(db)
         0
         """
-        subspace = run(db, lambda tr: place(tr, name))
+        subspace = read(db, lambda tr: place(tr, name))
         queue = cls.at(db, subspace, codec=codec, priorities=priorities, max_size=max_size)
         queue.layout.name = name
         return queue
@@ -111,7 +115,7 @@ class PriorityQueue(ItemStore):
         Traceback (most recent call last):
         fdbqueue.errors.QueueNotFound: there is no queue named 'nope'; ...
         """
-        if run(db, lambda tr: find(tr, name)) is None:
+        if read(db, lambda tr: find(tr, name)) is None:
             raise QueueNotFound(name)
         return cls.named(db, name)
 
@@ -135,16 +139,18 @@ class PriorityQueue(ItemStore):
         b'x'
         """
         layout = Layout(subspace)
-        stored = run(db, lambda tr: tr[layout.options].value)
+        stored = read(db, lambda tr: tr[layout.options].value)
+        has = Options("priority", "json", int, None)
         if stored is not None:
-            options = layout.decode_options(stored)
-            codec = options.codec if codec is None else codec
-            priorities = options.priorities if priorities is None else priorities
+            has = layout.decode_options(stored)
         queue = cls(
-            subspace, codec=codec or "json", priorities=priorities or int, max_size=max_size
+            subspace,
+            codec=stored_codec(has.codec) if codec is None else codec,
+            priorities=has.priorities or int if priorities is None else priorities,
+            max_size=max_size,
         )
         if stored is not None:
-            agreed(queue.given_options, options)
+            agreed(queue.given_options, has)
         return queue
 
     def _priority_of(self, level: bytes) -> Any:
@@ -231,10 +237,10 @@ class PriorityQueue(ItemStore):
         given = [priority] * len(values) if priorities is None else list(priorities)
         if len(given) != len(values):
             raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
-        ranks = [self.checked(each) for each in given]
+        ranks = [self.priorities.checked(each) for each in given]
         entries = [
             (self.layout.level(rank), self.encoded(value), random)
-            for rank, value, random in zip(ranks, values, randoms(len(values)))
+            for rank, value, random in zip(ranks, values, uuids(len(values)))
         ]
         return ranks, entries
 
@@ -370,7 +376,7 @@ class PriorityQueue(ItemStore):
         def body(tr: Any) -> list[Item]:
             return [self._item(tr, row.key, row.value) for row in self.rows.first(tr, n, max)]
 
-        return self._read(tr, body)
+        return read(tr, body)
 
     # Browse and count
 
@@ -404,7 +410,7 @@ class PriorityQueue(ItemStore):
         """
         level = self.layout.items
         if priority is not None:
-            level = self.layout.level(self.checked(priority))
+            level = self.layout.level(self.priorities.checked(priority))
         return self._browse(tr, *self.layout.range_of(level), limit, after, reverse)
 
     def counts(self, tr: Any) -> dict[Any, int]:
@@ -429,7 +435,7 @@ class PriorityQueue(ItemStore):
             }
             return {priority: count for priority, count in counted.items() if count > 0}
 
-        return self._read(tr, body)
+        return read(tr, body)
 
     # Change the order
 
@@ -450,7 +456,7 @@ class PriorityQueue(ItemStore):
         1
         """
         key = self.key_of(item)
-        rank = self.checked(priority)
+        rank = self.priorities.checked(priority)
         level = self.layout.level(rank)
 
         def body(tr: Any) -> Item | None:

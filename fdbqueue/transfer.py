@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from fdb import tuple as fdb_tuple
 from fdbqueue.database import run, run_once
 from fdbqueue.errors import FdbqueueError, ImportMismatch, ImportRunning, InvalidLine
 from fdbqueue.priority_queue import PriorityQueue
+from fdbqueue.types import Priority
 
 __all__ = ["ImportReport", "import_lines"]
 
@@ -23,10 +23,14 @@ _BATCH_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What an import did: lines stored now, and lines that an earlier run had stored."""
+    """What an import did: lines stored now, and lines that an earlier run had stored.
+
+    `full`: the queue has no room for the others.
+    """
 
     stored: int
     skipped: int
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +39,14 @@ class _Line:
     size: int
     digest: bytes
     value: Any
-    priority: int
+    priority: Priority
     blank: bool
+
+    @property
+    def mark(self) -> bytes:
+        """That an import is as far as this line."""
+        packed: bytes = fdb_tuple.pack((self.number, self.digest))
+        return packed
 
 
 def import_lines(
@@ -45,7 +55,7 @@ def import_lines(
     lines: Iterable[bytes],
     source: str | None,
     *,
-    priority: int = 0,
+    priority: Any = 0,
     priority_field: str | None = None,
     value_field: str | None = None,
     again: bool = False,
@@ -59,63 +69,68 @@ def import_lines(
 
     Parameters: `source`, what tells this import from others, for example the path of a file, or
     `None` for one that is not to be gone on with: every line is pushed;
-    `priority`, of lines without a priority of their own; `priority_field`, the field of the line's
-    object that has it, an integer; `value_field`, the field to push instead of the whole line;
-    `again`, begin anew whatever was stored (if that is killed, go on without `again`);
-    `progress(lines, size)`, called after each batch with
-    the lines and bytes read so far.
+    `priority`, of lines without a priority of their own, in its JSON form (a tuple is a list);
+    `priority_field`, the field of the line's object that has it; `value_field`, the field to push
+    instead of the whole line; `again`, begin anew whatever was stored (if that is killed, go on
+    without `again`); `progress(lines, size)`, called after each batch with the lines and bytes read
+    so far.
 
     Raises `InvalidLine` with the number of the line; the lines before it are stored, and an import
     of the corrected input goes on from there. Raises `ImportMismatch` if the beginning of the input
-    is not what was stored, and `ImportRunning` if another import of the source stores lines too.
+    is not what was stored, and `ImportRunning` if another import of the source stores lines too. A
+    queue that is full is no error: the report says so, and the import can be gone on with.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
     >>> jobs = PriorityQueue.named(db, "jobs")
     >>> lines = [b'{"n": 1, "p": 5}', b'{"n": 2, "p": 3}']
     >>> import_lines(db, jobs, lines, "a file", priority_field="p")
-    ImportReport(stored=2, skipped=0)
+    ImportReport(stored=2, skipped=0, full=False)
     >>> import_lines(db, jobs, lines, "a file", priority_field="p")
-    ImportReport(stored=0, skipped=2)
+    ImportReport(stored=0, skipped=2, full=False)
     >>> jobs.pop(db).value
     {'n': 2, 'p': 3}
     """
-    # Without a source of the caller's, one that no other import has, and that is forgotten after.
-    name = source if source is not None else f"once:{uuid.uuid4().hex}"
-    key = queue.layout.import_key(name)
-    mark = run(db, lambda tr: tr[key].value)
+    key = None if source is None else queue.layout.import_key(source)
+    mark = None if key is None else run(db, lambda tr: tr[key].value)
     stored_lines, stored_digest = (0, b"") if mark is None or again else fdb_tuple.unpack(mark)
     numbered = _numbered(lines)
-    size = _pass_over(numbered, name, stored_lines, stored_digest)
+    size = _pass_over(numbered, source, stored_lines, stored_digest)
     stored = 0
-    for batch in _batches(numbered, queue, priority, priority_field, value_field):
-        last = batch[-1]
-        new_mark = fdb_tuple.pack((last.number, last.digest))
-        filled = [line for line in batch if not line.blank]
-
-        def store(
-            tr: Any, mark: Any = mark, new_mark: bytes = new_mark, filled: list[_Line] = filled
-        ) -> bool:
-            if tr[key].value not in (mark, new_mark):
-                raise ImportRunning(name)
-            if tr[key].value == mark:
-                queue.push_many(
-                    tr,
-                    [line.value for line in filled],
-                    priorities=[line.priority for line in filled],
-                    raise_if_full=True,
-                )
-                tr[key] = new_mark
-            return True
-
-        run_once(db, store, queue.layout.receipts)
+    for batch in _batches(numbered, queue, source, priority, priority_field, value_field):
+        now, new_mark = _store(db, queue, batch, source, mark)
+        stored += now
+        if new_mark != batch[-1].mark:
+            return ImportReport(stored, stored_lines, full=True)
         mark = new_mark
-        stored += len(filled)
         size += sum(line.size for line in batch)
-        progress(last.number, size)
-    if source is None and stored:
-        run(db, lambda tr: tr.clear(key))
+        progress(batch[-1].number, size)
     return ImportReport(stored, stored_lines)
+
+
+def _store(
+    db: Any, queue: PriorityQueue, batch: list[_Line], source: str | None, mark: bytes | None
+) -> tuple[int, bytes | None]:
+    """Store the lines for which there is room; how many, and the mark of how far that is."""
+    filled = [line for line in batch if not line.blank]
+
+    def body(tr: Any) -> tuple[int, bytes | None]:
+        if source is not None and tr[queue.layout.import_key(source)].value != mark:
+            raise ImportRunning(source)
+        items = queue.push_many(
+            tr,
+            [line.value for line in filled],
+            priorities=[line.priority for line in filled],
+            as_many_as_fit=True,
+        )
+        rest = filled[len(items) :]
+        done = batch[: batch.index(rest[0])] if rest else batch
+        new_mark = done[-1].mark if done else mark
+        if source is not None and done:
+            tr[queue.layout.import_key(source)] = new_mark
+        return len(items), new_mark
+
+    return run_once(db, body, queue.layout.receipts)
 
 
 def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
@@ -127,7 +142,7 @@ def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 def _pass_over(
-    numbered: Iterator[tuple[int, bytes, bytes]], source: str, lines: int, digest: bytes
+    numbered: Iterator[tuple[int, bytes, bytes]], source: str | None, lines: int, digest: bytes
 ) -> int:
     """Read the lines that are stored already; how many bytes they are."""
     size = 0
@@ -135,7 +150,7 @@ def _pass_over(
     for _ in range(lines):
         _, line, found = next(numbered, (0, b"", b""))
         size += len(line)
-    if found != digest:
+    if source is not None and found != digest:
         raise ImportMismatch(source, lines)
     return size
 
@@ -143,7 +158,8 @@ def _pass_over(
 def _batches(
     numbered: Iterator[tuple[int, bytes, bytes]],
     queue: PriorityQueue,
-    priority: int,
+    source: str | None,
+    priority: Any,
     priority_field: str | None,
     value_field: str | None,
 ) -> Iterator[list[_Line]]:
@@ -152,13 +168,17 @@ def _batches(
     size = 0
     for number, line, digest in numbered:
         try:
-            value, rank = _parsed(line, priority, priority_field, value_field)
-            queue.checked(rank)
-            stored = len(queue.encoded(value))
+            value: Any = None
+            rank: Priority = 0
+            stored = 0
+            if line.strip():
+                value, given = _parsed(line, priority, priority_field, value_field)
+                rank = queue.priorities.from_json(given)
+                stored = len(queue.encoded(value))
         except (FdbqueueError, ValueError) as error:
             if batch:
                 yield batch
-            raise InvalidLine(number, str(error)) from error
+            raise InvalidLine(number, str(error), source) from error
         if batch and size + stored > _BATCH_BYTES:
             yield batch
             batch, size = [], 0
@@ -174,8 +194,6 @@ def _batches(
 def _parsed(
     line: bytes, priority: int, priority_field: str | None, value_field: str | None
 ) -> tuple[Any, Any]:
-    if not line.strip():
-        return None, priority
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:

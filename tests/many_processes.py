@@ -204,16 +204,16 @@ class Work:
         while done < len(values):
             n = draw.choice(queue.sizes)
             if draw.random() < 0.5:
-                _until_told(queue.push, db, values[done : done + n], draw.randrange(PRIORITIES))
+                until_told(queue.push, db, values[done : done + n], draw.randrange(PRIORITIES))
                 done += n
             else:
-                popped += _until_told(queue.pop, db, n, draw.random() < 0.3)
-        while taken := _until_told(queue.pop, db, queue.sizes[-1], False):
+                popped += until_told(queue.pop, db, n, draw.random() < 0.3)
+        while taken := until_told(queue.pop, db, queue.sizes[-1], False):
             popped += taken
         return popped
 
 
-def _until_told(call: Callable[..., _T], *arguments: Any) -> _T:
+def until_told(call: Callable[..., _T], *arguments: Any) -> _T:
     """Call again after a time-out: nothing took effect then, as `run_once` promises."""
     while True:
         try:

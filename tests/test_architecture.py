@@ -26,7 +26,7 @@ LAYERS = [
     ["layout", "waiting", "combining"],
     ["codec", "database"],
     ["embedded"],
-    ["errors", "types"],
+    ["errors", "types", "uuids"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

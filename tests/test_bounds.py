@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ import fdbqueue.testing
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.errors import OptionsMismatch, QueueFull
 
-from .many_processes import injected
+from .many_processes import injected, until_told
 
 PUSHES = int(os.environ.get("FDBQ_RACING_PUSHES", "4000"))
 """Of the race of processes; by hand a million."""
@@ -188,22 +188,19 @@ def push_and_pop(url: str, space: Subspace, seed: int, pushes: int, pipe: Any) -
     """One process of the race: four threads that push, and pop sometimes."""
     db = injected(url, seed)
     queue = PriorityQueue(space, codec="bytes")
-    stored = [0] * 4
-    taken = [0] * 4
 
-    def work(thread: int) -> None:
+    def work(thread: int) -> tuple[int, int]:
         rng = random.Random(seed * 10 + thread)
+        stored = taken = 0
         for _ in range(pushes // 4):
-            stored[thread] += queue.push(db, b"x") is not None
+            stored += until_told(queue.push, db, b"x") is not None
             if rng.random() < 0.3:
-                taken[thread] += len(queue.pop_many(db, rng.randrange(1, 4)))
+                taken += len(until_told(queue.pop_many, db, rng.randrange(1, 4)))
+        return stored, taken
 
-    threads = [threading.Thread(target=work, args=[number]) for number in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    pipe.send((sum(stored), sum(taken)))
+    with ThreadPoolExecutor(4) as threads:
+        done = [*threads.map(work, range(4))]
+    pipe.send((sum(stored for stored, _ in done), sum(taken for _, taken in done)))
 
 
 def test_racing_processes_never_exceed_the_bound(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -198,8 +199,9 @@ def test_rm_tells_what_was_not_there(filled: Shell, name: str) -> None:
 
 
 def test_clear_asks_first(filled: Shell, name: str) -> None:
-    assert "aborted" in filled("clear", name, stdin="n\n").stderr
-    assert "aborted" in filled("clear", name).stderr
+    for answer in ("n\n", ""):
+        told = filled("clear", name, stdin=answer).stderr
+        assert told.endswith("\nfdbq: aborted, nothing was changed\n")
     assert sizes(filled, name)[name] == 2
     assert filled("clear", name, stdin="y\n").stdout == f"{name} is empty now\n"
     assert sizes(filled, name)[name] == 0
@@ -210,6 +212,8 @@ def test_import_and_export_round_trip(filled: Shell, name: str) -> None:
     exported = filled.output("export", name)
     filled.output("export", name, "out.jsonl")
     assert (filled.path / "out.jsonl").read_text() == exported
+    nowhere = filled("export", name, "no/such/out.jsonl")
+    assert error_of(nowhere).endswith("/no/such\n")
     assert (
         filled.output(
             "import",
@@ -277,12 +281,92 @@ def test_check_repairs(filled: Shell, name: str) -> None:
     assert filled.output("check", name) == f"{name}: 2 items, ok\n"
 
 
+def test_a_queue_of_tuples_as_priorities(fdbq: Shell, name: str, db: Any) -> None:
+    queue = fdbqueue.PriorityQueue.named(db, name, priorities=(int, float))
+    queue.push(db, "last", (1, math.inf))
+    fdbq.output("push", name, '"first"', "-p", "[1, -3]")
+    assert [row.split() for row in fdbq.output("counts", name).splitlines()[1:]] == [
+        ["[1,-3.0]", "1"],
+        ['[1,"Infinity"]', "1"],
+    ]
+    assert '[1,"Infinity"]' in fdbq.output("items", name, "-p", '[1, "Infinity"]')
+    fields = ("--priority-field", "priority", "--value-field", "value")
+    fdbq.output("import", name, *fields, stdin=fdbq.output("export", name))
+    values = [fdbq.output("pop", name, "--json") for _ in range(4)]
+    assert [json.loads(value)["value"] for value in values] == ["first"] * 2 + ["last"] * 2
+    assert "is not a tuple (int, float)" in error_of(fdbq("push", name, "1", "-p", "1"))
+
+
+class Capitals:
+    """A codec that `fdbq` does not have."""
+
+    def encode(self, value: str, /) -> bytes:
+        return value.upper().encode()
+
+    def decode(self, payload: bytes, /) -> str:
+        return payload.decode()
+
+
+@pytest.mark.parametrize("codec", ["bytes", "tuple", Capitals()])
+def test_a_queue_whose_values_are_not_json_is_counted_and_not_read(
+    fdbq: Shell, name: str, db: Any, codec: Any
+) -> None:
+    value: Any = {"bytes": b"x", "tuple": (1,)}.get(codec, "x") if isinstance(codec, str) else "x"
+    fdbqueue.PriorityQueue.named(db, name, codec=codec).push(db, value)
+    (fdbq.path / "lines").write_text("1\n")
+    for command in ("push", "pop", "peek", "items", "export", "import"):
+        more = {"push": ["1"], "import": ["lines"]}.get(command, [])
+        assert "are not JSON, its codec is" in error_of(fdbq(command, name, *more))
+    assert sizes(fdbq, name) == {name: 1}
+    assert fdbq.output("check", name) == f"{name}: 1 items, ok\n"
+    assert fdbq.output("counts", name).split() == ["priority", "items", "0", "1"]
+    assert fdbq.output("limit", name, "5") == "5\n"
+    fdbq.output("clear", name, "-y")
+    fdbq.output("drop", name, "-y")
+    assert sizes(fdbq, name) == {}
+
+
+def test_a_full_queue_imports_what_fits(fdbq: Shell, name: str) -> None:
+    fdbq.output("limit", name, "3")
+    (fdbq.path / "f.jsonl").write_text("1\n2\n3\n4\n5\n")
+    done = fdbq("import", name, "f.jsonl")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == "stored 3 lines; the queue is full, and lines are left\n"
+    fdbq.output("pop", name, "-n", "3")
+    assert fdbq.output("import", name, "f.jsonl") == "stored 2 lines, 3 were stored before\n"
+
+
+def test_what_is_done_is_said_to_be_done_where_it_cannot_be_printed(fdbq: Shell, name: str) -> None:
+    done = fdbq.script("fdbq push $q 1 > /dev/full")
+    assert done.returncode == 2
+    assert done.stderr.startswith("fdbq: it is done, but the output cannot be written: No space")
+    assert done.stderr.count("\n") == 1
+    (item_id,) = (json.loads(line)["id"] for line in fdbq.output("items", name, "--json").split())
+    assert item_id in done.stderr
+
+
+def test_only_what_stores_something_makes_a_database(fdbq: Shell, name: str) -> None:
+    for command in ("ls", "counts", "items", "check", "info", "export", "rm", "clear", "drop"):
+        arguments = {"ls": [], "info": [], "rm": ["q", "x"]}.get(command, ["q"])
+        done = fdbq(command, *arguments, "--db", "nowhere")
+        assert "there is no database here" in error_of(done)
+    (fdbq.path / "here").mkdir()
+    (fdbq.path / "here" / "letter.txt").write_text("mine")
+    done = fdbq("push", name, "1", "--db", "here")
+    assert "this directory holds other files" in error_of(done)
+    assert [*(fdbq.path / "here").iterdir()] == [fdbq.path / "here" / "letter.txt"]
+    assert not (fdbq.path / "nowhere").exists()
+    assert fdbq("pop", name, "--db", "nowhere").returncode == 1
+
+
 ERRORS = [
+    (("push", "jobs", "-5"), "put `--` before a negative value"),
+    (("push", "jobs", "1", "-p", "null"), "priority None (NoneType) is not an integer"),
     (("push", "jobs", "hello"), "is not JSON"),
     (("push", "jobs", "{"), "is not JSON"),
     (("push", "jobs"), "give the value"),
-    (("push", "jobs", "1", "--priority", "high"), "'high' is not a valid integer"),
-    (("push", "jobs", "1", "--priority", "1.5"), "'1.5' is not a valid integer"),
+    (("push", "jobs", "1", "--priority", "high"), "'high' is no integer"),
+    (("push", "jobs", "1", "--priority", "1.5"), "priority 1.5 (float) is not an integer"),
     (("push", "jobs", "1", "--priority", str(2**63)), "integer of 64 bits"),
     (("push", "", "1"), "cannot be the name of a queue"),
     (("push", "jobs", "NaN"), "cannot be stored"),

@@ -8,13 +8,14 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue
+from fdbqueue import PriorityQueue, Queue, check
 from fdbqueue.errors import (
     InvalidQueueName,
     OptionsMismatch,
     QueueExists,
     QueueNotFound,
     QueueRenamed,
+    UndecodableItem,
     UnknownCodec,
 )
 from fdbqueue.testing import FaultyDatabase
@@ -215,9 +216,24 @@ def test_a_push_with_other_options_stores_nothing(db: Any, space: Subspace) -> N
 def test_a_codec_of_the_callers_own_is_known_by_the_name_of_its_class(db: Any, name: str) -> None:
     full = f"{name}own"
     PriorityQueue.named(db, full, codec=Reversed()).push(db, b"ab")
+    without = PriorityQueue.named(db, full)
     with pytest.raises(UnknownCodec, match="'Reversed'"):
-        PriorityQueue.named(db, full)
+        without.push(db, b"cd")
+    with pytest.raises(UndecodableItem, match="'Reversed'"):
+        without.pop(db)
+    assert (without.size(db), without.counts(db), check(db, without).ok) == (1, {0: 1}, True)
     assert PriorityQueue.named(db, full, codec=Reversed()).pop(db).value == b"ab"
+    with pytest.raises(OptionsMismatch, match="codec 'Reversed'"):
+        PriorityQueue.named(db, full, codec="bytes")
+
+
+@pytest.mark.parametrize("codec", [5, object(), bytes, None])
+def test_what_is_no_codec_is_refused_at_once(space: Subspace, codec: Any) -> None:
+    with pytest.raises(TypeError, match="a codec is"):
+        PriorityQueue(space, codec=codec)
+    for options in ({"codec": ""}, {"priorities": ()}):
+        with pytest.raises(ValueError, match=r"codec|priorities"):
+            PriorityQueue.named(fdbqueue.open("memory:"), "jobs", **options)
 
 
 def test_the_first_pushes_of_several_agree_on_who_made_the_queue(db: Any, space: Subspace) -> None:

@@ -35,7 +35,7 @@ ALL = [
     errors.IdempotencyKeyReused("k"),
     errors.ImportMismatch("f", 3),
     errors.ImportRunning("f"),
-    errors.InvalidLine(3, "it is not JSON"),
+    errors.InvalidLine(3, "it is not JSON", "f"),
 ]
 
 

@@ -23,7 +23,7 @@ RANDOM = bytes(range(16))
 
 @pytest.fixture
 def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdbqueue.layout._uuid7", lambda _: RANDOM)
+    monkeypatch.setattr("fdbqueue.uuids._uuid7", lambda _: RANDOM)
 
 
 def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:

@@ -14,7 +14,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, contention, database, layout
+from fdbqueue import PriorityQueue, contention, database, uuids
 
 from .simulation.history import Operation, explained
 from .simulation.scheduler import Scheduler, SimulatedDatabase
@@ -37,7 +37,7 @@ class Simulation:
         self._moving: dict[int, dict[str, None]] = {}
         """What each client tried to move in its last call."""
         # All that chance decides elsewhere: the last part of keys, and who the clients are.
-        layout._random.seed(seed)
+        uuids._random.seed(seed)
         database._free_clients.clear()
         self._raw = db
         db.clear_range_startswith(SPACE.key())
@@ -47,7 +47,7 @@ class Simulation:
         clients = self.random.randint(2, 4)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(contention, "time", self.scheduler)
-            patch.setattr(layout, "time", self.scheduler)
+            patch.setattr(uuids, "time", self.scheduler)
             patch.setattr(contention, "sleep_on", self._sleep_on)
             patch.setattr(contention, "_LEASE_VERSIONS", 10**15)
             patch.setattr(contention, "_LONGEST_BACKOFF", 0)
@@ -158,7 +158,7 @@ class Simulation:
 
     def _move(self, client: int, queue: PriorityQueue, priority: int) -> list[str]:
         """A transaction of a user: pop one, push it again."""
-        (random_part,) = layout.randoms(1)
+        (random_part,) = uuids.uuids(1)
 
         @fdbqueue.transactional(receipts=SPACE[4])
         def body(tr: Any) -> list[str]:

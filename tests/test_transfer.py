@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import signal
 import subprocess
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import ImportMismatch, ImportRunning, InvalidLine
+from fdbqueue.priorities import priority_as_json
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.transfer import ImportReport, import_lines
 
@@ -100,7 +103,9 @@ def test_a_bad_line_is_named_and_those_before_it_are_stored(
     db: Any, queue: PriorityQueue, bad: bytes, words: str
 ) -> None:
     good = lines(range(3))
-    with pytest.raises(InvalidLine, match=r"^line 4: ") as error:
+    with pytest.raises(InvalidLine, match=r"^line 1: .*nothing was stored"):
+        import_lines(db, queue, [bad], "another", priority_field="level")
+    with pytest.raises(InvalidLine, match=r"^line 4: .*run the import again") as error:
         import_lines(db, queue, [*good, bad, *lines([9])], "f", priority_field="level")
     assert words in str(error.value)
     assert numbers(db, queue) == [0, 1, 2]
@@ -114,6 +119,38 @@ def test_blank_lines_are_passed_over_and_other_ends_of_lines_are_the_same(
     assert import_lines(db, queue, [b"1\r\n", b"\n", b"  \n", b"2"], "f") == ImportReport(2, 0)
     assert [item.value for item in queue.items(db)] == [1, 2]
     assert import_lines(db, queue, [b"1\n", b"\n", b"  \n", b"2\n", b"3\n"], "f").stored == 1
+
+
+@pytest.mark.parametrize("source", ["f", None])
+def test_a_full_queue_takes_what_fits_and_the_rest_later(
+    db: Any, queue: PriorityQueue, source: str | None
+) -> None:
+    queue.set_max_size(db, 1010)
+    everything = [b"\n", *lines(range(2000))]
+    assert import_lines(db, queue, everything, source) == ImportReport(1010, 0, full=True)
+    assert numbers(db, queue) == list(range(1010))
+    assert import_lines(db, queue, everything, source).full
+    queue.pop_many(db, 1005)
+    report = import_lines(db, queue, everything, source)
+    following = range(1010, 2015) if source else range(1005)
+    assert report == ImportReport(990 if source else 1005, 1011 if source else 0, not source)
+    assert numbers(db, queue)[5:] == list(following)[: report.stored]
+
+
+def test_tuples_come_back_as_priorities(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space, priorities=(int, float, bytes))
+    given = [(1, -math.inf, b""), (1, 0.5, b"\x00"), (1, 2.0, b"x"), (1, math.inf, b"")]
+    exported = [
+        json.dumps({"p": priority_as_json(priority)}, allow_nan=False).encode()
+        for priority in given
+    ]
+    import_lines(db, queue, [*exported, b"\n", b'{"p": [1, 3, ""]}'], "f", priority_field="p")
+    assert list(queue.counts(db)) == [*given[:3], (1, 3.0, b""), given[3]]
+    for bad in ([1, 2.0], [1, 2.0, "x", 1], [1, 2.0, "no base64"], [1, "high", ""], 1, "1"):
+        line = json.dumps({"p": bad}).encode()
+        with pytest.raises(InvalidLine, match="is not a tuple"):
+            import_lines(db, queue, [line], None, priority_field="p")
+    assert queue.size(db) == 5
 
 
 def test_a_field_can_be_the_value(db: Any, queue: PriorityQueue) -> None:

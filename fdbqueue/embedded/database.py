@@ -30,6 +30,7 @@ class Database:
     Parameters: `path`, the directory, made if missing; `None` for a private one in memory, gone
     when closed. `durability`: `"full"` (a commit that returned is on disk) or `"os"` (it survives
     the death of the process; the last moments may be lost with the machine, never the order).
+    `create`, whether to make a database where there is none.
 
     Raises `NotADatabase`, `FormatVersionMismatch`, `CorruptDatabase`, `ReadOnlyDatabase` and
     `DiskFull`, each with the path.
@@ -43,12 +44,19 @@ class Database:
     commits_are_certain = True
     """A commit's outcome is always known here, so exactly-once needs no receipts."""
 
-    def __init__(self, path: str | os.PathLike[str] | None, durability: str = "full") -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        durability: str = "full",
+        *,
+        create: bool = True,
+    ) -> None:
         if durability not in ("full", "os"):
             raise ValueError(f"durability is 'full' or 'os', not {durability!r}")
         self.storage = Storage(
             None if path is None else Path(path).expanduser().absolute(),
             durable=durability == "full" and path is not None,
+            create=create,
         )
         self.durability = "os" if path is None else durability
         self.in_memory = path is None

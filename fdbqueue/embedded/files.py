@@ -39,9 +39,11 @@ __all__ = [
     "explained",
     "memory_directory",
     "microseconds",
+    "prepare_directory",
     "storage_errors",
 ]
 
+_OUR_FILES = "fdbqueue."
 DATABASE_FILE = "fdbqueue.sqlite"
 LOCK_FILE = "fdbqueue.lock"
 LOG_FILE = "fdbqueue.log"
@@ -60,6 +62,25 @@ CREATE TABLE clock (shift INTEGER NOT NULL, ceiling INTEGER NOT NULL);
 def microseconds() -> int:
     """The clock of versions: it never goes back, and all processes of a machine share it."""
     return time.monotonic_ns() // 1000
+
+
+def prepare_directory(path: Path, create: bool) -> None:
+    """Make the directory of a database, unless it is there; raises `NotADatabase` for another."""
+    if (path / DATABASE_FILE).exists():
+        return
+    if not create and (path.is_dir() or not path.exists()):
+        raise NotADatabase(
+            str(path), "there is no database here", "the first push makes it; or is it elsewhere?"
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    # Not /etc because somebody mistyped a name; "lost+found" is what a new file system has.
+    others = {entry.name for entry in path.iterdir()} - {"lost+found"}
+    if not all(name.startswith(_OUR_FILES) for name in others):
+        raise NotADatabase(
+            str(path),
+            "this directory holds other files",
+            "name one that fdbqueue made, an empty one, or one that does not exist yet",
+        )
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -109,7 +130,8 @@ def storage_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise DiskFull(str(path)) from error
-        raise StorageError(str(path), error.strerror or str(error)) from error
+        advice = None if error.errno == errno.EIO else "name another directory"
+        raise StorageError(str(path), error.strerror or str(error), advice) from error
 
 
 def explained(path: Path, error: sqlite3.Error) -> StorageError:

@@ -34,6 +34,7 @@ from fdbqueue.embedded.files import (
     explained,
     memory_directory,
     microseconds,
+    prepare_directory,
     storage_errors,
 )
 from fdbqueue.embedded.limits import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
@@ -137,17 +138,17 @@ class Snapshot:
 class Storage:
     """One directory, opened by this process: its connections, its lock, its clock."""
 
-    def __init__(self, path: Path | None, durable: bool) -> None:
+    def __init__(self, path: Path | None, durable: bool, create: bool) -> None:
         """Open the directory, or a private one in memory where `path` is `None`."""
         self._owner: int | None = None
         if path is None:
             path, self._owner = memory_directory()
         self.path = path
         self._durable = durable
-        self._open()
+        self._open(create or self._owner is not None)
         forks.storages.add(self)
 
-    def _open(self) -> None:
+    def _open(self, create: bool) -> None:
         path = self.path
         self._idle: list[sqlite3.Connection] = []
         self._active: dict[Snapshot, None] = {}
@@ -158,7 +159,7 @@ class Storage:
         self._writer = Writer()
         self._closed = False
         with storage_errors(path), ExitStack() as undo:
-            path.mkdir(parents=True, exist_ok=True)
+            prepare_directory(path, create)
             self._lock = WritersLock(path / LOCK_FILE)
             undo.callback(self._lock.close)
             with self._lock:

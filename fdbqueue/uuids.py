@@ -1,0 +1,48 @@
+"""What makes keys unique: UUIDs of version 7, which hold when they were made.
+
+Source: RFC 9562, section 5.7.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import datetime, timezone
+from random import Random
+
+__all__ = ["time_of", "uuids"]
+
+_SIZE = 16  # bytes
+
+
+def uuids(count: int) -> list[bytes]:
+    """New ones; to be made once, outside of any retry loop.
+
+    >>> len(uuids(2)[0])
+    16
+    """
+    milliseconds = time.time_ns() // 1_000_000
+    return [_uuid7(milliseconds) for _ in range(count)]
+
+
+def time_of(uuid: bytes) -> datetime | None:
+    """When one was made, by the clock of who did; `None` for other bytes.
+
+    >>> time_of(uuids(1)[0]).tzname(), time_of(b"others")
+    ('UTC', None)
+    """
+    if len(uuid) != _SIZE or uuid[6] >> 4 != 7 or uuid[8] >> 6 != 2:
+        return None
+    return datetime.fromtimestamp(int.from_bytes(uuid[:6], "big") / 1000, timezone.utc)
+
+
+def _uuid7(milliseconds: int) -> bytes:
+    bits = _random.getrandbits(74)
+    number = milliseconds << 80 | 7 << 76 | bits >> 62 << 64 | 2 << 62 | bits & (1 << 62) - 1
+    return number.to_bytes(_SIZE, "big")
+
+
+# A generator of its own, seeded by the system, in a forked child anew: what a program does to the
+# shared one of `random` must not make two keys equal.
+_random = Random()
+os.register_at_fork(after_in_child=_random.seed)
