@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from fdbqueue.database import retries
 from fdbqueue.overview import overview
 
 __all__ = ["Metrics"]
@@ -44,7 +45,7 @@ class Metrics:
         return []
 
     def collect(self) -> Iterator[Any]:
-        """The state of the queues: a few reads for each, whatever their lengths."""
+        """Conflicts, and the state of the queues: a few reads for each, whatever their lengths."""
         size = GaugeMetricFamily("fdbqueue_queue_size", "Items in the queue.", labels=["queue"])
         came = CounterMetricFamily("fdbqueue_items_pushed", "Items that came.", labels=["queue"])
         went = CounterMetricFamily("fdbqueue_items_popped", "Items that went.", labels=["queue"])
@@ -60,7 +61,14 @@ class Metrics:
             went.add_metric([status.name], status.went)
             if status.oldest is not None:
                 age.add_metric([status.name], (now - status.oldest).total_seconds())
-        yield from (size, came, went, age)
+        again = CounterMetricFamily(
+            "fdbqueue_transaction_retries",
+            "Transactions that this server tried again, by the error: 1020 is a conflict.",
+            labels=["code"],
+        )
+        for code, number in retries.counts().items():
+            again.add_metric([str(code)], number)
+        yield from (size, came, went, age, again)
 
     def middleware(self, app: Any) -> Any:
         """ASGI middleware that counts and times requests."""

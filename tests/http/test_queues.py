@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 from starlette.testclient import TestClient
 
 import fdbqueue
@@ -285,6 +286,26 @@ def test_what_prometheus_asks_for(remote: Remote, name: str) -> None:
     assert 0 <= float(ages[0].split()[-1]) < 60
     pushes = 'method="POST",route="/queue/{name:path}/push",status="201"'
     assert f"fdbqueue_http_requests_total{{{pushes}}} 3.0" in lines
+
+
+def test_prometheus_is_told_of_conflicts(remote: Remote, db: Any, space: Subspace) -> None:
+    def conflicts() -> float:
+        lines = remote.client.get("/metrics").text.splitlines()
+        begin = 'fdbqueue_transaction_retries_total{code="1020"} '
+        return sum(float(line.removeprefix(begin)) for line in lines if line.startswith(begin))
+
+    key = space.pack(("key",))
+
+    @fdbqueue.transactional
+    def interrupted(tr: Any, others: list[bytes]) -> None:
+        tr[b"other" + key] = tr[key].value or b""
+        if others:
+            db[key] = others.pop()
+
+    before = conflicts()
+    interrupted(db, [b"a", b"b"])
+    assert conflicts() == before + 2
+    del db[b"other" + key]
 
 
 def test_health_and_readiness(client: TestClient) -> None:

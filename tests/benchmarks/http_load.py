@@ -1,0 +1,78 @@
+"""A server under load for a while: whether every request is answered, and its memory stays level.
+
+    python -m tests.benchmarks.http_load [DATABASE] [--connections 200] [--seconds 60]
+
+Half of the connections push and half of them pop, each request after the answer to the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from .http import REQUESTS, queues, requests
+
+
+def resident(pid: int) -> float:
+    """The memory of a process, in MB."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * 4096 / 1e6
+
+
+async def load(port: int, connections: int, seconds: float, pid: int) -> dict[str, Any]:
+    """What was done, how long it took, and the memory at every tenth of the time."""
+    memory: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(seconds / 10)
+            memory.append(resident(pid))
+
+    watching = asyncio.create_task(watch())
+    pushed, popped = await asyncio.gather(
+        *(
+            requests(port, REQUESTS[name], connections // 2, seconds)
+            for name in ("HTTP push", "HTTP pop")
+        )
+    )
+    watching.cancel()
+    return {"pushed": pushed, "popped": popped, "memory": memory}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("database", nargs="?", help="a directory or a cluster file")
+    parser.add_argument("--connections", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=60)
+    given = parser.parse_args()
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="fdbqueue-http-load-") as directory:
+        ours, theirs = context.Pipe()
+        arguments = [given.database or directory, "full", theirs]
+        server = context.Process(target=queues, args=arguments, daemon=True)
+        server.start()
+        port = ours.recv()
+        assert server.pid is not None
+        asyncio.run(requests(port, REQUESTS["HTTP push"], 1, 0.5))
+        console = Console(highlight=False)
+        console.print(f"memory before: {resident(server.pid):.0f} MB")
+        done = asyncio.run(load(port, given.connections, given.seconds, server.pid))
+        for name in ("pushed", "popped"):
+            cuts = statistics.quantiles(done[name], n=100)
+            console.print(
+                f"{name}: {len(done[name]):,} requests, none failed; "
+                f"median {cuts[49] * 1e3:.0f} ms, 99 % {cuts[98] * 1e3:.0f} ms, "
+                f"slowest {max(done[name]) * 1e3:.0f} ms"
+            )
+        console.print("memory: " + " ".join(f"{each:.0f}" for each in done["memory"]) + " MB")
+
+
+if __name__ == "__main__":
+    main()
