@@ -33,9 +33,9 @@ def claimed(tr: Any, layout: Layout, rows: Rows, item: Decode, n: int, skipped: 
     if not found:
         tr.add_read_conflict_range(begin, end)  # it was empty, and must be still
     items = [item(tr, row.key, row.value) for row in found]
+    rows.drop(tr, [(row.key, row.value) for row in found])
     for row in found:
         layout.clear_payload(tr, row.value)
-    rows.drop(tr, [row.key for row in found])
     return items
 
 

@@ -385,7 +385,7 @@ class _Pops:
         """
         if len(pops) == 1:
             rows = self._rows.first(tr, *pops[0])
-            self._rows.drop_first(tr, [row.key for row in rows])
+            self._rows.drop_first(tr, rows)
             return [rows]
         drawn: list[list[Any]] = []
         size = 0
@@ -400,7 +400,7 @@ class _Pops:
                     break
                 drawn.append(got)
                 taken += got
-            self._rows.drop_first(tr, [row.key for row in taken])
+            self._rows.drop_first(tr, taken)
             if size > _MOST_BYTES:
                 break
         return drawn

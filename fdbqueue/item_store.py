@@ -281,9 +281,9 @@ class ItemStore:
     def _take(self, tr: Any, rows: list[Any]) -> list[Item]:
         """Take rows out of the queue."""
         items = [self._item(tr, row.key, row.value) for row in rows]
+        self.rows.drop_first(tr, rows)
         for row in rows:
             self.layout.clear_payload(tr, row.value)
-        self.rows.drop_first(tr, [row.key for row in rows])
         return items
 
     # Changes of single items
@@ -300,9 +300,8 @@ class ItemStore:
         stored = tr[key].value
         if stored is None:
             return False
+        self.rows.drop(tr, [(key, stored)])
         self.layout.clear_payload(tr, stored)
-        del tr[key]
-        self.rows.count(tr, self.rows.level_of(key), -1)
         return True
 
     def remove(self, tr: Any, item: Item | str) -> bool:
@@ -372,6 +371,7 @@ class ItemStore:
             for key, payload in places:
                 if not tr[key].present():
                     self.layout.write_payload(tr, key, self.layout.position(key)[-1], payload)
+                    self.rows.entered(tr, key, payload)
                     self.rows.count(tr, self.rows.level_of(key), 1)
             return True
 

@@ -464,8 +464,7 @@ class PriorityQueue(ItemStore):
             if stored is None:
                 return None
             moved = self._item(tr, key, stored)
-            del tr[key]
-            self.rows.count(tr, self.rows.level_of(key), -1)
+            self.rows.drop(tr, [(key, stored)])
             # The random part stays the item's own: the pieces of its payload are kept under it.
             payload = self.layout.read_payload(tr, stored)
             random = self.layout.position(key)[-1]

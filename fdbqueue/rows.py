@@ -59,6 +59,14 @@ class Rows:
     def count_level(self, tr: Any, level: bytes, change: int) -> None:
         """Note that a level has so many items more or less."""
 
+    # What a kind of queue keeps of each item besides
+
+    def entered(self, tr: Any, key: bytes, stored: bytes) -> None:
+        """Called for each item that has come to its place; `stored` is its payload, or its value."""
+
+    def left(self, tr: Any, key: bytes, stored: bytes) -> None:
+        """Called for each item that has gone from its place, while its payload is still there."""
+
     # Putting in
 
     def last(self, tr: Any, level: bytes) -> Any:
@@ -97,6 +105,7 @@ class Rows:
         for payload, random in payloads:
             key = layout.item_key(level, count, random)
             layout.write_payload(tr, key, random, payload)
+            self.entered(tr, key, payload)
             keys.append(key)
             count += 1
         self.count(tr, level, len(keys))
@@ -111,6 +120,7 @@ class Rows:
         """Put (key, value) of items back that were put aside."""
         for key, stored in rows:
             tr[key] = stored
+            self.entered(tr, key, stored)
             self.count_level(tr, self.level_of(key), 1)
             # They were never gone; but who waits for items watches what came.
             self.count_total(tr, 1)
@@ -125,27 +135,34 @@ class Rows:
             return []
         return list(tr.get_range(begin, end, limit=n, streaming_mode=WANT_ALL))
 
-    def drop_first(self, tr: Any, keys: list[bytes]) -> None:
-        """Take out the first items of levels: all those that `first` read, up to these keys.
+    def drop_first(self, tr: Any, rows: list[Any]) -> None:
+        """Take out the first items of levels: all those that `first` read, up to these.
 
         Each level by one range, on which that read conflicts: a server that has many cleared keys
         to pass, one by one, is slow to find the first that is left. The payloads' pieces stay.
         """
-        if len(keys) == 1:
-            del tr[keys[0]]
-            self.count(tr, self.level_of(keys[0]), -1)
+        for row in rows:
+            self.left(tr, row.key, row.value)
+        if len(rows) == 1:
+            key = rows[0].key
+            del tr[key]
+            self.count(tr, self.level_of(key), -1)
             return
-        for level, group in groupby(keys, self.level_of):
-            dropped = list(group)
+        for level, group in groupby(rows, lambda row: self.level_of(row.key)):
+            dropped = [row.key for row in group]
             tr.clear_range(self._layout.range_of(level)[0], dropped[-1] + b"\x00")
             self.count(tr, level, -len(dropped))
 
-    def drop(self, tr: Any, keys: Iterable[bytes]) -> None:
-        """Take items out, wherever they stand, and conflict on their keys. The pieces stay."""
-        for level, group in groupby(keys, self.level_of):
+    def drop(self, tr: Any, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Take out (key, value) of items, wherever they stand, and conflict on their keys.
+
+        The pieces stay.
+        """
+        for level, group in groupby(rows, lambda row: self.level_of(row[0])):
             dropped = list(group)
-            for key in dropped:
+            for key, stored in dropped:
                 tr.add_read_conflict_key(key)
+                self.left(tr, key, stored)
                 del tr[key]
             self.count(tr, level, -len(dropped))
 
