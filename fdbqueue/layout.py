@@ -8,6 +8,8 @@ One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
 | Q (0, index, random), in a FIFO queue | payload | enqueue |
 | Q (1, priority) | int64 LE: how many items of that priority; no key at zero | push, pop |
 | Q (2, 0) and Q (2, 1) | int64 LE: how many items ever came, and how many went | push, pop |
+| Q (2, 2) | int64 LE: of both, how many only changed their places | reprioritize, put_back |
+| Q (2, 3) and Q (2, 4) | int64 LE: how many were removed, and how many found no room | remove, push |
 | Q (3, random, number) | a piece of a payload too large for one value | push |
 | Q (4, hour, client id) | (sequence, attempt) of the client's last operation | `run_once` |
 | Q (5, "layout") | (2, the version of this table; kind, codec, priorities, max_size) | first push |
@@ -183,12 +185,17 @@ class Layout:
         self.counts: bytes = subspace.pack((1,))
         self.came: bytes = subspace.pack((2, 0))
         self.went: bytes = subspace.pack((2, 1))
+        self.moved: bytes = subspace.pack((2, 2))
+        self.removed: bytes = subspace.pack((2, 3))
+        self.rejected: bytes = subspace.pack((2, 4))
+        self.totals: bytes = subspace.pack((2,))
         self.pieces: bytes = subspace.pack((3,))
         self.receipts = subspace[4]
         self.options: bytes = subspace.pack((5, "layout"))
         self.imports: bytes = subspace.pack((6,))
         self.requests: bytes = subspace.pack((7,))
         self.results: bytes = subspace.pack((8,))
+        self.of_items = (self.items, self.counts, self.pieces, self.results)
         self.turn: bytes = subspace.pack((9,))
         # Never written, only conflicted on: no request is to come as the turn goes to nobody.
         self.turn_ends: bytes = subspace.pack((9, "ends"))
@@ -399,6 +406,7 @@ class Layout:
         prefixes = (
             self.items,
             self.counts,
+            self.totals,
             self.pieces,
             self.receipts.key(),
             self.imports,
@@ -407,7 +415,7 @@ class Layout:
             self.idempotency_keys,
             self.idempotency_hours,
         )
-        keys = (self.came, self.went, self.options, self.turn)
+        keys = (self.options, self.turn)
         return sorted(
             [self.range_of(prefix) for prefix in prefixes] + [(key, key + b"\0") for key in keys]
         )

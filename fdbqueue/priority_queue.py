@@ -469,6 +469,7 @@ class PriorityQueue(ItemStore):
             payload = self.layout.read_payload(tr, stored)
             random = self.layout.position(key)[-1]
             (new,) = self.rows.append(tr, level, [(payload, random)], self.rows.last(tr, level))
+            self.rows.count_moved(tr)
             return Item(moved.value, rank, self.layout.item_id(new), new)
 
         return self._change(tr, body)

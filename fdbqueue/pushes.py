@@ -11,7 +11,7 @@ from fdbqueue.combining import Batch
 from fdbqueue.database import run_once
 from fdbqueue.directory import register
 from fdbqueue.errors import OptionsMismatch
-from fdbqueue.layout import Layout
+from fdbqueue.layout import Layout, encode_count
 from fdbqueue.rows import Entry, Rows
 from fdbqueue.types import Options
 
@@ -97,6 +97,9 @@ class Pushing:
         taken = bound - size - room
         if taken:
             self._places.take(tr, size, bound, taken)
+        rejected = sum(len(push.entries) for push in pushes) - taken
+        if rejected:
+            tr.add(self.layout.rejected, encode_count(rejected))
         return fitting
 
 
@@ -132,6 +135,6 @@ class Pushes:
                 tr.get_read_version().wait()  # others can join meanwhile
             return self._pushing.push(tr, batch.join())
 
-        pushed = run_once(db, body, self._pushing.layout.receipts, any)
+        pushed = run_once(db, body, self._pushing.layout.receipts)
         self._expected = len(pushed)
         return pushed

@@ -56,6 +56,10 @@ class Rows:
         key = self._layout.came if change > 0 else self._layout.went
         tr.add(key, ONE if change in (1, -1) else encode_count(abs(change)))
 
+    def count_moved(self, tr: Any) -> None:
+        """Note that an item which came again had only changed its place."""
+        tr.add(self._layout.moved, ONE)
+
     def count_level(self, tr: Any, level: bytes, change: int) -> None:
         """Note that a level has so many items more or less."""
 
@@ -125,6 +129,7 @@ class Rows:
             # They were never gone; but who waits for items watches what came.
             self.count_total(tr, 1)
             self.count_total(tr, -1)
+            self.count_moved(tr)
 
     # Taking out
 

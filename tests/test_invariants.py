@@ -38,7 +38,7 @@ def test_what_is_put_aside_for_a_pop_that_waits_keeps_its_pieces(
     def put_aside(tr: Any) -> None:
         taken = filled.rows.first(tr, 3)
         filled.rows.put_aside(tr, layout.request_key(1, b"name"), [taken[:1], [], taken[1:]])
-        filled.rows.drop_first(tr, [row.key for row in taken])
+        filled.rows.drop_first(tr, taken)
 
     put_aside(db)
     before = rows(db, filled)
