@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import click
 
 import fdbqueue
-from fdbqueue import Item, PriorityQueue, queue_names
+from fdbqueue import Item, PriorityQueue, TaskQueue, existing_queue, queue_names
 from fdbqueue.embedded import Database
-from fdbqueue.errors import FdbqueueError
+from fdbqueue.errors import FdbqueueError, QueueNotFound
 from fdbqueue.priorities import priority_as_json
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "NotTold",
     "PrintFailed",
     "Seconds",
+    "any_queue",
     "as_line",
     "command_options",
     "confirm",
@@ -230,11 +231,21 @@ def confirm(question: str) -> None:
         raise
 
 
+def any_queue(db: Any, name: str, *, must_exist: bool) -> PriorityQueue | TaskQueue:
+    """The queue that the command line names, of whatever kind; a new one is a priority queue."""
+    try:
+        return existing_queue(db, name)
+    except QueueNotFound:
+        if must_exist:
+            raise
+        return PriorityQueue.named(db, name)
+
+
 def json_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue:
     """The queue that the command line names, to read and write its values as JSON."""
-    queue = (PriorityQueue.existing if must_exist else PriorityQueue.named)(db, name)
+    queue = any_queue(db, name, must_exist=must_exist)
     codec = queue.given_options.codec
-    if codec != "json":
+    if codec != "json" or not isinstance(queue, PriorityQueue):
         raise click.ClickException(
             f"the values of {name!r} are not JSON, its codec is {codec}; use it from Python"
         )

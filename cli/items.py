@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from fdbqueue import PriorityQueue
+from fdbqueue import PriorityQueue, existing_queue
 
 from .common import (
     PRIORITY,
@@ -217,7 +217,7 @@ def clear(db: Any, queue: str, yes: bool, as_json: bool) -> None:
     Example:
       fdbq clear jobs --yes
     """
-    target = PriorityQueue.existing(db, queue)
+    target = existing_queue(db, queue)
     if not yes:
         confirm(f"Drop all items of {queue!r}, {target.size(db):,} now?")
     target.clear(db)

@@ -12,12 +12,20 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from fdbqueue import PriorityQueue, check, drop_queue, queue_names, queues, rename_queue
+from fdbqueue import check, drop_queue, existing_queue, queue_names, queues, rename_queue
 from fdbqueue.embedded import Database
 from fdbqueue.layout import LAYOUT_VERSION
 from fdbqueue.priorities import priority_as_json
 
-from .common import as_line, command_options, confirm, priority_line, queue_argument, tell
+from .common import (
+    any_queue,
+    as_line,
+    command_options,
+    confirm,
+    priority_line,
+    queue_argument,
+    tell,
+)
 
 __all__ = ["check_command", "counts", "drop", "info", "limit", "ls", "rename"]
 
@@ -58,7 +66,7 @@ def counts(db: Any, queue: str, as_json: bool) -> None:
     Example:
       fdbq counts jobs
     """
-    by_priority = PriorityQueue.existing(db, queue).counts(db)
+    by_priority = existing_queue(db, queue).counts(db)
     if as_json:
         for priority, count in by_priority.items():
             click.echo(as_line({"priority": priority_as_json(priority), "count": count}))
@@ -93,7 +101,7 @@ def drop(db: Any, queue: str, yes: bool, as_json: bool) -> None:
     Example:
       fdbq drop jobs --yes
     """
-    target = PriorityQueue.existing(db, queue)
+    target = existing_queue(db, queue)
     if not yes:
         confirm(f"Drop {queue!r} with its items, {target.size(db):,} now?")
     drop_queue(db, queue)
@@ -116,7 +124,7 @@ def limit(db: Any, queue: str, size: int | None, unbounded: bool, as_json: bool)
     """
     if size is not None and unbounded:
         raise click.UsageError("give a SIZE or --none, not both")
-    target = PriorityQueue.named(db, queue)
+    target = any_queue(db, queue, must_exist=False)
     if size is not None or unbounded:
         target.set_max_size(db, size)
     bound = target.options(db).max_size
@@ -139,7 +147,7 @@ def check_command(db: Any, queue: str | None, repair: bool, as_json: bool) -> No
     """
     failed = False
     for name in queue_names(db) if queue is None else [queue]:
-        report = check(db, PriorityQueue.existing(db, name), repair=repair)
+        report = check(db, existing_queue(db, name), repair=repair)
         failed = failed or not (report.ok or report.repaired)
         if as_json:
             problems = list(report.problems)

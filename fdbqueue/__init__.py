@@ -20,10 +20,13 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.database import error_classes, open, transactional
 from fdbqueue.directory import drop_queue, queue_names, queues, rename_queue
 from fdbqueue.errors import FDBError, FdbqueueError
+from fdbqueue.existing import existing_queue
 from fdbqueue.fifo import Queue
 from fdbqueue.invariants import CheckReport, check
 from fdbqueue.overview import QueueStatus, overview
 from fdbqueue.priority_queue import PriorityQueue
+from fdbqueue.task import Task, TaskPriority, TaskStats, create_deadline
+from fdbqueue.task_queue import TaskQueue
 from fdbqueue.types import Codec, Item, Options
 
 __all__ = [
@@ -37,9 +40,15 @@ __all__ = [
     "Queue",
     "QueueStatus",
     "Subspace",
+    "Task",
+    "TaskPriority",
+    "TaskQueue",
+    "TaskStats",
     "check",
+    "create_deadline",
     "drop_queue",
     "error_classes",
+    "existing_queue",
     "open",
     "overview",
     "queue_names",

@@ -21,6 +21,7 @@ __all__ = [
     "InvalidLine",
     "InvalidPriority",
     "InvalidQueueName",
+    "InvalidTask",
     "InvalidValue",
     "LayoutVersionMismatch",
     "NotADatabase",
@@ -204,6 +205,16 @@ class InvalidValue(FdbqueueError, ValueError):
         self.value = value
         self.reason = reason
         super().__init__(reason)
+
+
+class InvalidTask(FdbqueueError, ValueError):
+    """A task that cannot be; nothing was stored. `field` and `value` say what of it."""
+
+    def __init__(self, field: str, value: object, expected: str) -> None:
+        self.field = field
+        self.value = value
+        self.expected = expected
+        super().__init__(f"{field} {value!r} ({type(value).__name__}) is not {expected}")
 
 
 class PayloadTooLarge(FdbqueueError, ValueError):

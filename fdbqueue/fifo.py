@@ -7,11 +7,12 @@ from typing import Any, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue.codec import codec_name, codec_named
 from fdbqueue.database import read
 from fdbqueue.item_store import ItemStore
 from fdbqueue.layout import Layout
 from fdbqueue.rows import Rows
-from fdbqueue.types import Codec, Item
+from fdbqueue.types import Codec, Item, Options
 from fdbqueue.uuids import uuids
 
 __all__ = ["Queue"]
@@ -44,7 +45,8 @@ class Queue(ItemStore):
     ) -> None:
         layout = Layout(subspace)
         rows = Rows(layout, lambda key: layout.items)
-        super().__init__(layout, rows, "fifo", codec, None, max_size)
+        options = Options("fifo", codec_name(codec), None, max_size)
+        super().__init__(layout, rows, codec_named(codec), options)
 
     @overload
     def enqueue(self, tr: Any, value: Any, *, raise_if_full: Literal[True]) -> Item: ...
@@ -144,7 +146,7 @@ class Queue(ItemStore):
 
         def body(tr: Any) -> Item | None:
             rows = self.rows.first(tr, 1)
-            return self._item(tr, rows[0].key, rows[0].value) if rows else None
+            return self.item(tr, rows[0].key, rows[0].value) if rows else None
 
         return read(tr, body)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from fdbqueue.database import error_classes, is_database, read, run_once
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck
-from fdbqueue.fifo import Queue
+from fdbqueue.item_store import ItemStore
 from fdbqueue.layout import ZERO, decode_count, encode_count
-from fdbqueue.priority_queue import PriorityQueue
 
 __all__ = ["CheckReport", "check"]
 
@@ -29,19 +29,20 @@ class CheckReport:
         return not self.problems
 
 
-def check(tr: Any, queue: PriorityQueue | Queue, *, repair: bool = False) -> CheckReport:
+def check(tr: Any, queue: ItemStore, *, repair: bool = False) -> CheckReport:
     """Compare everything that a queue keeps, at one read version.
 
-    - each priority's counter equals the number of its items, and no counter is without items;
+    - each counter, of a priority or an agent, equals the number of its items, and none is without;
     - what came and has not gone is the number of items;
+    - tasks are found by id, agent and client, and nothing else is;
     - the pieces of large payloads all belong to an item, and no item lacks them;
     - no key in the queue's subspace is foreign to it.
 
-    With `repair`, counters are put right and pieces that belong to nobody are dropped; foreign
-    keys are left to whoever wrote them. Where one is among the items, nothing is repaired: it may
-    be an item, and the queue opened with other priorities than it has. The repair adds differences,
-    so that pushes and pops that
-    run at the same time keep their effect; two repairs at once conflict with each other.
+    With `repair`, counters and indexes are put right and pieces that belong to nobody are dropped;
+    foreign keys are left to whoever wrote them. Where one is among the items, nothing is repaired:
+    it may be an item, and the queue opened with other priorities than it has. The repair adds
+    differences, so that pushes and pops that run at the same time keep their effect; two repairs at
+    once conflict with each other.
 
     Reads are snapshot reads: a check conflicts with nothing. Given a database, a repair takes
     effect exactly once; in a transaction the caller's own retry rules hold. Cost: a scan of the
@@ -55,7 +56,7 @@ def check(tr: Any, queue: PriorityQueue | Queue, *, repair: bool = False) -> Che
     CheckReport(items=1, problems=(), repaired=False)
     """
 
-    if not isinstance(queue, (PriorityQueue, Queue)):
+    if not isinstance(queue, ItemStore):
         raise TypeError(
             f"a queue is checked, not {queue!r}; PriorityQueue.named(db, name) opens one"
         )
@@ -71,14 +72,15 @@ def check(tr: Any, queue: PriorityQueue | Queue, *, repair: bool = False) -> Che
 class _Check:
     """One check in one transaction."""
 
-    def __init__(self, tr: Any, queue: PriorityQueue | Queue, repair: bool) -> None:
+    def __init__(self, tr: Any, queue: ItemStore, repair: bool) -> None:
         self._tr = tr
         self._reads = tr.snapshot
         self._queue = queue
         self._layout = queue.layout
         self._may_repair = repair
         self._problems: list[str] = []
-        self._levels: dict[bytes, int] = {}
+        self._counters: Counter[bytes] = Counter()
+        self._indexed: dict[bytes, bytes] = {}
         self._owners: set[bytes] = set()
         self._aside = 0
         self.items = 0
@@ -100,8 +102,8 @@ class _Check:
     def _compare_all(self) -> None:
         self._scan_items()
         self._scan_results()
-        if isinstance(self._queue, PriorityQueue):
-            self._compare_counts()
+        self._compare_counts()
+        self._compare_indexes()
         self._compare_total()
         self._scan_pieces()
         self._look_for_foreign_keys()
@@ -127,6 +129,8 @@ class _Check:
                     level = b""
                     continue
             count += 1
+            self._counters.update(self._queue.rows.counters(self._reads, key, row.value))
+            self._indexed |= self._queue.rows.indexed(self._reads, key, row.value)
             owner = layout.piece_owner(row.value)
             if owner is not None:
                 self._owners.add(owner)
@@ -142,26 +146,41 @@ class _Check:
                 self._owners.update(owner for owner in owners if owner is not None)
 
     def _note_level(self, level: bytes, count: int) -> None:
-        if count:
-            self._levels[level] = self._levels.get(level, 0) + count
-            self.items += count
+        self.items += count
+        counter = self._queue.rows.level_counter(level) if count else None
+        if counter is not None:
+            self._counters[counter] += count
 
     def _compare_counts(self) -> None:
-        layout = self._layout
-        for level, count in self._levels.items():
-            self._compare(f"the count of {self._name(level)}", layout.count_key(level), count)
-        counters = {layout.count_key(level) for level in self._levels}
-        for row in self._rows(layout.counts):
-            if row.key not in counters:
-                level = layout.counted_level(row.key)
-                self._compare(f"the count of {self._name(level)}", row.key, 0)
+        stored = {row.key for prefix in self._layout.counters for row in self._rows(prefix)}
+        for counter in sorted(stored | set(self._counters)):
+            self._compare(f"the count of {self._name(counter)}", counter, self._counters[counter])
 
-    def _name(self, level: bytes) -> str:
+    def _name(self, counter: bytes) -> str:
         try:
-            priority = self._layout.priority_of(level)
-        except Exception:
-            return f"the key {level!r}"
-        return f"priority {priority!r}"
+            if counter.startswith(self._layout.agent_counts):
+                return f"agent {self._layout.name_in(counter)!r}"
+            return f"priority {self._layout.counted_priority(counter)!r}"
+        except Exception:  # of the tuple layer, which has no class of its own
+            return f"the key {counter!r}"
+
+    def _compare_indexes(self) -> None:
+        found = {
+            row.key: row.value for prefix in self._layout.indexes for row in self._rows(prefix)
+        }
+        for key in sorted(found.keys() | self._indexed.keys()):
+            expected = self._indexed.get(key)
+            if found.get(key) == expected:
+                continue
+            self._problems.append(
+                f"an index leads to no task: {key!r}"
+                if expected is None
+                else f"a task is not found by its index: {key!r}"
+            )
+            if self._may_repair and expected is None:
+                del self._tr[key]
+            elif self._may_repair:
+                self._tr[key] = expected
 
     def _compare(self, what: str, key: bytes, expected: int) -> None:
         stored = self._reads[key].value

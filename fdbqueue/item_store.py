@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.claims import Claims, claimed
-from fdbqueue.codec import codec_name, codec_named
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE, MOST_ITEMS, StagedPops
 from fdbqueue.database import is_database, read, run, run_once
@@ -26,7 +25,7 @@ from fdbqueue.errors import (
 from fdbqueue.layout import MAX_PAYLOAD, ONE, Layout, decode_count
 from fdbqueue.pushes import Push, Pushes, Pushing, checked_max_size
 from fdbqueue.rows import Entry, Rows
-from fdbqueue.types import Codec, Item, Options, PriorityKind
+from fdbqueue.types import Codec, Item, Options
 from fdbqueue.waiting import checked_wait, wait_for_change
 
 __all__ = ["ItemStore"]
@@ -67,20 +66,18 @@ class ItemStore:
         self,
         layout: Layout,
         rows: Rows,
-        kind: str,
-        codec: str | Codec,
-        priorities: PriorityKind | None,
-        max_size: int | None,
+        codec: Codec,
+        options: Options,
     ) -> None:
-        checked_max_size(max_size)
+        checked_max_size(options.max_size)
         self.layout = layout
         self.rows = rows
-        self._codec = codec_named(codec)
-        self.given_options = Options(kind, codec_name(codec), priorities, max_size)
-        pushing = self._pushing = Pushing(layout, rows, self.given_options)
+        self._codec = codec
+        self.given_options = options
+        pushing = self._pushing = Pushing(layout, rows, options)
         self.pushes = Combiner(lambda: Pushes(pushing), _push_size, _BATCH_BYTES)
-        self.pops = Combiner(lambda: StagedPops(layout, rows, self._item), _pop_size, MOST_ITEMS)
-        self._claims = Combiner(lambda: Claims(layout, rows, self._item), _claim_size, MOST_ITEMS)
+        self.pops = Combiner(lambda: StagedPops(layout, rows, self.item), _pop_size, MOST_ITEMS)
+        self._claims = Combiner(lambda: Claims(layout, rows, self.item), _claim_size, MOST_ITEMS)
 
     @property
     def subspace(self) -> Subspace:
@@ -89,7 +86,7 @@ class ItemStore:
 
     # Transactions
 
-    def _change(
+    def change(
         self, tr: Any, body: Callable[[Any], _T], wrote: Callable[[Any], bool] = _not_empty
     ) -> _T:
         """Run a change: in the caller's transaction, or on a database exactly once."""
@@ -113,7 +110,7 @@ class ItemStore:
             raise PayloadTooLarge(len(payload), MAX_PAYLOAD)
         return payload
 
-    def _item(self, tr: Any, key: bytes, stored: bytes) -> Item:
+    def item(self, tr: Any, key: bytes, stored: bytes) -> Item:
         """The item of a row; raises `UndecodableItem` if the codec cannot read it."""
         priority = self._priority_of(self.rows.level_of(key))
         item_id = self.layout.item_id(key)
@@ -164,7 +161,7 @@ class ItemStore:
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
         >>> fdbqueue.PriorityQueue.named(db, "jobs", max_size=100).options(db)
-        Options(kind='priority', codec='json', priorities=<class 'int'>, max_size=100)
+        Options(kind='priority', codec='json', priorities=<class 'int'>, max_size=100, ageing=None)
         """
 
         def body(tr: Any) -> Options:
@@ -190,7 +187,7 @@ class ItemStore:
         False
         """
         checked_max_size(max_size)
-        self._change(tr, lambda tr: self._pushing.set_max_size(tr, max_size))
+        self.change(tr, lambda tr: self._pushing.set_max_size(tr, max_size))
 
     # Pop
 
@@ -270,7 +267,7 @@ class ItemStore:
         if is_database(tr):
             taken = self._claims(tr, within)
         else:
-            taken = claimed(tr, self.layout, self.rows, self._item, 1, random.randrange(within))
+            taken = claimed(tr, self.layout, self.rows, self.item, 1, random.randrange(within))
         return next(iter(taken), None)
 
     @staticmethod
@@ -280,7 +277,7 @@ class ItemStore:
 
     def _take(self, tr: Any, rows: list[Any]) -> list[Item]:
         """Take rows out of the queue."""
-        items = [self._item(tr, row.key, row.value) for row in rows]
+        items = [self.item(tr, row.key, row.value) for row in rows]
         self.rows.drop_first(tr, rows)
         for row in rows:
             self.layout.clear_payload(tr, row.value)
@@ -296,12 +293,25 @@ class ItemStore:
             raise InvalidItemId(item.id)
         return item.key
 
+    def take(self, tr: Any, key: bytes, stored: bytes) -> None:
+        """Take one item out of the queue that a transaction read, wherever it stands."""
+        self.rows.drop(tr, [(key, stored)])
+        self.layout.clear_payload(tr, stored)
+
+    def move(self, tr: Any, key: bytes, stored: bytes, payload: bytes, level: bytes) -> bytes:
+        """Put an item that a transaction read, with this payload, behind a level; its new key."""
+        self.take(tr, key, stored)
+        # The random part stays the item's own.
+        entry = payload, self.layout.position(key)[-1]
+        (new,) = self.rows.append(tr, level, [entry], self.rows.last(tr, level))
+        self.rows.count_moved(tr)
+        return new
+
     def _remove(self, tr: Any, key: bytes) -> bool:
         stored = tr[key].value
         if stored is None:
             return False
-        self.rows.drop(tr, [(key, stored)])
-        self.layout.clear_payload(tr, stored)
+        self.take(tr, key, stored)
         tr.add(self.layout.removed, ONE)
         return True
 
@@ -322,7 +332,7 @@ class ItemStore:
         (True, False)
         """
         key = self.key_of(item)
-        return self._change(tr, lambda tr: self._remove(tr, key))
+        return self.change(tr, lambda tr: self._remove(tr, key))
 
     def clear(self, tr: Any) -> None:
         """Take all items out of the queue; the queue itself stays.
@@ -347,7 +357,7 @@ class ItemStore:
                 tr.clear_range(*layout.range_of(prefix))
             return True
 
-        self._change(tr, body)
+        self.change(tr, body)
 
     def put_back(self, tr: Any, items: Iterable[Item]) -> None:
         """Put items that were taken back into their own places.
@@ -375,7 +385,7 @@ class ItemStore:
                     self.rows.count_moved(tr)
             return True
 
-        self._change(tr, body)
+        self.change(tr, body)
 
     # Reads
 
@@ -448,7 +458,7 @@ class ItemStore:
             begin, end = (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
         if not is_database(tr):
             for row in tr.get_range(begin, end, limit=limit, reverse=reverse):
-                yield self._item(tr, row.key, row.value)
+                yield self.item(tr, row.key, row.value)
             return
         left = limit
         while begin < end:
@@ -465,6 +475,6 @@ class ItemStore:
     def _page(self, db: Any, begin: bytes, end: bytes, size: int, reverse: bool) -> list[Item]:
         def body(tr: Any) -> list[Item]:
             rows = tr.get_range(begin, end, limit=size, reverse=reverse)
-            return [self._item(tr, row.key, row.value) for row in rows]
+            return [self.item(tr, row.key, row.value) for row in rows]
 
         return run(db, body)

@@ -62,11 +62,13 @@ def _status(tr: Any, name: str, subspace: Subspace) -> QueueStatus:
     }
     begins = [first_greater_or_equal(level + b"\x00", 0) for level in [*levels][:_MOST_LEVELS]]
     firsts = [tr.snapshot.get_key(begin) for begin in begins]
+    first_id = tr.snapshot.get_key(first_greater_or_equal(layout.ids + b"\x00", 0))
     times = [
         layout.pushed_at(first.value)
         for first, level in zip(firsts, levels)
         if layout.is_place(first.value, level)
     ]
+    times.append(layout.time_of_id(first_id.value))
     counted = decode_count(came.value), decode_count(went.value)
     return QueueStatus(
         name,

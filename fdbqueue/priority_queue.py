@@ -8,12 +8,12 @@ from typing import Any, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.codec import stored_codec
+from fdbqueue.codec import codec_name, codec_named, stored_codec
 from fdbqueue.database import error_classes, is_database, read
 from fdbqueue.directory import find, place
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.item_store import ItemStore
-from fdbqueue.layout import Layout, decode_count
+from fdbqueue.layout import Layout
 from fdbqueue.priorities import Priorities
 from fdbqueue.pushes import agreed
 from fdbqueue.rows import Entry, PriorityRows
@@ -57,6 +57,7 @@ class PriorityQueue(ItemStore):
     """
 
     _position_parts = 3
+    rows: PriorityRows
 
     def __init__(
         self,
@@ -69,7 +70,8 @@ class PriorityQueue(ItemStore):
         layout = Layout(subspace)
         self.priorities = Priorities(layout, priorities)
         rows = PriorityRows(layout, self.priorities.level_in)
-        super().__init__(layout, rows, "priority", codec, priorities, max_size)
+        options = Options("priority", codec_name(codec), priorities, max_size)
+        super().__init__(layout, rows, codec_named(codec), options)
 
     @classmethod
     def named(
@@ -374,7 +376,7 @@ class PriorityQueue(ItemStore):
         self.check_number(n)
 
         def body(tr: Any) -> list[Item]:
-            return [self._item(tr, row.key, row.value) for row in self.rows.first(tr, n, max)]
+            return [self.item(tr, row.key, row.value) for row in self.rows.first(tr, n, max)]
 
         return read(tr, body)
 
@@ -427,15 +429,7 @@ class PriorityQueue(ItemStore):
         {1: 1, 5: 2}
         """
 
-        def body(tr: Any) -> dict[Any, int]:
-            rows = tr.get_range(*self.layout.range_of(self.layout.counts))
-            counted = {
-                self.layout.priority_of(self.layout.counted_level(row.key)): decode_count(row.value)
-                for row in rows
-            }
-            return {priority: count for priority, count in counted.items() if count > 0}
-
-        return read(tr, body)
+        return read(tr, self.rows.counts)
 
     # Change the order
 
@@ -463,13 +457,8 @@ class PriorityQueue(ItemStore):
             stored = tr[key].value
             if stored is None:
                 return None
-            moved = self._item(tr, key, stored)
-            self.rows.drop(tr, [(key, stored)])
-            # The random part stays the item's own: the pieces of its payload are kept under it.
-            payload = self.layout.read_payload(tr, stored)
-            random = self.layout.position(key)[-1]
-            (new,) = self.rows.append(tr, level, [(payload, random)], self.rows.last(tr, level))
-            self.rows.count_moved(tr)
+            moved = self.item(tr, key, stored)
+            new = self.move(tr, key, stored, self.layout.read_payload(tr, stored), level)
             return Item(moved.value, rank, self.layout.item_id(new), new)
 
-        return self._change(tr, body)
+        return self.change(tr, body)

@@ -113,7 +113,7 @@ def checked_max_size(max_size: object) -> None:
 
 def agreed(given: Options, stored: Options) -> Options:
     """The options that a queue has; raises `OptionsMismatch` if others were given."""
-    for option in ("kind", "codec", "priorities", "max_size"):
+    for option in ("kind", "codec", "priorities", "max_size", "ageing"):
         ours, theirs = getattr(given, option), getattr(stored, option)
         if ours != theirs and not (option == "max_size" and ours is None):
             raise OptionsMismatch(option, ours, theirs)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from fdb import fdboptions
 
 from fdbqueue.errors import ForeignKey
-from fdbqueue.layout import MINUS_ONE, ONE, ZERO, Layout, encode_count
+from fdbqueue.layout import MINUS_ONE, ONE, ZERO, Layout, decode_count, encode_count
 from fdbqueue.types import Item
 
 __all__ = ["WANT_ALL", "Decode", "Entry", "PriorityRows", "Rows"]
@@ -65,8 +65,20 @@ class Rows:
 
     # What a kind of queue keeps of each item besides
 
+    def level_counter(self, level: bytes) -> bytes | None:
+        """The key of the counter of this level, if there is one."""
+        return None
+
+    def counters(self, tr: Any, key: bytes, stored: bytes) -> list[bytes]:
+        """The keys of other counters that count this item."""
+        return []
+
+    def indexed(self, tr: Any, key: bytes, stored: bytes) -> dict[bytes, bytes]:
+        """The rows by which this item is found."""
+        return {}
+
     def entered(self, tr: Any, key: bytes, stored: bytes) -> None:
-        """Called for each item that has come to its place; `stored` is its payload, or its value."""
+        """Called for each item that came to its place; `stored` is its payload, or its value."""
 
     def left(self, tr: Any, key: bytes, stored: bytes) -> None:
         """Called for each item that has gone from its place, while its payload is still there."""
@@ -175,12 +187,24 @@ class Rows:
 class PriorityRows(Rows):
     """The rows of a queue that has a level for each priority, and a counter for each level."""
 
+    def level_counter(self, level: bytes) -> bytes | None:
+        return self._layout.count_key(level)
+
     def count_level(self, tr: Any, level: bytes, change: int) -> None:
         """Change the counter of the level; a counter at zero has no key."""
-        key = self._layout.count_key(level)
+        key = self.level_counter(level)
+        if key is None:
+            return
         tr.add(key, ONE if change == 1 else MINUS_ONE if change == -1 else encode_count(change))
         if change < 0:
             tr.compare_and_clear(key, ZERO)
+
+    def counts(self, tr: Any) -> dict[Any, int]:
+        """How many items each priority has, of those that have any."""
+        layout = self._layout
+        rows = tr.get_range(*layout.range_of(layout.counts))
+        counted = {layout.counted_priority(row.key): decode_count(row.value) for row in rows}
+        return {priority: count for priority, count in counted.items() if count > 0}
 
     def first(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
         """The first `n` rows of the lowest priorities, or of the highest ones."""

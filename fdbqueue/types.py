@@ -32,15 +32,18 @@ class Item:
 class Options:
     """What a queue is: stored with it by its first push, so that all clients agree.
 
-    `kind` is `"priority"` or `"fifo"`; `codec` the name of its codec, of one of the caller's own
-    the name of its class; `priorities` what it takes as priority, `None` in a FIFO queue;
-    `max_size` how many items it has at most, `None` if there is no such bound.
+    `kind` is `"priority"`, `"fifo"` or `"task"`; `codec` the name of its codec, of one of the
+    caller's own the name of its class; `priorities` what it takes as priority, `None` in a FIFO
+    queue; `max_size` how many items it has at most, `None` if there is no such bound; `ageing`
+    after how many seconds a task that waits is as urgent as a new one of the next higher priority,
+    `None` for never.
     """
 
     kind: str
     codec: str
     priorities: PriorityKind | None
     max_size: int | None
+    ageing: int | None = None
 
 
 class Codec(Protocol):

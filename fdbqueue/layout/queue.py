@@ -1,47 +1,4 @@
-"""Every key and every value of a queue. Nobody else builds one or takes one apart.
-
-One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
-
-| key | value | written by |
-| --- | --- | --- |
-| Q (0, priority, count, random) | payload | push |
-| Q (0, index, random), in a FIFO queue | payload | enqueue |
-| Q (1, priority) | int64 LE: how many items of that priority; no key at zero | push, pop |
-| Q (2, 0) and Q (2, 1) | int64 LE: how many items ever came, and how many went | push, pop |
-| Q (2, 2) | int64 LE: of both, how many only changed their places | reprioritize, put_back |
-| Q (2, 3) and Q (2, 4) | int64 LE: how many were removed, and how many found no room | remove, push |
-| Q (3, random, number) | a piece of a payload too large for one value | push |
-| Q (4, hour, client id) | (sequence, attempt) of the client's last operation | `run_once` |
-| Q (5, "layout") | (2, the version of this table; kind, codec, priorities, max_size) | first push |
-| Q (6, source) | (lines, sha256) of an import: what is stored of it | fdbq import |
-| Q (7, version, name) | (is next, n, at max, ...): pops that wait | a pop that met contention |
-| Q (8, version, name, number) | what such pops get: keys and values of items | who serves them |
-| Q (9,) | the name of who serves the others at present | who does |
-| Q (9, "ends"), Q (10, 0 or 1, number) | never written, only conflicted on | pop; a bounded push |
-| Q (11, key) | (hour, digest, id, ...): what a push with an idempotency key stored | push_once |
-| Q (12, hour, key) | that there is such a key since this hour | push_once |
-
-Items are the FoundationDB recipe: `count` is one more than that of the last item of the priority,
-by a snapshot read, so that pushes never conflict; `random` makes the key unique. It is a UUID of
-version 7, which holds when it was made. A client that speaks only the recipe, with any bytes in its
-place, can be pointed at Q (0,).
-
-A request's `version` is the read version at which it was made, so that they stand in the order in
-which they came, nearly; `name` makes it unique. Its result has the same version and name, in pieces
-where it is too large for one value.
-
-The queues that have a name are in the subspace R = ("fdbqueue",):
-
-| key | value | written by |
-| --- | --- | --- |
-| R (name, ...) | the queue of this name | as above |
-| R (0, name) | the prefix of the queue of this name | first push, rename |
-| R (1, name, number, ...) | the same, after so many of this name were given another one | |
-| R (2, hour, client id) | as Q (4, ...) | rename, drop |
-| R (3, name) | int64 LE: how many queues of this name were given another one | rename |
-
-A change to any of this is a new layout version; `tests/test_layout.py` pins the bytes.
-"""
+"""The keys of one queue, and what is in its values."""
 
 from __future__ import annotations
 
@@ -57,37 +14,17 @@ from typing import Any
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.errors import InvalidItemId, InvalidQueueName, LayoutVersionMismatch
+from fdbqueue.errors import InvalidItemId, LayoutVersionMismatch
+from fdbqueue.layout.counters import decode_count
 from fdbqueue.types import Options, Priority
 from fdbqueue.uuids import time_of
 
-__all__ = [
-    "LAYOUT_VERSION",
-    "MAX_PAYLOAD",
-    "MINUS_ONE",
-    "NAMES",
-    "ONE",
-    "ROOT",
-    "ZERO",
-    "Layout",
-    "decode_count",
-    "default_subspace",
-    "encode_count",
-    "name_key",
-    "renames_key",
-]
+__all__ = ["LAYOUT_VERSION", "MAX_PAYLOAD", "Layout"]
 
 LAYOUT_VERSION = 2
 PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
 
-ONE = (1).to_bytes(8, "little")
-MINUS_ONE = (-1).to_bytes(8, "little", signed=True)
-ZERO = bytes(8)
-
-ROOT = Subspace(("fdbqueue",))
-NAMES = ROOT[0]
-_MAX_NAME = 255  # bytes of UTF-8
 _KINDS = {kind.__name__: kind for kind in (int, float, str, bytes)}
 
 # Begins the value of an item whose payload is in pieces. A payload that begins so itself is put in
@@ -98,51 +35,6 @@ _PIECES = b"\xffpieces:"
 # the items of each pop.
 _SIZES = struct.Struct(">HI")
 _BEGIN = _SIZES.pack(0, 0)
-
-
-def encode_count(count: int) -> bytes:
-    """A number as atomic `add` takes it.
-
-    >>> decode_count(encode_count(-3))
-    -3
-    """
-    return count.to_bytes(8, "little", signed=True)
-
-
-def decode_count(value: bytes | None) -> int:
-    """The number in a counter; a counter that is not there is zero.
-
-    >>> decode_count(None)
-    0
-    """
-    return 0 if value is None else int.from_bytes(value, "little", signed=True)
-
-
-def name_key(name: str) -> bytes:
-    """Where the prefix of the queue of this name is kept; raises `InvalidQueueName`.
-
-    >>> name_key("jobs")
-    b'\\x02fdbqueue\\x00\\x14\\x02jobs\\x00'
-    """
-    if not isinstance(name, str):
-        raise InvalidQueueName(name, "a name is text")
-    if not name or name != name.strip() or not name.isprintable():
-        raise InvalidQueueName(name, "a name is printable text without space at its ends")
-    if len(name.encode()) > _MAX_NAME:
-        raise InvalidQueueName(name, f"a name has at most {_MAX_NAME} bytes in UTF-8")
-    key: bytes = NAMES.pack((name,))
-    return key
-
-
-def renames_key(name: str) -> bytes:
-    """Where it is counted how many queues of this name were given another one."""
-    key: bytes = ROOT[3].pack((name,))
-    return key
-
-
-def default_subspace(name: str, number: int) -> Subspace:
-    """Where a queue of this name is made, after so many of them were given another name."""
-    return ROOT[1][name][number] if number else ROOT[name]
 
 
 # (count, random) as the tuple layer packs them: an integer from zero, and bytes.
@@ -195,7 +87,13 @@ class Layout:
         self.imports: bytes = subspace.pack((6,))
         self.requests: bytes = subspace.pack((7,))
         self.results: bytes = subspace.pack((8,))
-        self.of_items = (self.items, self.counts, self.pieces, self.results)
+        self.ids: bytes = subspace.pack((13,))
+        self.agents: bytes = subspace.pack((14, 0))
+        self.clients: bytes = subspace.pack((14, 1))
+        self.agent_counts: bytes = subspace.pack((15,))
+        self.indexes = (self.ids, self.agents, self.clients)
+        self.counters = (self.counts, self.agent_counts)
+        self.of_items = (self.items, self.pieces, self.results, *self.indexes, *self.counters)
         self.turn: bytes = subspace.pack((9,))
         # Never written, only conflicted on: no request is to come as the turn goes to nobody.
         self.turn_ends: bytes = subspace.pack((9, "ends"))
@@ -277,6 +175,34 @@ class Layout:
         """
         return time_of(self.position(key)[-1])
 
+    # Tasks
+
+    def id_key(self, random: bytes) -> bytes:
+        """Where the place of the task with this id is noted."""
+        packed: bytes = fdb_tuple.pack((random,))
+        return self.ids + packed
+
+    def time_of_id(self, key: bytes) -> datetime | None:
+        """When the task was pushed whose id has this key; `None` for another key."""
+        if not key.startswith(self.ids):
+            return None
+        return time_of(fdb_tuple.unpack(key[len(self.ids) :])[0])
+
+    @staticmethod
+    def indexed(index: bytes, name: str) -> bytes:
+        """The prefix of one agent or client in an index of them, before places; or of a counter."""
+        packed: bytes = fdb_tuple.pack((name,))
+        return index + packed
+
+    def place(self, key: bytes) -> bytes:
+        """The key of an item without what all have in common, as indexes keep it."""
+        return key[len(self.items) :]
+
+    def name_in(self, counter: bytes) -> str:
+        """The agent whose counter has this key."""
+        name: str = fdb_tuple.unpack(counter[len(self.agent_counts) :])[0]
+        return name
+
     # Counters
 
     def begin_size(self, tr: Any) -> Callable[[], int]:
@@ -287,6 +213,10 @@ class Layout:
     def count_key(self, level: bytes) -> bytes:
         """The counter of a level."""
         return self.counts + level[len(self.items) :]
+
+    def counted_priority(self, key: bytes) -> Any:
+        """The priority whose counter has this key."""
+        return self.priority_of(self.counted_level(key))
 
     def counted_level(self, key: bytes) -> bytes:
         """The level whose counter has this key."""
@@ -404,14 +334,11 @@ class Layout:
     def known_ranges(self) -> list[tuple[bytes, bytes]]:
         """The ranges in which the queue has its keys, in order."""
         prefixes = (
-            self.items,
-            self.counts,
+            *self.of_items,
             self.totals,
-            self.pieces,
             self.receipts.key(),
             self.imports,
             self.requests,
-            self.results,
             self.idempotency_keys,
             self.idempotency_hours,
         )
@@ -462,9 +389,9 @@ class Layout:
             priorities = tuple(kind.__name__ for kind in priorities)
         elif priorities is not None:
             priorities = priorities.__name__
-        value: bytes = fdb_tuple.pack(
-            (LAYOUT_VERSION, options.kind, options.codec, priorities, options.max_size)
-        )
+        parts = (LAYOUT_VERSION, options.kind, options.codec, priorities, options.max_size)
+        ageing = () if options.ageing is None else (options.ageing,)
+        value: bytes = fdb_tuple.pack(parts + ageing)
         return value
 
     @staticmethod
@@ -473,9 +400,9 @@ class Layout:
         version, *rest = fdb_tuple.unpack(value)
         if version != LAYOUT_VERSION:
             raise LayoutVersionMismatch(version, LAYOUT_VERSION)
-        kind, codec, priorities, max_size = rest
+        kind, codec, priorities, max_size, *ageing = rest
         if isinstance(priorities, tuple):
             priorities = tuple(_KINDS[name] for name in priorities)
         elif priorities is not None:
             priorities = _KINDS[priorities]
-        return Options(kind, codec, priorities, max_size)
+        return Options(kind, codec, priorities, max_size, *ageing)

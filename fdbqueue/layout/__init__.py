@@ -1,0 +1,72 @@
+"""Every key and every value of a queue. Nobody else builds one or takes one apart.
+
+One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
+
+| key | value | written by |
+| --- | --- | --- |
+| Q (0, priority, count, random) | payload | push |
+| Q (0, index, random), in a FIFO queue | payload | enqueue |
+| Q (1, priority) | int64 LE: how many items of that priority; no key at zero | push, pop |
+| Q (2, 0) and Q (2, 1) | int64 LE: how many items ever came, and how many went | push, pop |
+| Q (2, 2) | int64 LE: of both, how many only changed their places | reprioritize, put_back |
+| Q (2, 3) and Q (2, 4) | int64 LE: how many were removed, and found no room | remove, push |
+| Q (3, random, number) | a piece of a payload too large for one value | push |
+| Q (4, hour, client id) | (sequence, attempt) of the client's last operation | `run_once` |
+| Q (5, "layout") | (2, the version of this table; the options of the queue) | first push |
+| Q (6, source) | (lines, sha256) of an import: what is stored of it | fdbq import |
+| Q (7, version, name) | (is next, n, at max, ...): pops that wait | a pop that met contention |
+| Q (8, version, name, number) | what such pops get: keys and values of items | who serves them |
+| Q (9,) | the name of who serves the others at present | who does |
+| Q (9, "ends"), Q (10, 0 or 1, number) | never written, only conflicted on | pop; a bounded push |
+| Q (11, key) | (hour, digest, id, ...): what a push with an idempotency key stored | push_once |
+| Q (12, hour, key) | that there is such a key since this hour | push_once |
+
+A task queue keeps of each task, whose `random` is its id, besides:
+
+| key | value | written by |
+| --- | --- | --- |
+| Q (13, random) | the rest of the task's key | push, pop |
+| Q (14, 0, agent) and Q (14, 1, client), with the rest of the task's key | empty | push, pop |
+| Q (15, agent) | int64 LE: how many tasks of that agent wait; no key at zero | push, pop |
+
+Items are the FoundationDB recipe: `count` is one more than that of the last item of the priority,
+by a snapshot read, so that pushes never conflict; `random` makes the key unique. It is a UUID of
+version 7, which holds when it was made. A client that speaks only the recipe, with any bytes in its
+place, can be pointed at Q (0,).
+
+A request's `version` is the read version at which it was made, so that they stand in the order in
+which they came, nearly; `name` makes it unique. Its result has the same version and name, in pieces
+where it is too large for one value.
+
+The queues that have a name are in the subspace R = ("fdbqueue",):
+
+| key | value | written by |
+| --- | --- | --- |
+| R (name, ...) | the queue of this name | as above |
+| R (0, name) | the prefix of the queue of this name | first push, rename |
+| R (1, name, number, ...) | the same, after so many of this name were given another one | |
+| R (2, hour, client id) | as Q (4, ...) | rename, drop |
+| R (3, name) | int64 LE: how many queues of this name were given another one | rename |
+
+A change to any of this is a new layout version; `tests/test_layout.py` pins the bytes.
+"""
+
+from fdbqueue.layout.counters import MINUS_ONE, ONE, ZERO, decode_count, encode_count
+from fdbqueue.layout.names import NAMES, ROOT, default_subspace, name_key, renames_key
+from fdbqueue.layout.queue import LAYOUT_VERSION, MAX_PAYLOAD, Layout
+
+__all__ = [
+    "LAYOUT_VERSION",
+    "MAX_PAYLOAD",
+    "MINUS_ONE",
+    "NAMES",
+    "ONE",
+    "ROOT",
+    "ZERO",
+    "Layout",
+    "decode_count",
+    "default_subspace",
+    "encode_count",
+    "name_key",
+    "renames_key",
+]

@@ -1,0 +1,95 @@
+"""How tasks are found without a scan: by id, by agent, by client; and how they are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+from fdbqueue.database import read
+from fdbqueue.layout import Layout, decode_count
+from fdbqueue.rows import WANT_ALL
+from fdbqueue.task import Task, TaskPriority, TaskStats
+from fdbqueue.task_rows import TaskRows
+
+__all__ = ["Row", "TaskIndex"]
+
+_PAGE = 500  # tasks that a look at a database reads in one transaction
+
+Row: TypeAlias = tuple[bytes, bytes]
+"""Key and value of a task."""
+
+
+class TaskIndex:
+    """The indexes of a task queue, read in a transaction of the caller's, or in own ones."""
+
+    def __init__(self, layout: Layout, rows: TaskRows) -> None:
+        self._layout = layout
+        self._rows = rows
+
+    def of_id(self, tr: Any, random: bytes) -> Row | None:
+        """The task with this id, if it waits."""
+        where = tr[self._layout.id_key(random)].value
+        if where is None:
+            return None
+        key = self._layout.items + where
+        return key, tr[key].value
+
+    def first_of(self, tr: Any, agent: str) -> Row | None:
+        """The first task of an agent."""
+        index = self._layout.indexed(self._layout.agents, agent)
+        for row in tr.get_range(*self._layout.range_of(index), limit=1):
+            key = self._layout.items + row.key[len(index) :]
+            return key, tr[key].value
+        return None
+
+    def pages(
+        self, tr: Any, index: bytes, name: str, decode: Callable[[Any, bytes, bytes], Task]
+    ) -> Iterator[list[Task]]:
+        """The tasks of an agent or client, page by page."""
+        prefix = self._layout.indexed(index, name)
+        begin, end = self._layout.range_of(prefix)
+
+        def page(tr: Any) -> tuple[bytes, list[Task]]:
+            rows = list(tr.get_range(begin, end, limit=_PAGE, streaming_mode=WANT_ALL))
+            keys = [self._layout.items + row.key[len(prefix) :] for row in rows]
+            # All reads are under way before the first is waited for.
+            values = [tr[key] for key in keys]
+            tasks = [decode(tr, key, value.value) for key, value in zip(keys, values)]
+            return rows[-1].key + b"\x00" if len(rows) == _PAGE else end, tasks
+
+        while begin < end:
+            begin, tasks = read(tr, page)
+            yield tasks
+
+    def ahead_of(self, tr: Any, key: bytes) -> int:
+        """How many tasks are ahead of the one with this key."""
+
+        begin = self._layout.range_of(self._layout.items)[0]
+        ahead = 0
+
+        def page(tr: Any) -> list[Any]:
+            return list(tr.get_range(begin, key, limit=10 * _PAGE, streaming_mode=WANT_ALL))
+
+        while rows := read(tr, page):
+            ahead += len(rows)
+            begin = rows[-1].key + b"\x00"
+        return ahead
+
+    def stats(self, tr: Any) -> TaskStats:
+        """All counters, and when the oldest task was pushed."""
+        layout = self._layout
+        keys = (layout.came, layout.went, layout.moved, layout.removed, layout.rejected)
+        totals = [tr[key] for key in keys]
+        by_agent = tr.get_range(*layout.range_of(layout.agent_counts))
+        oldest = list(tr.get_range(*layout.range_of(layout.ids), limit=1))
+        came, went, moved, removed, rejected = (decode_count(each.value) for each in totals)
+        return TaskStats(
+            total_pushed=came - moved,
+            total_popped=went - moved - removed,
+            total_rejected=rejected,
+            total_removed=removed,
+            current_size=max(0, came - went),
+            oldest=layout.time_of_id(oldest[0].key) if oldest else None,
+            by_priority={TaskPriority(each): n for each, n in self._rows.counts(tr).items()},
+            by_agent={layout.name_in(row.key): decode_count(row.value) for row in by_agent},
+        )

@@ -1,0 +1,55 @@
+"""The rows of a task queue: tasks are found by id, agent and client, and counted by priority."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fdbqueue.layout import MINUS_ONE, ONE, ZERO
+from fdbqueue.rows import PriorityRows
+from fdbqueue.task import decode_header
+
+__all__ = ["TaskRows"]
+
+
+class TaskRows(PriorityRows):
+    """As `PriorityRows`, with indexes, and counters by priority and agent instead of by level."""
+
+    def counters(self, tr: Any, key: bytes, stored: bytes) -> list[bytes]:
+        """That of its priority, and that of its agent."""
+        layout = self._layout
+        priority, agent, _ = decode_header(layout.read_payload(tr, stored))
+        counters = [layout.count_key(layout.level(priority))]
+        if agent is not None:
+            counters.append(layout.indexed(layout.agent_counts, agent))
+        return counters
+
+    def indexed(self, tr: Any, key: bytes, stored: bytes) -> dict[bytes, bytes]:
+        """That of its id, that of its agent, that of its client."""
+        layout = self._layout
+        place = layout.place(key)
+        _, agent, client = decode_header(layout.read_payload(tr, stored))
+        rows = {layout.id_key(layout.position(key)[-1]): place}
+        if agent is not None:
+            rows[layout.indexed(layout.agents, agent) + place] = b""
+        if client is not None:
+            rows[layout.indexed(layout.clients, client) + place] = b""
+        return rows
+
+    def level_counter(self, level: bytes) -> bytes | None:
+        """None: a level is one priority, deadline and cost, and there are too many."""
+        return None
+
+    def entered(self, tr: Any, key: bytes, stored: bytes) -> None:
+        """Make the task found, and counted."""
+        for index, place in self.indexed(tr, key, stored).items():
+            tr[index] = place
+        for counter in self.counters(tr, key, stored):
+            tr.add(counter, ONE)
+
+    def left(self, tr: Any, key: bytes, stored: bytes) -> None:
+        """Make it found and counted no more."""
+        for index in self.indexed(tr, key, stored):
+            del tr[index]
+        for counter in self.counters(tr, key, stored):
+            tr.add(counter, MINUS_ONE)
+            tr.compare_and_clear(counter, ZERO)
