@@ -67,8 +67,10 @@ class _Priority(click.ParamType):  # type: ignore[type-arg]
     ) -> Any:
         try:
             return json.loads(value) if isinstance(value, str) else value
-        except ValueError:
-            self.fail(f"{value!r} is no integer, nor a list as in '[1, 2.5]'", parameter, context)
+        except (ValueError, RecursionError):
+            self.fail(
+                f"{value[:100]!r} is no integer, nor a list as in '[1, 2.5]'", parameter, context
+            )
 
 
 PRIORITY = _Priority()
@@ -104,7 +106,7 @@ def _with_options(command: _F, creates: bool) -> _F:
                 raise
             sentence = f"the database did not answer within {timeout:g} seconds (--timeout)"
             if not isinstance(db, Database):
-                file = cluster_file or url or "CLUSTER_FILE"
+                file = cluster_file or url or os.environ.get("FDB_CLUSTER_FILE") or "CLUSTER_FILE"
                 sentence += f"; `fdbcli -C {file} --exec status` tells whether the cluster is up"
             raise click.ClickException(sentence) from error
         finally:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from fdbqueue import PriorityQueue, existing_queue
+from fdbqueue import FdbqueueError, Item, PriorityQueue, error_classes, existing_queue
 
 from .common import (
     PRIORITY,
@@ -107,8 +107,6 @@ def pop(db: Any, queue: str, highest: bool, count: int, wait: float, as_json: bo
       while item=$(fdbq pop jobs --wait); do echo "working on $item"; done
     """
     target = json_queue(db, queue)
-    if sys.stdout is None or sys.stdout.closed:
-        raise click.ClickException("standard output is closed; nothing was taken")
     deadline = time.monotonic() + wait
     while not _take_and_print(db, target, count, highest, as_json):
         left = deadline - time.monotonic()
@@ -126,9 +124,20 @@ def _take_and_print(
         try:
             print_items(items, as_json)
         except PrintFailed as error:
-            queue.put_back(db, error.left)
+            _put_back(db, queue, error.left)
             raise
         return bool(items)
+
+
+def _put_back(db: Any, queue: PriorityQueue, items: list[Item]) -> None:
+    failures: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
+    try:
+        queue.put_back(db, items)
+    except failures as error:
+        raise click.ClickException(
+            f"the output cannot be written, and {len(items):,} items, from {items[0].id} on, could "
+            f"not all be put back: {error}"
+        ) from error
 
 
 @click.command()

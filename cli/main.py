@@ -82,6 +82,10 @@ def _tell_interrupt() -> NoReturn:
 
 
 def _run() -> None:
+    if sys.stdout is None:
+        _fail("fdbq: standard output is closed; nothing was done")
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115
     try:
         sys.exit(cli.main(prog_name="fdbq", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -89,7 +93,11 @@ def _run() -> None:
         sys.exit(2)
     except click.NoSuchOption as error:
         command = error.ctx.command_path if error.ctx else "fdbq"
-        hint = "" if not error.option_name[1:2].isdigit() else "; put `--` before a negative value"
+        hint = (
+            ""
+            if not error.option_name[1:2].isdigit()
+            else "; a value that begins so goes behind `--`, an option's behind `=`"
+        )
         _fail(f"{command}: {error.format_message()}{hint} (see {command} --help)")
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "fdbq"

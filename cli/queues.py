@@ -110,7 +110,7 @@ def drop(db: Any, queue: str, yes: bool, as_json: bool) -> None:
 
 @click.command()
 @queue_argument
-@click.argument("size", type=click.IntRange(min=1), required=False)
+@click.argument("size", type=click.IntRange(1, 2**63 - 1), required=False)
 @click.option("--none", "unbounded", is_flag=True, help="Take the bound away.")
 @command_options(creates=True)
 def limit(db: Any, queue: str, size: int | None, unbounded: bool, as_json: bool) -> None:

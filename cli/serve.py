@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import socket
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -94,27 +95,44 @@ def serve(
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             for server in self.servers:
-                for socket in server.sockets:
-                    bound, at = socket.getsockname()[:2]
+                for each in server.sockets:
+                    bound, at = each.getsockname()[:2]
                     shown = f"[{bound}]" if ":" in bound else bound
                     click.echo(f"serving on http://{shown}:{at}, OpenAPI at /docs", err=True)
 
+    listening = _listen(host, port)
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         log_config=None,
         access_log=logging.getLogger().isEnabledFor(logging.INFO),
         server_header=False,
         timeout_graceful_shutdown=_STOP_WITHIN,
     )
-    Server(config).run()
+    Server(config).run([listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        raise click.ClickException(
+            f"it cannot listen at {host}, port {port}: {error.strerror}"
+        ) from error
+    return listening
 
 
 def _tokens(file: Path | None, variable: str) -> list[str]:
     tokens = [os.environ[variable]] if os.environ.get(variable) else []
     if file is not None:
-        lines = [line.strip() for line in file.read_text().splitlines()]
+        try:
+            lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        except UnicodeDecodeError as error:
+            raise click.UsageError(f"{file} is no text in UTF-8") from error
         if not any(lines):
             raise click.UsageError(f"{file} has no token in it")
         tokens += filter(None, lines)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fdbqueue import QueueStatus, overview
 
-from .common import as_line, command_options
+from .common import Seconds, as_line, command_options
 
 __all__ = ["top"]
 
@@ -25,7 +25,7 @@ _MOST_PRIORITIES = 6  # of which a line has room
     "--interval",
     default=1.0,
     show_default=True,
-    type=click.FloatRange(0.1),
+    type=Seconds(0.1, 1_000_000),
     help="Seconds from one look to the next.",
 )
 @click.option("-n", "looks", default=0, type=click.IntRange(0), help="How many looks; 0: for ever.")

@@ -46,7 +46,9 @@ def _progress() -> Progress:
 def _source(file: BinaryIO) -> tuple[str | None, int | None]:
     """The path and the size of a file; a stream has neither."""
     if file.fileno() != 0 and os.path.isfile(file.name):
-        return os.path.realpath(file.name), os.fstat(file.fileno()).st_size
+        # A name that is no text in UTF-8 is one all the same.
+        path = os.fsencode(os.path.realpath(file.name)).decode(errors="backslashreplace")
+        return path, os.fstat(file.fileno()).st_size
     return None, None
 
 
@@ -81,6 +83,8 @@ def import_command(
     Example:
       fdbq import packages packages.jsonl --priority-field priority
     """
+    if source is not None and not source.isprintable():
+        raise click.UsageError(f"a source is named by printable text, not {source!a}")
     path, size = _source(file)
     with _progress() as progress:
         task = progress.add_task("import", total=size)
@@ -141,6 +145,8 @@ def _replacing(path: str) -> Iterator[IO[bytes]]:
         with open(path, "wb") as file:
             yield file
         return
+    if not path:
+        raise click.UsageError("FILE is empty")
     target = os.path.realpath(path)
     if not os.path.isdir(os.path.dirname(target)):
         raise click.ClickException(f"there is no directory {os.path.dirname(target)}")

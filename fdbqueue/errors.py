@@ -17,6 +17,7 @@ __all__ = [
     "IdempotencyKeyReused",
     "ImportMismatch",
     "ImportRunning",
+    "InvalidIdempotencyKey",
     "InvalidItemId",
     "InvalidLine",
     "InvalidPriority",
@@ -348,6 +349,14 @@ class QueueTooLargeToCheck(FdbqueueError):
             f"the check read {scanned:,} items and ran out of a transaction's five seconds; "
             "check a shorter queue, or this one when the machine is less busy"
         )
+
+
+class InvalidIdempotencyKey(FdbqueueError, ValueError):
+    """A text that is no idempotency key; nothing was stored."""
+
+    def __init__(self, key: object, longest: int) -> None:
+        self.key = key
+        super().__init__(f"an idempotency key is text of 1 to {longest} bytes, not {key!r}")
 
 
 class IdempotencyKeyReused(FdbqueueError, ValueError):

@@ -146,7 +146,7 @@ class Queue(ItemStore):
 
         def body(tr: Any) -> Item | None:
             rows = self.rows.first(tr, 1)
-            return self.item(tr, rows[0].key, rows[0].value) if rows else None
+            return self._item(tr, rows[0].key, rows[0].value) if rows else None
 
         return read(tr, body)
 

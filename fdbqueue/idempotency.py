@@ -10,7 +10,7 @@ from typing import Any
 from fdb import tuple as fdb_tuple
 
 from fdbqueue.database import run_once
-from fdbqueue.errors import IdempotencyKeyReused
+from fdbqueue.errors import IdempotencyKeyReused, InvalidIdempotencyKey
 from fdbqueue.priority_queue import PriorityQueue
 from fdbqueue.types import Priority
 
@@ -39,7 +39,7 @@ def push_once(
 
     Parameters: `key`, 1 to 255 bytes of text, of the queue's own.
 
-    Raises as `push_many`, `ValueError` for what is no key, and `IdempotencyKeyReused` if the first
+    Raises as `push_many`, `InvalidIdempotencyKey`, and `IdempotencyKeyReused` if the first
     push with this key was of other values, or with other priorities.
 
     Source: The Idempotency-Key HTTP Header Field, draft-ietf-httpapi-idempotency-key-header.
@@ -52,7 +52,7 @@ def push_once(
     (True, 1)
     """
     if not isinstance(key, str) or not 0 < len(key.encode("utf-8", "replace")) <= _LONGEST_KEY:
-        raise ValueError(f"an idempotency key is text of 1 to {_LONGEST_KEY} bytes, not {key!r}")
+        raise InvalidIdempotencyKey(key, _LONGEST_KEY)
     layout = queue.layout
     stored_key = layout.idempotency_key(key)
     hour = int(time.time() // 3600)

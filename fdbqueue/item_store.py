@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
@@ -34,11 +35,12 @@ _T = TypeVar("_T")
 
 _PAGE = 500  # items that a browse of a database reads in one transaction
 
-_BATCH_BYTES = 1_000_000  # that one transaction pushes for several threads
+_BATCH_BYTES = 1_000_000  # that one transaction pushes for several threads, or puts back
+_ITEM_BYTES = 250  # of a transaction, for each item beside its payload
 
 
 def _push_size(push: Push) -> int:
-    return sum(len(payload) + 250 for _, payload, _ in push.entries)
+    return sum(len(payload) + _ITEM_BYTES for _, payload, _ in push.entries)
 
 
 def _pop_size(request: tuple[int, bool]) -> int:
@@ -76,8 +78,8 @@ class ItemStore:
         self.given_options = options
         pushing = self._pushing = Pushing(layout, rows, options)
         self.pushes = Combiner(lambda: Pushes(pushing), _push_size, _BATCH_BYTES)
-        self.pops = Combiner(lambda: StagedPops(layout, rows, self.item), _pop_size, MOST_ITEMS)
-        self._claims = Combiner(lambda: Claims(layout, rows, self.item), _claim_size, MOST_ITEMS)
+        self.pops = Combiner(lambda: StagedPops(layout, rows, self._item), _pop_size, MOST_ITEMS)
+        self._claims = Combiner(lambda: Claims(layout, rows, self._item), _claim_size, MOST_ITEMS)
 
     @property
     def subspace(self) -> Subspace:
@@ -86,7 +88,7 @@ class ItemStore:
 
     # Transactions
 
-    def change(
+    def _change(
         self, tr: Any, body: Callable[[Any], _T], wrote: Callable[[Any], bool] = _not_empty
     ) -> _T:
         """Run a change: in the caller's transaction, or on a database exactly once."""
@@ -110,7 +112,7 @@ class ItemStore:
             raise PayloadTooLarge(len(payload), MAX_PAYLOAD)
         return payload
 
-    def item(self, tr: Any, key: bytes, stored: bytes) -> Item:
+    def _item(self, tr: Any, key: bytes, stored: bytes) -> Item:
         """The item of a row; raises `UndecodableItem` if the codec cannot read it."""
         priority = self._priority_of(self.rows.level_of(key))
         item_id = self.layout.item_id(key)
@@ -187,7 +189,7 @@ class ItemStore:
         False
         """
         checked_max_size(max_size)
-        self.change(tr, lambda tr: self._pushing.set_max_size(tr, max_size))
+        self._change(tr, lambda tr: self._pushing.set_max_size(tr, max_size))
 
     # Pop
 
@@ -267,7 +269,7 @@ class ItemStore:
         if is_database(tr):
             taken = self._claims(tr, within)
         else:
-            taken = claimed(tr, self.layout, self.rows, self.item, 1, random.randrange(within))
+            taken = claimed(tr, self.layout, self.rows, self._item, 1, random.randrange(within))
         return next(iter(taken), None)
 
     @staticmethod
@@ -277,7 +279,7 @@ class ItemStore:
 
     def _take(self, tr: Any, rows: list[Any]) -> list[Item]:
         """Take rows out of the queue."""
-        items = [self.item(tr, row.key, row.value) for row in rows]
+        items = [self._item(tr, row.key, row.value) for row in rows]
         self.rows.drop_first(tr, rows)
         for row in rows:
             self.layout.clear_payload(tr, row.value)
@@ -293,14 +295,14 @@ class ItemStore:
             raise InvalidItemId(item.id)
         return item.key
 
-    def take(self, tr: Any, key: bytes, stored: bytes) -> None:
+    def _take_one(self, tr: Any, key: bytes, stored: bytes) -> None:
         """Take one item out of the queue that a transaction read, wherever it stands."""
         self.rows.drop(tr, [(key, stored)])
         self.layout.clear_payload(tr, stored)
 
-    def move(self, tr: Any, key: bytes, stored: bytes, payload: bytes, level: bytes) -> bytes:
+    def _move(self, tr: Any, key: bytes, stored: bytes, payload: bytes, level: bytes) -> bytes:
         """Put an item that a transaction read, with this payload, behind a level; its new key."""
-        self.take(tr, key, stored)
+        self._take_one(tr, key, stored)
         # The random part stays the item's own.
         entry = payload, self.layout.position(key)[-1]
         (new,) = self.rows.append(tr, level, [entry], self.rows.last(tr, level))
@@ -311,7 +313,7 @@ class ItemStore:
         stored = tr[key].value
         if stored is None:
             return False
-        self.take(tr, key, stored)
+        self._take_one(tr, key, stored)
         tr.add(self.layout.removed, ONE)
         return True
 
@@ -332,7 +334,7 @@ class ItemStore:
         (True, False)
         """
         key = self.key_of(item)
-        return self.change(tr, lambda tr: self._remove(tr, key))
+        return self._change(tr, lambda tr: self._remove(tr, key))
 
     def clear(self, tr: Any) -> None:
         """Take all items out of the queue; the queue itself stays.
@@ -357,14 +359,15 @@ class ItemStore:
                 tr.clear_range(*layout.range_of(prefix))
             return True
 
-        self.change(tr, body)
+        self._change(tr, body)
 
     def put_back(self, tr: Any, items: Iterable[Item]) -> None:
-        """Put items that were taken back into their own places.
+        """Put items that were taken back into their own places, even beyond a bound.
 
         For whoever popped them and cannot use them after all. Given a database it takes effect
-        exactly once; in a transaction the caller's own retry rules hold. An item that is back
-        already is not counted twice. Cost: a read for each item, and what a push writes.
+        exactly once, in one transaction for each 1,000,000 bytes; in a transaction the caller's own
+        retry rules hold. An item that is back already is not counted twice. Cost: a read for each
+        item, and what a push writes.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -375,17 +378,28 @@ class ItemStore:
         'first'
         """
         places = [(self.key_of(item), self.encoded(item.value)) for item in items]
+        if not is_database(tr):
+            self._put_back(tr, places)
+            return
+        begin = size = 0
+        for end, (_, payload) in enumerate(places):
+            if size and size + len(payload) > _BATCH_BYTES:
+                run_once(
+                    tr, partial(self._put_back, places=places[begin:end]), self.layout.receipts
+                )
+                begin, size = end, 0
+            size += len(payload) + _ITEM_BYTES
+        run_once(tr, partial(self._put_back, places=places[begin:]), self.layout.receipts)
 
-        def body(tr: Any) -> bool:
-            for key, payload in places:
-                if not tr[key].present():
-                    self.layout.write_payload(tr, key, self.layout.position(key)[-1], payload)
-                    self.rows.entered(tr, key, payload)
-                    self.rows.count(tr, self.rows.level_of(key), 1)
-                    self.rows.count_moved(tr)
-            return True
-
-        self.change(tr, body)
+    def _put_back(self, tr: Any, places: list[tuple[bytes, bytes]]) -> None:
+        # Every read is under way before the first is waited for.
+        there = [tr[key] for key, _ in places]
+        for (key, payload), stored in zip(places, there):
+            if not stored.present():
+                self.layout.write_payload(tr, key, self.layout.position(key)[-1], payload)
+                self.rows.entered(tr, key, payload)
+                self.rows.count(tr, self.rows.level_of(key), 1)
+                self.rows.count_moved(tr)
 
     # Reads
 
@@ -458,7 +472,7 @@ class ItemStore:
             begin, end = (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
         if not is_database(tr):
             for row in tr.get_range(begin, end, limit=limit, reverse=reverse):
-                yield self.item(tr, row.key, row.value)
+                yield self._item(tr, row.key, row.value)
             return
         left = limit
         while begin < end:
@@ -475,6 +489,6 @@ class ItemStore:
     def _page(self, db: Any, begin: bytes, end: bytes, size: int, reverse: bool) -> list[Item]:
         def body(tr: Any) -> list[Item]:
             rows = tr.get_range(begin, end, limit=size, reverse=reverse)
-            return [self.item(tr, row.key, row.value) for row in rows]
+            return [self._item(tr, row.key, row.value) for row in rows]
 
         return run(db, body)

@@ -105,7 +105,7 @@ def priority_as_json(priority: Any) -> Any:
 
 def _part_from_json(part: Any, kind: type) -> Any:
     """A part of a priority of this kind; what is none is left as it is."""
-    if kind is float and type(part) is int:
+    if kind is float and type(part) is int and abs(part) < 2**1023:
         return float(part)
     if kind is float and isinstance(part, str):
         return _INFINITIES.get(part, part)

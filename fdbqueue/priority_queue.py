@@ -376,7 +376,7 @@ class PriorityQueue(ItemStore):
         self.check_number(n)
 
         def body(tr: Any) -> list[Item]:
-            return [self.item(tr, row.key, row.value) for row in self.rows.first(tr, n, max)]
+            return [self._item(tr, row.key, row.value) for row in self.rows.first(tr, n, max)]
 
         return read(tr, body)
 
@@ -457,8 +457,8 @@ class PriorityQueue(ItemStore):
             stored = tr[key].value
             if stored is None:
                 return None
-            moved = self.item(tr, key, stored)
-            new = self.move(tr, key, stored, self.layout.read_payload(tr, stored), level)
+            moved = self._item(tr, key, stored)
+            new = self._move(tr, key, stored, self.layout.read_payload(tr, stored), level)
             return Item(moved.value, rank, self.layout.item_id(new), new)
 
-        return self.change(tr, body)
+        return self._change(tr, body)

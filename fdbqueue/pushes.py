@@ -106,7 +106,7 @@ class Pushing:
 def checked_max_size(max_size: object) -> None:
     """Raise `ValueError` for what is no bound."""
     if max_size is not None and (
-        isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 1
+        isinstance(max_size, bool) or not isinstance(max_size, int) or not 0 < max_size < 2**63
     ):
         raise ValueError(f"max_size is a number of items from 1, or None, not {max_size!r}")
 

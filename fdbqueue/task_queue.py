@@ -258,7 +258,7 @@ class TaskQueue(ItemStore):
             return next(iter(self.pop_many(tr, 1, wait=wait)), None)
         checked_agent(agent)
         deadline = time.monotonic() + checked_wait(tr, wait)
-        while (task := self.change(tr, lambda tr: self._pop_of(tr, agent))) is None:
+        while (task := self._change(tr, lambda tr: self._pop_of(tr, agent))) is None:
             left = deadline - time.monotonic()
             if left <= 0:
                 break
@@ -304,14 +304,14 @@ class TaskQueue(ItemStore):
         if found is None:
             return None
         task = self._read(tr, *found)
-        self.take(tr, *found)
+        self._take_one(tr, *found)
         return task
 
     def _priority_of(self, level: bytes) -> Any:
         return self.layout.priority_of(level)
 
     def _read(self, tr: Any, key: bytes, stored: bytes) -> Task:
-        return self._task(self.item(tr, key, stored))
+        return self._task(self._item(tr, key, stored))
 
     # Look
 
@@ -445,7 +445,7 @@ class TaskQueue(ItemStore):
             found = self._index.of_id(tr, random)
             return found is not None and self._remove(tr, found[0])
 
-        return self.change(tr, body)
+        return self._change(tr, body)
 
     def reprioritize(self, tr: Any, task_id: str, **changes: Any) -> bool:
         """Give a task another priority, deadline, cost, agent, client or payload; it keeps its id.
@@ -476,10 +476,10 @@ class TaskQueue(ItemStore):
             kept = {field: getattr(task, field) for field in _FIELDS}
             created = task.created_at.timestamp()
             record, rank = ranked_task(self._ageing, created, **{**kept, **changes})
-            self.move(tr, *found, self.encoded(record), self.layout.level(rank))
+            self._move(tr, *found, self.encoded(record), self.layout.level(rank))
             return True
 
-        return self.change(tr, body)
+        return self._change(tr, body)
 
 
 _FIELDS = ("priority", "deadline", "cost", "agent_name", "client_id", "payload")

@@ -94,7 +94,7 @@ def test_no_installed_module_is_named_cli() -> None:
     )
     assert "No module named 'cli'" in done.stderr
     scripts = importlib.metadata.entry_points(group="console_scripts", name="fdbq")
-    assert [script.value for script in scripts] == ["fdbq.main:main"]
+    assert [script.value for script in scripts] == ["fdbq.__main__:main"]
 
 
 def test_importing_the_library_loads_no_client_library_and_selects_no_api_version() -> None:

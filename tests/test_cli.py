@@ -360,7 +360,15 @@ def test_only_what_stores_something_makes_a_database(fdbq: Shell, name: str) -> 
 
 
 ERRORS = [
-    (("push", "jobs", "-5"), "put `--` before a negative value"),
+    (("push", "jobs", "1", "-p", "[" * 100_000), "is no integer"),
+    (("limit", "jobs", str(10**700)), "is not in the range"),
+    (("top", "-n", "2", "--interval", "nan"), "is no number of seconds"),
+    (("top", "-n", "2", "--interval", "inf"), "is not in the range"),
+    (("pop", "jobs", "--wait", "-1"), "an option's behind `=`"),
+    (("serve", "--token-file", sys.executable), "is no text in UTF-8"),
+    (("serve", "--host", "no.such.host.invalid", "--token-file", "/etc/hostname"), "cannot listen"),
+    (("serve", "--rate", "0/second"), "a rate is like"),
+    (("push", "jobs", "-5"), "goes behind `--`"),
     (("push", "jobs", "1", "-p", "null"), "priority None (NoneType) is not an integer"),
     (("push", "jobs", "hello"), "is not JSON"),
     (("push", "jobs", "{"), "is not JSON"),
@@ -434,12 +442,51 @@ def test_a_reader_that_goes_away_is_no_traceback(filled: Shell) -> None:
 
 def test_what_cannot_be_printed_is_put_back(filled: Shell, name: str) -> None:
     before = filled.output("items", name)
-    for output in ("> /dev/full", ">&-"):
-        done = filled.script(f"fdbq pop $q -n 2 {output}")
-        assert done.returncode == 2, done
-        assert "output" in done.stderr
-        assert filled.output("items", name) == before
+    done = filled.script("fdbq pop $q -n 2 > /dev/full")
+    assert done.returncode == 2, done
+    assert "output" in done.stderr
+    assert filled.output("items", name) == before
     assert filled.output("check", name) == f"{name}: 2 items, ok\n"
+
+
+def test_thousands_of_items_that_cannot_be_printed_are_put_back(fdbq: Shell, name: str) -> None:
+    fdbq.script("seq 20000 | fdbq import $q")
+    done = fdbq.script("fdbq pop $q -n 20000 > /dev/full")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert sizes(fdbq, name) == {name: 20_000}
+    assert fdbq.output("pop", name, "-n", "3") == "1\n2\n3\n"
+
+
+@pytest.mark.parametrize(
+    "command", ["push $q 1", "pop $q", "ls", "import $q /dev/null", "clear $q"]
+)
+def test_without_an_output_nothing_is_done(filled: Shell, name: str, command: str) -> None:
+    before = filled.output("export", name)
+    done = filled.script(f"fdbq {command} >&-")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "fdbq: standard output is closed; nothing was done\n"
+    assert filled.output("export", name) == before
+
+
+def test_a_closed_input_is_an_empty_one(filled: Shell, name: str) -> None:
+    assert "is not JSON" in error_of(filled.script("fdbq push $q - <&-"))
+    assert filled.script("fdbq import $q <&-").stdout == "stored 0 lines\n"
+    assert "aborted" in filled.script("fdbq drop $q <&-").stderr
+    assert sizes(filled, name) == {name: 2}
+
+
+def test_an_interrupt_while_it_starts_is_no_traceback(filled: Shell) -> None:
+    for hundredths in range(5, 40, 5):
+        interrupted = f"timeout --preserve-status -s INT 0.{hundredths:02} fdbq"
+        done = filled.script(f"{interrupted} pop nobody-pushed-to-this --wait 5")
+        assert "Traceback" not in done.stderr, (hundredths, done.stderr)
+
+
+def test_a_source_whose_path_is_no_text_is_imported_once(fdbq: Shell, name: str) -> None:
+    fdbq.script("printf '1\\n2\\n' > $'f\\xff'")
+    assert fdbq.script("fdbq import $q $'f\\xff'").stdout == "stored 2 lines\n"
+    assert fdbq.script("fdbq import $q $'f\\xff'").stdout.startswith("stored 0 lines")
+    assert "printable text" in error_of(fdbq.script("fdbq import $q --source $'\\xff'"))
 
 
 def test_an_export_of_an_empty_queue_is_an_empty_file(filled: Shell, name: str) -> None:

@@ -327,6 +327,22 @@ def test_an_item_of_another_queue_is_refused(
     assert fdbqueue.check(db, mixed).ok
 
 
+@pytest.mark.parametrize(("n", "size"), [(150, 80_000), (3, 7_900_000), (18_000, 10)])
+def test_any_number_of_items_is_put_back(db: Any, space: Subspace, n: int, size: int) -> None:
+    """A pop only clears, so it takes more than a transaction can put back."""
+    queue = PriorityQueue(space, codec="bytes")
+    for begin in range(0, n, max(1, 5_000_000 // (size + 250))):
+        end = min(n, begin + max(1, 5_000_000 // (size + 250)))
+        queue.push_many(db, [b"%d " % number + b"x" * size for number in range(begin, end)])
+    items = queue.pop_many(db, n)
+    assert len(items) == n
+    queue.put_back(db, items)
+    queue.put_back(db, items)
+    assert queue.size(db) == n
+    assert list(queue.items(db)) == items
+    assert fdbqueue.check(db, queue).ok
+
+
 def test_items_are_put_back_into_their_own_places(db: Any, mixed: PriorityQueue) -> None:
     before = list(mixed.items(db))
     taken = mixed.pop_many(db, 4)

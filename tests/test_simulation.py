@@ -56,7 +56,7 @@ class Simulation:
         self.db.deliver_late(1.0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(contention, "_LEASE_VERSIONS", -(10**15))  # nobody lives any more
-            contention.StagedPops(self.queue.layout, self.queue.rows, self.queue.item).sweep(
+            contention.StagedPops(self.queue.layout, self.queue.rows, self.queue._item).sweep(
                 self._raw
             )
         left = Operation(-1, "pop_min", 1_000, self.scheduler.time + 1)

@@ -68,6 +68,8 @@ def prepare_directory(path: Path, create: bool) -> None:
     """Make the directory of a database, unless it is there; raises `NotADatabase` for another."""
     if (path / DATABASE_FILE).exists():
         return
+    if (path / LOG_FILE).exists():  # made after it
+        raise CorruptDatabase(str(path), f"the file {DATABASE_FILE} is gone")
     if not create and (path.is_dir() or not path.exists()):
         raise NotADatabase(
             str(path), "there is no database here", "the first push makes it; or is it elsewhere?"
@@ -105,6 +107,8 @@ def create_or_check(path: Path, connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application == 0 and tables == 0:
+        if (path / LOG_FILE).exists():  # made after them
+            raise CorruptDatabase(str(path / DATABASE_FILE), "there is nothing in the database")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.executescript(
             f"BEGIN; {_SCHEMA} INSERT INTO clock VALUES ({1 - microseconds()}, 1);"

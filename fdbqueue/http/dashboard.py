@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -15,11 +16,15 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, StreamingResponse
 
 from fdbqueue.aio import run
+from fdbqueue.database import error_classes
+from fdbqueue.errors import FdbqueueError
 from fdbqueue.overview import QueueStatus, overview
 
 __all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
+
+_log = logging.getLogger("fdbqueue.http")
 
 _INTERVAL = 1.0  # seconds between events
 
@@ -48,7 +53,12 @@ async def events(request: Request) -> StreamingResponse:
 async def _events(request: Request) -> AsyncIterator[str]:
     state = request.app.state
     while not state.stopping.is_set():
-        statuses = await run(overview, state.served.db)
+        unavailable: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
+        try:
+            statuses = await run(overview, state.served.db)
+        except unavailable as error:
+            _log.error("/events: %s", error)
+            return  # the page asks again
         event = {"time": time.time(), "queues": [_shown(status) for status in statuses]}
         yield f"data: {json.dumps(event)}\n\n"
         try:

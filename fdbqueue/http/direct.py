@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -28,7 +29,8 @@ __all__ = ["router"]
 
 _MOST_ITEMS = 1000
 _LONGEST_WAIT = 300.0  # seconds
-_LONGEST_KEY = 255  # bytes
+_LONGEST_KEY = 255  # characters of one byte
+_NUMBER = re.compile(r"[0-9.eE+-]+")
 
 
 class _Direct(APIRoute):
@@ -111,8 +113,6 @@ async def push(request: Request) -> Response:
     if key is None:
         items = await queue.push_many(served.db, (body.item,), body.priority, raise_if_full=True)
         return as_json({"id": items[0].id}, 201)
-    if not 0 < len(key.encode()) <= _LONGEST_KEY:
-        raise HTTPException(422, f"an Idempotency-Key has 1 to {_LONGEST_KEY} bytes")
     ids = await aio.run(push_once, served.db, queue.queue, key, [body.item], [body.priority])
     if not ids:
         raise HTTPException(429, "the queue is full; nothing was stored")
@@ -148,10 +148,11 @@ def _number(request: Request, parameter: dict[str, Any], kind: Callable[[str], f
         default: float = schema["default"]
         return default
     low, high = schema["minimum"], schema["maximum"]
-    with suppress(ValueError):
-        number = kind(text)
-        if math.isfinite(number) and low <= number <= high:
-            return number
+    if _NUMBER.fullmatch(text):  # Python takes 1_0, and digits of every script
+        with suppress(ValueError):
+            number = kind(text)
+            if math.isfinite(number) and low <= number <= high:
+                return number
     raise HTTPException(422, f"{name}: {schema['type']} from {low} to {high:g} expected")
 
 

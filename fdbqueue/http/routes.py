@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.database import run
-from fdbqueue.errors import QueueNotFound
+from fdbqueue.errors import InvalidQueueName, QueueNotFound
 from fdbqueue.http.answers import ERRORS, as_json, found
 from fdbqueue.http.models import (
     HIGHEST,
@@ -42,6 +42,8 @@ class Served:
 
     async def queue(self, name: str, must_exist: bool = True) -> aio.PriorityQueue:
         """The queue of a name; raises `QueueNotFound`."""
+        if "\ufffd" in name:  # of bytes that are no UTF-8: different ones would be the same name
+            raise InvalidQueueName(name, "it is not encoded in UTF-8")
         known_until, queue = self._queues.get(name, (0.0, None))
         now = time.monotonic()
         if queue is not None:

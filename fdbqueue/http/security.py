@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +22,6 @@ __all__ = ["Guard", "Limits", "Tokens"]
 Scope = dict[str, Any]
 
 _READS = frozenset({"GET", "HEAD"})
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 _OPEN = frozenset({"/", "/health", "/ready"})
 """Paths that show nothing of the queues."""
@@ -38,8 +38,9 @@ class Tokens:
     """
 
     def __init__(self, full: Iterable[str] = (), read_only: Iterable[str] = ()) -> None:
-        self._full = [token.encode() for token in full]
-        self._read_only = [token.encode() for token in read_only]
+        # A variable of the environment may have any bytes.
+        self._full = [token.encode(errors="surrogateescape") for token in full]
+        self._read_only = [token.encode(errors="surrogateescape") for token in read_only]
 
     def __bool__(self) -> bool:
         return bool(self._full or self._read_only)
@@ -78,9 +79,11 @@ class Limits:
     def __post_init__(self) -> None:
         if self.rate is not None:
             try:
-                limits.parse(self.rate)
-            except ValueError as error:
-                raise ValueError(f"a rate is like '100/second', not {self.rate!r}") from error
+                amount = limits.parse(self.rate).amount
+            except ValueError:
+                amount = 0
+            if amount < 1:
+                raise ValueError(f"a rate is like '100/second', not {self.rate!r}")
 
     def wait(self, address: str) -> int | None:
         """Count a request; the seconds to wait if there were too many."""
@@ -136,11 +139,11 @@ class Guard:
         """Why this is a request that another site makes a browser send; `None` if it is not."""
         host = headers.get(b"host", b"").decode("latin-1")
         origin = headers.get(b"origin", b"").decode("latin-1")
-        if method not in _READS and origin and urlsplit(origin).netloc != host:
+        if method not in _READS and origin and origin.partition("://")[2] != host:
             return f"a page of {origin} may not change the queues"
         # Without tokens the server is for this machine, by whatever name it is called.
-        if not self._tokens and urlsplit(f"//{host}").hostname not in _LOOPBACK:
-            return f"this server is not {host}; without tokens it answers on 127.0.0.1 alone"
+        if not self._tokens and not _is_loopback(host):
+            return f"this server is not {host}; without tokens it answers to this machine alone"
         return None
 
     async def _within(self, most: int, scope: Scope, receive: Any, send: Any) -> None:
@@ -156,6 +159,15 @@ class Guard:
             return message
 
         await self._app(scope, counted, send)
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a Host header names this machine alone."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 async def _refuse(

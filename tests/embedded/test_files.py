@@ -39,6 +39,40 @@ def test_what_was_written_is_there_after_a_reopen_and_versions_go_on(path: Path)
         assert db.create_transaction().get_read_version().wait() > before
 
 
+@pytest.mark.parametrize("lost", ["gone", "empty"])
+def test_a_database_that_lost_its_file_is_not_taken_for_a_new_one(path: Path, lost: str) -> None:
+    (path / files.DATABASE_FILE).unlink()
+    if lost == "empty":
+        (path / files.DATABASE_FILE).touch()
+    before = sorted(path.iterdir())
+    with pytest.raises(CorruptDatabase, match=r"is gone|nothing in"):
+        Database(path)
+    assert sorted(each for each in path.iterdir() if each.suffix != ".lock") == sorted(
+        each for each in before if each.suffix != ".lock"
+    )
+
+
+def test_a_directory_of_others_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("mine")
+    with pytest.raises(NotADatabase, match="holds other files"):
+        Database(tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["letter.txt"]
+    (tmp_path / "new" / "lost+found").mkdir(parents=True)  # a file system of its own
+    with Database(tmp_path / "new") as db:
+        db[b"k"] = b"v"
+
+
+def test_a_database_is_made_unless_told_not_to(path: Path, tmp_path: Path) -> None:
+    for nowhere in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(NotADatabase, match="there is no database here"):
+            fdbqueue.open(nowhere, create=False)
+    assert not (tmp_path / "nowhere").exists()
+    with fdbqueue.open(path, create=False) as db:
+        assert db[b"k"] == b"v"
+    with fdbqueue.open("memory:", create=False) as db:
+        assert db[b"k"] is None
+
+
 def test_versions_do_not_go_back_when_the_machines_clock_began_anew(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -288,6 +288,26 @@ def test_what_prometheus_asks_for(remote: Remote, name: str) -> None:
     assert f"fdbqueue_http_requests_total{{{pushes}}} 3.0" in lines
 
 
+def test_numbers_are_read_strictly_where_items_are_taken(remote: Remote) -> None:
+    remote.pushed(*range(5))
+    for depth in ("1_0", "٣", " 1", "1.0", "0x1", "", "inf", "-1"):
+        assert remote.client.post(f"{remote.path}/pop?depth={depth}").status_code == 422
+    assert remote.pop(depth=9) == [(n, n) for n in range(5)]
+
+
+def test_an_idempotency_key_that_is_too_long_is_refused(remote: Remote) -> None:
+    headers = {"Idempotency-Key": b"\xe9" * 128}  # two bytes each in UTF-8
+    for route, body in (("push", {"item": {}}), ("batch", {"items": [{"item": {}}]})):
+        answer = remote.client.post(f"{remote.path}/{route}", json=body, headers=headers)
+        assert answer.status_code == 422
+        assert "255" in answer.json()["detail"]
+
+
+def test_a_name_that_is_no_utf_8_is_refused(client: TestClient) -> None:
+    answer = client.post("/queue/%ff/push", json={"item": {}})
+    assert (answer.status_code, "UTF-8" in answer.json()["detail"]) == (422, True)
+
+
 def test_prometheus_is_told_of_conflicts(remote: Remote, db: Any, space: Subspace) -> None:
     def conflicts() -> float:
         lines = remote.client.get("/metrics").text.splitlines()
