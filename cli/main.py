@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -77,6 +78,7 @@ def main() -> None:
 
 
 def _tell_interrupt() -> NoReturn:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would be told by a traceback
     click.echo("fdbq: interrupted; what was done before that is done", err=True)
     sys.exit(130)
 

@@ -35,6 +35,8 @@ ALL = [
     errors.IdempotencyKeyReused("k"),
     errors.ImportMismatch("f", 3),
     errors.ImportRunning("f"),
+    errors.InvalidIdempotencyKey("", 255),
+    errors.InvalidTask("cost", -1, "a finite number from 0"),
     errors.InvalidLine(3, "it is not JSON", "f"),
 ]
 
