@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, TypeVar
 
 import click
@@ -23,6 +24,7 @@ from fdbqueue.priorities import priority_as_json
 
 __all__ = [
     "PRIORITY",
+    "TIME",
     "NotTold",
     "PrintFailed",
     "Seconds",
@@ -74,6 +76,26 @@ class _Priority(click.ParamType):  # type: ignore[type-arg]
 
 
 PRIORITY = _Priority()
+
+
+class _Time(click.ParamType):  # type: ignore[type-arg]
+    """A moment, in the format of ISO 8601."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        try:
+            at = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no time, as 2030-01-31T08:00+01:00 is", parameter, context)
+        if at.utcoffset() is None:
+            self.fail(f"{value!r} needs a time zone, as +01:00", parameter, context)
+        return at
+
+
+TIME = _Time()
 
 
 def command_options(*, creates: bool = False) -> Callable[[_F], _F]:

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import time
+from datetime import datetime
 from typing import Any, BinaryIO
 
 import click
@@ -14,6 +15,7 @@ from fdbqueue import FdbqueueError, Item, PriorityQueue, error_classes, existing
 
 from .common import (
     PRIORITY,
+    TIME,
     PrintFailed,
     Seconds,
     as_line,
@@ -47,9 +49,18 @@ _count_option = click.option(
     type=PRIORITY,
     help="The lowest comes out first; a queue of tuples takes lists.",
 )
+@click.option("--delay", metavar="SECONDS", type=Seconds(0), help="Nobody gets it before.")
+@click.option("--at", metavar="TIME", type=TIME, help="The same, as in 2030-01-31T08:00+01:00.")
 @command_options(creates=True)
 def push(
-    db: Any, queue: str, value: str | None, file: BinaryIO | None, priority: Any, as_json: bool
+    db: Any,
+    queue: str,
+    value: str | None,
+    file: BinaryIO | None,
+    priority: Any,
+    delay: float | None,
+    at: datetime | None,
+    as_json: bool,
 ) -> None:
     """Put VALUE, a JSON value, into QUEUE; `-` reads it from standard input.
 
@@ -72,7 +83,13 @@ def push(
         hint = " (text needs quotes of its own: '\"text\"')" if isinstance(text, str) else ""
         raise click.UsageError(f"the value is not JSON: {error}{hint}") from error
     target = json_queue(db, queue)
-    item = target.push(db, parsed, target.priorities.from_json(priority))
+    rank = target.priorities.from_json(priority)
+    try:
+        item = target.push(db, parsed, rank, delay=delay, at=at)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, FdbqueueError):
+            raise
+        raise click.UsageError(str(error)) from error
     if item is None:
         click.echo(f"fdbq push: {queue} is full; nothing was stored", err=True)
         sys.exit(1)

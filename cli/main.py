@@ -13,7 +13,7 @@ from click.shell_completion import get_completion_class
 from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
-from . import items, queues, serve, top, transfer
+from . import dead, items, queues, serve, top, transfer
 from .common import NotTold, PrintFailed
 
 __all__ = ["cli", "main"]
@@ -62,6 +62,7 @@ for command in (
     queues.info,
     transfer.import_command,
     transfer.export_command,
+    dead.dead,
     serve.serve,
     top.top,
     completion,
@@ -80,7 +81,9 @@ def main() -> None:
 def _tell_interrupt() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would be told by a traceback
     click.echo("fdbq: interrupted; what was done before that is done", err=True)
-    sys.exit(130)
+    sys.stderr.flush()
+    # FoundationDB's client, interrupted as it starts, has no orderly end.
+    os._exit(130)
 
 
 def _run() -> None:

@@ -27,11 +27,13 @@ from fdbqueue.overview import QueueStatus, overview
 from fdbqueue.priority_queue import PriorityQueue
 from fdbqueue.task import Task, TaskPriority, TaskStats, create_deadline
 from fdbqueue.task_queue import TaskQueue
-from fdbqueue.types import Codec, Item, Options
+from fdbqueue.types import Claim, Codec, DeadLetter, Item, Options
 
 __all__ = [
     "CheckReport",
+    "Claim",
     "Codec",
+    "DeadLetter",
     "FDBError",
     "FdbqueueError",
     "Item",

@@ -22,14 +22,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from fdbqueue import directory, fifo, priority_queue
+from fdbqueue.claimable import ClaimableStore
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE
 from fdbqueue.item_store import ItemStore
+from fdbqueue.logs import log_items
 from fdbqueue.pushes import Push
+from fdbqueue.schedule import due_time
 from fdbqueue.types import Item, Priority
 from fdbqueue.waiting import begin_watch, checked_wait
 
@@ -142,20 +146,24 @@ class _Store:
         self.queue = queue
         """The queue whose methods are not to be awaited."""
 
-    size = _method(ItemStore.size)
-    is_empty = _method(ItemStore.is_empty)
-    options = _method(ItemStore.options)
-    set_max_size = _method(ItemStore.set_max_size)
-    throughput = _method(ItemStore.throughput)
-    remove = _method(ItemStore.remove)
-    clear = _method(ItemStore.clear)
-    put_back = _method(ItemStore.put_back)
-    claim = _method(ItemStore.claim)
+    size = _method(ClaimableStore.size)
+    is_empty = _method(ClaimableStore.is_empty)
+    options = _method(ClaimableStore.options)
+    set_max_size = _method(ClaimableStore.set_max_size)
+    throughput = _method(ClaimableStore.throughput)
+    remove = _method(ClaimableStore.remove)
+    clear = _method(ClaimableStore.clear)
+    put_back = _method(ClaimableStore.put_back)
+    claim = _method(ClaimableStore.claim)
+    ack = _method(ClaimableStore.ack)
+    nack = _method(ClaimableStore.nack)
+    extend = _method(ClaimableStore.extend)
+    release = _method(ClaimableStore.release)
 
     async def wait(self, db: Any, seconds: float) -> bool:
         """Sleep until there is an item, and leave it; whether there is one."""
         deadline = time.monotonic() + checked_wait(db, seconds)
-        while await self.is_empty(db):
+        while await run(self.queue.has_none, db):
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
@@ -165,6 +173,7 @@ class _Store:
     async def _sleep(self, db: Any, seconds: float) -> None:
         """Sleep until something comes; not at all if there is an item."""
         store = self.queue
+        seconds = min(seconds, await run(store.schedule.seconds_left, db))
         watch = await run(begin_watch, db, store.layout.came, store.is_empty)
         if watch is None:
             return
@@ -191,6 +200,8 @@ class _Store:
         self.queue.check_number(n)
         deadline = time.monotonic() + checked_wait(db, wait)
         while n:
+            if self.queue.schedule.is_time():
+                await run(self.queue.schedule.come_due, db)
             popping = asyncio.ensure_future(_combined(self.queue.pops, db, (n, at_max)))
             try:
                 taken: list[Item] = await asyncio.shield(popping)
@@ -259,12 +270,15 @@ class PriorityQueue(_Store):
         priority: Priority = 0,
         *,
         priorities: Iterable[Priority] | None = None,
+        delay: float | None = None,
+        at: datetime | None = None,
         as_many_as_fit: bool = False,
         raise_if_full: bool = False,
     ) -> list[Item]:
         """As `fdbqueue.PriorityQueue.push_many`."""
         values = list(values)
-        ranks, entries = self.queue.ranked(values, priority, priorities)
+        due = due_time(delay, at)
+        ranks, entries = self.queue.ranked(values, priority, priorities, due)
         push = Push(entries, as_many_as_fit)
         keys = await _combined(self.queue.pushes, db, push) if entries else []
         if raise_if_full:
@@ -274,11 +288,10 @@ class PriorityQueue(_Store):
         return pushed
 
     async def push(
-        self, db: Any, value: Any, priority: Priority = 0, *, raise_if_full: bool = False
+        self, db: Any, value: Any, priority: Priority = 0, **options: Any
     ) -> Item | None:
         """As `fdbqueue.PriorityQueue.push`."""
-        pushed = await self.push_many(db, (value,), priority, raise_if_full=raise_if_full)
-        return next(iter(pushed), None)
+        return next(iter(await self.push_many(db, (value,), priority, **options)), None)
 
     async def pop_many(self, db: Any, n: int, max: bool = False, *, wait: float = 0) -> list[Item]:
         """As `fdbqueue.PriorityQueue.pop_many`; what is taken when it is cancelled goes back."""
@@ -288,7 +301,7 @@ class PriorityQueue(_Store):
 
     def _log(self, db: Any, verb: str, items: list[Item]) -> None:
         if logging.getLogger("fdbqueue").isEnabledFor(logging.INFO):
-            _pool.submit(self.queue.log, db, verb, items)
+            _pool.submit(log_items, self.queue, db, verb, items)
 
     async def pop_min(self, db: Any, *, wait: float = 0) -> Item | None:
         """As `fdbqueue.PriorityQueue.pop_min`."""

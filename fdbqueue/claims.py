@@ -1,42 +1,49 @@
-"""Claims: one of the first items, whichever nobody else is taking."""
+"""Claims: some of the first items, whichever nobody else is taking."""
 
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
 from fdbqueue.combining import Batch
 from fdbqueue.database import first_greater_or_equal, run_once
 from fdbqueue.layout import Layout
-from fdbqueue.rows import WANT_ALL, Decode, Rows
-from fdbqueue.types import Item
+from fdbqueue.leases import Leases
+from fdbqueue.rows import WANT_ALL
+from fdbqueue.schedule import Schedule, milliseconds
+from fdbqueue.types import Claim
 
-__all__ = ["Claims", "claimed"]
+__all__ = ["ClaimRequest", "Claims", "first_after"]
 
 _LONGEST_BACKOFF = 2  # milliseconds, after a conflict
 _NARROWER = 0.95  # what a claim without a conflict leaves of the distance at which to look
 
 
-def claimed(tr: Any, layout: Layout, rows: Rows, item: Decode, n: int, skipped: int) -> list[Item]:
-    """Take `n` items after the first `skipped` ones, or the first ones if there are not so many."""
+class ClaimRequest(NamedTuple):
+    """What one call claims: how many items, from how many of the first ones, for how long."""
+
+    n: int
+    within: int
+    lease: float
+    token: bytes
+
+
+def first_after(tr: Any, layout: Layout, n: int, skipped: int) -> list[tuple[bytes, bytes]]:
+    """`n` items after the first `skipped` ones, or the first ones if there are not so many."""
     begin, end = layout.range_of(layout.items)
 
-    def rows_after(skipped: int) -> list[Any]:
+    def rows_after(skipped: int) -> list[tuple[bytes, bytes]]:
         first = first_greater_or_equal(begin, skipped)
         # The server counts keys, not the queue's: behind the last item stand other ones.
         found = tr.snapshot.get_range(first, end, limit=n, streaming_mode=WANT_ALL)
-        return [row for row in found if row.key < end]
+        return [(row.key, row.value) for row in found if row.key < end]
 
     found = rows_after(skipped)
     if len(found) < n and skipped:
         found = rows_after(0)
     if not found:
         tr.add_read_conflict_range(begin, end)  # it was empty, and must be still
-    items = [item(tr, row.key, row.value) for row in found]
-    rows.drop(tr, [(row.key, row.value) for row in found])
-    for row in found:
-        layout.clear_payload(tr, row.value)
-    return items
+    return found
 
 
 class Claims:
@@ -47,35 +54,41 @@ class Claims:
     in twice the distance, up to that which the claims allow; after a success, in a little less.
     """
 
-    def __init__(self, layout: Layout, rows: Rows, item: Decode) -> None:
+    def __init__(self, layout: Layout, leases: Leases, schedule: Schedule) -> None:
         self._layout = layout
-        self._rows = rows
-        self._item = item
+        self._leases = leases
+        self._schedule = schedule
         self._distance = 1.0
         self._expected = 1
 
-    def perform(self, db: Any, batch: Batch[int]) -> list[list[Item]]:
-        """Do claims, each of which says among how many of the first items."""
+    def perform(self, db: Any, batch: Batch[ClaimRequest]) -> list[Claim | None]:
+        """Do claims."""
         tries = 0
+        now = milliseconds()
 
-        def body(tr: Any) -> list[list[Item]]:
+        def body(tr: Any) -> list[Claim | None]:
             nonlocal tries
             tries += 1
             if tries == 2:
                 tr.options.set_max_retry_delay(_LONGEST_BACKOFF)
             if self._expected > 1:
                 tr.get_read_version().wait()  # others can join meanwhile
-            claims = batch.join()
-            n = len(claims)
+            self._schedule.sweep(tr, now)
+            requests = batch.join()
+            n = sum(request.n for request in requests)
             if tries > 1:
                 self._distance = 2 * max(self._distance, n)
-            self._distance = min(self._distance, max(n, min(claims)))
-            slots = max(1, int(self._distance) // n)
-            skipped = n * random.randrange(slots)
-            items = claimed(tr, self._layout, self._rows, self._item, n, skipped)
-            return [items[at : at + 1] for at in range(n)]
+            within = min(request.within for request in requests)
+            self._distance = min(self._distance, max(n, within))
+            skipped = n * random.randrange(max(1, int(self._distance) // n))
+            found = first_after(tr, self._layout, n, skipped)
+            claims = []
+            for request in requests:
+                mine, found = found[: request.n], found[request.n :]
+                claims.append(self._leases.take(tr, mine, request.lease, request.token))
+            return claims
 
-        taken = run_once(db, body, self._layout.receipts, any)
+        taken = run_once(db, body, self._layout.receipts)
         if tries == 1:
             self._distance *= _NARROWER
         self._expected = len(taken)

@@ -25,6 +25,7 @@ __all__ = [
     "InvalidTask",
     "InvalidValue",
     "LayoutVersionMismatch",
+    "LeaseLost",
     "NotADatabase",
     "OptionsMismatch",
     "PayloadTooLarge",
@@ -337,6 +338,17 @@ class QueueFull(FdbqueueError):
         super().__init__(
             f"the queue holds at most {max_size:,} items and has no room for {wanted:,} more; "
             "push again when some were popped"
+        )
+
+
+class LeaseLost(FdbqueueError):
+    """A claim whose lease ran out, so that others may have its item; nothing was changed."""
+
+    def __init__(self, item_id: str) -> None:
+        self.item_id = item_id
+        super().__init__(
+            f"the claim of item {item_id} is over: its lease ran out, or it was acknowledged or "
+            "given back before; another worker may have it"
         )
 
 

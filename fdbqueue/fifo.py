@@ -7,18 +7,18 @@ from typing import Any, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue.claimable import ClaimableStore
 from fdbqueue.codec import codec_name, codec_named
 from fdbqueue.database import read
-from fdbqueue.item_store import ItemStore
 from fdbqueue.layout import Layout
-from fdbqueue.rows import Rows
+from fdbqueue.rows import Entry, Rows
 from fdbqueue.types import Codec, Item, Options
 from fdbqueue.uuids import uuids
 
 __all__ = ["Queue"]
 
 
-class Queue(ItemStore):
+class Queue(ClaimableStore):
     """A queue that gives its items out in order of arrival.
 
     Methods take a transaction or a database, with the rules of `PriorityQueue`: in a transaction
@@ -92,8 +92,8 @@ class Queue(ItemStore):
         """
         values = list(values)
         level = self.layout.items
-        entries = [
-            (level, self.encoded(value), random)
+        entries: list[Entry] = [
+            (level, self.encoded(value), random, None)
             for value, random in zip(values, uuids(len(values)))
         ]
         keys = self._push(tr, entries, as_many_as_fit, raise_if_full)

@@ -33,8 +33,8 @@ def check(tr: Any, queue: ItemStore, *, repair: bool = False) -> CheckReport:
     """Compare everything that a queue keeps, at one read version.
 
     - each counter, of a priority or an agent, equals the number of its items, and none is without;
-    - what came and has not gone is the number of items;
-    - tasks are found by id, agent and client, and nothing else is;
+    - what came and has not gone is the number of items, with delayed ones;
+    - tasks are found by id, agent and client, claims by the end of their leases, and nothing else;
     - the pieces of large payloads all belong to an item, and no item lacks them;
     - no key in the queue's subspace is foreign to it.
 
@@ -102,6 +102,7 @@ class _Check:
     def _compare_all(self) -> None:
         self._scan_items()
         self._scan_results()
+        self._scan_elsewhere()
         self._compare_counts()
         self._compare_indexes()
         self._compare_total()
@@ -131,9 +132,7 @@ class _Check:
             count += 1
             self._counters.update(self._queue.rows.counters(self._reads, key, row.value))
             self._indexed |= self._queue.rows.indexed(self._reads, key, row.value)
-            owner = layout.piece_owner(row.value)
-            if owner is not None:
-                self._owners.add(owner)
+            self._own(row.value)
         self._note_level(level, count)
 
     def _scan_results(self) -> None:
@@ -142,8 +141,27 @@ class _Check:
         for _, rows in groupby(self._rows(layout.results), lambda row: layout.request_of(row.key)):
             for pop in layout.read_result(row.value for row in rows):
                 self._aside += len(pop)
-                owners = (layout.piece_owner(value) for _, value in pop)
-                self._owners.update(owner for owner in owners if owner is not None)
+                for _, value in pop:
+                    self._own(value)
+
+    def _scan_elsewhere(self) -> None:
+        """Items that are delayed still count; those that are claimed or dead do not."""
+        layout = self._layout
+        for row in self._rows(layout.delayed):
+            self._aside += 1
+            self._own(row.value)
+        for prefix in (layout.claims, layout.dead):
+            for row in self._rows(prefix):
+                facts, value = layout.decode_facts(row.value)
+                self._own(value)
+                if prefix == layout.claims:
+                    place = row.key[len(prefix) :]
+                    self._indexed[layout.when_key(layout.leases, facts[1], place)] = b""
+
+    def _own(self, value: bytes) -> None:
+        owner = self._layout.piece_owner(value)
+        if owner is not None:
+            self._owners.add(owner)
 
     def _note_level(self, level: bytes, count: int) -> None:
         self.items += count
@@ -165,17 +183,16 @@ class _Check:
             return f"the key {counter!r}"
 
     def _compare_indexes(self) -> None:
-        found = {
-            row.key: row.value for prefix in self._layout.indexes for row in self._rows(prefix)
-        }
+        indexes = (*self._layout.indexes, self._layout.leases)
+        found = {row.key: row.value for prefix in indexes for row in self._rows(prefix)}
         for key in sorted(found.keys() | self._indexed.keys()):
             expected = self._indexed.get(key)
             if found.get(key) == expected:
                 continue
             self._problems.append(
-                f"an index leads to no task: {key!r}"
+                f"an index leads to no item: {key!r}"
                 if expected is None
-                else f"a task is not found by its index: {key!r}"
+                else f"an item is not found by its index: {key!r}"
             )
             if self._may_repair and expected is None:
                 del self._tr[key]

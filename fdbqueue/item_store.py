@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
@@ -11,7 +10,6 @@ from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.claims import Claims, claimed
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE, MOST_ITEMS, StagedPops
 from fdbqueue.database import is_database, read, run, run_once
@@ -24,8 +22,9 @@ from fdbqueue.errors import (
     UndecodableItem,
 )
 from fdbqueue.layout import MAX_PAYLOAD, ONE, Layout, decode_count
-from fdbqueue.pushes import Push, Pushes, Pushing, checked_max_size
+from fdbqueue.pushes import Push, Pushes, Pushing, checked_bound
 from fdbqueue.rows import Entry, Rows
+from fdbqueue.schedule import Schedule
 from fdbqueue.types import Codec, Item, Options
 from fdbqueue.waiting import checked_wait, wait_for_change
 
@@ -40,15 +39,11 @@ _ITEM_BYTES = 250  # of a transaction, for each item beside its payload
 
 
 def _push_size(push: Push) -> int:
-    return sum(len(payload) + _ITEM_BYTES for _, payload, _ in push.entries)
+    return sum(len(payload) + _ITEM_BYTES for _, payload, *_ in push.entries)
 
 
 def _pop_size(request: tuple[int, bool]) -> int:
     return request[0]
-
-
-def _claim_size(within: int) -> int:
-    return 1
 
 
 def _not_empty(result: Any) -> bool:
@@ -71,7 +66,8 @@ class ItemStore:
         codec: Codec,
         options: Options,
     ) -> None:
-        checked_max_size(options.max_size)
+        checked_bound("max_size", options.max_size)
+        checked_bound("max_attempts", options.max_attempts)
         self.layout = layout
         self.rows = rows
         self._codec = codec
@@ -79,7 +75,7 @@ class ItemStore:
         pushing = self._pushing = Pushing(layout, rows, options)
         self.pushes = Combiner(lambda: Pushes(pushing), _push_size, _BATCH_BYTES)
         self.pops = Combiner(lambda: StagedPops(layout, rows, self._item), _pop_size, MOST_ITEMS)
-        self._claims = Combiner(lambda: Claims(layout, rows, self._item), _claim_size, MOST_ITEMS)
+        self.schedule = Schedule(layout, rows)
 
     @property
     def subspace(self) -> Subspace:
@@ -163,7 +159,7 @@ class ItemStore:
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
         >>> fdbqueue.PriorityQueue.named(db, "jobs", max_size=100).options(db)
-        Options(kind='priority', codec='json', priorities=<class 'int'>, max_size=100, ageing=None)
+        Options(kind='priority', codec='json', priorities=<class 'int'>, max_size=100, ...)
         """
 
         def body(tr: Any) -> Options:
@@ -188,8 +184,8 @@ class ItemStore:
         >>> jobs.push(db, "b") is None
         False
         """
-        checked_max_size(max_size)
-        self._change(tr, lambda tr: self._pushing.set_max_size(tr, max_size))
+        checked_bound("max_size", max_size)
+        self._change(tr, lambda tr: self._pushing.set_option(tr, "max_size", max_size))
 
     # Pop
 
@@ -203,6 +199,7 @@ class ItemStore:
         wait = checked_wait(tr, wait)
         if n == 0:
             return []
+        self.schedule.come_due(tr)
         if not is_database(tr):
             return self._take(tr, self.rows.first(tr, n, at_max))
         deadline = time.monotonic() + wait
@@ -211,14 +208,21 @@ class ItemStore:
             if left <= 0:
                 break
             self._sleep(tr, min(left, LEASE))
+            self.schedule.come_due(tr)
         return taken
 
     def _sleep(self, db: Any, seconds: float) -> None:
-        """Sleep until somebody pushes; not at all if there is an item.
+        """Sleep until somebody pushes, or something is due; not at all if there is an item.
 
         What is watched is how many came.
         """
+        seconds = min(seconds, self.schedule.seconds_left(db))
         wait_for_change(db, self.layout.came, self.is_empty, seconds)
+
+    def has_none(self, db: Any) -> bool:
+        """Whether there is no item, once what is due has come."""
+        self.schedule.come_due(db)
+        return self.is_empty(db)
 
     def wait(self, db: Any, seconds: float) -> bool:
         """Sleep until there is an item, and leave it; whether there is one.
@@ -237,40 +241,12 @@ class ItemStore:
         True
         """
         deadline = time.monotonic() + checked_wait(db, seconds)
-        while self.is_empty(db):
+        while self.has_none(db):
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             self._sleep(db, left)
         return True
-
-    def claim(self, tr: Any, *, within: int = 256) -> Item | None:
-        """Take one of the first items, for workers that do not need the very first; `None` if none.
-
-        Conflicts with who takes the same item, nothing else: workers that claim at the same time do
-        not stop each other. Given a database it takes effect exactly once, and takes the first item
-        as long as that meets no conflict; the more conflicts, the further it looks, up to `within`.
-        In a transaction it takes any of them, and the caller's own retry rules hold. No item is
-        passed over for ever: each claim may be of the first one. Cost: one read of one row, which
-        the server has to count for.
-
-        Parameters: `within`, from how many of the first items, from 1.
-
-        Raises `UndecodableItem` for an item that the codec cannot read; it stays in the queue.
-
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push(db, "send")
-        >>> jobs.claim(db).value, jobs.claim(db)
-        ('send', None)
-        """
-        self.check_number(within, "within", 1)
-        if is_database(tr):
-            taken = self._claims(tr, within)
-        else:
-            taken = claimed(tr, self.layout, self.rows, self._item, 1, random.randrange(within))
-        return next(iter(taken), None)
 
     @staticmethod
     def check_number(n: object, name: str = "n", lowest: int = 0) -> None:
@@ -304,7 +280,7 @@ class ItemStore:
         """Put an item that a transaction read, with this payload, behind a level; its new key."""
         self._take_one(tr, key, stored)
         # The random part stays the item's own.
-        entry = payload, self.layout.position(key)[-1]
+        entry = payload, self.layout.position(key)[-1], None
         (new,) = self.rows.append(tr, level, [entry], self.rows.last(tr, level))
         self.rows.count_moved(tr)
         return new

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue.claimable import ClaimableStore
 from fdbqueue.codec import codec_name, codec_named, stored_codec
-from fdbqueue.database import error_classes, is_database, read
+from fdbqueue.database import read
 from fdbqueue.directory import find, place
 from fdbqueue.errors import QueueNotFound
-from fdbqueue.item_store import ItemStore
 from fdbqueue.layout import Layout
+from fdbqueue.logs import log_items
 from fdbqueue.priorities import Priorities
 from fdbqueue.pushes import agreed
 from fdbqueue.rows import Entry, PriorityRows
+from fdbqueue.schedule import due_time
 from fdbqueue.types import Codec, Item, Options, Priority, PriorityKind
 from fdbqueue.uuids import uuids
 
 __all__ = ["PriorityQueue"]
 
-_log = logging.getLogger("fdbqueue")
 
-
-class PriorityQueue(ItemStore):
+class PriorityQueue(ClaimableStore):
     """A queue that gives its items out by priority, and in order of arrival within one.
 
     Every method takes a transaction or a database as `tr`. In a transaction, it is part of it: it
@@ -42,8 +42,10 @@ class PriorityQueue(ItemStore):
     Parameters: `subspace`, where the queue is; `codec`, `"json"`, `"bytes"`, `"tuple"` or an object
     with `encode` and `decode`; `priorities`, `int` (64 bits) or the types of a tuple's elements, as
     in `(int, float)`: from `int`, `float`, `str` and `bytes`; `max_size`, how many items the queue
-    has at most, from 1, `None` for whatever bound it has. The first push stores these options with
-    the queue, and one by a client that was given others raises `OptionsMismatch`.
+    has at most, from 1, `None` for whatever bound it has; `max_attempts`, how often an item is
+    claimed before it is a dead letter, from 1, `None` for whatever it has. The first push stores
+    these options with the queue, and one by a client that was given others raises
+    `OptionsMismatch`.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues".
 
@@ -66,11 +68,14 @@ class PriorityQueue(ItemStore):
         codec: str | Codec = "json",
         priorities: PriorityKind = int,
         max_size: int | None = None,
+        max_attempts: int | None = None,
     ) -> None:
         layout = Layout(subspace)
         self.priorities = Priorities(layout, priorities)
         rows = PriorityRows(layout, self.priorities.level_in)
-        options = Options("priority", codec_name(codec), priorities, max_size)
+        options = Options(
+            "priority", codec_name(codec), priorities, max_size, max_attempts=max_attempts
+        )
         super().__init__(layout, rows, codec_named(codec), options)
 
     @classmethod
@@ -82,6 +87,7 @@ class PriorityQueue(ItemStore):
         codec: str | Codec | None = None,
         priorities: PriorityKind | None = None,
         max_size: int | None = None,
+        max_attempts: int | None = None,
     ) -> PriorityQueue:
         """The queue that `fdbq` calls by this name; it is made by its first push.
 
@@ -102,7 +108,14 @@ class PriorityQueue(ItemStore):
         0
         """
         subspace = read(db, lambda tr: place(tr, name))
-        queue = cls.at(db, subspace, codec=codec, priorities=priorities, max_size=max_size)
+        queue = cls.at(
+            db,
+            subspace,
+            codec=codec,
+            priorities=priorities,
+            max_size=max_size,
+            max_attempts=max_attempts,
+        )
         queue.layout.name = name
         return queue
 
@@ -130,6 +143,7 @@ class PriorityQueue(ItemStore):
         codec: str | Codec | None = None,
         priorities: PriorityKind | None = None,
         max_size: int | None = None,
+        max_attempts: int | None = None,
     ) -> PriorityQueue:
         """The queue in this subspace, which may be a directory of `fdb.directory`, as by `named`.
 
@@ -150,6 +164,7 @@ class PriorityQueue(ItemStore):
             codec=stored_codec(has.codec) if codec is None else codec,
             priorities=has.priorities or int if priorities is None else priorities,
             max_size=max_size,
+            max_attempts=max_attempts,
         )
         if stored is not None:
             agreed(queue.given_options, has)
@@ -162,16 +177,37 @@ class PriorityQueue(ItemStore):
 
     @overload
     def push(
-        self, tr: Any, value: Any, priority: Priority = 0, *, raise_if_full: Literal[True]
+        self,
+        tr: Any,
+        value: Any,
+        priority: Priority = 0,
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        raise_if_full: Literal[True],
     ) -> Item: ...
 
     @overload
     def push(
-        self, tr: Any, value: Any, priority: Priority = 0, *, raise_if_full: bool = False
+        self,
+        tr: Any,
+        value: Any,
+        priority: Priority = 0,
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        raise_if_full: bool = False,
     ) -> Item | None: ...
 
     def push(
-        self, tr: Any, value: Any, priority: Priority = 0, *, raise_if_full: bool = False
+        self,
+        tr: Any,
+        value: Any,
+        priority: Priority = 0,
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        raise_if_full: bool = False,
     ) -> Item | None:
         """Put a value behind the last one of its priority; `None` if the queue is full.
 
@@ -183,7 +219,10 @@ class PriorityQueue(ItemStore):
         payload over 90,000 bytes: a key more for each 90,000).
 
         Parameters: `value`, what the codec takes, up to 8,000,000 bytes encoded; `priority`, what
-        the queue takes, the lowest comes first; `raise_if_full`, raise `QueueFull` instead.
+        the queue takes, the lowest comes first; `delay`, in seconds, or `at`, a `datetime` with a
+        time zone, before which nobody gets the item (by the clocks of clients; it counts from now
+        on, and comes to the place that it would have now); `raise_if_full`, raise `QueueFull`
+        instead.
 
         Raises `InvalidValue`, `PayloadTooLarge`, `InvalidPriority` and `OptionsMismatch`; nothing
         is stored then.
@@ -194,7 +233,9 @@ class PriorityQueue(ItemStore):
         >>> jobs.push(db, {"to": "ada@example.com"}, priority=2).priority
         2
         """
-        pushed = self.push_many(tr, (value,), priority, raise_if_full=raise_if_full)
+        pushed = self.push_many(
+            tr, (value,), priority, delay=delay, at=at, raise_if_full=raise_if_full
+        )
         return next(iter(pushed), None)
 
     def push_many(
@@ -204,6 +245,8 @@ class PriorityQueue(ItemStore):
         priority: Priority = 0,
         *,
         priorities: Iterable[Priority] | None = None,
+        delay: float | None = None,
+        at: datetime | None = None,
         as_many_as_fit: bool = False,
         raise_if_full: bool = False,
     ) -> list[Item]:
@@ -213,8 +256,9 @@ class PriorityQueue(ItemStore):
         of which each item takes some 250 beside its payload (2101 beyond that).
 
         Parameters: `values`; `priority`, of all of them; or `priorities`, as many as values;
-        `as_many_as_fit`, the first ones if the queue has no room for all; `raise_if_full`, raise
-        `QueueFull` instead if there is none for all of them, or not even for the first one.
+        `delay` or `at`, as `push`; `as_many_as_fit`, the first ones if the queue has no room for
+        all; `raise_if_full`, raise `QueueFull` instead if there is none for all of them, or not
+        even for the first one.
 
         Raises as `push`, and `ValueError` where the numbers of values and priorities differ.
 
@@ -226,14 +270,18 @@ class PriorityQueue(ItemStore):
         'a'
         """
         values = list(values)
-        ranks, entries = self.ranked(values, priority, priorities)
+        ranks, entries = self.ranked(values, priority, priorities, due_time(delay, at))
         keys = self._push(tr, entries, as_many_as_fit, raise_if_full)
         items = self.pushed(values, ranks, keys)
-        self.log(tr, "pushed to", items)
+        log_items(self, tr, "pushed to", items)
         return items
 
     def ranked(
-        self, values: list[Any], priority: Priority, priorities: Iterable[Priority] | None
+        self,
+        values: list[Any],
+        priority: Priority,
+        priorities: Iterable[Priority] | None,
+        due: int | None = None,
     ) -> tuple[list[Priority], list[Entry]]:
         """The priorities of values, and what is to be stored of them."""
         given = [priority] * len(values) if priorities is None else list(priorities)
@@ -241,7 +289,7 @@ class PriorityQueue(ItemStore):
             raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
         ranks = [self.priorities.checked(each) for each in given]
         entries = [
-            (self.layout.level(rank), self.encoded(value), random)
+            (self.layout.level(rank), self.encoded(value), random, due)
             for rank, value, random in zip(ranks, values, uuids(len(values)))
         ]
         return ranks, entries
@@ -316,25 +364,8 @@ class PriorityQueue(ItemStore):
         ['a', 'b']
         """
         items = self._pop(tr, n, max, wait)
-        self.log(tr, "popped from", items)
+        log_items(self, tr, "popped from", items)
         return items
-
-    def log(self, tr: Any, verb: str, items: list[Item]) -> None:
-        """Log a line for each item that came or went, and how many are left, if it is wanted.
-
-        Of a transaction of the caller's nobody knows yet whether it commits: it is not logged.
-        """
-        if not items or not _log.isEnabledFor(logging.INFO) or not is_database(tr):
-            return
-        name = self.layout.name or self.subspace.key()
-        try:
-            counts = self.counts(tr)
-        except error_classes() as error:  # what came or went did so all the same
-            left = f"unknown ({error.code})"
-        else:
-            left = " ".join(f"{level}:{count:,}" for level, count in counts.items()) or "nothing"
-        for item in items:
-            _log.info("%s %s, priority %s; left: %s", verb, name, item.priority, left)
 
     def peek_min(self, tr: Any) -> Item | None:
         """The item that `pop_min` would take, left where it is.

@@ -15,7 +15,7 @@ from fdbqueue.layout import Layout, encode_count
 from fdbqueue.rows import Entry, Rows
 from fdbqueue.types import Options
 
-__all__ = ["Push", "Pushes", "Pushing", "agreed", "checked_max_size"]
+__all__ = ["Push", "Pushes", "Pushing", "agreed", "checked_bound"]
 
 
 class Push(NamedTuple):
@@ -45,13 +45,13 @@ class Pushing:
         """The bound that the last push kept to."""
         return self._options.max_size
 
-    def set_max_size(self, tr: Any, max_size: int | None) -> bool:
-        """Store another bound; true, for something was written."""
-        self._given = replace(self._given, max_size=None)  # from now on, whatever is stored
+    def set_option(self, tr: Any, name: str, value: int | None) -> bool:
+        """Store another value of an option; true, for something was written."""
+        changed: dict[str, Any] = {name: None}  # from now on, whatever is stored
+        self._given = replace(self._given, **changed)
         self._agree(tr, tr[self.layout.options].value)
-        tr[self.layout.options] = self.layout.encode_options(
-            replace(self._options, max_size=max_size)
-        )
+        changed[name] = value
+        tr[self.layout.options] = self.layout.encode_options(replace(self._options, **changed))
         return True
 
     def push(self, tr: Any, pushes: list[Push]) -> list[list[bytes]]:
@@ -62,7 +62,7 @@ class Pushing:
         # Every read is under way before the first is waited for.
         stored = tr[self.layout.options]
         size = None if self._options.max_size is None else self.layout.begin_size(tr.snapshot)
-        levels = {level for push in pushes for level, _, _ in push.entries}
+        levels = {level for push in pushes for level, *_ in push.entries}
         lasts = {level: self._rows.last(tr, level) for level in levels}
         self._agree(tr, stored.value)
         fitting = [push.entries for push in pushes]
@@ -103,19 +103,19 @@ class Pushing:
         return fitting
 
 
-def checked_max_size(max_size: object) -> None:
-    """Raise `ValueError` for what is no bound."""
-    if max_size is not None and (
-        isinstance(max_size, bool) or not isinstance(max_size, int) or not 0 < max_size < 2**63
+def checked_bound(name: str, bound: object) -> None:
+    """Raise `ValueError` for what is neither a number from 1 nor `None`."""
+    if bound is not None and (
+        isinstance(bound, bool) or not isinstance(bound, int) or not 0 < bound < 2**63
     ):
-        raise ValueError(f"max_size is a number of items from 1, or None, not {max_size!r}")
+        raise ValueError(f"{name} is a number from 1, or None, not {bound!r}")
 
 
 def agreed(given: Options, stored: Options) -> Options:
     """The options that a queue has; raises `OptionsMismatch` if others were given."""
-    for option in ("kind", "codec", "priorities", "max_size", "ageing"):
+    for option in ("kind", "codec", "priorities", "max_size", "ageing", "max_attempts"):
         ours, theirs = getattr(given, option), getattr(stored, option)
-        if ours != theirs and not (option == "max_size" and ours is None):
+        if ours != theirs and not (option in ("max_size", "max_attempts") and ours is None):
             raise OptionsMismatch(option, ours, theirs)
     return stored
 

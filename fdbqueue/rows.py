@@ -17,8 +17,8 @@ __all__ = ["WANT_ALL", "Decode", "Entry", "PriorityRows", "Rows"]
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 """For reads whose rows are all needed: so that they come in one answer."""
 
-Entry: TypeAlias = tuple[bytes, bytes, bytes]
-"""What a push stores: the level, the payload, the random part of the key."""
+Entry: TypeAlias = tuple[bytes, bytes, bytes, "int | None"]
+"""What a push stores: the level, the payload, the random part of the key, and when it comes."""
 
 Decode: TypeAlias = Callable[[Any, bytes, bytes], Item]
 """The item of a key and a value, in a transaction; raises `UndecodableItem`."""
@@ -94,10 +94,10 @@ class Rows:
     def append_all(self, tr: Any, entries: list[Entry], lasts: dict[bytes, Any]) -> list[bytes]:
         """Put payloads behind the last items of their levels; the keys of the new items."""
         if len(entries) == 1:
-            ((level, payload, random),) = entries
-            return self.append(tr, level, [(payload, random)], lasts[level])
+            ((level, *entry),) = entries
+            return self.append(tr, level, [tuple(entry)], lasts[level])
         by_level: dict[bytes, list[int]] = {}
-        for index, (level, _, _) in enumerate(entries):
+        for index, (level, *_) in enumerate(entries):
             by_level.setdefault(level, []).append(index)
         keys = [b""] * len(entries)
         for level, indexes in by_level.items():
@@ -107,24 +107,46 @@ class Rows:
                 keys[index] = key
         return keys
 
-    def append(
-        self, tr: Any, level: bytes, payloads: list[tuple[bytes, bytes]], last_row: Any
-    ) -> list[bytes]:
-        """Put payloads, each with its random part, behind the last item of a level; their keys."""
+    @staticmethod
+    def first_count(tr: Any) -> int:
+        """The count of the first item of a level that is empty.
+
+        Behind what was in the level before, which may come back when a lease runs out. (There are
+        more versions than there can be items.)
+        """
+        version: int = tr.get_read_version().wait()
+        return version
+
+    def append(self, tr: Any, level: bytes, payloads: list[Any], last_row: Any) -> list[bytes]:
+        """Put (payload, random part, due) behind the last item of a level; their keys.
+
+        Those that are due some time wait elsewhere until then.
+        """
         layout = self._layout
-        count = 0
-        for last in last_row:
-            if not layout.is_place(last.key, level):
-                raise ForeignKey(last.key)
+        last = next(iter(last_row), None)
+        if last is None:
+            count = self.first_count(tr)
+        elif layout.is_place(last.key, level):
             count = layout.count_in(last.key, level) + 1
+        else:
+            raise ForeignKey(last.key)
         keys = []
-        for payload, random in payloads:
+        delayed = 0
+        for payload, random, due in payloads:
             key = layout.item_key(level, count, random)
-            layout.write_payload(tr, key, random, payload)
-            self.entered(tr, key, payload)
+            if due is None:
+                layout.write_payload(tr, key, random, payload)
+                self.entered(tr, key, payload)
+            else:
+                where = layout.when_key(layout.delayed, due, layout.place(key))
+                layout.write_payload(tr, where, random, payload)
+                tr[layout.scheduled] = b""
+                delayed += 1
             keys.append(key)
             count += 1
-        self.count(tr, level, len(keys))
+        self.count_total(tr, len(keys))
+        if delayed < len(keys):
+            self.count_level(tr, level, len(keys) - delayed)
         return keys
 
     def put_aside(self, tr: Any, request: bytes, pops: list[list[Any]]) -> None:
@@ -132,12 +154,16 @@ class Rows:
         self._layout.write_result(tr, request, pops)
         tr.add(self._layout.went, encode_count(-sum(map(len, pops))))
 
+    def place(self, tr: Any, key: bytes, stored: bytes) -> None:
+        """Put the value of an item into its place; it counts in its level, and not in all."""
+        tr[key] = stored
+        self.entered(tr, key, stored)
+        self.count_level(tr, self.level_of(key), 1)
+
     def restore(self, tr: Any, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Put (key, value) of items back that were put aside."""
         for key, stored in rows:
-            tr[key] = stored
-            self.entered(tr, key, stored)
-            self.count_level(tr, self.level_of(key), 1)
+            self.place(tr, key, stored)
             # They were never gone; but who waits for items watches what came.
             self.count_total(tr, 1)
             self.count_total(tr, -1)

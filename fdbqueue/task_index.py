@@ -34,13 +34,13 @@ class TaskIndex:
         key = self._layout.items + where
         return key, tr[key].value
 
-    def first_of(self, tr: Any, agent: str) -> Row | None:
-        """The first task of an agent."""
+    def first_of(self, tr: Any, n: int, agent: str) -> list[Row]:
+        """The first tasks of an agent."""
         index = self._layout.indexed(self._layout.agents, agent)
-        for row in tr.get_range(*self._layout.range_of(index), limit=1):
-            key = self._layout.items + row.key[len(index) :]
-            return key, tr[key].value
-        return None
+        rows = tr.get_range(*self._layout.range_of(index), limit=n)
+        keys = [self._layout.items + row.key[len(index) :] for row in rows]
+        values = [tr[key] for key in keys]
+        return [(key, value.value) for key, value in zip(keys, values)]
 
     def pages(
         self, tr: Any, index: bytes, name: str, decode: Callable[[Any, bytes, bytes], Task]

@@ -3,44 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.database import read
-from fdbqueue.directory import find, place
-from fdbqueue.errors import ForeignKey, QueueNotFound
-from fdbqueue.item_store import ItemStore
+from fdbqueue.directory import place
 from fdbqueue.layout import Layout
-from fdbqueue.priorities import Priorities
 from fdbqueue.pushes import agreed
+from fdbqueue.rows import Entry
+from fdbqueue.schedule import due_time
 from fdbqueue.task import (
-    RANK,
     Task,
-    TaskCodec,
     TaskPriority,
-    TaskRecord,
-    TaskStats,
     checked_agent,
-    checked_client,
     checked_id,
-    deadline_from,
     ranked_task,
-    task_id,
-    whole_seconds,
 )
-from fdbqueue.task_index import TaskIndex
-from fdbqueue.task_rows import TaskRows
-from fdbqueue.types import Item, Options
+from fdbqueue.task_store import TaskStore
+from fdbqueue.types import Claim
 from fdbqueue.uuids import uuids
 from fdbqueue.waiting import checked_wait, wait_for_change
 
 __all__ = ["TaskQueue"]
 
 
-class TaskQueue(ItemStore):
+class TaskQueue(TaskStore):
     """A queue of tasks, by priority, then deadline, then cost, then time of creation.
 
     The nearest deadline comes first and none last; the cheapest task comes first, and of equal ones
@@ -53,9 +44,10 @@ class TaskQueue(ItemStore):
     each other in transactions, and are served together where they are given a database.
 
     Parameters: `subspace`, where the queue is (`named` takes a name instead); `max_size`, how many
-    tasks wait at most, from 1; `ageing`, after how long a task that waits is as urgent as a new one
+    tasks wait at most, from 1; `max_attempts`, how often a task is claimed before it is a dead
+    letter, from 1; `ageing`, after how long a task that waits is as urgent as a new one
     of the next higher priority: whole seconds, or `None` for never. With it no task starves:
-    nothing that was pushed more than five times `ageing` after a task comes before it. Both are
+    nothing that was pushed more than five times `ageing` after a task comes before it. They are
     stored with the queue by its first push; `OptionsMismatch` tells a client that differs.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues", with a tuple as priority.
@@ -69,23 +61,6 @@ class TaskQueue(ItemStore):
     {'cost': 1}
     """
 
-    _position_parts = 3
-    rows: TaskRows
-
-    def __init__(
-        self,
-        subspace: Subspace,
-        *,
-        max_size: int | None = None,
-        ageing: timedelta | None = None,
-    ) -> None:
-        layout = Layout(subspace)
-        rows = TaskRows(layout, Priorities(layout, RANK).level_in)
-        self._ageing = whole_seconds(ageing)
-        options = Options("task", "task", RANK, max_size, self._ageing)
-        super().__init__(layout, rows, TaskCodec(), options)
-        self._index = TaskIndex(layout, rows)
-
     @classmethod
     def named(
         cls,
@@ -94,6 +69,7 @@ class TaskQueue(ItemStore):
         *,
         max_size: int | None = None,
         ageing: timedelta | None = None,
+        max_attempts: int | None = None,
     ) -> TaskQueue:
         """The task queue of this name, made by its first push; what is not given is as stored.
 
@@ -106,22 +82,9 @@ class TaskQueue(ItemStore):
         10
         """
         subspace = read(db, lambda tr: place(tr, name))
-        queue = cls.at(db, subspace, max_size=max_size, ageing=ageing)
+        queue = cls.at(db, subspace, max_size=max_size, ageing=ageing, max_attempts=max_attempts)
         queue.layout.name = name
         return queue
-
-    @classmethod
-    def existing(cls, db: Any, name: str) -> TaskQueue:
-        """The task queue of this name; raises `QueueNotFound` if it was never pushed to.
-
-        >>> import fdbqueue
-        >>> TaskQueue.existing(fdbqueue.open("memory:"), "nope")
-        Traceback (most recent call last):
-        fdbqueue.errors.QueueNotFound: there is no queue named 'nope'; ...
-        """
-        if read(db, lambda tr: find(tr, name)) is None:
-            raise QueueNotFound(name)
-        return cls.named(db, name)
 
     @classmethod
     def at(
@@ -131,6 +94,7 @@ class TaskQueue(ItemStore):
         *,
         max_size: int | None = None,
         ageing: timedelta | None = None,
+        max_attempts: int | None = None,
     ) -> TaskQueue:
         """The task queue in this subspace, which may be a directory of `fdb.directory`.
 
@@ -142,11 +106,11 @@ class TaskQueue(ItemStore):
         layout = Layout(subspace)
         stored = read(db, lambda tr: tr[layout.options].value)
         if stored is None:
-            return cls(subspace, max_size=max_size, ageing=ageing)
+            return cls(subspace, max_size=max_size, ageing=ageing, max_attempts=max_attempts)
         options = layout.decode_options(stored)
         if ageing is None and options.ageing is not None:
             ageing = timedelta(seconds=options.ageing)
-        queue = cls(subspace, max_size=max_size, ageing=ageing)
+        queue = cls(subspace, max_size=max_size, ageing=ageing, max_attempts=max_attempts)
         agreed(queue.given_options, options)
         return queue
 
@@ -162,6 +126,8 @@ class TaskQueue(ItemStore):
         agent_name: str | None = None,
         client_id: str | None = None,
         payload: Any = None,
+        delay: float | None = None,
+        at: datetime | None = None,
     ) -> str | None:
         """Put a task into its place in the order; its id, or `None` if the queue is full.
 
@@ -171,7 +137,8 @@ class TaskQueue(ItemStore):
 
         Parameters: `priority`, from 1 (CRITICAL) to 5 (DEFERRED); `deadline`, a `datetime` with a
         time zone, or `None`; `cost`, a finite number from 0; `agent_name` and `client_id`, text up
-        to 255 bytes, or `None`; `payload`, a JSON value, up to 8,000,000 bytes.
+        to 255 bytes, or `None`; `payload`, a JSON value, up to 8,000,000 bytes; `delay` or `at`,
+        before which nobody gets the task or finds it, as `PriorityQueue.push`.
 
         Raises `InvalidTask`, `InvalidValue` and `PayloadTooLarge`, all of them `ValueError`, and
         `OptionsMismatch`; nothing is stored then.
@@ -190,6 +157,8 @@ class TaskQueue(ItemStore):
             "agent_name": agent_name,
             "client_id": client_id,
             "payload": payload,
+            "delay": delay,
+            "at": at,
         }
         return next(iter(self.push_many(tr, [task])), None)
 
@@ -207,34 +176,23 @@ class TaskQueue(ItemStore):
         >>> len(tasks.push_many(db, [{"payload": 1}, {"payload": 2, "priority": 1}]))
         2
         """
+        given = list(tasks)
         now = time.time()
-        ranked = [ranked_task(self._ageing, now, **task) for task in tasks]
-        entries = [
-            (self.layout.level(rank), self.encoded(record), uuid)
-            for (record, rank), uuid in zip(ranked, uuids(len(ranked)))
-        ]
+        entries = [self._entry(now, uuid, **task) for uuid, task in zip(uuids(len(given)), given)]
         keys = self._push(tr, entries, as_many_as_fit, raise_if_full=False)
         return [self._id(key) for key in keys]
 
-    def _id(self, key: bytes) -> str:
-        return task_id(self.layout.position(key)[-1])
-
-    def _task(self, item: Item) -> Task:
-        record: TaskRecord = item.value
-        _, deadline, cost = item.priority
-        created = self.layout.pushed_at(item.key)
-        if created is None:
-            raise ForeignKey(item.key)
-        return Task(
-            self._id(item.key),
-            record.priority,
-            deadline_from(deadline),
-            cost,
-            record.agent_name,
-            record.client_id,
-            record.payload,
-            created,
-        )
+    def _entry(
+        self,
+        now: float,
+        uuid: bytes,
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        **task: Any,
+    ) -> Entry:
+        record, rank = ranked_task(self._ageing, now, **task)
+        return self.layout.level(rank), self.encoded(record), uuid, due_time(delay, at)
 
     # Pop and peek
 
@@ -262,9 +220,8 @@ class TaskQueue(ItemStore):
             left = deadline - time.monotonic()
             if left <= 0:
                 break
-            wait_for_change(
-                tr, self.layout.came, lambda tr: self._index.first_of(tr, agent) is None, left
-            )
+            none = lambda tr: not self._index.first_of(tr, 1, agent)  # noqa: E731
+            wait_for_change(tr, self.layout.came, none, left)
         return task
 
     def pop_many(self, tr: Any, n: int, *, wait: float = 0) -> list[Task]:
@@ -279,151 +236,43 @@ class TaskQueue(ItemStore):
         """
         return [self._task(item) for item in self._pop(tr, n, False, wait)]
 
-    def peek(self, tr: Any, *, agent: str | None = None) -> Task | None:
-        """The task that `pop` would take, left where it is.
+    def claim(
+        self,
+        tr: Any,
+        *,
+        lease: float = 30,
+        n: int = 1,
+        within: int = 256,
+        wait: float = 0,
+        agent: str | None = None,
+    ) -> Claim | None:
+        """Claim the first tasks, or the first ones of an agent, for a time.
+
+        As `PriorityQueue.claim`; of an agent always the first ones, and conflicts with who takes
+        them.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
-        >>> TaskQueue.named(db, "tasks").peek(db) is None
-        True
+        >>> tasks = TaskQueue.named(db, "tasks")
+        >>> _ = tasks.push(db, agent_name="ada", payload="hers")
+        >>> claim = tasks.claim(db, agent="ada")
+        >>> claim.item.payload
+        'hers'
+        >>> tasks.ack(db, claim)
         """
+        first = None
         if agent is not None:
             checked_agent(agent)
-
-        def body(tr: Any) -> Task | None:
-            if agent is not None:
-                found = self._index.first_of(tr, agent)
-                return None if found is None else self._read(tr, *found)
-            rows = self.rows.first(tr, 1)
-            return self._read(tr, rows[0].key, rows[0].value) if rows else None
-
-        return read(tr, body)
+            first = partial(self._index.first_of, agent=agent)
+        return self._claimed(tr, lease, n, within, wait, first)
 
     def _pop_of(self, tr: Any, agent: str) -> Task | None:
-        found = self._index.first_of(tr, agent)
-        if found is None:
+        found = self._index.first_of(tr, 1, agent)
+        if not found:
             return None
-        task = self._read(tr, *found)
-        self._take_one(tr, *found)
+        task = self._read(tr, *found[0])
+        self._take_one(tr, *found[0])
         return task
-
-    def _priority_of(self, level: bytes) -> Any:
-        return self.layout.priority_of(level)
-
-    def _read(self, tr: Any, key: bytes, stored: bytes) -> Task:
-        return self._task(self._item(tr, key, stored))
-
-    # Look
-
-    def get_all_tasks(self, tr: Any, *, limit: int = 0, reverse: bool = False) -> Iterator[Task]:
-        """All tasks that wait, in order; page by page, as `PriorityQueue.items`.
-
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks")
-        >>> _ = tasks.push(db, priority=5), tasks.push(db, priority=1)
-        >>> [int(task.priority) for task in tasks.get_all_tasks(db)]
-        [1, 5]
-        """
-        whole = self.layout.range_of(self.layout.items)
-        return map(self._task, self._browse(tr, *whole, limit, None, reverse))
-
-    def get_tasks_for_agent(self, tr: Any, agent_name: str) -> Iterator[Task]:
-        """The tasks of an agent that wait, in order.
-
-        By an index: cost of what comes back, two reads for each page of 500, however long the
-        queue is. Given a database each page is its own transaction.
-
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks")
-        >>> _ = tasks.push(db, agent_name="ada", payload=1), tasks.push(db, payload=2)
-        >>> [task.payload for task in tasks.get_tasks_for_agent(db, "ada")]
-        [1]
-        """
-        return self._by_index(tr, self.layout.agents, checked_agent(agent_name))
-
-    def get_tasks_for_client(self, tr: Any, client_id: str) -> Iterator[Task]:
-        """The tasks of a client that wait, in order; as `get_tasks_for_agent`.
-
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks")
-        >>> _ = tasks.push(db, client_id="7", payload=1), tasks.push(db, client_id="8", payload=2)
-        >>> [task.payload for task in tasks.get_tasks_for_client(db, "8")]
-        [2]
-        """
-        return self._by_index(tr, self.layout.clients, checked_client(client_id))
-
-    def _by_index(self, tr: Any, index: bytes, name: str) -> Iterator[Task]:
-        for page in self._index.pages(tr, index, name, self._read):
-            yield from page
-
-    def get_task(self, tr: Any, task_id: str) -> Task | None:
-        """The task with this id; `None` if it does not wait. Cost: two reads.
-
-        Raises `InvalidItemId` for a text that is no id.
-
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks")
-        >>> tasks.get_task(db, tasks.push(db, payload="x")).payload
-        'x'
-        """
-        random = checked_id(task_id)
-
-        def body(tr: Any) -> Task | None:
-            found = self._index.of_id(tr, random)
-            return None if found is None else self._read(tr, *found)
-
-        return read(tr, body)
-
-    def position(self, tr: Any, task_id: str) -> int | None:
-        """How many tasks are ahead of this one; `None` if it does not wait.
-
-        Given a database it counts page by page, and others may push and pop meanwhile. Cost: a scan
-        of the tasks that are ahead; `tr.snapshot` conflicts with nothing.
-
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks")
-        >>> last, first = tasks.push(db, priority=5), tasks.push(db, priority=1)
-        >>> tasks.position(db, first), tasks.position(db, last)
-        (0, 1)
-        """
-        random = checked_id(task_id)
-        found = read(tr, lambda tr: self._index.of_id(tr, random))
-        if found is None:
-            return None
-        return self._index.ahead_of(tr, found[0])
-
-    def counts(self, tr: Any) -> dict[TaskPriority, int]:
-        """How many tasks of each priority wait; one read of at most five counters.
-
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks")
-        >>> _ = tasks.push(db, priority=2)
-        >>> tasks.counts(db)
-        {<TaskPriority.HIGH: 2>: 1}
-        """
-        counted = read(tr, self.rows.counts)
-        return {TaskPriority(priority): count for priority, count in counted.items()}
-
-    def get_stats(self, tr: Any) -> TaskStats:
-        """What came of the tasks, and how many wait of each priority and agent.
-
-        Cost: reads of counters, one for each priority and agent that has tasks, at once.
-
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks")
-        >>> _ = tasks.push(db, agent_name="ada"), tasks.push(db), tasks.pop(db)
-        >>> stats = tasks.get_stats(db)
-        >>> stats.total_pushed, stats.total_popped, stats.success_rate, stats.current_size
-        (2, 1, 0.5, 1)
-        """
-        return read(tr, self._index.stats)
 
     # Change
 

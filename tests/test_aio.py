@@ -52,7 +52,9 @@ def test_methods_do_what_those_of_the_queue_do(db: Any, name: str) -> None:
         assert await jobs.counts(db) == {1: 1, 2: 1}
         assert (await jobs.reprioritize(db, first, 0)).priority == 0
         assert (await jobs.pop_max(db)).value == "b"
-        assert (await jobs.claim(db)).value == "a"
+        claim = await jobs.claim(db)
+        assert claim.item.value == "a"
+        await jobs.ack(db, claim)
         assert (await jobs.size(db), await jobs.is_empty(db)) == (0, True)
         assert len(await jobs.push_many(db, range(7), as_many_as_fit=True)) == 5
         assert await jobs.push(db, "no room") is None

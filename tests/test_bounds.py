@@ -100,7 +100,7 @@ def test_the_bound_is_stored_and_holds_for_those_who_were_not_told(
 
 @pytest.mark.parametrize("bound", [0, -1, True, 1.5, "2"])
 def test_what_is_no_bound_is_refused(db: Any, space: Subspace, bound: Any) -> None:
-    with pytest.raises(ValueError, match="max_size is a number of items from 1, or None"):
+    with pytest.raises(ValueError, match="max_size is a number from 1, or None"):
         PriorityQueue(space, max_size=bound)
     with pytest.raises(ValueError, match="max_size"):
         PriorityQueue(space).set_max_size(db, bound)

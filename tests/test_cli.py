@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Group
 from fdbq.main import cli
 
 import fdbqueue
@@ -77,6 +78,14 @@ def sizes(fdbq: Shell, name: str, *options: str) -> dict[str, int]:
     """The queues whose names begin so, and their sizes."""
     rows = [json.loads(line) for line in fdbq.output("ls", "--json", *options).splitlines()]
     return {row["queue"]: row["size"] for row in rows if row["queue"].startswith(name)}
+
+
+COMMANDS = [
+    each
+    for name, command in cli.commands.items()
+    for each in (command.commands.items() if isinstance(command, Group) else [(name, command)])
+]
+"""All commands, those of groups too."""
 
 
 def error_of(done: Result) -> str:
@@ -160,7 +169,7 @@ def test_json_lines_for_programs(filled: Shell, name: str) -> None:
     counts = [json.loads(line) for line in filled.output("counts", name, "--json").splitlines()]
     assert counts == [{"priority": p, "count": 1} for p in (0, 3, 5)]
     assert json.loads(filled.output("check", name, "--json"))["problems"] == []
-    assert json.loads(filled.output("info", "--json"))["layout"] == 2
+    assert json.loads(filled.output("info", "--json"))["layout"] == 3
     assert json.loads(filled.output("peek", name, "--json")) == rows[0]
     assert json.loads(filled.output("pop", name, "--json")) == rows[0]
     removed = filled.output("rm", name, rows[1]["id"], "--json")
@@ -419,7 +428,7 @@ def test_the_database_is_an_option_of_every_command(fdbq: Shell, name: str) -> N
         assert fdbq.output("push", name, "1", "--db", url)
     assert sizes(fdbq, name, "--db", "other")[name] == 2
     assert sizes(fdbq, name) == {}
-    for command_name, command in cli.commands.items():
+    for command_name, command in COMMANDS:
         options = {option for each in command.params for option in each.opts}
         assert command_name == "completion" or {"--db", "-C", "--timeout", "--json"} <= options
 
@@ -487,6 +496,37 @@ def test_a_source_whose_path_is_no_text_is_imported_once(fdbq: Shell, name: str)
     assert fdbq.script("fdbq import $q $'f\\xff'").stdout == "stored 2 lines\n"
     assert fdbq.script("fdbq import $q $'f\\xff'").stdout.startswith("stored 0 lines")
     assert "printable text" in error_of(fdbq.script("fdbq import $q --source $'\\xff'"))
+
+
+def test_dead_letters_are_listed_shown_retried_and_dropped(fdbq: Shell, name: str, db: Any) -> None:
+    queue = fdbqueue.PriorityQueue.named(db, name, max_attempts=1)
+    ids = [item.id for item in queue.push_many(db, [{"n": 1}, {"n": 2}, {"n": 3}])]
+    queue.nack(db, queue.claim(db, n=3), error="no such address")
+    listed = fdbq.output("dead", "ls", name).splitlines()
+    assert [line.split()[:2] for line in listed] == [[each, "1"] for each in ids]
+    assert listed[0].endswith("  no such address")
+    assert json.loads(fdbq.output("dead", "ls", name, "--json").splitlines()[2])["id"] == ids[2]
+    assert fdbq.output("dead", "show", name, ids[1]) == '{"n":2}\n'
+    assert json.loads(fdbq.output("dead", "show", name, ids[1], "--json"))["attempts"] == 1
+    assert fdbq.output("dead", "retry", name, ids[1]) == "1 retried\n"
+    assert fdbq("dead", "retry", name, ids[1]).returncode == 1
+    assert fdbq("dead", "show", name, ids[1]).returncode == 1
+    assert fdbq.output("pop", name) == '{"n":2}\n'
+    assert "not the id of an item" in error_of(fdbq("dead", "drop", name, ids[0], "nonsense"))
+    assert "give ids, or --all" in error_of(fdbq("dead", "drop", name))
+    assert fdbq.output("dead", "drop", name, "--all") == "2 dropped\n"
+    assert fdbq.output("dead", "ls", name) == ""
+    assert "no queue named" in error_of(fdbq("dead", "ls", f"{name}nope"))
+
+
+def test_an_item_is_delayed(fdbq: Shell, name: str) -> None:
+    fdbq.output("push", name, "1", "--delay", "0.5")
+    fdbq.output("push", name, "2", "--at", "2100-01-01T00:00:00+01:00")
+    assert sizes(fdbq, name) == {name: 2}
+    assert fdbq.output("pop", name, "--wait", "30") == "1\n"
+    assert fdbq("pop", name).returncode == 1
+    assert "a time zone" in error_of(fdbq("push", name, "3", "--at", "2100-01-01T00:00:00"))
+    assert "is no time" in error_of(fdbq("push", name, "3", "--at", "tomorrow"))
 
 
 def test_an_export_of_an_empty_queue_is_an_empty_file(filled: Shell, name: str) -> None:

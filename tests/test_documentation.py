@@ -20,7 +20,15 @@ from .test_cli import Shell
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-COMMANDS = sorted(cli.commands.items())
+COMMANDS = sorted(
+    (name, command)
+    for name, each in cli.commands.items()
+    for name, command in (
+        [(f"{name} {part}", one) for part, one in each.commands.items()]
+        if isinstance(each, click.Group)
+        else [(name, each)]
+    )
+)
 
 
 def blocks(language: str) -> list[str]:
@@ -53,8 +61,8 @@ INTERNAL = (
     "check_number",
     "check_room",
     "encoded",
+    "has_none",
     "key_of",
-    "log",
     "pushed",
     "ranked",
 )  # for other modules of the library
@@ -62,7 +70,7 @@ INTERNAL = (
 
 def public_methods() -> list[tuple[str, Any]]:
     found = []
-    for owner in (fdbqueue.PriorityQueue, fdbqueue.Queue):
+    for owner in (fdbqueue.PriorityQueue, fdbqueue.Queue, fdbqueue.TaskQueue):
         for name, member in inspect.getmembers(owner, inspect.isroutine):
             if not name.startswith("_") and name not in INTERNAL:
                 found.append((f"{owner.__name__}.{name}", member))

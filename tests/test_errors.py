@@ -36,6 +36,7 @@ ALL = [
     errors.ImportMismatch("f", 3),
     errors.ImportRunning("f"),
     errors.InvalidIdempotencyKey("", 255),
+    errors.LeaseLost("id"),
     errors.InvalidTask("cost", -1, "a finite number from 0"),
     errors.InvalidLine(3, "it is not JSON", "f"),
 ]

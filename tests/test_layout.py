@@ -24,6 +24,7 @@ RANDOM = bytes(range(16))
 @pytest.fixture
 def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fdbqueue.uuids._uuid7", lambda _: RANDOM)
+    monkeypatch.setattr("fdbqueue.rows.Rows.first_count", lambda *_: 0)
 
 
 def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:
@@ -50,8 +51,20 @@ def test_golden_bytes_of_a_priority_queue(db: Any, space: Subspace, fixed_random
         b"\x15\x01\x13\xfe": b"\x01" + bytes(7),
         b"\x15\x01\x15\x05": b"\x02" + bytes(7),
         b"\x15\x02\x14": b"\x03" + bytes(7),
-        b"\x15\x05\x02layout\x00": b"\x15\x02\x02priority\x00\x02json\x00\x02int\x00\x00",
+        b"\x15\x05\x02layout\x00": b"\x15\x03\x02priority\x00\x02json\x00\x02int\x00\x00\x00\x00",
     }
+
+
+def test_a_level_that_was_emptied_goes_on_behind_what_was_in_it(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space)
+    keys = []
+    for number in range(3):
+        keys.append(queue.push(db, number).key)
+        queue.pop(db)
+    keys.append(queue.push(db, 3).key)
+    counts = [queue.layout.position(key)[1] for key in keys]
+    assert counts == sorted(set(counts))
+    assert counts[3] <= db.create_transaction().get_read_version().wait()
 
 
 def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(
@@ -64,7 +77,7 @@ def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(
     assert rows(db, fifo) == {
         b"\x14\x14" + PACKED_RANDOM: b"payload",
         b"\x15\x02\x14": b"\x01" + bytes(7),
-        b"\x15\x05\x02layout\x00": b"\x15\x02\x02fifo\x00\x02bytes\x00\x00\x00",
+        b"\x15\x05\x02layout\x00": b"\x15\x03\x02fifo\x00\x02bytes\x00\x00\x00\x00\x00",
     }
 
 
@@ -174,7 +187,7 @@ def test_another_layout_version_is_refused(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
     db[queue.layout.options] = b"\x15\x63"
-    with pytest.raises(LayoutVersionMismatch, match="this release writes layout 2"):
+    with pytest.raises(LayoutVersionMismatch, match="this release writes layout 3"):
         PriorityQueue.named(db, name)
 
 

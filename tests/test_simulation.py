@@ -168,7 +168,7 @@ class Simulation:
             self._moving[client][item.value] = None
             level = queue.layout.level(priority)
             payload = queue.encoded(f"{item.value}'")
-            queue.rows.append(tr, level, [(payload, random_part)], queue.rows.last(tr, level))
+            queue.rows.append(tr, level, [(payload, random_part, None)], queue.rows.last(tr, level))
             return [item.value]
 
         moved: list[str] = body(self.db)

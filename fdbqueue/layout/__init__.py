@@ -12,7 +12,7 @@ One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
 | Q (2, 3) and Q (2, 4) | int64 LE: how many were removed, and found no room | remove, push |
 | Q (3, random, number) | a piece of a payload too large for one value | push |
 | Q (4, hour, client id) | (sequence, attempt) of the client's last operation | `run_once` |
-| Q (5, "layout") | (2, the version of this table; the options of the queue) | first push |
+| Q (5, "layout") | (3, the version of this table; the options of the queue) | first push |
 | Q (6, source) | (lines, sha256) of an import: what is stored of it | fdbq import |
 | Q (7, version, name) | (is next, n, at max, ...): pops that wait | a pop that met contention |
 | Q (8, version, name, number) | what such pops get: keys and values of items | who serves them |
@@ -20,8 +20,14 @@ One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
 | Q (9, "ends"), Q (10, 0 or 1, number) | never written, only conflicted on | pop; a bounded push |
 | Q (11, key) | (hour, digest, id, ...): what a push with an idempotency key stored | push_once |
 | Q (12, hour, key) | that there is such a key since this hour | push_once |
+| Q (16, place) | (token, version, attempt) and the item's value: who has claimed it | claim |
+| Q (17, version, place) | empty: at which version its lease runs out | claim, extend |
+| Q (18, time, place) | the value of an item that is to come then, in milliseconds | push, nack |
+| Q (19, place) | (attempts, time, error) and the value of an item that failed too often | nack |
+| Q (5, "scheduled") | empty: something was ever claimed, or delayed | claim, push |
 
-A task queue keeps of each task, whose `random` is its id, besides:
+`place` is the rest of the item's key, where it was and will be. A task queue keeps of each task,
+whose `random` is its id, besides:
 
 | key | value | written by |
 | --- | --- | --- |

@@ -21,15 +21,20 @@ from fdbqueue.uuids import time_of
 
 __all__ = ["LAYOUT_VERSION", "MAX_PAYLOAD", "Layout"]
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
 
 _KINDS = {kind.__name__: kind for kind in (int, float, str, bytes)}
 
-# Begins the value of an item whose payload is in pieces. A payload that begins so itself is put in
-# pieces too, so that there is never a doubt.
+# Begins the value of an item whose payload is in pieces, or that was claimed before. A payload that
+# begins so itself is put in pieces too, so that there is never a doubt.
 _PIECES = b"\xffpieces:"
+_ATTEMPTS = b"\xffattempts:"
+_MARKS = (_PIECES, _ATTEMPTS)
+
+# What stands before the value of an item that is not at its place: how long the facts about it are.
+_FACTS = struct.Struct(">H")
 
 # In a result, what stands before each item: the sizes of its key and its value. Zeros stand before
 # the items of each pop.
@@ -93,7 +98,16 @@ class Layout:
         self.agent_counts: bytes = subspace.pack((15,))
         self.indexes = (self.ids, self.agents, self.clients)
         self.counters = (self.counts, self.agent_counts)
-        self.of_items = (self.items, self.pieces, self.results, *self.indexes, *self.counters)
+        self.claims: bytes = subspace.pack((16,))
+        self.leases: bytes = subspace.pack((17,))
+        self.delayed: bytes = subspace.pack((18,))
+        self.dead: bytes = subspace.pack((19,))
+        self.elsewhere = (self.claims, self.leases, self.delayed, self.dead)
+        self.of_items = (
+            *(self.items, self.pieces, self.results),
+            *(*self.indexes, *self.counters, *self.elsewhere),
+        )
+        self.scheduled: bytes = subspace.pack((5, "scheduled"))
         self.turn: bytes = subspace.pack((9,))
         # Never written, only conflicted on: no request is to come as the turn goes to nobody.
         self.turn_ends: bytes = subspace.pack((9, "ends"))
@@ -226,7 +240,7 @@ class Layout:
 
     def write_payload(self, tr: Any, key: bytes, random: bytes, payload: bytes) -> None:
         """Store the payload of an item: in its value, or in pieces if that is too small."""
-        if len(payload) <= PIECE_SIZE and not payload.startswith(_PIECES):
+        if len(payload) <= PIECE_SIZE and not payload.startswith(_MARKS):
             tr[key] = payload
             return
         tr[key] = _PIECES + random
@@ -239,6 +253,7 @@ class Layout:
 
     def read_payload(self, tr: Any, value: bytes) -> bytes:
         """The payload of an item, whole, given its value."""
+        value = self.attempts(value)[1]
         if not value.startswith(_PIECES):
             return value
         begin, end = self._piece_range(value)
@@ -246,15 +261,17 @@ class Layout:
 
     def largest_payload(self, value: bytes) -> int:
         """How many bytes the payload of an item has at most, given its value."""
-        return MAX_PAYLOAD if value.startswith(_PIECES) else len(value)
+        return MAX_PAYLOAD if self.attempts(value)[1].startswith(_PIECES) else len(value)
 
     def clear_payload(self, tr: Any, value: bytes) -> None:
         """Take away the pieces of a payload, if it has any."""
+        value = self.attempts(value)[1]
         if value.startswith(_PIECES):
             tr.clear_range(*self._piece_range(value))
 
     def piece_owner(self, value: bytes) -> bytes | None:
         """The prefix of an item's pieces; `None` if its payload is whole."""
+        value = self.attempts(value)[1]
         return self._piece_range(value)[0] if value.startswith(_PIECES) else None
 
     def piece_prefix(self, key: bytes) -> bytes:
@@ -266,6 +283,55 @@ class Layout:
     def _piece_range(self, value: bytes) -> tuple[bytes, bytes]:
         prefix = self.pieces + fdb_tuple.pack((value[len(_PIECES) :],))
         return prefix, prefix + b"\xff"
+
+    # Items that are not at their places
+
+    @staticmethod
+    def attempts(value: bytes) -> tuple[int, bytes]:
+        """How often an item was claimed and came back, and its value without that.
+
+        >>> Layout.attempts(Layout.with_attempts(3, b"payload")), Layout.attempts(b"payload")
+        ((3, b'payload'), (0, b'payload'))
+        """
+        if not value.startswith(_ATTEMPTS):
+            return 0, value
+        begin = len(_ATTEMPTS) + _FACTS.size
+        return _FACTS.unpack_from(value, len(_ATTEMPTS))[0], value[begin:]
+
+    @staticmethod
+    def with_attempts(attempts: int, value: bytes) -> bytes:
+        """The value of an item that was claimed so often."""
+        return _ATTEMPTS + _FACTS.pack(attempts) + value if attempts else value
+
+    @staticmethod
+    def encode_facts(facts: tuple[Any, ...], value: bytes) -> bytes:
+        """What is stored of an item that is claimed, or dead: facts about it, and its value."""
+        packed: bytes = fdb_tuple.pack(facts)
+        return _FACTS.pack(len(packed)) + packed + value
+
+    @staticmethod
+    def decode_facts(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
+        """The facts about an item, and its value."""
+        end = _FACTS.size + _FACTS.unpack_from(stored)[0]
+        facts: tuple[Any, ...] = fdb_tuple.unpack(stored[_FACTS.size : end])
+        return facts, stored[end:]
+
+    @staticmethod
+    def when_key(prefix: bytes, when: int, place: bytes) -> bytes:
+        """The key of an item, by its place, that comes back at some time or version."""
+        packed: bytes = fdb_tuple.pack((when,))
+        return prefix + packed + place
+
+    @staticmethod
+    def when(prefix: bytes, key: bytes) -> tuple[int, bytes]:
+        """The time or version in such a key, and the place of the item.
+
+        >>> Layout.when(b"p", Layout.when_key(b"p", 1000, b"place"))
+        (1000, b'place')
+        """
+        begin = len(prefix) + 1
+        end = begin + key[begin - 1] - 0x14
+        return int.from_bytes(key[begin:end], "big"), key[end:]
 
     # Pops that wait
 
@@ -342,7 +408,7 @@ class Layout:
             self.idempotency_keys,
             self.idempotency_hours,
         )
-        keys = (self.options, self.turn)
+        keys = (self.options, self.scheduled, self.turn)
         return sorted(
             [self.range_of(prefix) for prefix in prefixes] + [(key, key + b"\0") for key in keys]
         )
@@ -390,8 +456,7 @@ class Layout:
         elif priorities is not None:
             priorities = priorities.__name__
         parts = (LAYOUT_VERSION, options.kind, options.codec, priorities, options.max_size)
-        ageing = () if options.ageing is None else (options.ageing,)
-        value: bytes = fdb_tuple.pack(parts + ageing)
+        value: bytes = fdb_tuple.pack((*parts, options.ageing, options.max_attempts))
         return value
 
     @staticmethod
@@ -400,9 +465,9 @@ class Layout:
         version, *rest = fdb_tuple.unpack(value)
         if version != LAYOUT_VERSION:
             raise LayoutVersionMismatch(version, LAYOUT_VERSION)
-        kind, codec, priorities, max_size, *ageing = rest
+        kind, codec, priorities, *numbers = rest
         if isinstance(priorities, tuple):
             priorities = tuple(_KINDS[name] for name in priorities)
         elif priorities is not None:
             priorities = _KINDS[priorities]
-        return Options(kind, codec, priorities, max_size, *ageing)
+        return Options(kind, codec, priorities, *numbers)

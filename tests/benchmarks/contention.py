@@ -100,7 +100,7 @@ def pop() -> Operation:
 
 def claim() -> Operation:
     queue = library()
-    return lambda db, _: (item := queue.claim(db)) and item.value
+    return lambda db, _: (claim := queue.claim(db)) and claim.item.value
 
 
 def push() -> Operation:

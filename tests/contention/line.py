@@ -6,6 +6,7 @@ object and a thread, and it is dead when its database does nothing any more.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -222,7 +223,9 @@ class Line(Generic[_Q]):
 
     def process(self, script: Script = MEETS_OTHERS) -> Process[_Q]:
         """One that has not popped yet; as a rule, it will meet a conflict."""
-        return Process(self.db, type(self.queue)(self.queue.subspace), script)
+        queue = type(self.queue)(self.queue.subspace)
+        queue.schedule._next_look = math.inf  # a look at the schedule is no step of a pop
+        return Process(self.db, queue, script)
 
     def hold(self) -> None:
         """Give the turn to a process that does nothing, so that who meets others waits."""

@@ -26,7 +26,7 @@ LONG = 120.0  # seconds after which a test fails rather than waits on
 CALLS = {
     "pop_min": lambda queue, db: queue.pop_min(db),
     "pop_max": lambda queue, db: queue.pop_max(db),
-    "claim": lambda queue, db: queue.claim(db),
+    "claim": lambda queue, db: (claim := queue.claim(db, lease=1000)) and claim.item,
 }
 
 

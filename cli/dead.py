@@ -1,0 +1,142 @@
+"""The commands for dead letters: dead ls, dead show, dead retry, dead drop."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from fdbqueue import DeadLetter, PriorityQueue, TaskQueue, existing_queue
+
+from .common import as_line, command_options, priority_line, queue_argument, tell
+
+__all__ = ["dead"]
+
+
+@click.group()
+def dead() -> None:
+    """Look at the items that failed too often, retry or drop them.
+
+    \b
+    Example:
+      fdbq dead ls jobs
+    """
+
+
+def _shown(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "attempts": letter.attempts,
+        "died_at": letter.died_at.isoformat(timespec="seconds"),
+        "error": letter.error,
+    }
+
+
+@dead.command()
+@queue_argument
+@command_options()
+def ls(db: Any, queue: str, as_json: bool) -> None:
+    """List the dead letters of QUEUE: id, attempts, when each died, its last error.
+
+    \b
+    Example:
+      fdbq dead ls jobs
+    """
+    for letter in existing_queue(db, queue).dead_letters(db):
+        shown = _shown(letter)
+        line = "  ".join(str(shown[field] or "-") for field in shown)
+        click.echo(as_line(shown) if as_json else line)
+
+
+@dead.command()
+@queue_argument
+@click.argument("id")
+@command_options()
+def show(db: Any, queue: str, id: str, as_json: bool) -> None:
+    """Print the value of one dead letter of QUEUE.
+
+    Exit code 1 if there is none of this id.
+
+    \b
+    Example:
+      fdbq dead show jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
+    """
+    target = existing_queue(db, queue)
+    target.key_of(id)
+    letters = (each for each in target.dead_letters(db) if each.id == id)
+    letter = next(letters, None)
+    if letter is None:
+        click.echo(f"fdbq dead show: {id} is no dead letter", err=True)
+        sys.exit(1)
+    item = letter.item
+    value = item.value if isinstance(target, PriorityQueue) else item.payload
+    if not as_json:
+        click.echo(as_line(value))
+        return
+    click.echo(
+        as_line({**_shown(letter), "priority": priority_line(item.priority), "value": value})
+    )
+
+
+@dead.command()
+@queue_argument
+@click.argument("ids", metavar="ID...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All dead letters.")
+@command_options()
+def retry(db: Any, queue: str, ids: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Put dead letters of QUEUE back to their places, to be tried anew.
+
+    Exit code 1 if one of them was not there.
+
+    \b
+    Example:
+      fdbq dead retry jobs --all
+    """
+    target = existing_queue(db, queue)
+    _each(db, target, ids, everything, target.retry_dead_letter, "retried", as_json)
+
+
+@dead.command()
+@queue_argument
+@click.argument("ids", metavar="ID...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All dead letters.")
+@command_options()
+def drop(db: Any, queue: str, ids: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Drop dead letters of QUEUE for good.
+
+    Exit code 1 if one of them was not there.
+
+    \b
+    Example:
+      fdbq dead drop jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
+    """
+    target = existing_queue(db, queue)
+    _each(db, target, ids, everything, target.drop_dead_letter, "dropped", as_json)
+
+
+def _each(
+    db: Any,
+    queue: PriorityQueue | TaskQueue,
+    ids: Iterable[str],
+    everything: bool,
+    change: Callable[[Any, str], bool],
+    done: str,
+    as_json: bool,
+) -> None:
+    if bool(ids) == everything:
+        raise click.UsageError("give ids, or --all")
+    for item_id in ids:
+        queue.key_of(item_id)  # a bad one is an error before anything is changed
+    chosen = [letter.id for letter in queue.dead_letters(db)] if everything else ids
+    results = {item_id: change(db, item_id) for item_id in chosen}
+    for item_id, was_there in results.items():
+        if as_json:
+            tell(as_line({"id": item_id, done: was_there}))
+        elif not was_there:
+            click.echo(f"fdbq dead: {item_id} is no dead letter", err=True)
+    if not as_json:
+        tell(f"{sum(results.values()):,} {done}")
+    if not all(results.values()):
+        sys.exit(1)

@@ -1,0 +1,282 @@
+"""Items that are claimed under a lease, acknowledged, retried, and at last dead letters."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from fdbqueue.claims import ClaimRequest, Claims, first_after
+from fdbqueue.combining import Combiner
+from fdbqueue.contention import LEASE, MOST_ITEMS
+from fdbqueue.database import is_database, read
+from fdbqueue.item_store import ItemStore
+from fdbqueue.leases import Leases
+from fdbqueue.pushes import checked_bound
+from fdbqueue.schedule import due_time, milliseconds
+from fdbqueue.types import Claim, DeadLetter, Item
+from fdbqueue.uuids import uuids
+from fdbqueue.waiting import checked_wait, wait_for_change
+
+__all__ = ["ClaimableStore"]
+
+First: TypeAlias = Callable[[Any, int], list[tuple[bytes, bytes]]]
+"""Reads the first so many items, key and value of each, in a transaction."""
+
+_LONGEST_LEASE = 10**9  # seconds
+_FIRST_DELAY, _LONGEST_DELAY = 1.0, 3600.0  # seconds, after the first failure, and after many
+
+
+def _claim_size(request: ClaimRequest) -> int:
+    return request.n
+
+
+class ClaimableStore(ItemStore):
+    """An `ItemStore` whose items can be claimed."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        layout, schedule = self.layout, self.schedule
+        leases = self._leases = Leases(layout, self.rows, self._item, schedule)
+        self.claims = Combiner(lambda: Claims(layout, leases, schedule), _claim_size, MOST_ITEMS)
+
+    def claim(
+        self, tr: Any, *, lease: float = 30, n: int = 1, within: int = 256, wait: float = 0
+    ) -> Claim | None:
+        """Claim the first items for a time: nobody else gets them while the lease lasts.
+
+        Who has done the job calls `ack`, in the transaction that writes what the job did; who
+        could not, `nack`; who needs longer, `extend`. When the lease has run out, the items go back
+        to their own places, and the claim is over: `LeaseLost` keeps whoever comes late with it
+        from committing. The lease is counted in the database's versions, not by clients' clocks.
+
+        Conflicts with who takes the same items, nothing else. Given a database it takes effect
+        exactly once, and claims the first items as long as that meets no conflict; the more
+        conflicts, the further it looks, up to `within`. In a transaction it claims any of them, and
+        the caller's own retry rules hold. Cost: four reads at once, of some rows, and for each item
+        six keys written.
+
+        Parameters: `lease`, in seconds, over 0; `n`, how many items at most, from 1; `within`, from
+        how many of the first items, from 1; `wait`, how many seconds to wait for an item if there
+        is none, `math.inf` for ever, for which it needs a database.
+
+        Raises `UndecodableItem` for an item that the codec cannot read; it stays in the queue.
+
+        Source: Gray and Cheriton, Leases (1989).
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push(db, "send")
+        >>> claim = jobs.claim(db, lease=60)
+        >>> claim.item.value, claim.attempt, jobs.claim(db)
+        ('send', 1, None)
+        >>> jobs.ack(db, claim)
+        """
+        return self._claimed(tr, lease, n, within, wait, None)
+
+    def _shown(self, item: Item) -> Any:
+        """What a caller gets of an item."""
+        return item
+
+    def _claimed(
+        self, tr: Any, lease: float, n: int, within: int, wait: float, first: First | None
+    ) -> Claim | None:
+        """Claim any of the first items, or those that `first(tr, n)` reads."""
+        self.check_number(n, "n", 1)
+        self.check_number(within, "within", 1)
+        request = ClaimRequest(n, max(n, within), _checked_lease(lease), *uuids(1))
+        deadline = time.monotonic() + checked_wait(tr, wait)
+        while (claim := self._claim_now(tr, request, first)) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            none = self.is_empty if first is None else lambda tr: not first(tr, 1)
+            left = min(left, LEASE, self.schedule.seconds_left(tr))
+            wait_for_change(tr, self.layout.came, none, left)
+        return None if claim is None else replace(claim, items=tuple(map(self._shown, claim.items)))
+
+    def _claim_now(self, tr: Any, request: ClaimRequest, first: First | None) -> Claim | None:
+        if first is None and is_database(tr):
+            return self.claims(tr, request)
+        now = milliseconds()
+
+        def body(tr: Any) -> Claim | None:
+            self.schedule.sweep(tr, now)
+            if first is not None:
+                found = first(tr, request.n)
+            else:
+                skipped = random.randrange(max(1, request.within - request.n + 1))
+                found = first_after(tr, self.layout, request.n, skipped)
+            return self._leases.take(tr, found, request.lease, request.token)
+
+        return self._change(tr, body, lambda _: True)
+
+    def ack(self, tr: Any, claim: Claim) -> None:
+        """Be done with the items of a claim: they are gone for good.
+
+        In the transaction that writes what the job did, that and the end of the job are one: it
+        takes effect once, however often the job was begun. Conflicts with who takes the items away
+        because the lease ran out. Given a database it takes effect exactly once; in a transaction
+        the caller's own retry rules hold (use `fdbqueue.transactional(receipts=...)`: after an
+        unknown commit result the claim is gone). Cost: a read for each item.
+
+        Raises `LeaseLost` if the claim is over; the transaction must not commit then.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push(db, "send")
+        >>> claim = jobs.claim(db)
+        >>> jobs.ack(db, claim)
+        >>> jobs.ack(db, claim)
+        Traceback (most recent call last):
+        fdbqueue.errors.LeaseLost: the claim of item ... is over: ...
+        """
+        self._change(tr, lambda tr: self._leases.ack(tr, claim))
+
+    def nack(
+        self, tr: Any, claim: Claim, *, delay: float | None = None, error: str | None = None
+    ) -> None:
+        """Give the items of a claim back, because the job failed; they are tried again later.
+
+        After the first failure in one second, after each further one in twice that, up to an hour,
+        less a random part of up to a half. What was claimed `max_attempts` times is a dead letter
+        instead, with the error. Conflicts, retries and cost as `ack`.
+
+        Parameters: `delay`, in seconds, instead of that; `error`, what went wrong, of which 1,000
+        characters are kept. Raises `LeaseLost` if the claim is over.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push(db, "send")
+        >>> jobs.nack(db, jobs.claim(db), delay=0, error="the line was busy")
+        >>> jobs.claim(db).attempt
+        2
+        """
+        now = milliseconds()
+        if delay is None:
+            dues = [due_time(_backoff(attempt), None) for attempt in claim.attempts]
+        else:
+            dues = [due_time(delay, None)] * len(claim)
+        self._change(tr, lambda tr: self._leases.nack(tr, claim, dues, error, now))
+
+    def extend(self, tr: Any, claim: Claim, lease: float = 30) -> None:
+        """Let the lease of a claim begin anew, and last for so many seconds from now.
+
+        Conflicts, retries and cost as `ack`. Raises `LeaseLost` if the claim is over.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push(db, "send")
+        >>> jobs.extend(db, jobs.claim(db, lease=1), lease=60)
+        """
+        seconds = _checked_lease(lease)
+        self._change(tr, lambda tr: self._leases.extend(tr, claim, seconds))
+
+    def release(self, tr: Any, claim: Claim) -> None:
+        """Give the items of a claim back to their own places, as if nobody had claimed them.
+
+        Conflicts, retries and cost as `ack`. Raises `LeaseLost` if the claim is over.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push(db, "send")
+        >>> jobs.release(db, jobs.claim(db))
+        >>> jobs.claim(db).attempt
+        1
+        """
+        self._change(tr, lambda tr: self._leases.release(tr, claim))
+
+    # Dead letters
+
+    def dead_letters(self, tr: Any) -> Iterator[DeadLetter]:
+        """The items that failed too often, in the order in which they stood.
+
+        Given a database in pages of 500, each its own transaction.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
+        >>> _ = jobs.push(db, "send")
+        >>> jobs.nack(db, jobs.claim(db), error="no such address")
+        >>> [(letter.item.value, letter.error) for letter in jobs.dead_letters(db)]
+        [('send', 'no such address')]
+        """
+        begin, end = self.layout.range_of(self.layout.dead)
+
+        def page(tr: Any) -> tuple[bytes, list[DeadLetter]]:
+            rows = list(tr.get_range(begin, end, limit=500))
+            letters = [self._leases.dead_letter(tr, row.key, row.value) for row in rows]
+            letters = [replace(letter, item=self._shown(letter.item)) for letter in letters]
+            return rows[-1].key + b"\x00" if len(rows) == 500 else end, letters
+
+        while begin < end:
+            begin, letters = read(tr, page)
+            yield from letters
+
+    def retry_dead_letter(self, tr: Any, item: Item | str) -> bool:
+        """Put a dead letter back to its own place, to be tried anew; false if there is none.
+
+        Given a database it takes effect exactly once; in a transaction the caller's own retry rules
+        hold. Raises `InvalidItemId`.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
+        >>> item = jobs.push(db, "send")
+        >>> jobs.nack(db, jobs.claim(db))
+        >>> jobs.retry_dead_letter(db, item.id), jobs.claim(db).attempt
+        (True, 1)
+        """
+        key = self.key_of(item)
+        return self._change(tr, lambda tr: self._leases.retry_dead(tr, key))
+
+    def drop_dead_letter(self, tr: Any, item: Item | str) -> bool:
+        """Drop a dead letter; false if there is none. As `retry_dead_letter`.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
+        >>> item = jobs.push(db, "send")
+        >>> jobs.nack(db, jobs.claim(db))
+        >>> jobs.drop_dead_letter(db, item.id), jobs.drop_dead_letter(db, item.id)
+        (True, False)
+        """
+        key = self.key_of(item)
+        return self._change(tr, lambda tr: self._leases.drop_dead(tr, key))
+
+    def set_max_attempts(self, tr: Any, max_attempts: int | None) -> None:
+        """Let items be claimed so often before they are dead letters, from now on.
+
+        As `set_max_size`. Parameters: `max_attempts`, from 1, or `None` for any number of times.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> jobs.set_max_attempts(db, 3)
+        >>> jobs.options(db).max_attempts
+        3
+        """
+        checked_bound("max_attempts", max_attempts)
+        self._change(tr, lambda tr: self._pushing.set_option(tr, "max_attempts", max_attempts))
+
+
+def _checked_lease(lease: object) -> float:
+    if isinstance(lease, bool) or not isinstance(lease, (int, float)):
+        raise TypeError(f"a lease is a number of seconds, not {lease!r}")
+    if not 0 < lease <= _LONGEST_LEASE:  # NaN neither
+        raise ValueError(f"a lease is a number of seconds over 0, not {lease!r}")
+    return float(lease)
+
+
+def _backoff(attempt: int) -> float:
+    """How many seconds to wait after so many attempts."""
+    longest = min(_LONGEST_DELAY, _FIRST_DELAY * math.pow(2, min(attempt, 100) - 1))
+    return longest * random.uniform(0.5, 1)

@@ -1,0 +1,147 @@
+"""Claims under a lease: taken, acknowledged, extended, given back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from fdbqueue.errors import LeaseLost
+from fdbqueue.layout import Layout
+from fdbqueue.rows import Decode, Rows
+from fdbqueue.schedule import VERSIONS, Schedule
+from fdbqueue.types import Claim, DeadLetter
+
+__all__ = ["Leases"]
+
+_LONGEST_ERROR = 1_000  # characters
+
+
+class _Claimed(NamedTuple):
+    """A claimed item, as it is stored."""
+
+    place: bytes
+    lease_end: int
+    attempt: int
+    value: bytes
+
+
+class Leases:
+    """The claimed items of one queue; each method is part of a transaction.
+
+    A lease is counted in the database's versions, which no client's clock changes. A claim belongs
+    to whoever has its token, as long as the item is there under it: when the lease has run out,
+    the next one who looks for items takes it away.
+    """
+
+    def __init__(self, layout: Layout, rows: Rows, item: Decode, schedule: Schedule) -> None:
+        self._layout = layout
+        self._rows = rows
+        self._item = item
+        self._schedule = schedule
+
+    def take(
+        self, tr: Any, found: list[tuple[bytes, bytes]], lease: float, token: bytes
+    ) -> Claim | None:
+        """Claim (key, value) of items that a transaction read."""
+        if not found:
+            return None
+        layout = self._layout
+        items = tuple(self._item(tr, key, value) for key, value in found)
+        self._rows.drop(tr, found)
+        tr[layout.scheduled] = b""
+        end = tr.get_read_version().wait() + int(lease * VERSIONS)
+        attempts = []
+        for key, value in found:
+            before, payload = layout.attempts(value)
+            attempts.append(before + 1)
+            claimed = _Claimed(layout.place(key), end, before + 1, payload)
+            self._store(tr, claimed, token)
+        return Claim(items, tuple(attempts), tuple(key for key, _ in found), token)
+
+    def _store(self, tr: Any, claimed: _Claimed, token: bytes) -> None:
+        layout = self._layout
+        facts = token, claimed.lease_end, claimed.attempt
+        tr[layout.claims + claimed.place] = layout.encode_facts(facts, claimed.value)
+        tr[layout.when_key(layout.leases, claimed.lease_end, claimed.place)] = b""
+
+    def _own(self, tr: Any, claim: Claim) -> Iterator[_Claimed]:
+        """The items of a claim; raises `LeaseLost` if it is over."""
+        layout = self._layout
+        # Every read is under way before the first is waited for.
+        stored = [tr[layout.claims + layout.place(key)] for key in claim.keys]
+        for key, each in zip(claim.keys, stored):
+            if not each.present():
+                raise LeaseLost(layout.item_id(key))
+            (token, end, attempt), value = layout.decode_facts(each.value)
+            if token != claim.token:
+                raise LeaseLost(layout.item_id(key))
+            yield _Claimed(layout.place(key), end, attempt, value)
+
+    def _end(self, tr: Any, claim: Claim) -> list[_Claimed]:
+        """Take a claim away."""
+        ended = list(self._own(tr, claim))
+        for each in ended:
+            del tr[self._layout.claims + each.place]
+            del tr[self._layout.when_key(self._layout.leases, each.lease_end, each.place)]
+        return ended
+
+    def ack(self, tr: Any, claim: Claim) -> bool:
+        """Be done with the items; true, for something was written."""
+        for each in self._end(tr, claim):
+            self._layout.clear_payload(tr, each.value)
+        return True
+
+    def extend(self, tr: Any, claim: Claim, lease: float) -> bool:
+        """Begin the lease anew; true, for something was written."""
+        end = tr.get_read_version().wait() + int(lease * VERSIONS)
+        for each in self._end(tr, claim):
+            self._store(tr, each._replace(lease_end=end), claim.token)
+        return True
+
+    def release(self, tr: Any, claim: Claim) -> bool:
+        """Give the items back as if they had never been claimed."""
+        for each in self._end(tr, claim):
+            value = self._layout.with_attempts(each.attempt - 1, each.value)
+            self._schedule.put(tr, each.place, value)
+        return True
+
+    def nack(
+        self, tr: Any, claim: Claim, dues: list[int | None], error: str | None, now: int
+    ) -> bool:
+        """Give the items back after they failed, each when it is due; or to the dead letters."""
+        told = None if error is None else error[:_LONGEST_ERROR]
+        for each, due in zip(self._end(tr, claim), dues):
+            self._schedule.give_back(tr, each.place, each.attempt, each.value, now, told, due)
+        return True
+
+    # Dead letters
+
+    def dead_letter(self, tr: Any, key: bytes, stored: bytes) -> DeadLetter:
+        """The dead letter of a key and a value."""
+        layout = self._layout
+        (attempts, died_at, error), value = layout.decode_facts(stored)
+        item_key = layout.items + key[len(layout.dead) :]
+        item = self._item(tr, item_key, value)
+        died = datetime.fromtimestamp(died_at / 1000, timezone.utc)
+        return DeadLetter(item, layout.item_id(item_key), attempts, died, error)
+
+    def retry_dead(self, tr: Any, key: bytes) -> bool:
+        """Put a dead letter back to its place; false if there is none of this item."""
+        dead = self._layout.dead + self._layout.place(key)
+        stored = tr[dead].value
+        if stored is None:
+            return False
+        del tr[dead]
+        self._schedule.put(tr, self._layout.place(key), self._layout.decode_facts(stored)[1])
+        return True
+
+    def drop_dead(self, tr: Any, key: bytes) -> bool:
+        """Drop a dead letter; false if there is none of this item."""
+        dead = self._layout.dead + self._layout.place(key)
+        stored = tr[dead].value
+        if stored is None:
+            return False
+        del tr[dead]
+        self._layout.clear_payload(tr, self._layout.decode_facts(stored)[1])
+        return True
