@@ -15,6 +15,15 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, TaskQueue, existing_queue, queue_names
@@ -36,6 +45,7 @@ __all__ = [
     "json_queue",
     "print_items",
     "priority_line",
+    "progress_bar",
     "queue_argument",
     "signals_held_back",
     "tell",
@@ -274,6 +284,19 @@ def json_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue
             f"the values of {name!r} are not JSON, its codec is {codec}; use it from Python"
         )
     return queue
+
+
+def progress_bar(amount: ProgressColumn | None = None) -> Progress:
+    """A bar on standard error, where that is a terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        amount or MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
 
 
 @contextmanager

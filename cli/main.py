@@ -13,7 +13,7 @@ from click.shell_completion import get_completion_class
 from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
-from . import dead, items, queues, serve, top, transfer
+from . import dead, items, queues, serve, top, transfer, work
 from .common import NotTold, PrintFailed
 
 __all__ = ["cli", "main"]
@@ -63,6 +63,7 @@ for command in (
     transfer.import_command,
     transfer.export_command,
     dead.dead,
+    work.work,
     serve.serve,
     top.top,
     completion,

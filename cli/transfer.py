@@ -12,8 +12,7 @@ from dataclasses import asdict
 from typing import IO, Any, BinaryIO
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import DownloadColumn
 
 from fdbqueue.transfer import import_lines
 
@@ -23,24 +22,12 @@ from .common import (
     command_options,
     item_line,
     json_queue,
+    progress_bar,
     queue_argument,
     tell,
 )
 
 __all__ = ["export_command", "import_command"]
-
-
-def _progress() -> Progress:
-    """A bar on standard error, where that is a terminal."""
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
 
 
 def _source(file: BinaryIO) -> tuple[str | None, int | None]:
@@ -86,7 +73,7 @@ def import_command(
     if source is not None and not source.isprintable():
         raise click.UsageError(f"a source is named by printable text, not {source!a}")
     path, size = _source(file)
-    with _progress() as progress:
+    with progress_bar(DownloadColumn()) as progress:
         task = progress.add_task("import", total=size)
         report = import_lines(
             db,
@@ -125,7 +112,7 @@ def export_command(db: Any, queue: str, file: str, after: str | None, as_json: b
       fdbq export jobs jobs.jsonl
     """
     target = json_queue(db, queue, must_exist=True)
-    with _progress() as progress, _replacing(file) as output:
+    with progress_bar(DownloadColumn()) as progress, _replacing(file) as output:
         task = progress.add_task("export", total=None)
         written = 0
         for item in target.items(db, after=after):

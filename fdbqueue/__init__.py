@@ -28,6 +28,7 @@ from fdbqueue.priority_queue import PriorityQueue
 from fdbqueue.task import Task, TaskPriority, TaskStats, create_deadline
 from fdbqueue.task_queue import TaskQueue
 from fdbqueue.types import Claim, Codec, DeadLetter, Item, Options
+from fdbqueue.worker import Worker, WorkerReport
 
 __all__ = [
     "CheckReport",
@@ -46,6 +47,8 @@ __all__ = [
     "TaskPriority",
     "TaskQueue",
     "TaskStats",
+    "Worker",
+    "WorkerReport",
     "check",
     "create_deadline",
     "drop_queue",

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     ["__init__"],
     ["http"],
-    ["testing", "transfer", "idempotency", "aio", "existing"],
+    ["testing", "transfer", "idempotency", "aio", "existing", "worker"],
     ["invariants"],
     ["task_queue"],
     ["task_store"],
@@ -33,7 +33,7 @@ LAYERS = [
     ["layout", "waiting", "combining", "task"],
     ["codec", "database"],
     ["embedded"],
-    ["errors", "types", "uuids"],
+    ["errors", "types", "uuids", "telemetry"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

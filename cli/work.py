@@ -1,0 +1,121 @@
+"""The command that works on the items of a queue."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from fdbqueue import PriorityQueue, Worker, WorkerReport
+
+from .common import Seconds, any_queue, as_line, command_options, progress_bar, queue_argument, tell
+
+__all__ = ["work"]
+
+
+@click.command()
+@queue_argument
+@click.argument("handler", metavar="MODULE:FUNCTION", required=False)
+@click.option("--exec", "command", metavar="COMMAND", help="Run this in a shell for each item.")
+@click.option(
+    "--concurrency", default=1, show_default=True, type=click.IntRange(1, 1000), help="At a time."
+)
+@click.option(
+    "--lease",
+    metavar="SECONDS",
+    default=30.0,
+    show_default=True,
+    type=Seconds(0.1, 1_000_000),
+    help="After so long others do what a worker that died has begun.",
+)
+@click.option("--agent", metavar="NAME", help="Of a task queue: only the tasks of this agent.")
+@click.option("--drain", is_flag=True, help="End when there is no item left.")
+@command_options(creates=True)
+def work(
+    db: Any,
+    queue: str,
+    handler: str | None,
+    command: str | None,
+    concurrency: int,
+    lease: float,
+    agent: str | None,
+    drain: bool,
+    as_json: bool,
+) -> None:
+    """Claim the items of QUEUE and work on each, by a Python function or a command.
+
+    The function gets the item (of a task queue, the task); if its first argument is called `tr`,
+    it is part of the transaction that ends the job. A command gets the value as JSON on its
+    standard input, and its id as $FDBQ_ID; any exit code but 0 is a
+    failure. What fails is tried again later, at last it is a dead letter (`fdbq dead`). SIGTERM and
+    Ctrl-C let the jobs that run end. Exit code 1 with --drain if any job failed.
+
+    \b
+    Example:
+      fdbq work mails mailer:send --concurrency 4
+      fdbq work mails --exec 'jq -r .to >> sent.txt' --drain
+    """
+    if (handler is None) == (command is None):
+        raise click.UsageError("give a function as MODULE:FUNCTION, or --exec")
+    target = any_queue(db, queue, must_exist=False)
+    if agent is not None and isinstance(target, PriorityQueue):
+        raise click.UsageError(f"{queue!r} is no task queue, and has no agents")
+    function = _command(command) if command is not None else _function(str(handler))
+    if not logging.getLogger().isEnabledFor(logging.INFO):
+        logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    worker = Worker(db, target, function, concurrency=concurrency, lease=lease, agent=agent)
+    with progress_bar() as progress:
+        task = progress.add_task("work", total=target.size(db), visible=drain)
+        report = worker.run(
+            drain=drain,
+            progress=lambda report: progress.update(task, completed=report.done + report.failed),
+        )
+    _tell(report, as_json)
+    if drain and report.failed:
+        sys.exit(1)
+
+
+def _tell(report: WorkerReport, as_json: bool) -> None:
+    if as_json:
+        tell(as_line({"done": report.done, "failed": report.failed, "lost": report.lost}))
+        return
+    lost = f", {report.lost:,} were done by others" if report.lost else ""
+    tell(f"{report.done:,} done, {report.failed:,} failed{lost}")
+
+
+def _function(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise click.UsageError(f"{path!r} is no MODULE:FUNCTION: {error}") from error
+    if not callable(function):
+        raise click.UsageError(f"{path!r} is no function")
+    return function  # type: ignore[no-any-return]
+
+
+class CommandFailed(Exception):
+    """A command ended with another exit code than 0."""
+
+
+def _command(command: str) -> Callable[[Any], None]:
+    def run(item: Any) -> None:
+        value = item.payload if hasattr(item, "payload") else item.value
+        done = subprocess.run(
+            command,
+            shell=True,  # it is a line of the shell, as its help says
+            input=as_line(value).encode(),
+            env={**os.environ, "FDBQ_ID": item.id},
+            start_new_session=True,  # a Ctrl-C is for the worker, which lets it end
+        )
+        if done.returncode:
+            raise CommandFailed(f"exit code {done.returncode}")
+
+    return run

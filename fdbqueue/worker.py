@@ -1,0 +1,293 @@
+"""Workers: claim jobs, run a handler on each, acknowledge them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import queue as queues
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue.claimable import ClaimableStore
+from fdbqueue.database import error_classes, run_once
+from fdbqueue.errors import FdbqueueError, LeaseLost
+from fdbqueue.telemetry import Telemetry
+from fdbqueue.types import Claim
+
+__all__ = ["Worker", "WorkerReport"]
+
+_log = logging.getLogger("fdbqueue.worker")
+
+_LONGEST_SLEEP = (
+    1.0  # seconds, of a worker that waits for jobs, from one look at `stop` to the next
+)
+_DRAIN_LOOK = 0.02  # seconds, of one that waits for its last jobs to end
+_PAUSE = 1.0  # seconds, after an error of the database
+
+
+@dataclass(slots=True)
+class WorkerReport:
+    """What a worker did: jobs that ended well, that failed, and whose lease it lost."""
+
+    done: int = 0
+    failed: int = 0
+    lost: int = 0
+
+
+class Worker:
+    """Runs a handler on the jobs of a queue, some at a time, until it is stopped.
+
+    Jobs are claimed ahead, as many as run at a time, so that none waits for the database, and their
+    leases are extended as long as this process lives. A handler that returns has done its job: it
+    is acknowledged. One that raises has failed: the job is tried again later, or is a dead letter
+    (`ClaimableStore.nack`). One bad job never stops a worker, nor does a database that cannot be
+    reached for a while.
+
+    A handler is a function or a coroutine function of one argument, the item (of a task queue, the
+    task). If its first parameter is called `tr`, it is the body of a transaction: what it writes
+    and the end of the job are one, and take effect exactly once, however often the job is begun;
+    the body may run several times, and must be done within five seconds. Of any other handler the
+    job may be done again after a crash: at least once.
+
+    `stop`, SIGTERM or SIGINT let the jobs that run end, and give back those that were not begun.
+
+    Parameters: `db`, a database; `queue`, a `PriorityQueue`, `TaskQueue` or `Queue`; `handler`;
+    `concurrency`, how many jobs run at a time, each in a thread, from 1; `lease`, in seconds: how
+    long it takes until others do the jobs of a worker that died; `agent`, of a task queue, only the
+    tasks of this one.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+    >>> _ = jobs.push_many(db, [1, 2, 3])
+    >>> def count(tr, item):
+    ...     tr.add(b"sum", item.value.to_bytes(8, "little"))
+    >>> Worker(db, jobs, count).run(drain=True)
+    WorkerReport(done=3, failed=0, lost=0)
+    >>> db[b"sum"][0]
+    6
+    """
+
+    def __init__(
+        self,
+        db: Any,
+        queue: ClaimableStore,
+        handler: Callable[..., Any],
+        *,
+        concurrency: int = 1,
+        lease: float = 30,
+        agent: str | None = None,
+    ) -> None:
+        queue.check_number(concurrency, "concurrency", 1)
+        if not callable(handler):
+            raise TypeError(f"a handler is a function, not {handler!r}")
+        self._db = db
+        self._queue = queue
+        self._handler = handler
+        self._in_transaction = next(iter(inspect.signature(handler).parameters), None) == "tr"
+        self._is_async = inspect.iscoroutinefunction(handler)
+        if self._in_transaction and self._is_async:
+            raise TypeError("a handler that takes a transaction is a plain function")
+        self._concurrency = concurrency
+        self._lease = lease
+        self._options: dict[str, Any] = {} if agent is None else {"agent": agent}
+        self._name = queue.layout.name or repr(queue.subspace.key())
+        self._telemetry = Telemetry(self._name)
+        self._stopping = threading.Event()
+        self._guard = threading.Lock()
+        self._held: dict[bytes, Claim] = {}
+        self.report = WorkerReport()
+
+    def stop(self) -> None:
+        """Let the jobs that run end, and begin no other one.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> worker = Worker(db, fdbqueue.PriorityQueue.named(db, "jobs"), print)
+        >>> worker.stop()
+        >>> worker.run()
+        WorkerReport(done=0, failed=0, lost=0)
+        """
+        self._stopping.set()
+
+    def run(
+        self, *, drain: bool = False, progress: Callable[[WorkerReport], object] = lambda _: None
+    ) -> WorkerReport:
+        """Do jobs until `stop` is called; with `drain`, until there is none.
+
+        In the main thread, SIGTERM and SIGINT stop it. `progress` is called after each job.
+        """
+        ready: queues.Queue[Claim | None] = queues.Queue()
+        # A job for each thread that is free, and as many ahead.
+        room = threading.Semaphore(2 * self._concurrency)
+        loop = asyncio.new_event_loop() if self._is_async else None
+
+        def work() -> None:
+            while (claim := ready.get()) is not None:
+                self._do(claim, loop)
+                room.release()
+                progress(self.report)
+
+        with self._signals(), self._extending(), ThreadPoolExecutor(self._concurrency) as threads:
+            if loop is not None:
+                threading.Thread(target=loop.run_forever, daemon=True).start()
+            workers = [threads.submit(work) for _ in range(self._concurrency)]
+            try:
+                self._feed(ready, room, drain)
+            finally:
+                self._give_back(ready)
+                for _ in workers:
+                    ready.put(None)
+                for each in workers:
+                    each.result()
+                if loop is not None:
+                    loop.call_soon_threadsafe(loop.stop)
+        return self.report
+
+    def _feed(self, ready: queues.Queue[Claim | None], room: Any, drain: bool) -> None:
+        """Claim jobs as long as there is room for them."""
+        while not self._stopping.is_set():
+            if not room.acquire(timeout=_LONGEST_SLEEP):
+                continue
+            n = 1
+            while n < self._concurrency and room.acquire(blocking=False):
+                n += 1
+            claim = self._claim(n, wait=0 if drain else _LONGEST_SLEEP)
+            taken = list(claim) if claim is not None else []
+            for each in taken:
+                with self._guard:
+                    self._held[each.keys[0]] = each
+                ready.put(each)
+            for _ in range(n - len(taken)):
+                room.release()
+            if not taken and drain:
+                if not self._held:
+                    return
+                self._stopping.wait(_DRAIN_LOOK)
+
+    def _claim(self, n: int, wait: float) -> Claim | None:
+        try:
+            return self._queue.claim(self._db, n=n, lease=self._lease, wait=wait, **self._options)
+        except Exception as error:
+            if not isinstance(error, (FdbqueueError, *error_classes())):
+                raise
+            _log.error("%s: no job can be claimed: %s", self._name, error)
+            self._stopping.wait(_PAUSE)
+            return None
+
+    def _do(self, claim: Claim, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Do one job, and see to its end, whatever that is."""
+        item = claim.item
+        began = time.perf_counter()
+        outcome, error = "done", None
+        try:
+            with self._telemetry.span(item.id, claim.attempt):
+                self._handle(claim, loop)
+        except LeaseLost:
+            outcome = "lost"
+        except BaseException as failure:
+            outcome, error = "failed", failure
+            self._nack(claim, failure)
+        with self._guard:
+            self._held.pop(claim.keys[0], None)
+            setattr(self.report, outcome, getattr(self.report, outcome) + 1)
+        seconds = time.perf_counter() - began
+        self._telemetry.count(outcome, seconds)
+        _log.log(
+            logging.INFO if outcome == "done" else logging.WARNING,
+            "%s %s %s, attempt %d, %.1f ms%s",
+            self._name,
+            item.id,
+            outcome,
+            claim.attempt,
+            1000 * seconds,
+            "" if error is None else f": {type(error).__name__}: {error}",
+        )
+
+    def _handle(self, claim: Claim, loop: asyncio.AbstractEventLoop | None) -> None:
+        if self._in_transaction:
+
+            def body(tr: Any) -> bool:
+                self._handler(tr, claim.item)
+                self._queue.ack(tr, claim)
+                return True
+
+            run_once(self._db, body, self._queue.layout.receipts)
+            return
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(self._handler(claim.item), loop).result()
+        else:
+            self._handler(claim.item)
+        self._queue.ack(self._db, claim)
+
+    def _nack(self, claim: Claim, failure: BaseException) -> None:
+        error = f"{type(failure).__name__}: {failure}"
+        try:
+            self._queue.nack(self._db, claim, error=error)
+        except Exception as second:
+            # The lease will run out, and the job be tried again all the same.
+            _log.error("%s %s: not given back: %s", self._name, claim.item.id, second)
+
+    def _give_back(self, ready: queues.Queue[Claim | None]) -> None:
+        """Release what was claimed ahead."""
+        while True:
+            try:
+                claim = ready.get_nowait()
+            except queues.Empty:
+                return
+            if claim is None:
+                continue
+            with self._guard:
+                self._held.pop(claim.keys[0], None)
+            try:
+                self._queue.release(self._db, claim)
+            except Exception as error:
+                _log.error("%s %s: not given back: %s", self._name, claim.item.id, error)
+
+    @contextmanager
+    def _extending(self) -> Iterator[None]:
+        """Extend the leases of all jobs that are held, three times in each."""
+        over = threading.Event()
+
+        def extend() -> None:
+            while not over.wait(self._lease / 3):
+                with self._guard:
+                    held = list(self._held.values())
+                for claim in held:
+                    try:
+                        self._queue.extend(self._db, claim, self._lease)
+                    except LeaseLost:
+                        continue  # it just ended; or its end will tell that it is lost
+                    except Exception as error:
+                        _log.error("%s %s: not extended: %s", self._name, claim.item.id, error)
+
+        thread = threading.Thread(target=extend, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT stop the worker, where that can be said."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {
+            number: signal.signal(number, lambda *_: self.stop())
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
