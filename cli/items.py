@@ -51,6 +51,10 @@ _count_option = click.option(
 )
 @click.option("--delay", metavar="SECONDS", type=Seconds(0), help="Nobody gets it before.")
 @click.option("--at", metavar="TIME", type=TIME, help="The same, as in 2030-01-31T08:00+01:00.")
+@click.option(
+    "--ttl", metavar="SECONDS", type=Seconds(0), help="Drop it if nobody took it by then."
+)
+@click.option("--unique", metavar="KEY", help="Only if none of this key is unfinished.")
 @command_options(creates=True)
 def push(
     db: Any,
@@ -60,12 +64,15 @@ def push(
     priority: Any,
     delay: float | None,
     at: datetime | None,
+    ttl: float | None,
+    unique: str | None,
     as_json: bool,
 ) -> None:
     """Put VALUE, a JSON value, into QUEUE; `-` reads it from standard input.
 
-    Prints the id of the new item. The queue is made by its first push. Exit code 1 and no output
-    if the queue is full (`fdbq limit` shows and sets how many items it takes).
+    Prints the id of the new item, with --unique of the one that is there already. The queue is made
+    by its first push. Exit code 1 and no output if the queue is full (`fdbq limit` shows and sets
+    how many items it takes).
 
     \b
     Example:
@@ -85,7 +92,7 @@ def push(
     target = json_queue(db, queue)
     rank = target.priorities.from_json(priority)
     try:
-        item = target.push(db, parsed, rank, delay=delay, at=at)
+        item = target.push(db, parsed, rank, delay=delay, at=at, ttl=ttl, unique=unique)
     except (TypeError, ValueError) as error:
         if isinstance(error, FdbqueueError):
             raise

@@ -56,6 +56,8 @@ for command in (
     queues.ls,
     queues.counts,
     queues.limit,
+    queues.pause,
+    queues.resume,
     queues.rename,
     queues.drop,
     queues.check_command,

@@ -1,10 +1,12 @@
-"""The commands for queues: ls, counts, check, info."""
+"""The commands for queues: ls, counts, limit, pause, resume, rename, drop, check, info."""
 
 from __future__ import annotations
 
 import platform
 import sqlite3
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
 
@@ -12,7 +14,15 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from fdbqueue import check, drop_queue, existing_queue, queue_names, queues, rename_queue
+from fdbqueue import (
+    FdbqueueError,
+    check,
+    drop_queue,
+    existing_queue,
+    queue_names,
+    queues,
+    rename_queue,
+)
 from fdbqueue.embedded import Database
 from fdbqueue.layout import LAYOUT_VERSION
 from fdbqueue.priorities import priority_as_json
@@ -27,15 +37,15 @@ from .common import (
     tell,
 )
 
-__all__ = ["check_command", "counts", "drop", "info", "limit", "ls", "rename"]
+__all__ = ["check_command", "counts", "drop", "info", "limit", "ls", "pause", "rename", "resume"]
 
 
-def _print_table(columns: tuple[str, str], rows: list[tuple[str, int]]) -> None:
+def _print_table(columns: tuple[str, str], rows: list[tuple[str, str]]) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column(columns[0], overflow="fold")
     table.add_column(columns[1], justify="right")
     for name, number in rows:
-        table.add_row(name, f"{number:,}")
+        table.add_row(name, number)
     Console(highlight=False, markup=False).print(table)
 
 
@@ -53,7 +63,7 @@ def ls(db: Any, as_json: bool) -> None:
         for name, size in sizes:
             click.echo(as_line({"queue": name, "size": size}))
     elif sizes:
-        _print_table(("queue", "items"), sizes)
+        _print_table(("queue", "items"), [(name, f"{size:,}") for name, size in sizes])
 
 
 @click.command()
@@ -71,7 +81,7 @@ def counts(db: Any, queue: str, as_json: bool) -> None:
         for priority, count in by_priority.items():
             click.echo(as_line({"priority": priority_as_json(priority), "count": count}))
     elif by_priority:
-        rows = [(priority_line(priority), count) for priority, count in by_priority.items()]
+        rows = [(priority_line(priority), f"{n:,}") for priority, n in by_priority.items()]
         _print_table(("priority", "items"), rows)
 
 
@@ -108,28 +118,104 @@ def drop(db: Any, queue: str, yes: bool, as_json: bool) -> None:
     tell(as_line({"queue": queue, "dropped": True}) if as_json else f"{queue} is gone")
 
 
+class _Bound(click.ParamType):  # type: ignore[type-arg]
+    """A number from 1, or `none`, which comes out as 0."""
+
+    name = "bound"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> int:
+        if value == "none":
+            return 0
+        with suppress(ValueError):
+            if int(value) > 0:
+                return int(value)
+        return self.fail(f"{value[:100]!r} is no number from 1, nor `none`", parameter, context)
+
+
+_LIMITS = {
+    "size": ("max_size", "How many items there are at most."),
+    "attempts": ("max_attempts", "How often an item is claimed before it is a dead letter."),
+    "concurrency": ("concurrency", "How many items are claimed at a time."),
+    "agent-concurrency": ("agent_concurrency", "The same, of each agent of a task queue."),
+}
+"""What can be limited: the option of `Options`, and what it is."""
+
+
+def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for name, (option, text) in reversed(_LIMITS.items()):
+        bound = click.option(f"--{name}", option, metavar="N", type=_Bound(), help=text)
+        command = bound(command)
+    return command
+
+
 @click.command()
 @queue_argument
-@click.argument("size", type=click.IntRange(1, 2**63 - 1), required=False)
-@click.option("--none", "unbounded", is_flag=True, help="Take the bound away.")
+@_limit_options
 @command_options(creates=True)
-def limit(db: Any, queue: str, size: int | None, unbounded: bool, as_json: bool) -> None:
-    """Show how many items QUEUE has at most, or make it SIZE; QUEUE is made if it is new.
+def limit(db: Any, queue: str, as_json: bool, **given: int | None) -> None:
+    """Show the limits of QUEUE, or set those that are given; `none` takes one away.
 
-    A push to a queue that is full stores nothing. Items that are over a new bound stay.
+    A push to a queue that is full stores nothing. What is over a new limit stays. The queue is made
+    if it is new.
 
     \b
     Example:
-      fdbq limit jobs 10000
+      fdbq limit jobs --size 10000 --concurrency 20
     """
-    if size is not None and unbounded:
-        raise click.UsageError("give a SIZE or --none, not both")
     target = any_queue(db, queue, must_exist=False)
-    if size is not None or unbounded:
-        target.set_max_size(db, size)
-    bound = target.options(db).max_size
-    shown = "none" if bound is None else f"{bound:,}"
-    tell(as_line({"queue": queue, "max_size": bound}) if as_json else shown)
+    try:
+        for name, bound in given.items():
+            if bound is not None:
+                change = getattr(target, f"set_{name}", None)
+                if change is None:
+                    raise click.UsageError(f"{queue!r} is no task queue, and has no agents")
+                change(db, bound or None)
+    except ValueError as error:
+        if isinstance(error, FdbqueueError):
+            raise
+        raise click.UsageError(str(error)) from error
+    options = target.options(db)
+    limits = {name: getattr(options, option) for name, (option, _) in _LIMITS.items()}
+    if as_json:
+        shown = {option: limits[name] for name, (option, _) in _LIMITS.items()}
+        tell(as_line({"queue": queue, **shown, "paused": options.paused}))
+        return
+    lines = [(name, "none" if bound is None else f"{bound:,}") for name, bound in limits.items()]
+    _print_table(("limit", "is"), lines)
+    if options.paused:
+        tell(f"{queue} is paused")
+
+
+@click.command()
+@queue_argument
+@command_options(creates=True)
+def pause(db: Any, queue: str, as_json: bool) -> None:
+    """Hand out nothing of QUEUE until `fdbq resume`; pushes go on.
+
+    What is claimed already stays with its worker.
+
+    \b
+    Example:
+      fdbq pause jobs
+    """
+    any_queue(db, queue, must_exist=False).pause(db)
+    tell(as_line({"queue": queue, "paused": True}) if as_json else f"{queue} is paused")
+
+
+@click.command()
+@queue_argument
+@command_options()
+def resume(db: Any, queue: str, as_json: bool) -> None:
+    """Hand out items of QUEUE again.
+
+    \b
+    Example:
+      fdbq resume jobs
+    """
+    existing_queue(db, queue).resume(db)
+    tell(as_line({"queue": queue, "paused": False}) if as_json else f"{queue} goes on")
 
 
 @click.command("check")

@@ -31,9 +31,10 @@ from fdbqueue.claimable import ClaimableStore
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE
 from fdbqueue.item_store import ItemStore
+from fdbqueue.layout import NO_HEADER, Header
 from fdbqueue.logs import log_items
 from fdbqueue.pushes import Push
-from fdbqueue.schedule import due_time
+from fdbqueue.schedule import due_time, expiry_time
 from fdbqueue.types import Item, Priority
 from fdbqueue.waiting import begin_watch, checked_wait
 
@@ -174,8 +175,8 @@ class _Store:
         """Sleep until something comes; not at all if there is an item."""
         store = self.queue
         seconds = min(seconds, await run(store.schedule.seconds_left, db))
-        watch = await run(begin_watch, db, store.layout.came, store.is_empty)
-        if watch is None:
+        watches = await run(begin_watch, db, store.to_watch)
+        if not watches:
             return
         loop = asyncio.get_running_loop()
         fired = asyncio.Event()
@@ -184,13 +185,15 @@ class _Store:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(fired.set)
 
-        watch.on_ready(fire)
+        for watch in watches:
+            watch.on_ready(fire)
         try:
             await asyncio.wait_for(fired.wait(), seconds)
         except asyncio.TimeoutError:
             pass
         finally:
-            watch.cancel()
+            for watch in watches:
+                watch.cancel()
 
     async def _pop(self, db: Any, n: int, at_max: bool, wait: float) -> list[Item]:
         """Pop, and wait for something to pop.
@@ -199,22 +202,27 @@ class _Store:
         """
         self.queue.check_number(n)
         deadline = time.monotonic() + checked_wait(db, wait)
+        schedule = self.queue.schedule
         while n:
-            if self.queue.schedule.is_time():
-                await run(self.queue.schedule.come_due, db)
-            popping = asyncio.ensure_future(_combined(self.queue.pops, db, (n, at_max)))
-            try:
-                taken: list[Item] = await asyncio.shield(popping)
-            except asyncio.CancelledError:
-                taken = await popping
-                if taken:
-                    await asyncio.shield(self.put_back(db, taken))
-                raise
+            is_ready = schedule.is_ready
+            if schedule.is_time():
+                is_ready = await run(schedule.prepare, db)
+            taken = await self._pop_now(db, n, at_max) if is_ready else []
             left = deadline - time.monotonic()
             if taken or left <= 0:
                 return taken
             await self._sleep(db, min(left, LEASE))
         return []
+
+    async def _pop_now(self, db: Any, n: int, at_max: bool) -> list[Item]:
+        popping = asyncio.ensure_future(_combined(self.queue.pops, db, (n, at_max)))
+        try:
+            return await asyncio.shield(popping)
+        except asyncio.CancelledError:
+            taken = await popping
+            if taken:
+                await asyncio.shield(self.put_back(db, taken))
+            raise
 
     async def _items(self, db: Any, options: dict[str, Any]) -> AsyncIterator[Item]:
         left = options.pop("limit")
@@ -272,13 +280,15 @@ class PriorityQueue(_Store):
         priorities: Iterable[Priority] | None = None,
         delay: float | None = None,
         at: datetime | None = None,
+        ttl: float | None = None,
         as_many_as_fit: bool = False,
         raise_if_full: bool = False,
     ) -> list[Item]:
         """As `fdbqueue.PriorityQueue.push_many`."""
         values = list(values)
+        header = NO_HEADER if ttl is None else Header(expires=expiry_time(ttl))
         due = due_time(delay, at)
-        ranks, entries = self.queue.ranked(values, priority, priorities, due)
+        ranks, entries = self.queue.ranked(values, priority, priorities, due, header)
         push = Push(entries, as_many_as_fit)
         keys = await _combined(self.queue.pushes, db, push) if entries else []
         if raise_if_full:
@@ -291,6 +301,10 @@ class PriorityQueue(_Store):
         self, db: Any, value: Any, priority: Priority = 0, **options: Any
     ) -> Item | None:
         """As `fdbqueue.PriorityQueue.push`."""
+        if options.get("unique") is not None:
+            pushed: Item | None = await run(self.queue.push, db, value, priority, **options)
+            return pushed
+        options.pop("unique", None)
         return next(iter(await self.push_many(db, (value,), priority, **options)), None)
 
     async def pop_many(self, db: Any, n: int, max: bool = False, *, wait: float = 0) -> list[Item]:

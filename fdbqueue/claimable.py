@@ -5,26 +5,28 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 from fdbqueue.claims import ClaimRequest, Claims, first_after
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE, MOST_ITEMS
 from fdbqueue.database import is_database, read
 from fdbqueue.item_store import ItemStore
+from fdbqueue.layout import ONE, Layout
 from fdbqueue.leases import Leases
-from fdbqueue.pushes import checked_bound
+from fdbqueue.limits import MOST_SLOTS, Agents, First, Limits
+from fdbqueue.pushes import Push, checked_bound
+from fdbqueue.rows import Entry, Rows
 from fdbqueue.schedule import due_time, milliseconds
-from fdbqueue.types import Claim, DeadLetter, Item
+from fdbqueue.states import Found, State, find
+from fdbqueue.types import Claim, Codec, DeadLetter, Item, Options
 from fdbqueue.uuids import uuids
 from fdbqueue.waiting import checked_wait, wait_for_change
 
 __all__ = ["ClaimableStore"]
-
-First: TypeAlias = Callable[[Any, int], list[tuple[bytes, bytes]]]
-"""Reads the first so many items, key and value of each, in a transaction."""
 
 _LONGEST_LEASE = 10**9  # seconds
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 3600.0  # seconds, after the first failure, and after many
@@ -37,11 +39,21 @@ def _claim_size(request: ClaimRequest) -> int:
 class ClaimableStore(ItemStore):
     """An `ItemStore` whose items can be claimed."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        layout, schedule = self.layout, self.schedule
-        leases = self._leases = Leases(layout, self.rows, self._item, schedule)
-        self.claims = Combiner(lambda: Claims(layout, leases, schedule), _claim_size, MOST_ITEMS)
+    def __init__(
+        self,
+        layout: Layout,
+        rows: Rows,
+        codec: Codec,
+        options: Options,
+        agents: Agents | None = None,
+    ) -> None:
+        super().__init__(layout, rows, codec, options)
+        schedule = self.schedule
+        leases = self._leases = Leases(layout, rows, self._item, schedule)
+        limits = self._limits = Limits(layout, schedule, agents)
+        self.claims = Combiner(
+            lambda: Claims(layout, leases, schedule, limits), _claim_size, MOST_ITEMS
+        )
 
     def claim(
         self, tr: Any, *, lease: float = 30, n: int = 1, within: int = 256, wait: float = 0
@@ -78,6 +90,9 @@ class ClaimableStore(ItemStore):
         """
         return self._claimed(tr, lease, n, within, wait, None)
 
+    def _priority_of(self, level: bytes) -> Any:
+        return self.layout.priority_of(level)
+
     def _shown(self, item: Item) -> Any:
         """What a caller gets of an item."""
         return item
@@ -94,9 +109,8 @@ class ClaimableStore(ItemStore):
             left = deadline - time.monotonic()
             if left <= 0:
                 break
-            none = self.is_empty if first is None else lambda tr: not first(tr, 1)
             left = min(left, LEASE, self.schedule.seconds_left(tr))
-            wait_for_change(tr, self.layout.came, none, left)
+            wait_for_change(tr, partial(self._to_watch, first=first), left)
         return None if claim is None else replace(claim, items=tuple(map(self._shown, claim.items)))
 
     def _claim_now(self, tr: Any, request: ClaimRequest, first: First | None) -> Claim | None:
@@ -106,14 +120,22 @@ class ClaimableStore(ItemStore):
 
         def body(tr: Any) -> Claim | None:
             self.schedule.sweep(tr, now)
-            if first is not None:
-                found = first(tr, request.n)
-            else:
-                skipped = random.randrange(max(1, request.within - request.n + 1))
-                found = first_after(tr, self.layout, request.n, skipped)
+            skipped = random.randrange(max(1, request.within - request.n + 1))
+            found = self._limits.admit(tr, request.n, first or self._first_after(skipped))
             return self._leases.take(tr, found, request.lease, request.token)
 
         return self._change(tr, body, lambda _: True)
+
+    def _first_after(self, skipped: int) -> First:
+        return lambda tr, n: first_after(tr, self.layout, n, skipped)
+
+    def _to_watch(self, tr: Any, first: First | None) -> list[bytes]:
+        """What changes once something can be claimed; nothing if something can be."""
+        first = first or self._first_after(0)
+        if self._limits.admit(tr, 1, first):
+            return []
+        # There may be items that have to wait, besides those that come.
+        return [self.layout.came, self.layout.freed] if first(tr, 1) else [self.layout.came]
 
     def ack(self, tr: Any, claim: Claim) -> None:
         """Be done with the items of a claim: they are gone for good.
@@ -266,6 +288,120 @@ class ClaimableStore(ItemStore):
         """
         checked_bound("max_attempts", max_attempts)
         self._change(tr, lambda tr: self._pushing.set_option(tr, "max_attempts", max_attempts))
+
+    # What may be taken
+
+    def pause(self, tr: Any) -> None:
+        """Hand out nothing until `resume`: claims and pops find nothing, pushes go on.
+
+        What is claimed stays so. Stored with the queue, for all clients: claims heed it at once,
+        pops within a second. Given a database it takes effect exactly once; in a transaction the
+        caller's own retry rules hold. Conflicts with pushes and claims.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push(db, "send")
+        >>> jobs.pause(db)
+        >>> jobs.claim(db), jobs.pop(db), jobs.size(db)
+        (None, None, 1)
+        >>> jobs.resume(db)
+        >>> jobs.pop(db).value
+        'send'
+        """
+        self._set_limit(tr, "paused", True)
+
+    def resume(self, tr: Any) -> None:
+        """Hand items out again, after `pause`; who waits for one is woken. As `pause`.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> jobs.resume(db)
+        >>> jobs.options(db).paused
+        False
+        """
+        self._set_limit(tr, "paused", False)
+
+    def set_concurrency(self, tr: Any, concurrency: int | None) -> None:
+        """Let so many items be claimed at a time at most, in the whole queue, by all workers.
+
+        What is claimed beyond stays so. Never exceeded: each claimed item holds one of as many
+        slots, which its end, or that of its lease, frees for others. Given a database it takes
+        effect exactly once; in a transaction the caller's own retry rules hold. Conflicts with
+        pushes and claims. A claim costs one read of the slots that are held then.
+
+        Parameters: `concurrency`, from 1 to 10,000, or `None` for no limit.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push_many(db, ["a", "b"])
+        >>> jobs.set_concurrency(db, 1)
+        >>> claim = jobs.claim(db)
+        >>> jobs.claim(db) is None
+        True
+        >>> jobs.ack(db, claim)
+        >>> jobs.claim(db).item.value
+        'b'
+        """
+        checked_bound("concurrency", concurrency, MOST_SLOTS)
+        self._set_limit(tr, "concurrency", concurrency)
+
+    def _set_limit(self, tr: Any, name: str, value: Any) -> None:
+        def body(tr: Any) -> bool:
+            tr[self.layout.scheduled] = b""
+            tr.add(self.layout.freed, ONE)
+            return self._pushing.set_option(tr, name, value)
+
+        self._change(tr, body)
+        self.schedule.look_again()
+
+    # Unique items, and what has become of items
+
+    def state(self, tr: Any, item: Item | str) -> State | None:
+        """Where an item is: `"waiting"`, `"delayed"`, `"claimed"` or `"dead"`; `None` if it ended.
+
+        Conflicts with whatever changes the item. Cost: one read, of one that does not wait four.
+        Raises `InvalidItemId`.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> item = jobs.push(db, "send", delay=60)
+        >>> jobs.state(db, item.id)
+        'delayed'
+        """
+        place = self.layout.place(self.key_of(item))
+        found = read(tr, lambda tr: find(tr, self.layout, place))
+        return None if found is None else found.state
+
+    def _push_unique(self, tr: Any, entry: Entry, raise_if_full: bool) -> Item | None:
+        """Push an item unless another one with its key is unfinished; that one, or the new one.
+
+        `None` if there is no room.
+        """
+        push = Push([entry])
+        where = self.layout.unique_key(str(entry.header.unique))
+        now = milliseconds()
+
+        def first(tr: Any) -> Found | None:
+            place = tr[where].value
+            return None if place is None else find(tr, self.layout, place)
+
+        def body(tr: Any) -> tuple[list[bytes], Item | None]:
+            keys = []
+            if first(tr) is not None:
+                self.schedule.sweep(tr, now)  # it may have come to its end in time
+            found = first(tr)
+            if found is None and (keys := self._pushing.push(tr, [push])[0]):
+                found = first(tr)
+            return keys, None if found is None else self._item(tr, found.key, found.value)
+
+        keys, item = self._change(tr, body)
+        if item is None and raise_if_full:
+            self.check_room(push, keys)
+        return item
 
 
 def _checked_lease(lease: object) -> float:

@@ -9,6 +9,7 @@ from fdbqueue.combining import Batch
 from fdbqueue.database import first_greater_or_equal, run_once
 from fdbqueue.layout import Layout
 from fdbqueue.leases import Leases
+from fdbqueue.limits import Limits, Row
 from fdbqueue.rows import WANT_ALL
 from fdbqueue.schedule import Schedule, milliseconds
 from fdbqueue.types import Claim
@@ -28,11 +29,11 @@ class ClaimRequest(NamedTuple):
     token: bytes
 
 
-def first_after(tr: Any, layout: Layout, n: int, skipped: int) -> list[tuple[bytes, bytes]]:
+def first_after(tr: Any, layout: Layout, n: int, skipped: int) -> list[Row]:
     """`n` items after the first `skipped` ones, or the first ones if there are not so many."""
     begin, end = layout.range_of(layout.items)
 
-    def rows_after(skipped: int) -> list[tuple[bytes, bytes]]:
+    def rows_after(skipped: int) -> list[Row]:
         first = first_greater_or_equal(begin, skipped)
         # The server counts keys, not the queue's: behind the last item stand other ones.
         found = tr.snapshot.get_range(first, end, limit=n, streaming_mode=WANT_ALL)
@@ -54,10 +55,11 @@ class Claims:
     in twice the distance, up to that which the claims allow; after a success, in a little less.
     """
 
-    def __init__(self, layout: Layout, leases: Leases, schedule: Schedule) -> None:
+    def __init__(self, layout: Layout, leases: Leases, schedule: Schedule, limits: Limits) -> None:
         self._layout = layout
         self._leases = leases
         self._schedule = schedule
+        self._limits = limits
         self._distance = 1.0
         self._expected = 1
 
@@ -66,14 +68,15 @@ class Claims:
         tries = 0
         now = milliseconds()
 
-        def body(tr: Any) -> list[Claim | None]:
+        def body(tr: Any) -> list[Claim | None] | None:
             nonlocal tries
             tries += 1
             if tries == 2:
                 tr.options.set_max_retry_delay(_LONGEST_BACKOFF)
             if self._expected > 1:
                 tr.get_read_version().wait()  # others can join meanwhile
-            self._schedule.sweep(tr, now)
+            if not self._schedule.sweep(tr, now):
+                return None  # that is enough for one transaction
             requests = batch.join()
             n = sum(request.n for request in requests)
             if tries > 1:
@@ -81,14 +84,19 @@ class Claims:
             within = min(request.within for request in requests)
             self._distance = min(self._distance, max(n, within))
             skipped = n * random.randrange(max(1, int(self._distance) // n))
-            found = first_after(tr, self._layout, n, skipped)
+
+            def first(tr: Any, n: int) -> list[Row]:
+                return first_after(tr, self._layout, n, skipped)
+
+            found = self._limits.admit(tr, n, first)
             claims = []
             for request in requests:
                 mine, found = found[: request.n], found[request.n :]
                 claims.append(self._leases.take(tr, mine, request.lease, request.token))
             return claims
 
-        taken = run_once(db, body, self._layout.receipts)
+        while (taken := run_once(db, body, self._layout.receipts)) is None:
+            tries = 0
         if tries == 1:
             self._distance *= _NARROWER
         self._expected = len(taken)

@@ -155,7 +155,7 @@ class StagedPops:
                 pops.turn = outcome.turn
                 if outcome.turn is None:
                     patience = _PATIENCE * random.uniform(1, 2)
-                    pops.takes_over = not sleep_on(outcome.watch, patience)
+                    pops.takes_over = sleep_on([outcome.watch], patience) is None
                 self._turn_ends = time.monotonic() + _TURN
         except BaseException:
             if pops.request is not None:
@@ -343,7 +343,7 @@ class _Pops:
             self._rows.restore(tr, chain.from_iterable(results))
             return _Outcome([], error=error)
         for _, value in chain.from_iterable(results):
-            self._layout.clear_payload(tr, value)
+            self._layout.end(tr, value)
         self._rows.count_total(tr, -sum(map(len, results)))
         return _Outcome(taken)
 
@@ -408,7 +408,7 @@ class _Pops:
     def _decoded(self, tr: Any, drawn: list[list[Any]]) -> list[list[Item]]:
         taken = [[self._item(tr, row.key, row.value) for row in rows] for rows in drawn]
         for row in chain.from_iterable(drawn):
-            self._layout.clear_payload(tr, row.value)
+            self._layout.end(tr, row.value)
         return taken
 
 

@@ -371,6 +371,14 @@ class InvalidIdempotencyKey(FdbqueueError, ValueError):
         super().__init__(f"an idempotency key is text of 1 to {longest} bytes, not {key!r}")
 
 
+class InvalidUniqueKey(FdbqueueError, ValueError):
+    """A value under which no item can be unique; nothing was stored."""
+
+    def __init__(self, key: object, longest: int) -> None:
+        self.key = key
+        super().__init__(f"unique is text of 1 to {longest} bytes in UTF-8, not {key!r}")
+
+
 class IdempotencyKeyReused(FdbqueueError, ValueError):
     """An idempotency key came again, with something else to push; nothing was stored."""
 

@@ -7,7 +7,7 @@ from typing import Any
 from fdbqueue.database import read
 from fdbqueue.directory import find
 from fdbqueue.errors import QueueNotFound
-from fdbqueue.layout import Layout
+from fdbqueue.layout import Layout, decode_options
 from fdbqueue.priority_queue import PriorityQueue
 from fdbqueue.task_queue import TaskQueue
 
@@ -31,7 +31,7 @@ def existing_queue(db: Any, name: str) -> PriorityQueue | TaskQueue:
         if subspace is None:
             raise QueueNotFound(name)
         layout = Layout(subspace)
-        return layout.decode_options(tr[layout.options].value).kind
+        return decode_options(tr[layout.options].value).kind
 
     if read(db, body) == "task":
         return TaskQueue.named(db, name)

@@ -93,7 +93,7 @@ class Queue(ClaimableStore):
         values = list(values)
         level = self.layout.items
         entries: list[Entry] = [
-            (level, self.encoded(value), random, None)
+            Entry(level, self.encoded(value), random)
             for value, random in zip(values, uuids(len(values)))
         ]
         keys = self._push(tr, entries, as_many_as_fit, raise_if_full)

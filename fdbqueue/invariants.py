@@ -10,7 +10,7 @@ from typing import Any
 from fdbqueue.database import error_classes, is_database, read, run_once
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck
 from fdbqueue.item_store import ItemStore
-from fdbqueue.layout import ZERO, decode_count, encode_count
+from fdbqueue.layout import ZERO, decode_count, decode_facts, encode_count, header_of
 
 __all__ = ["CheckReport", "check"]
 
@@ -34,7 +34,8 @@ def check(tr: Any, queue: ItemStore, *, repair: bool = False) -> CheckReport:
 
     - each counter, of a priority or an agent, equals the number of its items, and none is without;
     - what came and has not gone is the number of items, with delayed ones;
-    - tasks are found by id, agent and client, claims by the end of their leases, and nothing else;
+    - items are found by all indexes that lead to them (tasks by id, agent and client, claims by
+      the end of their leases, and so on), and nothing else is;
     - the pieces of large payloads all belong to an item, and no item lacks them;
     - no key in the queue's subspace is foreign to it.
 
@@ -132,6 +133,7 @@ class _Check:
             count += 1
             self._counters.update(self._queue.rows.counters(self._reads, key, row.value))
             self._indexed |= self._queue.rows.indexed(self._reads, key, row.value)
+            self._note_unique(self._layout.place(key), row.value)
             self._own(row.value)
         self._note_level(level, count)
 
@@ -141,22 +143,34 @@ class _Check:
         for _, rows in groupby(self._rows(layout.results), lambda row: layout.request_of(row.key)):
             for pop in layout.read_result(row.value for row in rows):
                 self._aside += len(pop)
-                for _, value in pop:
+                for key, value in pop:
+                    self._note_unique(layout.place(key), value)
                     self._own(value)
 
     def _scan_elsewhere(self) -> None:
         """Items that are delayed still count; those that are claimed or dead do not."""
         layout = self._layout
-        for row in self._rows(layout.delayed):
-            self._aside += 1
-            self._own(row.value)
-        for prefix in (layout.claims, layout.dead):
+        for prefix in layout.elsewhere:
             for row in self._rows(prefix):
-                facts, value = layout.decode_facts(row.value)
+                facts, value = decode_facts(row.value)
+                place = row.key[len(prefix) :]
+                self._indexed |= self._queue.rows.indexed_elsewhere(place)
                 self._own(value)
-                if prefix == layout.claims:
-                    place = row.key[len(prefix) :]
-                    self._indexed[layout.when_key(layout.leases, facts[1], place)] = b""
+                if prefix == layout.dead:
+                    continue
+                self._note_unique(place, value)
+                if prefix == layout.delayed:
+                    self._aside += 1
+                    self._indexed[layout.when_key(layout.dues, facts[0], place)] = b""
+                else:
+                    _, end, _, *slots = facts
+                    self._indexed[layout.when_key(layout.leases, end, place)] = b""
+                    self._indexed.update((layout.slots + slot, place) for slot in slots)
+
+    def _note_unique(self, place: bytes, value: bytes) -> None:
+        unique = header_of(value)[0].unique
+        if unique is not None:
+            self._indexed[self._layout.unique_key(unique)] = place
 
     def _own(self, value: bytes) -> None:
         owner = self._layout.piece_owner(value)
@@ -183,7 +197,7 @@ class _Check:
             return f"the key {counter!r}"
 
     def _compare_indexes(self) -> None:
-        indexes = (*self._layout.indexes, self._layout.leases)
+        indexes = self._layout.indexes
         found = {row.key: row.value for prefix in indexes for row in self._rows(prefix)}
         for key in sorted(found.keys() | self._indexed.keys()):
             expected = self._indexed.get(key)

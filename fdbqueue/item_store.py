@@ -21,10 +21,11 @@ from fdbqueue.errors import (
     QueueFull,
     UndecodableItem,
 )
-from fdbqueue.layout import MAX_PAYLOAD, ONE, Layout, decode_count
+from fdbqueue.layout import MAX_PAYLOAD, ONE, Layout, decode_count, decode_options, header_of
 from fdbqueue.pushes import Push, Pushes, Pushing, checked_bound
 from fdbqueue.rows import Entry, Rows
-from fdbqueue.schedule import Schedule
+from fdbqueue.schedule import Schedule, milliseconds
+from fdbqueue.states import find
 from fdbqueue.types import Codec, Item, Options
 from fdbqueue.waiting import checked_wait, wait_for_change
 
@@ -39,7 +40,7 @@ _ITEM_BYTES = 250  # of a transaction, for each item beside its payload
 
 
 def _push_size(push: Push) -> int:
-    return sum(len(payload) + _ITEM_BYTES for _, payload, *_ in push.entries)
+    return sum(len(entry.payload) + _ITEM_BYTES for entry in push.entries)
 
 
 def _pop_size(request: tuple[int, bool]) -> int:
@@ -164,7 +165,7 @@ class ItemStore:
 
         def body(tr: Any) -> Options:
             stored = tr[self.layout.options].value
-            return self.given_options if stored is None else self.layout.decode_options(stored)
+            return self.given_options if stored is None else decode_options(stored)
 
         return read(tr, body)
 
@@ -199,30 +200,31 @@ class ItemStore:
         wait = checked_wait(tr, wait)
         if n == 0:
             return []
-        self.schedule.come_due(tr)
         if not is_database(tr):
-            return self._take(tr, self.rows.first(tr, n, at_max))
+            admits = self.schedule.admits(tr, milliseconds())
+            return self._take(tr, self.rows.first(tr, n, at_max)) if admits else []
         deadline = time.monotonic() + wait
-        while not (taken := self.pops(tr, (n, at_max))):
+        while True:
+            taken = self.pops(tr, (n, at_max)) if self.schedule.prepare(tr) else []
             left = deadline - time.monotonic()
-            if left <= 0:
-                break
+            if taken or left <= 0:
+                return taken
             self._sleep(tr, min(left, LEASE))
-            self.schedule.come_due(tr)
-        return taken
 
     def _sleep(self, db: Any, seconds: float) -> None:
-        """Sleep until somebody pushes, or something is due; not at all if there is an item.
-
-        What is watched is how many came.
-        """
+        """Sleep until somebody pushes, or something is due; not at all if there is an item."""
         seconds = min(seconds, self.schedule.seconds_left(db))
-        wait_for_change(db, self.layout.came, self.is_empty, seconds)
+        wait_for_change(db, self.to_watch, seconds)
+
+    def to_watch(self, tr: Any) -> list[bytes]:
+        """What changes once an item can be taken; nothing if one can be."""
+        if self.is_empty(tr):
+            return [self.layout.came]
+        return [self.layout.freed] if self.schedule.is_paused(tr) else []
 
     def has_none(self, db: Any) -> bool:
-        """Whether there is no item, once what is due has come."""
-        self.schedule.come_due(db)
-        return self.is_empty(db)
+        """Whether there is no item to be taken, once what is due has come."""
+        return not self.schedule.prepare(db) or self.is_empty(db)
 
     def wait(self, db: Any, seconds: float) -> bool:
         """Sleep until there is an item, and leave it; whether there is one.
@@ -258,7 +260,7 @@ class ItemStore:
         items = [self._item(tr, row.key, row.value) for row in rows]
         self.rows.drop_first(tr, rows)
         for row in rows:
-            self.layout.clear_payload(tr, row.value)
+            self.layout.end(tr, row.value)
         return items
 
     # Changes of single items
@@ -274,30 +276,37 @@ class ItemStore:
     def _take_one(self, tr: Any, key: bytes, stored: bytes) -> None:
         """Take one item out of the queue that a transaction read, wherever it stands."""
         self.rows.drop(tr, [(key, stored)])
-        self.layout.clear_payload(tr, stored)
+        self.layout.end(tr, stored)
 
     def _move(self, tr: Any, key: bytes, stored: bytes, payload: bytes, level: bytes) -> bytes:
         """Put an item that a transaction read, with this payload, behind a level; its new key."""
         self._take_one(tr, key, stored)
-        # The random part stays the item's own.
-        entry = payload, self.layout.position(key)[-1], None
+        # The random part stays the item's own, and so does what else is known of it.
+        random = self.layout.position(key)[-1]
+        entry = Entry(level, payload, random, header=header_of(stored)[0])
         (new,) = self.rows.append(tr, level, [entry], self.rows.last(tr, level))
         self.rows.count_moved(tr)
         return new
 
     def _remove(self, tr: Any, key: bytes) -> bool:
-        stored = tr[key].value
-        if stored is None:
+        found = find(tr, self.layout, self.layout.place(key))
+        if found is None or found.state not in ("waiting", "delayed"):
             return False
-        self._take_one(tr, key, stored)
+        if found.state == "waiting":
+            self._take_one(tr, found.key, found.value)
+        else:
+            self.rows.end_delay(tr, self.layout.place(key), found.facts[0])
+            self.rows.count_total(tr, -1)
+            self.layout.end(tr, found.value)
         tr.add(self.layout.removed, ONE)
         return True
 
     def remove(self, tr: Any, item: Item | str) -> bool:
         """Take one item out of the queue, wherever it stands; false if it is there no more.
 
-        Given a database it takes effect exactly once; in a transaction the caller's own retry
-        rules hold. Conflicts with what takes or moves the same item, nothing else. Cost: one read.
+        A delayed one too; not one that is claimed, or a dead letter. Given a database it takes
+        effect exactly once; in a transaction the caller's own retry rules hold. Conflicts with what
+        takes or moves the same item, nothing else. Cost: one read, of a delayed one four.
 
         Parameters: `tr`, a transaction or a database; `item`, an `Item` or its id. Raises
         `InvalidItemId`.
@@ -372,8 +381,9 @@ class ItemStore:
         there = [tr[key] for key, _ in places]
         for (key, payload), stored in zip(places, there):
             if not stored.present():
-                self.layout.write_payload(tr, key, self.layout.position(key)[-1], payload)
-                self.rows.entered(tr, key, payload)
+                value = self.layout.value_of(tr, self.layout.position(key)[-1], payload)
+                tr[key] = value
+                self.rows.entered(tr, key, value)
                 self.rows.count(tr, self.rows.level_of(key), 1)
                 self.rows.count_moved(tr)
 

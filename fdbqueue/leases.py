@@ -7,7 +7,8 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from fdbqueue.errors import LeaseLost
-from fdbqueue.layout import Layout
+from fdbqueue.layout import Layout, decode_facts, header_of, with_header
+from fdbqueue.limits import Candidate
 from fdbqueue.rows import Decode, Rows
 from fdbqueue.schedule import VERSIONS, Schedule
 from fdbqueue.types import Claim, DeadLetter
@@ -23,6 +24,7 @@ class _Claimed(NamedTuple):
     place: bytes
     lease_end: int
     attempt: int
+    slots: list[bytes]
     value: bytes
 
 
@@ -40,29 +42,29 @@ class Leases:
         self._item = item
         self._schedule = schedule
 
-    def take(
-        self, tr: Any, found: list[tuple[bytes, bytes]], lease: float, token: bytes
-    ) -> Claim | None:
-        """Claim (key, value) of items that a transaction read."""
+    def take(self, tr: Any, found: list[Candidate], lease: float, token: bytes) -> Claim | None:
+        """Claim items that a transaction read."""
         if not found:
             return None
         layout = self._layout
-        items = tuple(self._item(tr, key, value) for key, value in found)
-        self._rows.drop(tr, found)
+        items = tuple(self._item(tr, each.key, each.value) for each in found)
+        self._rows.drop(tr, [(each.key, each.value) for each in found])
         tr[layout.scheduled] = b""
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
         attempts = []
-        for key, value in found:
-            before, payload = layout.attempts(value)
-            attempts.append(before + 1)
-            claimed = _Claimed(layout.place(key), end, before + 1, payload)
-            self._store(tr, claimed, token)
-        return Claim(items, tuple(attempts), tuple(key for key, _ in found), token)
+        for key, value, slots in found:
+            attempt = header_of(value)[0].attempts + 1
+            place = layout.place(key)
+            for slot in slots:
+                tr[layout.slots + slot] = place
+            self._store(tr, _Claimed(place, end, attempt, [*slots], value), token)
+            attempts.append(attempt)
+        return Claim(items, tuple(attempts), tuple(each.key for each in found), token)
 
     def _store(self, tr: Any, claimed: _Claimed, token: bytes) -> None:
         layout = self._layout
-        facts = token, claimed.lease_end, claimed.attempt
-        tr[layout.claims + claimed.place] = layout.encode_facts(facts, claimed.value)
+        facts = token, claimed.lease_end, claimed.attempt, *claimed.slots
+        self._rows.keep(tr, layout.claims, claimed.place, facts, claimed.value)
         tr[layout.when_key(layout.leases, claimed.lease_end, claimed.place)] = b""
 
     def _own(self, tr: Any, claim: Claim) -> Iterator[_Claimed]:
@@ -73,37 +75,40 @@ class Leases:
         for key, each in zip(claim.keys, stored):
             if not each.present():
                 raise LeaseLost(layout.item_id(key))
-            (token, end, attempt), value = layout.decode_facts(each.value)
+            (token, end, attempt, *slots), value = decode_facts(each.value)
             if token != claim.token:
                 raise LeaseLost(layout.item_id(key))
-            yield _Claimed(layout.place(key), end, attempt, value)
+            yield _Claimed(layout.place(key), end, attempt, slots, value)
 
     def _end(self, tr: Any, claim: Claim) -> list[_Claimed]:
         """Take a claim away."""
+        layout = self._layout
         ended = list(self._own(tr, claim))
         for each in ended:
-            del tr[self._layout.claims + each.place]
-            del tr[self._layout.when_key(self._layout.leases, each.lease_end, each.place)]
+            self._rows.let_go(tr, layout.claims, each.place)
+            del tr[layout.when_key(layout.leases, each.lease_end, each.place)]
+            self._schedule.free_slots(tr, each.slots)
         return ended
 
     def ack(self, tr: Any, claim: Claim) -> bool:
         """Be done with the items; true, for something was written."""
         for each in self._end(tr, claim):
-            self._layout.clear_payload(tr, each.value)
+            self._layout.end(tr, each.value)
         return True
 
     def extend(self, tr: Any, claim: Claim, lease: float) -> bool:
         """Begin the lease anew; true, for something was written."""
+        layout = self._layout
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
-        for each in self._end(tr, claim):
+        for each in self._own(tr, claim):
+            del tr[layout.when_key(layout.leases, each.lease_end, each.place)]
             self._store(tr, each._replace(lease_end=end), claim.token)
         return True
 
     def release(self, tr: Any, claim: Claim) -> bool:
         """Give the items back as if they had never been claimed."""
         for each in self._end(tr, claim):
-            value = self._layout.with_attempts(each.attempt - 1, each.value)
-            self._schedule.put(tr, each.place, value)
+            self._schedule.put(tr, each.place, each.value)
         return True
 
     def nack(
@@ -120,28 +125,34 @@ class Leases:
     def dead_letter(self, tr: Any, key: bytes, stored: bytes) -> DeadLetter:
         """The dead letter of a key and a value."""
         layout = self._layout
-        (attempts, died_at, error), value = layout.decode_facts(stored)
+        (attempts, died_at, error), value = decode_facts(stored)
         item_key = layout.items + key[len(layout.dead) :]
         item = self._item(tr, item_key, value)
         died = datetime.fromtimestamp(died_at / 1000, timezone.utc)
         return DeadLetter(item, layout.item_id(item_key), attempts, died, error)
 
     def retry_dead(self, tr: Any, key: bytes) -> bool:
-        """Put a dead letter back to its place; false if there is none of this item."""
-        dead = self._layout.dead + self._layout.place(key)
-        stored = tr[dead].value
+        """Put a dead letter back to its place; false if there is none, or its key is taken."""
+        layout = self._layout
+        place = layout.place(key)
+        stored = tr[layout.dead + place].value
         if stored is None:
             return False
-        del tr[dead]
-        self._schedule.put(tr, self._layout.place(key), self._layout.decode_facts(stored)[1])
+        header, payload = header_of(decode_facts(stored)[1])
+        if header.unique is not None:
+            if tr[layout.unique_key(header.unique)].present():
+                return False
+            tr[layout.unique_key(header.unique)] = place
+        self._rows.let_go(tr, layout.dead, place)
+        self._schedule.put(tr, place, with_header(header._replace(attempts=0), payload))
         return True
 
     def drop_dead(self, tr: Any, key: bytes) -> bool:
         """Drop a dead letter; false if there is none of this item."""
-        dead = self._layout.dead + self._layout.place(key)
-        stored = tr[dead].value
+        layout = self._layout
+        stored = tr[layout.dead + layout.place(key)].value
         if stored is None:
             return False
-        del tr[dead]
-        self._layout.clear_payload(tr, self._layout.decode_facts(stored)[1])
+        self._rows.let_go(tr, layout.dead, layout.place(key))
+        layout.clear_pieces(tr, decode_facts(stored)[1])
         return True

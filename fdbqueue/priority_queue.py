@@ -13,12 +13,12 @@ from fdbqueue.codec import codec_name, codec_named, stored_codec
 from fdbqueue.database import read
 from fdbqueue.directory import find, place
 from fdbqueue.errors import QueueNotFound
-from fdbqueue.layout import Layout
+from fdbqueue.layout import NO_HEADER, Header, Layout, decode_options
 from fdbqueue.logs import log_items
 from fdbqueue.priorities import Priorities
-from fdbqueue.pushes import agreed
+from fdbqueue.pushes import agreed, checked_unique
 from fdbqueue.rows import Entry, PriorityRows
-from fdbqueue.schedule import due_time
+from fdbqueue.schedule import due_time, expiry_time
 from fdbqueue.types import Codec, Item, Options, Priority, PriorityKind
 from fdbqueue.uuids import uuids
 
@@ -47,7 +47,7 @@ class PriorityQueue(ClaimableStore):
     these options with the queue, and one by a client that was given others raises
     `OptionsMismatch`.
 
-    Source: FoundationDB documentation, Design Recipes, "Priority Queues".
+    Source: FoundationDB documentation, Design Recipes, "Priority Queues" and its Extensions.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -158,7 +158,7 @@ class PriorityQueue(ClaimableStore):
         stored = read(db, lambda tr: tr[layout.options].value)
         has = Options("priority", "json", int, None)
         if stored is not None:
-            has = layout.decode_options(stored)
+            has = decode_options(stored)
         queue = cls(
             subspace,
             codec=stored_codec(has.codec) if codec is None else codec,
@@ -169,9 +169,6 @@ class PriorityQueue(ClaimableStore):
         if stored is not None:
             agreed(queue.given_options, has)
         return queue
-
-    def _priority_of(self, level: bytes) -> Any:
-        return self.layout.priority_of(level)
 
     # Push
 
@@ -184,6 +181,8 @@ class PriorityQueue(ClaimableStore):
         *,
         delay: float | None = None,
         at: datetime | None = None,
+        ttl: float | None = None,
+        unique: str | None = None,
         raise_if_full: Literal[True],
     ) -> Item: ...
 
@@ -196,6 +195,8 @@ class PriorityQueue(ClaimableStore):
         *,
         delay: float | None = None,
         at: datetime | None = None,
+        ttl: float | None = None,
+        unique: str | None = None,
         raise_if_full: bool = False,
     ) -> Item | None: ...
 
@@ -207,6 +208,8 @@ class PriorityQueue(ClaimableStore):
         *,
         delay: float | None = None,
         at: datetime | None = None,
+        ttl: float | None = None,
+        unique: str | None = None,
         raise_if_full: bool = False,
     ) -> Item | None:
         """Put a value behind the last one of its priority; `None` if the queue is full.
@@ -221,8 +224,10 @@ class PriorityQueue(ClaimableStore):
         Parameters: `value`, what the codec takes, up to 8,000,000 bytes encoded; `priority`, what
         the queue takes, the lowest comes first; `delay`, in seconds, or `at`, a `datetime` with a
         time zone, before which nobody gets the item (by the clocks of clients; it counts from now
-        on, and comes to the place that it would have now); `raise_if_full`, raise `QueueFull`
-        instead.
+        on, and comes to the place that it would have now); `ttl`, in seconds, after which an item
+        that nobody took is dropped (by the same clocks); `unique`, text of 1 to 255 bytes: while
+        another item with the same is unfinished (it waits, is delayed or claimed), that one comes
+        back, as it is, and nothing is stored; `raise_if_full`, raise `QueueFull` instead.
 
         Raises `InvalidValue`, `PayloadTooLarge`, `InvalidPriority` and `OptionsMismatch`; nothing
         is stored then.
@@ -233,8 +238,13 @@ class PriorityQueue(ClaimableStore):
         >>> jobs.push(db, {"to": "ada@example.com"}, priority=2).priority
         2
         """
+        if unique is not None:
+            header = Header(expires=expiry_time(ttl), unique=checked_unique(unique))
+            due = due_time(delay, at)
+            _, (entry,) = self.ranked([value], priority, None, due, header)
+            return self._push_unique(tr, entry, raise_if_full)
         pushed = self.push_many(
-            tr, (value,), priority, delay=delay, at=at, raise_if_full=raise_if_full
+            tr, (value,), priority, delay=delay, at=at, ttl=ttl, raise_if_full=raise_if_full
         )
         return next(iter(pushed), None)
 
@@ -247,6 +257,7 @@ class PriorityQueue(ClaimableStore):
         priorities: Iterable[Priority] | None = None,
         delay: float | None = None,
         at: datetime | None = None,
+        ttl: float | None = None,
         as_many_as_fit: bool = False,
         raise_if_full: bool = False,
     ) -> list[Item]:
@@ -256,9 +267,9 @@ class PriorityQueue(ClaimableStore):
         of which each item takes some 250 beside its payload (2101 beyond that).
 
         Parameters: `values`; `priority`, of all of them; or `priorities`, as many as values;
-        `delay` or `at`, as `push`; `as_many_as_fit`, the first ones if the queue has no room for
-        all; `raise_if_full`, raise `QueueFull` instead if there is none for all of them, or not
-        even for the first one.
+        `delay` or `at`, and `ttl`, as `push`; `as_many_as_fit`, the first ones if the queue has no
+        room for all; `raise_if_full`, raise `QueueFull` instead if there is none for all of them,
+        or not even for the first one.
 
         Raises as `push`, and `ValueError` where the numbers of values and priorities differ.
 
@@ -270,7 +281,8 @@ class PriorityQueue(ClaimableStore):
         'a'
         """
         values = list(values)
-        ranks, entries = self.ranked(values, priority, priorities, due_time(delay, at))
+        header = NO_HEADER if ttl is None else Header(expires=expiry_time(ttl))
+        ranks, entries = self.ranked(values, priority, priorities, due_time(delay, at), header)
         keys = self._push(tr, entries, as_many_as_fit, raise_if_full)
         items = self.pushed(values, ranks, keys)
         log_items(self, tr, "pushed to", items)
@@ -282,6 +294,7 @@ class PriorityQueue(ClaimableStore):
         priority: Priority,
         priorities: Iterable[Priority] | None,
         due: int | None = None,
+        header: Header = NO_HEADER,
     ) -> tuple[list[Priority], list[Entry]]:
         """The priorities of values, and what is to be stored of them."""
         given = [priority] * len(values) if priorities is None else list(priorities)
@@ -289,7 +302,7 @@ class PriorityQueue(ClaimableStore):
             raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
         ranks = [self.priorities.checked(each) for each in given]
         entries = [
-            (self.layout.level(rank), self.encoded(value), random, due)
+            Entry(self.layout.level(rank), self.encoded(value), random, due, header)
             for rank, value, random in zip(ranks, values, uuids(len(values)))
         ]
         return ranks, entries
@@ -314,12 +327,10 @@ class PriorityQueue(ClaimableStore):
         written; in the line two commits, and a share of the one that serves.
 
         Parameters: `wait`, how many seconds to wait for an item if there is none, `math.inf` for
-        ever. It needs a database: nothing waits inside a transaction. Who waits sleeps on a watch,
-        and is woken by the push (a client that writes only the recipe's items wakes nobody).
+        ever, for which it needs a database. Who waits sleeps on a watch, which pushes fire (a
+        client that writes only the recipe's items does not).
 
         Raises `UndecodableItem` for an item that the codec cannot read; it stays in the queue.
-
-        Source: FoundationDB documentation, Design Recipes, "Priority Queues" and its Extensions.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -353,8 +364,7 @@ class PriorityQueue(ClaimableStore):
         As `pop_min` (with `max`: as `pop_max`) for each, in one commit: several times as fast.
         Cost: one read of `n` rows (with `max`: two for each priority).
 
-        Parameters: `n`, from 0; a transaction takes 10,000,000 bytes of keys in all (2101 beyond).
-        `wait`, how many seconds to wait for the first item if there is none, as `pop_min` does.
+        Parameters: `n`, from 0 (a transaction has 10,000,000 bytes for keys); `wait`, as `pop_min`.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -375,10 +385,8 @@ class PriorityQueue(ClaimableStore):
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
-        >>> jobs = PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push(db, "a")
-        >>> jobs.peek_min(db).value, jobs.size(db)
-        ('a', 1)
+        >>> PriorityQueue.named(db, "jobs").peek_min(db) is None
+        True
         """
         return next(iter(self.peek_many(tr, 1)), None)
 
@@ -449,8 +457,8 @@ class PriorityQueue(ClaimableStore):
     def counts(self, tr: Any) -> dict[Any, int]:
         """How many items each priority has; priorities without items are not in it.
 
-        One range read of the counters, whatever the length of the queue. Every push and pop changes
-        one of them: in a transaction that writes, use `counts(tr.snapshot)`.
+        One range read of the counters. Every push and pop changes one of them: in a transaction
+        that writes, use `counts(tr.snapshot)`.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -459,7 +467,6 @@ class PriorityQueue(ClaimableStore):
         >>> jobs.counts(db)
         {1: 1, 5: 2}
         """
-
         return read(tr, self.rows.counts)
 
     # Change the order
@@ -469,9 +476,7 @@ class PriorityQueue(ClaimableStore):
 
         The item that comes back has the id of its new place. Given a database it takes effect
         exactly once; in a transaction the caller's own retry rules hold. Conflicts with what takes
-        or moves the same item. Cost: two reads.
-
-        Raises `InvalidPriority` and `InvalidItemId`; nothing is changed then.
+        or moves the same item. Cost: two reads. Raises `InvalidPriority` and `InvalidItemId`.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -10,12 +11,17 @@ from fdbqueue.bounds import Places
 from fdbqueue.combining import Batch
 from fdbqueue.database import run_once
 from fdbqueue.directory import register
-from fdbqueue.errors import OptionsMismatch
-from fdbqueue.layout import Layout, encode_count
+from fdbqueue.errors import InvalidUniqueKey, OptionsMismatch
+from fdbqueue.layout import Layout, decode_options, encode_count, encode_options
 from fdbqueue.rows import Entry, Rows
 from fdbqueue.types import Options
 
-__all__ = ["Push", "Pushes", "Pushing", "agreed", "checked_bound"]
+__all__ = ["Push", "Pushes", "Pushing", "agreed", "checked_bound", "checked_unique"]
+
+_FLEXIBLE = ("max_size", "max_attempts")
+"""The options that who opens a queue can leave to it, or set anew."""
+
+_LONGEST_KEY = 255  # bytes of UTF-8
 
 
 class Push(NamedTuple):
@@ -45,13 +51,14 @@ class Pushing:
         """The bound that the last push kept to."""
         return self._options.max_size
 
-    def set_option(self, tr: Any, name: str, value: int | None) -> bool:
+    def set_option(self, tr: Any, name: str, value: Any) -> bool:
         """Store another value of an option; true, for something was written."""
-        changed: dict[str, Any] = {name: None}  # from now on, whatever is stored
-        self._given = replace(self._given, **changed)
+        if name in _FLEXIBLE:
+            given: dict[str, Any] = {name: None}  # from now on, whatever is stored
+            self._given = replace(self._given, **given)
         self._agree(tr, tr[self.layout.options].value)
-        changed[name] = value
-        tr[self.layout.options] = self.layout.encode_options(replace(self._options, **changed))
+        changed: dict[str, Any] = {name: value}
+        tr[self.layout.options] = encode_options(replace(self._options, **changed))
         return True
 
     def push(self, tr: Any, pushes: list[Push]) -> list[list[bytes]]:
@@ -62,7 +69,7 @@ class Pushing:
         # Every read is under way before the first is waited for.
         stored = tr[self.layout.options]
         size = None if self._options.max_size is None else self.layout.begin_size(tr.snapshot)
-        levels = {level for push in pushes for level, *_ in push.entries}
+        levels = {entry.level for push in pushes for entry in push.entries}
         lasts = {level: self._rows.last(tr, level) for level in levels}
         self._agree(tr, stored.value)
         fitting = [push.entries for push in pushes]
@@ -78,11 +85,11 @@ class Pushing:
             return
         if stored is None:
             self._options = self._given
-            tr[self.layout.options] = self.layout.encode_options(self._given)
+            tr[self.layout.options] = encode_options(self._given)
             if self.layout.name is not None:
                 register(tr, self.layout.name, self.layout.subspace)
             return
-        self._options = agreed(self._given, self.layout.decode_options(stored))
+        self._options = agreed(self._given, decode_options(stored))
         self._stored = stored
 
     def _fitting(self, tr: Any, pushes: list[Push], size: int, bound: int) -> list[list[Entry]]:
@@ -103,19 +110,29 @@ class Pushing:
         return fitting
 
 
-def checked_bound(name: str, bound: object) -> None:
+def checked_bound(name: str, bound: object, highest: int = 2**63 - 1) -> None:
     """Raise `ValueError` for what is neither a number from 1 nor `None`."""
     if bound is not None and (
-        isinstance(bound, bool) or not isinstance(bound, int) or not 0 < bound < 2**63
+        isinstance(bound, bool) or not isinstance(bound, int) or not 0 < bound <= highest
     ):
-        raise ValueError(f"{name} is a number from 1, or None, not {bound!r}")
+        upto = "" if highest == 2**63 - 1 else f" to {highest:,}"
+        raise ValueError(f"{name} is a number from 1{upto}, or None, not {bound!r}")
+
+
+def checked_unique(key: object) -> str:
+    """The key itself; raises `InvalidUniqueKey` for what is no text of 1 to 255 bytes."""
+    if isinstance(key, str) and key:
+        with suppress(UnicodeEncodeError):
+            if len(key.encode()) <= _LONGEST_KEY:
+                return key
+    raise InvalidUniqueKey(key, _LONGEST_KEY)
 
 
 def agreed(given: Options, stored: Options) -> Options:
     """The options that a queue has; raises `OptionsMismatch` if others were given."""
-    for option in ("kind", "codec", "priorities", "max_size", "ageing", "max_attempts"):
+    for option in ("kind", "codec", "priorities", "ageing", *_FLEXIBLE):
         ours, theirs = getattr(given, option), getattr(stored, option)
-        if ours != theirs and not (option in ("max_size", "max_attempts") and ours is None):
+        if ours != theirs and not (option in _FLEXIBLE and ours is None):
             raise OptionsMismatch(option, ours, theirs)
     return stored
 

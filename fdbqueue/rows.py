@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from fdb import fdboptions
 
 from fdbqueue.errors import ForeignKey
-from fdbqueue.layout import MINUS_ONE, ONE, ZERO, Layout, decode_count, encode_count
+from fdbqueue.layout import (
+    MINUS_ONE,
+    NO_HEADER,
+    ONE,
+    ZERO,
+    Header,
+    Layout,
+    decode_count,
+    encode_count,
+    encode_facts,
+    header_of,
+)
 from fdbqueue.types import Item
 
 __all__ = ["WANT_ALL", "Decode", "Entry", "PriorityRows", "Rows"]
@@ -17,8 +28,16 @@ __all__ = ["WANT_ALL", "Decode", "Entry", "PriorityRows", "Rows"]
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 """For reads whose rows are all needed: so that they come in one answer."""
 
-Entry: TypeAlias = tuple[bytes, bytes, bytes, "int | None"]
-"""What a push stores: the level, the payload, the random part of the key, and when it comes."""
+
+class Entry(NamedTuple):
+    """What a push stores: `due` is when it comes, in milliseconds since 1970; `None` for now."""
+
+    level: bytes
+    payload: bytes
+    random: bytes
+    due: int | None = None
+    header: Header = NO_HEADER
+
 
 Decode: TypeAlias = Callable[[Any, bytes, bytes], Item]
 """The item of a key and a value, in a transaction; raises `UndecodableItem`."""
@@ -74,14 +93,59 @@ class Rows:
         return []
 
     def indexed(self, tr: Any, key: bytes, stored: bytes) -> dict[bytes, bytes]:
-        """The rows by which this item is found."""
+        """The rows by which an item is found that is at its place: when it expires."""
+        expires = header_of(stored)[0].expires
+        if expires is None:
+            return {}
+        layout = self._layout
+        return {layout.when_key(layout.expiries, expires, layout.place(key)): b""}
+
+    def indexed_elsewhere(self, place: bytes) -> dict[bytes, bytes]:
+        """The rows by which an item is found that is delayed, claimed or dead."""
         return {}
 
     def entered(self, tr: Any, key: bytes, stored: bytes) -> None:
-        """Called for each item that came to its place; `stored` is its payload, or its value."""
+        """Make an item found, and counted, that came to its place with this value."""
+        for index, value in self.indexed(tr, key, stored).items():
+            tr[index] = value
+        for counter in self.counters(tr, key, stored):
+            tr.add(counter, ONE)
 
     def left(self, tr: Any, key: bytes, stored: bytes) -> None:
-        """Called for each item that has gone from its place, while its payload is still there."""
+        """Make it found and counted no more, while its payload is still there."""
+        for index in self.indexed(tr, key, stored):
+            del tr[index]
+        for counter in self.counters(tr, key, stored):
+            tr.add(counter, MINUS_ONE)
+            tr.compare_and_clear(counter, ZERO)
+
+    # Elsewhere
+
+    def keep(
+        self, tr: Any, prefix: bytes, place: bytes, facts: tuple[Any, ...], value: bytes
+    ) -> None:
+        """Keep an item, with facts about it, that is not at its place."""
+        tr[prefix + place] = encode_facts(facts, value)
+        for index, found in self.indexed_elsewhere(place).items():
+            tr[index] = found
+
+    def let_go(self, tr: Any, prefix: bytes, place: bytes) -> None:
+        """Keep it there no more."""
+        del tr[prefix + place]
+        for index in self.indexed_elsewhere(place):
+            del tr[index]
+
+    def delay(self, tr: Any, place: bytes, due: int, value: bytes) -> None:
+        """Keep an item that is to come at a time, in milliseconds since 1970."""
+        layout = self._layout
+        self.keep(tr, layout.delayed, place, (due,), value)
+        tr[layout.when_key(layout.dues, due, place)] = b""
+        tr[layout.scheduled] = b""
+
+    def end_delay(self, tr: Any, place: bytes, due: int) -> None:
+        """Take it away from there."""
+        self.let_go(tr, self._layout.delayed, place)
+        del tr[self._layout.when_key(self._layout.dues, due, place)]
 
     # Putting in
 
@@ -94,15 +158,13 @@ class Rows:
     def append_all(self, tr: Any, entries: list[Entry], lasts: dict[bytes, Any]) -> list[bytes]:
         """Put payloads behind the last items of their levels; the keys of the new items."""
         if len(entries) == 1:
-            ((level, *entry),) = entries
-            return self.append(tr, level, [tuple(entry)], lasts[level])
+            return self.append(tr, entries[0].level, entries, lasts[entries[0].level])
         by_level: dict[bytes, list[int]] = {}
-        for index, (level, *_) in enumerate(entries):
-            by_level.setdefault(level, []).append(index)
+        for index, entry in enumerate(entries):
+            by_level.setdefault(entry.level, []).append(index)
         keys = [b""] * len(entries)
         for level, indexes in by_level.items():
-            payloads = [entries[index][1:] for index in indexes]
-            new = self.append(tr, level, payloads, lasts[level])
+            new = self.append(tr, level, [entries[index] for index in indexes], lasts[level])
             for index, key in zip(indexes, new):
                 keys[index] = key
         return keys
@@ -117,8 +179,8 @@ class Rows:
         version: int = tr.get_read_version().wait()
         return version
 
-    def append(self, tr: Any, level: bytes, payloads: list[Any], last_row: Any) -> list[bytes]:
-        """Put (payload, random part, due) behind the last item of a level; their keys.
+    def append(self, tr: Any, level: bytes, entries: list[Entry], last_row: Any) -> list[bytes]:
+        """Put entries behind the last item of a level; their keys.
 
         Those that are due some time wait elsewhere until then.
         """
@@ -132,15 +194,16 @@ class Rows:
             raise ForeignKey(last.key)
         keys = []
         delayed = 0
-        for payload, random, due in payloads:
+        for _, payload, random, due, header in entries:
             key = layout.item_key(level, count, random)
+            stored = layout.value_of(tr, random, payload, header)
+            if header is not NO_HEADER:
+                self._note(tr, layout.place(key), header)
             if due is None:
-                layout.write_payload(tr, key, random, payload)
-                self.entered(tr, key, payload)
+                tr[key] = stored
+                self.entered(tr, key, stored)
             else:
-                where = layout.when_key(layout.delayed, due, layout.place(key))
-                layout.write_payload(tr, where, random, payload)
-                tr[layout.scheduled] = b""
+                self.delay(tr, layout.place(key), due, stored)
                 delayed += 1
             keys.append(key)
             count += 1
@@ -148,6 +211,12 @@ class Rows:
         if delayed < len(keys):
             self.count_level(tr, level, len(keys) - delayed)
         return keys
+
+    def _note(self, tr: Any, place: bytes, header: Header) -> None:
+        if header.expires is not None:
+            tr[self._layout.scheduled] = b""
+        if header.unique is not None:
+            tr[self._layout.unique_key(header.unique)] = place
 
     def put_aside(self, tr: Any, request: bytes, pops: list[list[Any]]) -> None:
         """Keep rows that were taken out for the pops that wait; they have not gone yet."""

@@ -1,4 +1,4 @@
-"""What comes to its place later: items whose lease ran out, and delayed ones."""
+"""What becomes of items in time: leases run out, delayed items come, others expire."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import time
 from datetime import datetime
 from typing import Any
 
-from fdbqueue.database import is_database, read, run
-from fdbqueue.layout import ONE, Layout
+from fdbqueue.database import read, run
+from fdbqueue.layout import ONE, Layout, decode_facts, decode_options, header_of, with_header
 from fdbqueue.rows import Rows
+from fdbqueue.types import Options
 
-__all__ = ["VERSIONS", "Schedule", "due_time", "milliseconds"]
+__all__ = ["VERSIONS", "Schedule", "due_time", "expiry_time", "milliseconds"]
 
 VERSIONS = 1_000_000
 """How many read versions there are in a second, nearly."""
 
-_MOST = 32  # items that one transaction lets come
+_MOST = 32  # items of each kind that are read at a time,
+_ROUNDS = 8  # so many times in one transaction
 _LOOK = 1.0  # seconds from one look at whether anything was ever scheduled to the next
 _SWEEP = 0.05  # seconds from one sweep of a database to the next
 
@@ -44,29 +46,49 @@ def due_time(delay: float | None, at: datetime | None) -> int | None:
         return max(0, math.ceil(at.timestamp() * 1000))
     if delay is None:
         return None
-    if isinstance(delay, bool) or not isinstance(delay, (int, float)):
-        raise TypeError(f"delay is a number of seconds, not {delay!r}")
-    if not 0 <= delay < 10**10:  # NaN neither
-        raise ValueError(f"delay is a number of seconds from 0, not {delay!r}")
+    _check_seconds("delay", delay)
     return milliseconds() + math.ceil(delay * 1000) if delay else None
 
 
-class Schedule:
-    """The schedule of one queue.
+def expiry_time(ttl: float | None) -> int | None:
+    """When an item expires, in milliseconds since 1970; `None` for never.
 
-    Whoever looks for items lets those come that are due: there is no process that has to run for
-    it. A queue of which nothing was ever claimed or delayed pays nothing but a look each second.
+    >>> expiry_time(None) is None
+    True
+    """
+    if ttl is None:
+        return None
+    _check_seconds("ttl", ttl)
+    if not ttl:
+        raise ValueError(f"ttl is a number of seconds over 0, not {ttl!r}")
+    return milliseconds() + math.ceil(ttl * 1000)
+
+
+def _check_seconds(name: str, seconds: object) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"{name} is a number of seconds, not {seconds!r}")
+    if not 0 <= seconds < 10**10:  # NaN neither
+        raise ValueError(f"{name} is a number of seconds from 0, not {seconds!r}")
+
+
+class Schedule:
+    """The schedule of one queue, and whether it is paused.
+
+    Whoever looks for items lets those come, or expire, whose time it is: there is no process that
+    has to run for it. A queue of which nothing was ever claimed, delayed, to expire or paused pays
+    nothing but a look each second.
     """
 
     def __init__(self, layout: Layout, rows: Rows) -> None:
         self._layout = layout
         self._rows = rows
+        self.is_ready = True  # as far as one knows without a look at the database
         self._is_used = False
         self._next_look = 0.0
         self._next_sweep = 0.0
 
     def is_used(self, tr: Any) -> bool:
-        """Whether anything was ever claimed or delayed, as of a second ago at most."""
+        """Whether anything was ever scheduled, as of a second ago at most."""
         now = time.monotonic()
         if not self._is_used and now >= self._next_look:
             self._is_used = read(tr, lambda tr: tr.snapshot[self._layout.scheduled].present())
@@ -78,53 +100,109 @@ class Schedule:
         now = time.monotonic()
         return now >= (self._next_sweep if self._is_used else self._next_look)
 
-    def come_due(self, tr: Any) -> None:
-        """Let come what is due: on a database in a transaction of its own, now and then."""
-        if not is_database(tr):
-            if self.is_used(tr):
-                self.sweep(tr, milliseconds())
-            return
-        if self.is_time() and self.is_used(tr):
+    def look_again(self) -> None:
+        """Let the next call look at the database."""
+        self._is_used = True
+        self._next_sweep = 0.0
+
+    def options(self, tr: Any) -> Options | None:
+        """The options of the queue as a transaction sees them; `None` if it has none yet."""
+        stored = tr[self._layout.options].value
+        return None if stored is None else decode_options(stored)
+
+    def is_paused(self, tr: Any) -> bool:
+        """Whether the queue is paused, as a transaction sees it."""
+        options = self.options(tr)
+        return options is not None and options.paused
+
+    def admits(self, tr: Any, now: int) -> bool:
+        """Let come what is due, in a transaction that takes items; false if it must take none."""
+        if not self.is_used(tr):
+            return True
+        self.sweep(tr, now)
+        return not self.is_paused(tr)
+
+    def prepare(self, db: Any) -> bool:
+        """The same in transactions of their own, now and then."""
+        if self.is_time() and self.is_used(db):
             self._next_sweep = time.monotonic() + _SWEEP
-            due = milliseconds()
-            while run(tr, lambda tr: self.sweep(tr, due)) == _MOST:
-                pass
+            now = milliseconds()
 
-    def sweep(self, tr: Any, now: int) -> int:
-        """Let come what is due; how many items that were, of each kind at most.
+            def body(tr: Any) -> tuple[bool, bool]:
+                return self.sweep(tr, now), not self.is_paused(tr)
 
-        Conflicts with who claims, acknowledges or lets come the same items.
+            is_done = False
+            while not is_done:
+                is_done, self.is_ready = run(db, body)
+        return self.is_ready
+
+    def sweep(self, tr: Any, now: int) -> bool:
+        """Let come what is due, and expire what is to; false if that was too much for one time.
+
+        Conflicts with who claims, acknowledges, takes or lets come the same items.
         """
+        # What came may be to expire.
+        return any(self._sweep(tr, now) == 0 for _ in range(_ROUNDS))
+
+    def _sweep(self, tr: Any, now: int) -> int:
         layout = self._layout
-        leases = tr.snapshot.get_range(*layout.range_of(layout.leases), limit=_MOST)
-        delayed = tr.snapshot.get_range(*layout.range_of(layout.delayed), limit=_MOST)
+        leases, dues, expiries = (
+            tr.snapshot.get_range(*layout.range_of(prefix), limit=_MOST)
+            for prefix in (layout.leases, layout.dues, layout.expiries)
+        )
         version = tr.get_read_version().wait()
-        ended = late = 0
+        swept = 0
         for row in leases:
             end, place = layout.when(layout.leases, row.key)
             if end > version:
                 break
             del tr[row.key]
             self._end_lease(tr, end, place, now)
-            ended += 1
-        for row in delayed:
-            due, place = layout.when(layout.delayed, row.key)
+            swept += 1
+        for row in dues:
+            due, place = layout.when(layout.dues, row.key)
             if due > now:
                 break
-            tr.add_read_conflict_key(row.key)
-            del tr[row.key]
-            self._rows.place(tr, layout.items + place, row.value)
-            late += 1
-        return max(ended, late)
+            self._come(tr, due, place)
+            swept += 1
+        for row in expiries:
+            expires, place = layout.when(layout.expiries, row.key)
+            if expires > now:
+                break
+            self._expire(tr, row.key, layout.items + place)
+            swept += 1
+        return swept
 
     def _end_lease(self, tr: Any, end: int, place: bytes, now: int) -> None:
         stored = tr[self._layout.claims + place].value
         if stored is None:
             return
-        (_, ends, attempt), value = self._layout.decode_facts(stored)
+        (_, ends, attempt, *slots), value = decode_facts(stored)
         if ends == end:
-            del tr[self._layout.claims + place]
+            self._rows.let_go(tr, self._layout.claims, place)
+            self.free_slots(tr, slots)
             self.give_back(tr, place, attempt, value, now, "its lease ran out")
+
+    def _come(self, tr: Any, due: int, place: bytes) -> None:
+        stored = tr[self._layout.delayed + place].value
+        self._rows.end_delay(tr, place, due)
+        if stored is not None:
+            self._rows.place(tr, self._layout.items + place, decode_facts(stored)[1])
+
+    def _expire(self, tr: Any, index: bytes, key: bytes) -> None:
+        del tr[index]
+        stored = tr[key].value
+        if stored is not None:
+            self._rows.drop(tr, [(key, stored)])
+            self._layout.end(tr, stored)
+            tr.add(self._layout.expired, ONE)
+
+    def free_slots(self, tr: Any, slots: list[bytes]) -> None:
+        """Let others be claimed instead, and wake who waits for that."""
+        for slot in slots:
+            del tr[self._layout.slots + slot]
+        if slots:
+            tr.add(self._layout.freed, ONE)
 
     def give_back(
         self,
@@ -137,23 +215,24 @@ class Schedule:
         due: int | None = None,
     ) -> None:
         """Put an item that was claimed so often back to its place, or to the dead letters."""
-        layout = self._layout
-        options = tr.snapshot[layout.options].value
-        most = None if options is None else layout.decode_options(options).max_attempts
+        options = self.options(tr.snapshot)
+        most = None if options is None else options.max_attempts
         if most is not None and attempts >= most:
-            tr[layout.dead + place] = layout.encode_facts((attempts, now, error), value)
+            self._layout.free_unique(tr, value)
+            self._rows.keep(tr, self._layout.dead, place, (attempts, now, error), value)
             return
-        self.put(tr, place, layout.with_attempts(attempts, value), due)
+        header, payload = header_of(value)
+        value = with_header(header._replace(attempts=attempts), payload)
+        self.put(tr, place, value, due)
 
     def put(self, tr: Any, place: bytes, value: bytes, due: int | None = None) -> None:
         """Put an item that was counted out back to its place, now or later."""
-        layout = self._layout
-        tr.add(layout.came, ONE)
+        tr.add(self._layout.came, ONE)
         self._rows.count_moved(tr)
         if due is None:
-            self._rows.place(tr, layout.items + place, value)
+            self._rows.place(tr, self._layout.items + place, value)
         else:
-            tr[layout.when_key(layout.delayed, due, place)] = value
+            self._rows.delay(tr, place, due, value)
 
     def seconds_left(self, db: Any) -> float:
         """How long it is until the next item is due; `math.inf` if none is."""
@@ -163,13 +242,13 @@ class Schedule:
 
         def body(tr: Any) -> float:
             leases = tr.snapshot.get_range(*layout.range_of(layout.leases), limit=1)
-            delayed = tr.snapshot.get_range(*layout.range_of(layout.delayed), limit=1)
+            dues = tr.snapshot.get_range(*layout.range_of(layout.dues), limit=1)
             left = math.inf
             for row in leases:
                 end = layout.when(layout.leases, row.key)[0]
                 left = (end - tr.get_read_version().wait()) / VERSIONS
-            for row in delayed:
-                left = min(left, (layout.when(layout.delayed, row.key)[0] - milliseconds()) / 1000)
+            for row in dues:
+                left = min(left, (layout.when(layout.dues, row.key)[0] - milliseconds()) / 1000)
             return max(0.0, left)
 
         return run(db, body)

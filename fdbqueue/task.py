@@ -102,6 +102,7 @@ class TaskStats:
     total_popped: int
     total_rejected: int
     total_removed: int
+    total_expired: int
     current_size: int
     oldest: datetime | None
     by_priority: dict[TaskPriority, int]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+import heapq
+from collections.abc import Callable, Container, Iterator
+from typing import Any
 
 from fdbqueue.database import read
 from fdbqueue.layout import Layout, decode_count
+from fdbqueue.limits import Row
 from fdbqueue.rows import WANT_ALL
-from fdbqueue.task import Task, TaskPriority, TaskStats
+from fdbqueue.states import Found, find
+from fdbqueue.task import Task, TaskPriority, TaskStats, decode_header
 from fdbqueue.task_rows import TaskRows
 
-__all__ = ["Row", "TaskIndex"]
+__all__ = ["TaskIndex"]
 
 _PAGE = 500  # tasks that a look at a database reads in one transaction
-
-Row: TypeAlias = tuple[bytes, bytes]
-"""Key and value of a task."""
 
 
 class TaskIndex:
@@ -26,13 +26,39 @@ class TaskIndex:
         self._layout = layout
         self._rows = rows
 
-    def of_id(self, tr: Any, random: bytes) -> Row | None:
+    def waiting(self, tr: Any, random: bytes) -> Row | None:
         """The task with this id, if it waits."""
-        where = tr[self._layout.id_key(random)].value
-        if where is None:
+        place = tr[self._layout.id_key(self._layout.ids, random)].value
+        if place is None:
             return None
-        key = self._layout.items + where
+        key = self._layout.items + place
         return key, tr[key].value
+
+    def of_id(self, tr: Any, random: bytes) -> Found | None:
+        """The task with this id, wherever it is."""
+        layout = self._layout
+        waits, elsewhere = (
+            tr[layout.id_key(ids, random)] for ids in (layout.ids, layout.ids_elsewhere)
+        )
+        place = waits.value if waits.present() else elsewhere.value
+        return None if place is None else find(tr, layout, place)
+
+    def agent_of(self, tr: Any, row: Row) -> str | None:
+        """Whose task it is."""
+        return decode_header(self._layout.read_payload(tr, row[1]))[1]
+
+    def first_but(self, tr: Any, n: int, agents: Container[str | None]) -> Iterator[Row]:
+        """The first tasks, in order, but those of some agents; of each other one up to `n`."""
+        layout = self._layout
+        counted = tr.snapshot.get_range(*layout.range_of(layout.agent_counts))
+        names = [None, *(layout.name_in(row.key) for row in counted)]
+        indexes = [layout.indexed(layout.agents, name) for name in names if name not in agents]
+        # All reads are under way before the first is waited for.
+        found = [tr.snapshot.get_range(*layout.range_of(index), limit=n) for index in indexes]
+        places = ([row.key[len(index) :] for row in rows] for index, rows in zip(indexes, found))
+        for place in heapq.merge(*places):
+            key = layout.items + place
+            yield key, tr.snapshot[key].value
 
     def first_of(self, tr: Any, n: int, agent: str) -> list[Row]:
         """The first tasks of an agent."""
@@ -78,16 +104,19 @@ class TaskIndex:
     def stats(self, tr: Any) -> TaskStats:
         """All counters, and when the oldest task was pushed."""
         layout = self._layout
-        keys = (layout.came, layout.went, layout.moved, layout.removed, layout.rejected)
-        totals = [tr[key] for key in keys]
+        names = ("came", "went", "moved", "removed", "rejected", "expired")
+        totals = [tr[getattr(layout, name)] for name in names]
         by_agent = tr.get_range(*layout.range_of(layout.agent_counts))
         oldest = list(tr.get_range(*layout.range_of(layout.ids), limit=1))
-        came, went, moved, removed, rejected = (decode_count(each.value) for each in totals)
+        came, went, moved, removed, rejected, expired = (
+            decode_count(each.value) for each in totals
+        )
         return TaskStats(
             total_pushed=came - moved,
-            total_popped=went - moved - removed,
+            total_popped=went - moved - removed - expired,
             total_rejected=rejected,
             total_removed=removed,
+            total_expired=expired,
             current_size=max(0, came - went),
             oldest=layout.time_of_id(oldest[0].key) if oldest else None,
             by_priority={TaskPriority(each): n for each, n in self._rows.counts(tr).items()},

@@ -12,10 +12,11 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.database import read
 from fdbqueue.directory import place
-from fdbqueue.layout import Layout
-from fdbqueue.pushes import agreed
+from fdbqueue.layout import NO_HEADER, Header, Layout, decode_options
+from fdbqueue.limits import MOST_SLOTS
+from fdbqueue.pushes import agreed, checked_bound, checked_unique
 from fdbqueue.rows import Entry
-from fdbqueue.schedule import due_time
+from fdbqueue.schedule import due_time, expiry_time, milliseconds
 from fdbqueue.task import (
     Task,
     TaskPriority,
@@ -107,7 +108,7 @@ class TaskQueue(TaskStore):
         stored = read(db, lambda tr: tr[layout.options].value)
         if stored is None:
             return cls(subspace, max_size=max_size, ageing=ageing, max_attempts=max_attempts)
-        options = layout.decode_options(stored)
+        options = decode_options(stored)
         if ageing is None and options.ageing is not None:
             ageing = timedelta(seconds=options.ageing)
         queue = cls(subspace, max_size=max_size, ageing=ageing, max_attempts=max_attempts)
@@ -128,6 +129,8 @@ class TaskQueue(TaskStore):
         payload: Any = None,
         delay: float | None = None,
         at: datetime | None = None,
+        ttl: float | None = None,
+        unique: str | None = None,
     ) -> str | None:
         """Put a task into its place in the order; its id, or `None` if the queue is full.
 
@@ -138,7 +141,8 @@ class TaskQueue(TaskStore):
         Parameters: `priority`, from 1 (CRITICAL) to 5 (DEFERRED); `deadline`, a `datetime` with a
         time zone, or `None`; `cost`, a finite number from 0; `agent_name` and `client_id`, text up
         to 255 bytes, or `None`; `payload`, a JSON value, up to 8,000,000 bytes; `delay` or `at`,
-        before which nobody gets the task or finds it, as `PriorityQueue.push`.
+        before which nobody gets the task, `ttl` and `unique`, as `PriorityQueue.push`: of a task
+        that is there already, its id comes back.
 
         Raises `InvalidTask`, `InvalidValue` and `PayloadTooLarge`, all of them `ValueError`, and
         `OptionsMismatch`; nothing is stored then.
@@ -159,7 +163,12 @@ class TaskQueue(TaskStore):
             "payload": payload,
             "delay": delay,
             "at": at,
+            "ttl": ttl,
         }
+        if unique is not None:
+            entry = self._entry(time.time(), *uuids(1), **task, unique=checked_unique(unique))
+            found = self._push_unique(tr, entry, raise_if_full=False)
+            return None if found is None else self._id(found.key)
         return next(iter(self.push_many(tr, [task])), None)
 
     def push_many(
@@ -167,8 +176,9 @@ class TaskQueue(TaskStore):
     ) -> list[str]:
         """Put several tasks into the queue in one transaction: all of them, or none; their ids.
 
-        Parameters: `tasks`, each the arguments of `push` by name; `as_many_as_fit`, the first ones
-        if the queue has no room for all. Raises as `push`, and `TypeError` for another name.
+        Parameters: `tasks`, each the arguments of `push` by name, without `unique`;
+        `as_many_as_fit`, the first ones if the queue has no room for all. Raises as `push`, and
+        `TypeError` for another name.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -178,6 +188,8 @@ class TaskQueue(TaskStore):
         """
         given = list(tasks)
         now = time.time()
+        if any(task.get("unique") is not None for task in given):
+            raise TypeError("unique tasks are pushed one by one, with `push`")
         entries = [self._entry(now, uuid, **task) for uuid, task in zip(uuids(len(given)), given)]
         keys = self._push(tr, entries, as_many_as_fit, raise_if_full=False)
         return [self._id(key) for key in keys]
@@ -189,10 +201,15 @@ class TaskQueue(TaskStore):
         *,
         delay: float | None = None,
         at: datetime | None = None,
+        ttl: float | None = None,
+        unique: str | None = None,
         **task: Any,
     ) -> Entry:
         record, rank = ranked_task(self._ageing, now, **task)
-        return self.layout.level(rank), self.encoded(record), uuid, due_time(delay, at)
+        header = Header(expires=expiry_time(ttl), unique=unique)
+        header = NO_HEADER if header == NO_HEADER else header
+        payload = self.encoded(record)
+        return Entry(self.layout.level(rank), payload, uuid, due_time(delay, at), header)
 
     # Pop and peek
 
@@ -216,12 +233,13 @@ class TaskQueue(TaskStore):
             return next(iter(self.pop_many(tr, 1, wait=wait)), None)
         checked_agent(agent)
         deadline = time.monotonic() + checked_wait(tr, wait)
-        while (task := self._change(tr, lambda tr: self._pop_of(tr, agent))) is None:
+        while True:
+            task = self._change(tr, partial(self._pop_of, agent=agent, now=milliseconds()))
             left = deadline - time.monotonic()
-            if left <= 0:
+            if task is not None or left <= 0:
                 break
-            none = lambda tr: not self._index.first_of(tr, 1, agent)  # noqa: E731
-            wait_for_change(tr, self.layout.came, none, left)
+            left = min(left, self.schedule.seconds_left(tr))
+            wait_for_change(tr, partial(self._to_watch_of, agent=agent), left)
         return task
 
     def pop_many(self, tr: Any, n: int, *, wait: float = 0) -> list[Task]:
@@ -266,20 +284,49 @@ class TaskQueue(TaskStore):
             first = partial(self._index.first_of, agent=agent)
         return self._claimed(tr, lease, n, within, wait, first)
 
-    def _pop_of(self, tr: Any, agent: str) -> Task | None:
-        found = self._index.first_of(tr, 1, agent)
+    def _pop_of(self, tr: Any, agent: str, now: int) -> Task | None:
+        found = self._index.first_of(tr, 1, agent) if self.schedule.admits(tr, now) else []
         if not found:
             return None
         task = self._read(tr, *found[0])
         self._take_one(tr, *found[0])
         return task
 
+    def _to_watch_of(self, tr: Any, agent: str) -> list[bytes]:
+        if not self._index.first_of(tr, 1, agent):
+            return [self.layout.came]
+        return [self.layout.freed] if self.schedule.is_paused(tr) else []
+
+    # Limits
+
+    def set_agent_concurrency(self, tr: Any, concurrency: int | None) -> None:
+        """Let so many tasks of each agent be claimed at a time at most, by all workers.
+
+        Tasks without an agent are not limited. A claim passes over the tasks of agents that have to
+        wait, and takes what comes first of the others. As `set_concurrency`; a claim that meets
+        such tasks costs a read for each agent, besides.
+
+        Parameters: `concurrency`, from 1 to 10,000, or `None` for no limit.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+        >>> for agent in ("ada", "ada", "bob"):
+        ...     _ = tasks.push(db, agent_name=agent)
+        >>> tasks.set_agent_concurrency(db, 1)
+        >>> [claim.item.agent_name for claim in tasks.claim(db, n=3)]
+        ['ada', 'bob']
+        """
+        checked_bound("concurrency", concurrency, MOST_SLOTS)
+        self._set_limit(tr, "agent_concurrency", concurrency)
+
     # Change
 
     def remove_task(self, tr: Any, task_id: str) -> bool:
-        """Take a task out of the queue, wherever it stands; false if it does not wait.
+        """Take a task out of the queue, wherever it stands; false if it is not there.
 
-        Conflicts with what takes or changes this task. Cost: two reads.
+        A delayed one too; not one that is claimed, or a dead letter. Conflicts with what takes or
+        changes this task. Cost: three reads.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -292,7 +339,7 @@ class TaskQueue(TaskStore):
 
         def body(tr: Any) -> bool:
             found = self._index.of_id(tr, random)
-            return found is not None and self._remove(tr, found[0])
+            return found is not None and self._remove(tr, found.key)
 
         return self._change(tr, body)
 
@@ -318,7 +365,7 @@ class TaskQueue(TaskStore):
         self.encoded(ranked_task(None, 0, **changes)[0])  # what is wrong is told before all
 
         def body(tr: Any) -> bool:
-            found = self._index.of_id(tr, random)
+            found = self._index.waiting(tr, random)
             if found is None:
                 return False
             task = self._read(tr, *found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fdbqueue.layout import MINUS_ONE, ONE, ZERO
 from fdbqueue.rows import PriorityRows
 from fdbqueue.task import decode_header
 
@@ -24,32 +23,23 @@ class TaskRows(PriorityRows):
         return counters
 
     def indexed(self, tr: Any, key: bytes, stored: bytes) -> dict[bytes, bytes]:
-        """That of its id, that of its agent, that of its client."""
+        """Those of its id, of its agent or that it has none, of its client; when it expires."""
         layout = self._layout
         place = layout.place(key)
         _, agent, client = decode_header(layout.read_payload(tr, stored))
-        rows = {layout.id_key(layout.position(key)[-1]): place}
-        if agent is not None:
-            rows[layout.indexed(layout.agents, agent) + place] = b""
+        rows = super().indexed(tr, key, stored)
+        rows[layout.id_key(layout.ids, layout.position(key)[-1])] = place
+        rows[layout.indexed(layout.agents, agent) + place] = b""
         if client is not None:
             rows[layout.indexed(layout.clients, client) + place] = b""
         return rows
 
+    def indexed_elsewhere(self, place: bytes) -> dict[bytes, bytes]:
+        """That of its id."""
+        layout = self._layout
+        random = layout.position(layout.items + place)[-1]
+        return {layout.id_key(layout.ids_elsewhere, random): place}
+
     def level_counter(self, level: bytes) -> bytes | None:
         """None: a level is one priority, deadline and cost, and there are too many."""
         return None
-
-    def entered(self, tr: Any, key: bytes, stored: bytes) -> None:
-        """Make the task found, and counted."""
-        for index, place in self.indexed(tr, key, stored).items():
-            tr[index] = place
-        for counter in self.counters(tr, key, stored):
-            tr.add(counter, ONE)
-
-    def left(self, tr: Any, key: bytes, stored: bytes) -> None:
-        """Make it found and counted no more."""
-        for index in self.indexed(tr, key, stored):
-            del tr[index]
-        for counter in self.counters(tr, key, stored):
-            tr.add(counter, MINUS_ONE)
-            tr.compare_and_clear(counter, ZERO)

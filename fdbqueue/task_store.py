@@ -13,6 +13,7 @@ from fdbqueue.database import read
 from fdbqueue.errors import ForeignKey
 from fdbqueue.layout import Layout
 from fdbqueue.priorities import Priorities
+from fdbqueue.states import State
 from fdbqueue.task import (
     RANK,
     Task,
@@ -52,8 +53,8 @@ class TaskStore(ClaimableStore):
         rows = TaskRows(layout, Priorities(layout, RANK).level_in)
         self._ageing = whole_seconds(ageing)
         options = Options("task", "task", RANK, max_size, self._ageing, max_attempts)
-        super().__init__(layout, rows, TaskCodec(), options)
         self._index = TaskIndex(layout, rows)
+        super().__init__(layout, rows, TaskCodec(), options, self._index)
 
     def _id(self, key: bytes) -> str:
         return task_id(self.layout.position(key)[-1])
@@ -77,9 +78,6 @@ class TaskStore(ClaimableStore):
 
     def _shown(self, item: Item) -> Task:
         return self._task(item)
-
-    def _priority_of(self, level: bytes) -> Any:
-        return self.layout.priority_of(level)
 
     def _read(self, tr: Any, key: bytes, stored: bytes) -> Task:
         return self._task(self._item(tr, key, stored))
@@ -149,7 +147,9 @@ class TaskStore(ClaimableStore):
             yield from page
 
     def get_task(self, tr: Any, task_id: str) -> Task | None:
-        """The task with this id; `None` if it does not wait. Cost: two reads.
+        """The task with this id, also one that is delayed, claimed or dead; `None` if it ended.
+
+        Cost: three reads, of one that does not wait six.
 
         Raises `InvalidItemId` for a text that is no id.
 
@@ -163,9 +163,23 @@ class TaskStore(ClaimableStore):
 
         def body(tr: Any) -> Task | None:
             found = self._index.of_id(tr, random)
-            return None if found is None else self._read(tr, *found)
+            return None if found is None else self._read(tr, found.key, found.value)
 
         return read(tr, body)
+
+    def state(self, tr: Any, task: Item | str) -> State | None:
+        """Where a task is, by its id: as `PriorityQueue.state`.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+        >>> task = tasks.push(db, payload="x")
+        >>> tasks.state(db, task), tasks.claim(db).item.id == task, tasks.state(db, task)
+        ('waiting', True, 'claimed')
+        """
+        random = self.layout.position(task.key)[-1] if isinstance(task, Item) else checked_id(task)
+        found = read(tr, lambda tr: self._index.of_id(tr, random))
+        return None if found is None else found.state
 
     def position(self, tr: Any, task_id: str) -> int | None:
         """How many tasks are ahead of this one; `None` if it does not wait.
@@ -181,7 +195,7 @@ class TaskStore(ClaimableStore):
         (0, 1)
         """
         random = checked_id(task_id)
-        found = read(tr, lambda tr: self._index.of_id(tr, random))
+        found = read(tr, lambda tr: self._index.waiting(tr, random))
         if found is None:
             return None
         return self._index.ahead_of(tr, found[0])

@@ -39,7 +39,8 @@ class Options:
     queue; `max_size` how many items it has at most, `None` if there is no such bound; `ageing`
     after how many seconds a task that waits is as urgent as a new one of the next higher priority,
     `None` for never; `max_attempts` how often an item is claimed before it is a dead letter, `None`
-    for any number of times.
+    for any number of times; `concurrency` how many items are claimed at a time at most, in all, and
+    `agent_concurrency`, of a task queue, of each agent; `paused` whether nothing is handed out.
     """
 
     kind: str
@@ -48,6 +49,9 @@ class Options:
     max_size: int | None
     ageing: int | None = None
     max_attempts: int | None = None
+    concurrency: int | None = None
+    agent_concurrency: int | None = None
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue as queues
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -29,37 +30,44 @@ def checked_wait(tr: Any, seconds: float) -> float:
     return min(seconds, threading.TIMEOUT_MAX)
 
 
-def wait_for_change(db: Any, key: bytes, still: Callable[[Any], bool], seconds: float) -> bool:
-    """Sleep until a key's value changes; true at once if `still(tr)` no longer holds.
+def wait_for_change(db: Any, keys: Callable[[Any], list[bytes]], seconds: float) -> bool:
+    """Sleep until the value of one of the keys changes that `keys(tr)` returns; true if it did.
 
-    `still` and the value are read in one transaction, so no change between them is missed. A value
-    that changes and changes back may be missed. False if the time ran out before.
+    At once if there are none. What it reads and the values are of one transaction, so no change
+    between them is missed. A value that changes and changes back may be missed. False if the time
+    ran out before.
 
     Source: FoundationDB documentation, Developer Guide, "Watches".
     """
-    watch = begin_watch(db, key, still)
-    if watch is None:
+    watches = begin_watch(db, keys)
+    if not watches:
         return True
-    if not sleep_on(watch, seconds):
+    fired = sleep_on(watches, seconds)
+    if fired is None:
         return False
-    watch.wait()  # for its error, if it has one
+    fired.wait()  # for its error, if it has one
     return True
 
 
-def begin_watch(db: Any, key: bytes, still: Callable[[Any], bool]) -> Any:
-    """A watch of a key, or `None` if `still(tr)` does not hold in the transaction that sets it."""
-    return run(db, lambda tr: tr.watch(key) if still(tr) else None)
+def begin_watch(db: Any, keys: Callable[[Any], list[bytes]]) -> list[Any]:
+    """Watches of the keys that `keys(tr)` returns in the transaction that sets them."""
+    watches: list[Any] = run(db, lambda tr: [tr.watch(key) for key in keys(tr)])
+    return watches
 
 
-def sleep_on(watch: Any, seconds: float) -> bool:
-    """Sleep until a watch fires or fails; false if the time ran out before.
+def sleep_on(watches: list[Any], seconds: float) -> Any:
+    """Sleep until one of the watches fires or fails, and return it; `None` if the time ran out.
 
-    A watch that is not waited for any more is cancelled: a client has a limited number of them.
+    Watches that are not waited for any more are cancelled: a client has a limited number of them.
     """
-    fired = threading.Event()
-    watch.on_ready(lambda _: fired.set())
+    fired: queues.SimpleQueue[Any] = queues.SimpleQueue()
+    for watch in watches:
+        watch.on_ready(fired.put)
     try:
-        return fired.wait(seconds)
+        return fired.get(timeout=seconds)
+    except queues.Empty:
+        return None
     finally:
-        if not fired.is_set():
-            watch.cancel()
+        for watch in watches:
+            if not watch.is_ready():
+                watch.cancel()

@@ -169,7 +169,7 @@ def test_json_lines_for_programs(filled: Shell, name: str) -> None:
     counts = [json.loads(line) for line in filled.output("counts", name, "--json").splitlines()]
     assert counts == [{"priority": p, "count": 1} for p in (0, 3, 5)]
     assert json.loads(filled.output("check", name, "--json"))["problems"] == []
-    assert json.loads(filled.output("info", "--json"))["layout"] == 3
+    assert json.loads(filled.output("info", "--json"))["layout"] == 4
     assert json.loads(filled.output("peek", name, "--json")) == rows[0]
     assert json.loads(filled.output("pop", name, "--json")) == rows[0]
     removed = filled.output("rm", name, rows[1]["id"], "--json")
@@ -329,14 +329,42 @@ def test_a_queue_whose_values_are_not_json_is_counted_and_not_read(
     assert sizes(fdbq, name) == {name: 1}
     assert fdbq.output("check", name) == f"{name}: 1 items, ok\n"
     assert fdbq.output("counts", name).split() == ["priority", "items", "0", "1"]
-    assert fdbq.output("limit", name, "5") == "5\n"
+    assert fdbq.output("limit", name, "--size", "5").split()[:4] == ["limit", "is", "size", "5"]
     fdbq.output("clear", name, "-y")
     fdbq.output("drop", name, "-y")
     assert sizes(fdbq, name) == {}
 
 
+def test_a_paused_queue_hands_out_nothing(fdbq: Shell, name: str) -> None:
+    fdbq.output("push", name, "1")
+    assert fdbq.output("pause", name) == f"{name} is paused\n"
+    assert fdbq("pop", name).returncode == 1
+    assert fdbq.output("work", name, "--exec", "false", "--drain") == "0 done, 0 failed\n"
+    assert json.loads(fdbq.output("limit", name, "--concurrency", "3", "--json")) == {
+        "queue": name,
+        "max_size": None,
+        "max_attempts": None,
+        "concurrency": 3,
+        "agent_concurrency": None,
+        "paused": True,
+    }
+    assert fdbq.output("limit", name, "--concurrency", "none").splitlines()[-1].endswith("paused")
+    assert fdbq.output("resume", name) == f"{name} goes on\n"
+    assert fdbq.output("pop", name) == "1\n"
+
+
+def test_a_push_may_be_unique_and_expire(fdbq: Shell, name: str) -> None:
+    first = fdbq.output("push", name, "1", "--unique", "k")
+    assert fdbq.output("push", name, "2", "--unique", "k") == first
+    fdbq.output("push", name, "3", "--ttl", "0.001")
+    time.sleep(0.002)
+    assert fdbq.output("pop", name, "-n", "9") == "1\n"
+    assert "ttl is a number of seconds over 0" in error_of(fdbq("push", name, "1", "--ttl", "0"))
+    assert "unique is text of 1 to 255" in error_of(fdbq("push", name, "1", "--unique", ""))
+
+
 def test_a_full_queue_imports_what_fits(fdbq: Shell, name: str) -> None:
-    fdbq.output("limit", name, "3")
+    fdbq.output("limit", name, "--size", "3")
     (fdbq.path / "f.jsonl").write_text("1\n2\n3\n4\n5\n")
     done = fdbq("import", name, "f.jsonl")
     assert (done.returncode, done.stderr) == (1, "")
@@ -370,7 +398,10 @@ def test_only_what_stores_something_makes_a_database(fdbq: Shell, name: str) -> 
 
 ERRORS = [
     (("push", "jobs", "1", "-p", "[" * 100_000), "is no integer"),
-    (("limit", "jobs", str(10**700)), "is not in the range"),
+    (("limit", "jobs", "--size", str(10**30)), "max_size is a number from 1, or None"),
+    (("limit", "jobs", "--size", "0"), "'0' is no number from 1, nor `none`"),
+    (("limit", "jobs", "--concurrency", "20000"), "concurrency is a number from 1 to 10,000"),
+    (("limit", "jobs", "--agent-concurrency", "2"), "'jobs' is no task queue, and has no agents"),
     (("top", "-n", "2", "--interval", "nan"), "is no number of seconds"),
     (("top", "-n", "2", "--interval", "inf"), "is not in the range"),
     (("pop", "jobs", "--wait", "-1"), "an option's behind `=`"),

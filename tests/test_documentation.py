@@ -62,6 +62,7 @@ INTERNAL = (
     "check_room",
     "encoded",
     "has_none",
+    "to_watch",
     "key_of",
     "pushed",
     "ranked",

@@ -37,6 +37,9 @@ def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:
     }
 
 
+NO_OTHERS = bytes(5) + b"\x26"
+"""No bound, ageing, largest number of attempts, concurrency, nor one by agent; not paused."""
+
 PACKED_RANDOM = b"\x01\x00\xff" + RANDOM[1:] + b"\x00"
 
 
@@ -51,7 +54,7 @@ def test_golden_bytes_of_a_priority_queue(db: Any, space: Subspace, fixed_random
         b"\x15\x01\x13\xfe": b"\x01" + bytes(7),
         b"\x15\x01\x15\x05": b"\x02" + bytes(7),
         b"\x15\x02\x14": b"\x03" + bytes(7),
-        b"\x15\x05\x02layout\x00": b"\x15\x03\x02priority\x00\x02json\x00\x02int\x00\x00\x00\x00",
+        b"\x15\x05\x02layout\x00": b"\x15\x04\x02priority\x00\x02json\x00\x02int\x00" + NO_OTHERS,
     }
 
 
@@ -77,7 +80,7 @@ def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(
     assert rows(db, fifo) == {
         b"\x14\x14" + PACKED_RANDOM: b"payload",
         b"\x15\x02\x14": b"\x01" + bytes(7),
-        b"\x15\x05\x02layout\x00": b"\x15\x03\x02fifo\x00\x02bytes\x00\x00\x00\x00\x00",
+        b"\x15\x05\x02layout\x00": b"\x15\x04\x02fifo\x00\x02bytes\x00\x00" + NO_OTHERS,
     }
 
 
@@ -187,7 +190,7 @@ def test_another_layout_version_is_refused(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
     db[queue.layout.options] = b"\x15\x63"
-    with pytest.raises(LayoutVersionMismatch, match="this release writes layout 3"):
+    with pytest.raises(LayoutVersionMismatch, match="this release writes layout 4"):
         PriorityQueue.named(db, name)
 
 

@@ -17,6 +17,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, check
 from fdbqueue.errors import InvalidItemId, LeaseLost
+from fdbqueue.layout import decode_facts, encode_facts
 from fdbqueue.schedule import milliseconds
 from fdbqueue.testing import FaultyDatabase
 
@@ -35,10 +36,10 @@ def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
         for row in list(tr[slice(*layout.range_of(layout.leases))]):
             end, place = layout.when(layout.leases, row.key)
             if end <= now + seconds * 1_000_000:
-                (token, _, attempt), value = layout.decode_facts(tr[layout.claims + place].value)
-                facts = token, 1, attempt
+                (token, _, *others), value = decode_facts(tr[layout.claims + place].value)
+                facts = token, 1, *others
                 del tr[row.key]
-                tr[layout.claims + place] = layout.encode_facts(facts, value)
+                tr[layout.claims + place] = encode_facts(facts, value)
                 tr[layout.when_key(layout.leases, 1, place)] = b""
 
     body(db)
@@ -50,10 +51,12 @@ def come_due(db: Any, queue: Any) -> None:
 
     @fdbqueue.transactional
     def body(tr: Any) -> None:
-        for row in list(tr[slice(*layout.range_of(layout.delayed))]):
+        for row in list(tr[slice(*layout.range_of(layout.dues))]):
             del tr[row.key]
-            place = layout.when(layout.delayed, row.key)[1]
-            tr[layout.when_key(layout.delayed, 1, place)] = row.value
+            place = layout.when(layout.dues, row.key)[1]
+            tr[layout.when_key(layout.dues, 1, place)] = b""
+            value = decode_facts(tr[layout.delayed + place].value)[1]
+            tr[layout.delayed + place] = encode_facts((1,), value)
 
     body(db)
     queue.schedule._next_sweep = queue.schedule._next_look = 0.0
@@ -202,8 +205,8 @@ def test_a_failed_item_waits_longer_each_time(db: Any, queue: PriorityQueue) -> 
         assert queue.claim(db) is None
         assert queue.size(db) == 1
         assert check(db, queue).ok
-        (row,) = db[slice(*layout.range_of(layout.delayed))]
-        waits = layout.when(layout.delayed, row.key)[0] - before
+        (row,) = db[slice(*layout.range_of(layout.dues))]
+        waits = layout.when(layout.dues, row.key)[0] - before
         longest = min(3_600_000, 1000 * 2 ** (attempt - 1))
         assert longest / 2 <= waits <= longest + 5_000
         come_due(db, queue)
@@ -367,7 +370,7 @@ def test_tasks_are_claimed_in_their_order_and_found_again(db: Any, space: Subspa
     ids = [tasks.push(db, priority=p, agent_name="ada", payload=p) for p in (3, 1, 2)]
     claim = tasks.claim(db)
     assert (claim.item.id, claim.item.payload) == (ids[1], 1)
-    assert tasks.get_task(db, ids[1]) is None
+    assert tasks.get_task(db, ids[1]) == claim.item
     assert [task.payload for task in tasks.get_tasks_for_agent(db, "ada")] == [2, 3]
     assert check(db, tasks).ok
     tasks.release(db, claim)

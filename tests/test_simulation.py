@@ -15,6 +15,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, contention, database, uuids
+from fdbqueue.rows import Entry
 
 from .simulation.history import Operation, explained
 from .simulation.scheduler import Scheduler, SimulatedDatabase
@@ -64,15 +65,16 @@ class Simulation:
         left.end = left.begin
         self.history.append(left)
 
-    def _sleep_on(self, watch: Any, seconds: float) -> bool:
+    def _sleep_on(self, watches: list[Any], seconds: float) -> Any:
         """Sleep while others do something; sometimes too long, sometimes not long enough."""
+        (watch,) = watches
         self.scheduler.note("sleeps")
         for _ in range(self.random.randint(1, 20)):
             self.scheduler.step("sleep")
             if watch.is_ready():
                 break
         watch.cancel()
-        return self.random.random() < 0.9
+        return watch if self.random.random() < 0.9 else None
 
     def _client(self, number: int) -> Callable[[], None]:
         kinds = ["push", "push", "pop_min", "pop_min", "pop_max"]
@@ -168,7 +170,9 @@ class Simulation:
             self._moving[client][item.value] = None
             level = queue.layout.level(priority)
             payload = queue.encoded(f"{item.value}'")
-            queue.rows.append(tr, level, [(payload, random_part, None)], queue.rows.last(tr, level))
+            queue.rows.append(
+                tr, level, [Entry(level, payload, random_part)], queue.rows.last(tr, level)
+            )
             return [item.value]
 
         moved: list[str] = body(self.db)

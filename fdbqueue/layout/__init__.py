@@ -9,7 +9,7 @@ One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
 | Q (1, priority) | int64 LE: how many items of that priority; no key at zero | push, pop |
 | Q (2, 0) and Q (2, 1) | int64 LE: how many items ever came, and how many went | push, pop |
 | Q (2, 2) | int64 LE: of both, how many only changed their places | reprioritize, put_back |
-| Q (2, 3) and Q (2, 4) | int64 LE: how many were removed, and found no room | remove, push |
+| Q (2, 3 to 5) | int64 LE: how many were removed, found no room, expired | remove, push |
 | Q (3, random, number) | a piece of a payload too large for one value | push |
 | Q (4, hour, client id) | (sequence, attempt) of the client's last operation | `run_once` |
 | Q (5, "layout") | (3, the version of this table; the options of the queue) | first push |
@@ -20,25 +20,34 @@ One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
 | Q (9, "ends"), Q (10, 0 or 1, number) | never written, only conflicted on | pop; a bounded push |
 | Q (11, key) | (hour, digest, id, ...): what a push with an idempotency key stored | push_once |
 | Q (12, hour, key) | that there is such a key since this hour | push_once |
-| Q (16, place) | (token, version, attempt) and the item's value: who has claimed it | claim |
+| Q (16, place) | (token, version, attempt, slots) and the item's value: whose it is | claim |
 | Q (17, version, place) | empty: at which version its lease runs out | claim, extend |
-| Q (18, time, place) | the value of an item that is to come then, in milliseconds | push, nack |
-| Q (19, place) | (attempts, time, error) and the value of an item that failed too often | nack |
-| Q (5, "scheduled") | empty: something was ever claimed, or delayed | claim, push |
+| Q (18, place) | (time,) and the value of an item that comes then, in milliseconds | push, nack |
+| Q (19, time, place) | empty: that there is such an item | push, nack |
+| Q (20, place) | (attempts, time, error) and the value of an item that failed too often | nack |
+| Q (21, time, place) | empty: when an item expires | push |
+| Q (22, key) | the place of the unfinished item with this unique key | push |
+| Q (23, 0, slot) and Q (23, 1, agent, slot) | place: which claimed item holds it | claim |
+| Q (5, "scheduled") | empty: something was ever claimed, delayed, limited and so on | claim, push |
+| Q (5, "freed") | int64 LE: how often a slot came free, or the queue was resumed | ack, resume |
 
 `place` is the rest of the item's key, where it was and will be. A task queue keeps of each task,
 whose `random` is its id, besides:
 
 | key | value | written by |
 | --- | --- | --- |
-| Q (13, random) | the rest of the task's key | push, pop |
-| Q (14, 0, agent) and Q (14, 1, client), with the rest of the task's key | empty | push, pop |
+| Q (13, 0, random) | the rest of the task's key, while it waits | push, pop |
+| Q (13, 1, random) | the same, while it is claimed, delayed or dead | push, claim |
+| Q (14, 0, agent or null) and Q (14, 1, client), with the rest of the key | empty | push, pop |
 | Q (15, agent) | int64 LE: how many tasks of that agent wait; no key at zero | push, pop |
 
 Items are the FoundationDB recipe: `count` is one more than that of the last item of the priority,
 by a snapshot read, so that pushes never conflict; `random` makes the key unique. It is a UUID of
 version 7, which holds when it was made. A client that speaks only the recipe, with any bytes in its
 place, can be pointed at Q (0,).
+
+The value of an item is its payload, unless that is in pieces. A header may stand before it: how
+often the item was claimed, when it expires, under which key it is unique.
 
 A request's `version` is the read version at which it was made, so that they stand in the order in
 which they came, nearly; `name` makes it unique. Its result has the same version and name, in pieces
@@ -59,20 +68,39 @@ A change to any of this is a new layout version; `tests/test_layout.py` pins the
 
 from fdbqueue.layout.counters import MINUS_ONE, ONE, ZERO, decode_count, encode_count
 from fdbqueue.layout.names import NAMES, ROOT, default_subspace, name_key, renames_key
-from fdbqueue.layout.queue import LAYOUT_VERSION, MAX_PAYLOAD, Layout
+from fdbqueue.layout.queue import MAX_PAYLOAD, Layout
+from fdbqueue.layout.values import (
+    LAYOUT_VERSION,
+    NO_HEADER,
+    Header,
+    decode_facts,
+    decode_options,
+    encode_facts,
+    encode_options,
+    header_of,
+    with_header,
+)
 
 __all__ = [
     "LAYOUT_VERSION",
     "MAX_PAYLOAD",
     "MINUS_ONE",
     "NAMES",
+    "NO_HEADER",
     "ONE",
     "ROOT",
     "ZERO",
+    "Header",
     "Layout",
     "decode_count",
+    "decode_facts",
+    "decode_options",
     "default_subspace",
     "encode_count",
+    "encode_facts",
+    "encode_options",
+    "header_of",
     "name_key",
     "renames_key",
+    "with_header",
 ]

@@ -14,27 +14,21 @@ from typing import Any
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.errors import InvalidItemId, LayoutVersionMismatch
+from fdbqueue.errors import InvalidItemId
 from fdbqueue.layout.counters import decode_count
-from fdbqueue.types import Options, Priority
+from fdbqueue.layout.values import HEADER_MARK, NO_HEADER, Header, header_of, with_header
+from fdbqueue.types import Priority
 from fdbqueue.uuids import time_of
 
-__all__ = ["LAYOUT_VERSION", "MAX_PAYLOAD", "Layout"]
+__all__ = ["MAX_PAYLOAD", "Layout"]
 
-LAYOUT_VERSION = 3
 PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
 
-_KINDS = {kind.__name__: kind for kind in (int, float, str, bytes)}
-
-# Begins the value of an item whose payload is in pieces, or that was claimed before. A payload that
-# begins so itself is put in pieces too, so that there is never a doubt.
+# Begins the value of an item whose payload is in pieces. A payload that begins so itself, or as if
+# it had a header, is put in pieces too, so that there is never a doubt.
 _PIECES = b"\xffpieces:"
-_ATTEMPTS = b"\xffattempts:"
-_MARKS = (_PIECES, _ATTEMPTS)
-
-# What stands before the value of an item that is not at its place: how long the facts about it are.
-_FACTS = struct.Struct(">H")
+_MARKS = (_PIECES, HEADER_MARK)
 
 # In a result, what stands before each item: the sizes of its key and its value. Zeros stand before
 # the items of each pop.
@@ -92,22 +86,33 @@ class Layout:
         self.imports: bytes = subspace.pack((6,))
         self.requests: bytes = subspace.pack((7,))
         self.results: bytes = subspace.pack((8,))
-        self.ids: bytes = subspace.pack((13,))
+        self.expired: bytes = subspace.pack((2, 5))
+        self.ids: bytes = subspace.pack((13, 0))
+        self.ids_elsewhere: bytes = subspace.pack((13, 1))
         self.agents: bytes = subspace.pack((14, 0))
         self.clients: bytes = subspace.pack((14, 1))
         self.agent_counts: bytes = subspace.pack((15,))
-        self.indexes = (self.ids, self.agents, self.clients)
         self.counters = (self.counts, self.agent_counts)
         self.claims: bytes = subspace.pack((16,))
         self.leases: bytes = subspace.pack((17,))
         self.delayed: bytes = subspace.pack((18,))
-        self.dead: bytes = subspace.pack((19,))
-        self.elsewhere = (self.claims, self.leases, self.delayed, self.dead)
+        self.dues: bytes = subspace.pack((19,))
+        self.dead: bytes = subspace.pack((20,))
+        self.expiries: bytes = subspace.pack((21,))
+        self.unique_keys: bytes = subspace.pack((22,))
+        self.slots: bytes = subspace.pack((23,))
+        self.agent_slots: bytes = subspace.pack((23, 1))
+        self.elsewhere = (self.delayed, self.claims, self.dead)
+        self.indexes = (
+            *(self.ids, self.ids_elsewhere, self.agents, self.clients),
+            *(self.leases, self.dues, self.expiries, self.unique_keys, self.slots),
+        )
         self.of_items = (
             *(self.items, self.pieces, self.results),
             *(*self.indexes, *self.counters, *self.elsewhere),
         )
         self.scheduled: bytes = subspace.pack((5, "scheduled"))
+        self.freed: bytes = subspace.pack((5, "freed"))
         self.turn: bytes = subspace.pack((9,))
         # Never written, only conflicted on: no request is to come as the turn goes to nobody.
         self.turn_ends: bytes = subspace.pack((9, "ends"))
@@ -191,10 +196,11 @@ class Layout:
 
     # Tasks
 
-    def id_key(self, random: bytes) -> bytes:
-        """Where the place of the task with this id is noted."""
+    @staticmethod
+    def id_key(ids: bytes, random: bytes) -> bytes:
+        """Where the place of the task with this id is noted, in an index of ids."""
         packed: bytes = fdb_tuple.pack((random,))
-        return self.ids + packed
+        return ids + packed
 
     def time_of_id(self, key: bytes) -> datetime | None:
         """When the task was pushed whose id has this key; `None` for another key."""
@@ -203,7 +209,7 @@ class Layout:
         return time_of(fdb_tuple.unpack(key[len(self.ids) :])[0])
 
     @staticmethod
-    def indexed(index: bytes, name: str) -> bytes:
+    def indexed(index: bytes, name: str | None) -> bytes:
         """The prefix of one agent or client in an index of them, before places; or of a counter."""
         packed: bytes = fdb_tuple.pack((name,))
         return index + packed
@@ -238,13 +244,13 @@ class Layout:
 
     # Payloads
 
-    def write_payload(self, tr: Any, key: bytes, random: bytes, payload: bytes) -> None:
-        """Store the payload of an item: in its value, or in pieces if that is too small."""
-        if len(payload) <= PIECE_SIZE and not payload.startswith(_MARKS):
-            tr[key] = payload
-            return
-        tr[key] = _PIECES + random
-        self._write_pieces(tr, self.pieces + fdb_tuple.pack((random,)), payload)
+    def value_of(self, tr: Any, random: bytes, payload: bytes, header: Header = NO_HEADER) -> bytes:
+        """The value of an item with this payload; what is too large for it is stored in pieces."""
+        value = payload
+        if len(payload) > PIECE_SIZE or payload.startswith(_MARKS):
+            value = _PIECES + random
+            self._write_pieces(tr, self.pieces + fdb_tuple.pack((random,)), payload)
+        return with_header(header, value)
 
     @staticmethod
     def _write_pieces(tr: Any, prefix: bytes, whole: bytes) -> None:
@@ -253,25 +259,32 @@ class Layout:
 
     def read_payload(self, tr: Any, value: bytes) -> bytes:
         """The payload of an item, whole, given its value."""
-        value = self.attempts(value)[1]
+        value = header_of(value)[1]
         if not value.startswith(_PIECES):
             return value
         begin, end = self._piece_range(value)
         return b"".join(row.value for row in tr.get_range(begin, end))
 
-    def largest_payload(self, value: bytes) -> int:
+    @staticmethod
+    def largest_payload(value: bytes) -> int:
         """How many bytes the payload of an item has at most, given its value."""
-        return MAX_PAYLOAD if self.attempts(value)[1].startswith(_PIECES) else len(value)
+        return MAX_PAYLOAD if header_of(value)[1].startswith(_PIECES) else len(value)
 
-    def clear_payload(self, tr: Any, value: bytes) -> None:
+    def clear_pieces(self, tr: Any, value: bytes) -> None:
         """Take away the pieces of a payload, if it has any."""
-        value = self.attempts(value)[1]
+        value = header_of(value)[1]
         if value.startswith(_PIECES):
             tr.clear_range(*self._piece_range(value))
 
+    def end(self, tr: Any, value: bytes) -> None:
+        """Take away what else is kept of an item that has come to its end."""
+        if value.startswith(_MARKS):
+            self.clear_pieces(tr, value)
+            self.free_unique(tr, value)
+
     def piece_owner(self, value: bytes) -> bytes | None:
         """The prefix of an item's pieces; `None` if its payload is whole."""
-        value = self.attempts(value)[1]
+        value = header_of(value)[1]
         return self._piece_range(value)[0] if value.startswith(_PIECES) else None
 
     def piece_prefix(self, key: bytes) -> bytes:
@@ -284,41 +297,22 @@ class Layout:
         prefix = self.pieces + fdb_tuple.pack((value[len(_PIECES) :],))
         return prefix, prefix + b"\xff"
 
-    # Items that are not at their places
+    def unique_key(self, key: str) -> bytes:
+        """Where the place of the one unfinished item with this key is noted."""
+        packed: bytes = fdb_tuple.pack((key,))
+        return self.unique_keys + packed
 
-    @staticmethod
-    def attempts(value: bytes) -> tuple[int, bytes]:
-        """How often an item was claimed and came back, and its value without that.
+    def free_unique(self, tr: Any, value: bytes) -> None:
+        """Let another item have the key under which this one was unique, if it was."""
+        unique = header_of(value)[0].unique
+        if unique is not None:
+            del tr[self.unique_key(unique)]
 
-        >>> Layout.attempts(Layout.with_attempts(3, b"payload")), Layout.attempts(b"payload")
-        ((3, b'payload'), (0, b'payload'))
-        """
-        if not value.startswith(_ATTEMPTS):
-            return 0, value
-        begin = len(_ATTEMPTS) + _FACTS.size
-        return _FACTS.unpack_from(value, len(_ATTEMPTS))[0], value[begin:]
-
-    @staticmethod
-    def with_attempts(attempts: int, value: bytes) -> bytes:
-        """The value of an item that was claimed so often."""
-        return _ATTEMPTS + _FACTS.pack(attempts) + value if attempts else value
-
-    @staticmethod
-    def encode_facts(facts: tuple[Any, ...], value: bytes) -> bytes:
-        """What is stored of an item that is claimed, or dead: facts about it, and its value."""
-        packed: bytes = fdb_tuple.pack(facts)
-        return _FACTS.pack(len(packed)) + packed + value
-
-    @staticmethod
-    def decode_facts(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
-        """The facts about an item, and its value."""
-        end = _FACTS.size + _FACTS.unpack_from(stored)[0]
-        facts: tuple[Any, ...] = fdb_tuple.unpack(stored[_FACTS.size : end])
-        return facts, stored[end:]
+    # Items that are not at their places, and when something becomes of items
 
     @staticmethod
     def when_key(prefix: bytes, when: int, place: bytes) -> bytes:
-        """The key of an item, by its place, that comes back at some time or version."""
+        """The key that notes a time or version at which something becomes of an item."""
         packed: bytes = fdb_tuple.pack((when,))
         return prefix + packed + place
 
@@ -332,6 +326,28 @@ class Layout:
         begin = len(prefix) + 1
         end = begin + key[begin - 1] - 0x14
         return int.from_bytes(key[begin:end], "big"), key[end:]
+
+    def slot_prefix(self, agent: str | None) -> bytes:
+        """What the slots of an agent begin with, or of the whole queue."""
+        packed: bytes = fdb_tuple.pack((0,) if agent is None else (1, agent))
+        return self.slots + packed
+
+    @staticmethod
+    def slot_key(prefix: bytes, number: int) -> bytes:
+        """The key of a slot."""
+        packed: bytes = fdb_tuple.pack((number,))
+        return prefix + packed
+
+    def agent_of_slot(self, key: bytes) -> str:
+        """The agent whose slot has this key."""
+        agent: str = fdb_tuple.unpack(key[len(self.agent_slots) :])[0]
+        return agent
+
+    @staticmethod
+    def slot_in(prefix: bytes, key: bytes) -> int:
+        """The number of the slot with this key."""
+        number: int = fdb_tuple.unpack(key[len(prefix) :])[0]
+        return number
 
     # Pops that wait
 
@@ -408,7 +424,7 @@ class Layout:
             self.idempotency_keys,
             self.idempotency_hours,
         )
-        keys = (self.options, self.scheduled, self.turn)
+        keys = (self.options, self.scheduled, self.freed, self.turn)
         return sorted(
             [self.range_of(prefix) for prefix in prefixes] + [(key, key + b"\0") for key in keys]
         )
@@ -446,28 +462,3 @@ class Layout:
     def places_between(prefix: bytes, begin: int, end: int) -> tuple[bytes, bytes]:
         """A range of the numbered places of a bounded queue, to conflict on."""
         return prefix + fdb_tuple.pack((begin,)), prefix + fdb_tuple.pack((end,))
-
-    @staticmethod
-    def encode_options(options: Options) -> bytes:
-        """What is stored of the options of a queue."""
-        priorities: Any = options.priorities
-        if isinstance(priorities, tuple):
-            priorities = tuple(kind.__name__ for kind in priorities)
-        elif priorities is not None:
-            priorities = priorities.__name__
-        parts = (LAYOUT_VERSION, options.kind, options.codec, priorities, options.max_size)
-        value: bytes = fdb_tuple.pack((*parts, options.ageing, options.max_attempts))
-        return value
-
-    @staticmethod
-    def decode_options(value: bytes) -> Options:
-        """The options of a queue; raises `LayoutVersionMismatch` if another layout wrote them."""
-        version, *rest = fdb_tuple.unpack(value)
-        if version != LAYOUT_VERSION:
-            raise LayoutVersionMismatch(version, LAYOUT_VERSION)
-        kind, codec, priorities, *numbers = rest
-        if isinstance(priorities, tuple):
-            priorities = tuple(_KINDS[name] for name in priorities)
-        elif priorities is not None:
-            priorities = _KINDS[priorities]
-        return Options(kind, codec, priorities, *numbers)

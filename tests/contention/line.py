@@ -162,7 +162,8 @@ class Sleeps:
         self._under_way: list[Any] = []
         self._are_over = False
 
-    def __call__(self, watch: Any, seconds: float) -> bool:
+    def __call__(self, watches: list[Any], seconds: float) -> Any:
+        (watch,) = watches
         with self._guard:
             self._begun += 1
             self._under_way.append(watch)
@@ -170,13 +171,13 @@ class Sleeps:
         thread = threading.current_thread()
         if isinstance(thread, Call):
             thread.rests.set()
-        fired = sleep_on(watch, 0.01 if self._are_over else LONG)
-        woken = fired and watch in self._under_way
+        fired = sleep_on(watches, 0.01 if self._are_over else LONG)
+        woken = fired is not None and watch in self._under_way
         self.woken.append(woken)
         assert self.may_wake.wait(LONG)
         if self.error is not None:
             raise self.error
-        return woken
+        return watch if woken else None
 
     def until_begun(self, number: int) -> None:
         """Wait until so many sleeps have begun."""
@@ -255,7 +256,7 @@ class Line(Generic[_Q]):
     def until_nobody_has_the_turn(self) -> None:
         turn = self.layout.turn
         while self.db[turn] is not None:
-            assert wait_for_change(self.db, turn, lambda tr: tr[turn].present(), LONG)
+            assert wait_for_change(self.db, lambda tr: [turn] if tr[turn].present() else [], LONG)
 
     def assert_sound(self) -> None:
         """No key is left of pops that waited, and the counts are right."""
