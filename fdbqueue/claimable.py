@@ -90,9 +90,6 @@ class ClaimableStore(ItemStore):
         """
         return self._claimed(tr, lease, n, within, wait, None)
 
-    def _priority_of(self, level: bytes) -> Any:
-        return self.layout.priority_of(level)
-
     def _shown(self, item: Item) -> Any:
         """What a caller gets of an item."""
         return item

@@ -111,7 +111,7 @@ class ItemStore:
 
     def _item(self, tr: Any, key: bytes, stored: bytes) -> Item:
         """The item of a row; raises `UndecodableItem` if the codec cannot read it."""
-        priority = self._priority_of(self.rows.level_of(key))
+        priority = self.layout.priority_of(self.rows.level_of(key))
         item_id = self.layout.item_id(key)
         payload = self.layout.read_payload(tr, stored)
         try:
@@ -119,10 +119,6 @@ class ItemStore:
         except (ValueError, TypeError, RecursionError) as error:
             raise UndecodableItem(item_id, str(error)) from error
         return Item(value, priority, item_id, key)
-
-    def _priority_of(self, level: bytes) -> Any:
-        """The priority of a level."""
-        return None
 
     # Push
 

@@ -155,8 +155,8 @@ class Layout:
         return key[: begin + 1 + abs(key[begin] - 0x14)]
 
     def priority_of(self, level: bytes) -> Any:
-        """The priority of a level."""
-        return _unpacked(level[len(self.items) :])
+        """The priority of a level; `None` of the one that a FIFO queue has."""
+        return None if level == self.items else _unpacked(level[len(self.items) :])
 
     def position(self, key: bytes) -> tuple[Any, ...]:
         """(priority, count, random), or (index, random), of the key of an item."""
