@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fdbqueue.claims import ClaimRequest, Claims, first_after
+from fdbqueue.claims import Acks, ClaimRequest, Claims, first_after
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE, MOST_ITEMS
 from fdbqueue.database import is_database, read
@@ -54,6 +54,7 @@ class ClaimableStore(ItemStore):
         self.claims = Combiner(
             lambda: Claims(layout, leases, schedule, limits), _claim_size, MOST_ITEMS
         )
+        self.acks = Combiner(lambda: Acks(layout, leases), len, MOST_ITEMS)
 
     def claim(
         self, tr: Any, *, lease: float = 30, n: int = 1, within: int = 256, wait: float = 0
@@ -139,9 +140,10 @@ class ClaimableStore(ItemStore):
 
         In the transaction that writes what the job did, that and the end of the job are one: it
         takes effect once, however often the job was begun. Conflicts with who takes the items away
-        because the lease ran out. Given a database it takes effect exactly once; in a transaction
-        the caller's own retry rules hold (use `fdbqueue.transactional(receipts=...)`: after an
-        unknown commit result the claim is gone). Cost: a read for each item.
+        because the lease ran out. Given a database it takes effect exactly once, together with what
+        other threads acknowledge at the time; in a transaction the caller's own retry rules hold
+        (use `fdbqueue.transactional(receipts=...)`: after an unknown commit result the claim is
+        gone). Cost: a read for each item.
 
         Raises `LeaseLost` if the claim is over; the transaction must not commit then.
 
@@ -155,7 +157,10 @@ class ClaimableStore(ItemStore):
         Traceback (most recent call last):
         fdbqueue.errors.LeaseLost: the claim of item ... is over: ...
         """
-        self._change(tr, lambda tr: self._leases.ack(tr, claim))
+        if not is_database(tr):
+            self._leases.ack(tr, claim)
+        elif (lost := self.acks(tr, claim)) is not None:
+            raise lost
 
     def nack(
         self, tr: Any, claim: Claim, *, delay: float | None = None, error: str | None = None

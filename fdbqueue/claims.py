@@ -1,4 +1,4 @@
-"""Claims: some of the first items, whichever nobody else is taking."""
+"""Claims: some of the first items, whichever nobody else is taking; and their acknowledgements."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from fdbqueue.combining import Batch
 from fdbqueue.database import first_greater_or_equal, run_once
+from fdbqueue.errors import LeaseLost
 from fdbqueue.layout import Layout
 from fdbqueue.leases import Leases
 from fdbqueue.limits import Limits, Row
@@ -14,7 +15,7 @@ from fdbqueue.rows import WANT_ALL
 from fdbqueue.schedule import Schedule, milliseconds
 from fdbqueue.types import Claim
 
-__all__ = ["ClaimRequest", "Claims", "first_after"]
+__all__ = ["Acks", "ClaimRequest", "Claims", "first_after"]
 
 _LONGEST_BACKOFF = 2  # milliseconds, after a conflict
 _NARROWER = 0.95  # what a claim without a conflict leaves of the distance at which to look
@@ -101,3 +102,24 @@ class Claims:
             self._distance *= _NARROWER
         self._expected = len(taken)
         return taken
+
+
+class Acks:
+    """The acknowledgements of one process: those that come at the same time are one transaction."""
+
+    def __init__(self, layout: Layout, leases: Leases) -> None:
+        self._layout = layout
+        self._leases = leases
+        self._expected = 1
+
+    def perform(self, db: Any, batch: Batch[Claim]) -> list[LeaseLost | None]:
+        """Acknowledge claims; of those that are over, the error."""
+
+        def body(tr: Any) -> list[LeaseLost | None]:
+            if self._expected > 1:
+                tr.get_read_version().wait()  # others can join meanwhile
+            return self._leases.ack_each(tr, batch.join())
+
+        errors = run_once(db, body, self._layout.receipts)
+        self._expected = len(errors)
+        return errors

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -67,40 +66,56 @@ class Leases:
         self._rows.keep(tr, layout.claims, claimed.place, facts, claimed.value)
         tr[layout.when_key(layout.leases, claimed.lease_end, claimed.place)] = b""
 
-    def _own(self, tr: Any, claim: Claim) -> Iterator[_Claimed]:
+    def _begin(self, tr: Any, claim: Claim) -> list[Any]:
+        """Begin to read the items of a claim."""
+        return [tr[self._layout.claims + self._layout.place(key)] for key in claim.keys]
+
+    def _own(self, claim: Claim, reads: list[Any]) -> list[_Claimed]:
         """The items of a claim; raises `LeaseLost` if it is over."""
         layout = self._layout
-        # Every read is under way before the first is waited for.
-        stored = [tr[layout.claims + layout.place(key)] for key in claim.keys]
-        for key, each in zip(claim.keys, stored):
-            if not each.present():
+        own = []
+        for key, stored in zip(claim.keys, reads):
+            if not stored.present():
                 raise LeaseLost(layout.item_id(key))
-            (token, end, attempt, *slots), value = decode_facts(each.value)
+            (token, end, attempt, *slots), value = decode_facts(stored.value)
             if token != claim.token:
                 raise LeaseLost(layout.item_id(key))
-            yield _Claimed(layout.place(key), end, attempt, slots, value)
+            own.append(_Claimed(layout.place(key), end, attempt, slots, value))
+        return own
 
-    def _end(self, tr: Any, claim: Claim) -> list[_Claimed]:
+    def _end(self, tr: Any, claim: Claim, reads: list[Any] | None = None) -> list[_Claimed]:
         """Take a claim away."""
         layout = self._layout
-        ended = list(self._own(tr, claim))
+        ended = self._own(claim, self._begin(tr, claim) if reads is None else reads)
         for each in ended:
             self._rows.let_go(tr, layout.claims, each.place)
             del tr[layout.when_key(layout.leases, each.lease_end, each.place)]
             self._schedule.free_slots(tr, each.slots)
         return ended
 
-    def ack(self, tr: Any, claim: Claim) -> bool:
-        """Be done with the items; true, for something was written."""
-        for each in self._end(tr, claim):
+    def ack(self, tr: Any, claim: Claim, reads: list[Any] | None = None) -> None:
+        """Be done with the items."""
+        for each in self._end(tr, claim, reads):
             self._layout.end(tr, each.value)
-        return True
+
+    def ack_each(self, tr: Any, claims: list[Claim]) -> list[LeaseLost | None]:
+        """Be done with the items of claims; of those that are over, the error."""
+        # Every read is under way before the first is waited for.
+        began = [self._begin(tr, claim) for claim in claims]
+        errors: list[LeaseLost | None] = []
+        for claim, reads in zip(claims, began):
+            try:
+                self.ack(tr, claim, reads)
+                errors.append(None)
+            except LeaseLost as error:
+                errors.append(error)
+        return errors
 
     def extend(self, tr: Any, claim: Claim, lease: float) -> bool:
         """Begin the lease anew; true, for something was written."""
         layout = self._layout
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
-        for each in self._own(tr, claim):
+        for each in self._own(claim, self._begin(tr, claim)):
             del tr[layout.when_key(layout.leases, each.lease_end, each.place)]
             self._store(tr, each._replace(lease_end=end), claim.token)
         return True

@@ -25,11 +25,14 @@ __all__ = ["Worker", "WorkerReport"]
 
 _log = logging.getLogger("fdbqueue.worker")
 
-_LONGEST_SLEEP = (
-    1.0  # seconds, of a worker that waits for jobs, from one look at `stop` to the next
-)
-_DRAIN_LOOK = 0.02  # seconds, of one that waits for its last jobs to end
+_LONGEST_SLEEP = 1.0  # seconds, of one that waits for jobs, from one look at `stop` to the next
+_LAST_JOBS = 0.02  # seconds, of one that waits for its last jobs, between looks for more
 _PAUSE = 1.0  # seconds, after an error of the database
+
+# How many jobs are claimed ahead: as many as take so long, but so many at most.
+_AHEAD = 0.05  # seconds
+_MOST_AHEAD = 100
+_WEIGHT = 0.1  # of a job that ended, in how long jobs take
 
 
 @dataclass(slots=True)
@@ -44,11 +47,11 @@ class WorkerReport:
 class Worker:
     """Runs a handler on the jobs of a queue, some at a time, until it is stopped.
 
-    Jobs are claimed ahead, as many as run at a time, so that none waits for the database, and their
-    leases are extended as long as this process lives. A handler that returns has done its job: it
-    is acknowledged. One that raises has failed: the job is tried again later, or is a dead letter
-    (`ClaimableStore.nack`). One bad job never stops a worker, nor does a database that cannot be
-    reached for a while.
+    Jobs are claimed ahead, as many as run at a time, or in a twentieth of a second, so that none
+    waits for the database, and their leases are extended as long as this process lives. A handler
+    that returns has done its job: it is acknowledged, together with others. One that raises has
+    failed: the job is tried again later, or is a dead letter (`nack`). One bad job never stops a
+    worker, nor does a database that cannot be reached for a while.
 
     A handler is a function or a coroutine function of one argument, the item (of a task queue, the
     task). If its first parameter is called `tr`, it is the body of a transaction: what it writes
@@ -102,7 +105,9 @@ class Worker:
         self._telemetry = Telemetry(self._name)
         self._stopping = threading.Event()
         self._guard = threading.Lock()
+        self._ended = threading.Condition(self._guard)
         self._held: dict[bytes, Claim] = {}
+        self._seconds = 1.0  # that a job takes, as far as one knows
         self.report = WorkerReport()
 
     def stop(self) -> None:
@@ -124,53 +129,68 @@ class Worker:
 
         In the main thread, SIGTERM and SIGINT stop it. `progress` is called after each job.
         """
-        ready: queues.Queue[Claim | None] = queues.Queue()
-        # A job for each thread that is free, and as many ahead.
-        room = threading.Semaphore(2 * self._concurrency)
+        ready: queues.SimpleQueue[Claim | None] = queues.SimpleQueue()
         loop = asyncio.new_event_loop() if self._is_async else None
 
         def work() -> None:
             while (claim := ready.get()) is not None:
-                self._do(claim, loop)
-                room.release()
-                progress(self.report)
+                if self._stopping.is_set():
+                    self._release(claim)
+                else:
+                    self._do(claim, loop, acks.submit, progress)
 
-        with self._signals(), self._extending(), ThreadPoolExecutor(self._concurrency) as threads:
+        with (
+            self._signals(),
+            self._extending(),
+            ThreadPoolExecutor(1) as acks,
+            ThreadPoolExecutor(self._concurrency) as threads,
+        ):
             if loop is not None:
                 threading.Thread(target=loop.run_forever, daemon=True).start()
             workers = [threads.submit(work) for _ in range(self._concurrency)]
             try:
-                self._feed(ready, room, drain)
+                self._feed(ready, drain)
+            except BaseException:
+                self.stop()
+                raise
             finally:
-                self._give_back(ready)
                 for _ in workers:
                     ready.put(None)
                 for each in workers:
                     each.result()
+                with self._ended:
+                    self._ended.wait_for(lambda: not self._held)
                 if loop is not None:
                     loop.call_soon_threadsafe(loop.stop)
         return self.report
 
-    def _feed(self, ready: queues.Queue[Claim | None], room: Any, drain: bool) -> None:
-        """Claim jobs as long as there is room for them."""
+    def _feed(self, ready: queues.SimpleQueue[Claim | None], drain: bool) -> None:
+        """Claim jobs as long as few enough are held."""
         while not self._stopping.is_set():
-            if not room.acquire(timeout=_LONGEST_SLEEP):
+            n = self._room()
+            if n == 0:
+                with self._ended:
+                    self._ended.wait_for(self._room, _LONGEST_SLEEP)
                 continue
-            n = 1
-            while n < self._concurrency and room.acquire(blocking=False):
-                n += 1
             claim = self._claim(n, wait=0 if drain else _LONGEST_SLEEP)
-            taken = list(claim) if claim is not None else []
-            for each in taken:
+            if claim is not None:
+                taken = list(claim)
                 with self._guard:
-                    self._held[each.keys[0]] = each
-                ready.put(each)
-            for _ in range(n - len(taken)):
-                room.release()
-            if not taken and drain:
-                if not self._held:
-                    return
-                self._stopping.wait(_DRAIN_LOOK)
+                    self._held.update((each.keys[0], each) for each in taken)
+                for each in taken:
+                    ready.put(each)
+            elif drain:
+                with self._ended:
+                    if not self._held:
+                        return
+                    self._ended.wait(_LAST_JOBS)
+
+    def _room(self) -> int:
+        """How many jobs to claim now; none while more than half as many are held ahead."""
+        in_time = int(self._concurrency * _AHEAD / self._seconds)
+        ahead = max(self._concurrency, min(_MOST_AHEAD, in_time))
+        held = max(0, len(self._held) - self._concurrency)
+        return ahead - held if 2 * held <= ahead else 0
 
     def _claim(self, n: int, wait: float) -> Claim | None:
         try:
@@ -182,36 +202,44 @@ class Worker:
             self._stopping.wait(_PAUSE)
             return None
 
-    def _do(self, claim: Claim, loop: asyncio.AbstractEventLoop | None) -> None:
+    def _do(
+        self,
+        claim: Claim,
+        loop: asyncio.AbstractEventLoop | None,
+        start: Callable[[Callable[[], None]], object],
+        progress: Callable[[WorkerReport], object],
+    ) -> None:
         """Do one job, and see to its end, whatever that is."""
-        item = claim.item
         began = time.perf_counter()
-        outcome, error = "done", None
+
+        def end(outcome: str, error: BaseException | None = None) -> None:
+            self._end(claim, outcome, time.perf_counter() - began, error)
+            progress(self.report)
+
+        def acknowledged(outcome: Callable[[], LeaseLost | None]) -> None:
+            try:
+                end("done" if outcome() is None else "lost")
+            except Exception as error:  # of the database: others may do the job again
+                end("failed", error)
+
         try:
-            with self._telemetry.span(item.id, claim.attempt):
+            with self._telemetry.span(claim.item.id, claim.attempt):
                 self._handle(claim, loop)
         except LeaseLost:
-            outcome = "lost"
+            end("lost")
         except BaseException as failure:
-            outcome, error = "failed", failure
             self._nack(claim, failure)
-        with self._guard:
-            self._held.pop(claim.keys[0], None)
-            setattr(self.report, outcome, getattr(self.report, outcome) + 1)
-        seconds = time.perf_counter() - began
-        self._telemetry.count(outcome, seconds)
-        _log.log(
-            logging.INFO if outcome == "done" else logging.WARNING,
-            "%s %s %s, attempt %d, %.1f ms%s",
-            self._name,
-            item.id,
-            outcome,
-            claim.attempt,
-            1000 * seconds,
-            "" if error is None else f": {type(error).__name__}: {error}",
-        )
+            end("failed", failure)
+        else:
+            seconds = time.perf_counter() - began
+            self._seconds += _WEIGHT * (max(seconds, 1e-6) - self._seconds)
+            if self._in_transaction:
+                end("done")
+            else:
+                self._queue.acks.submit(self._db, claim, start, acknowledged)
 
     def _handle(self, claim: Claim, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Run the handler; if it is part of a transaction, with the acknowledgement."""
         if self._in_transaction:
 
             def body(tr: Any) -> bool:
@@ -220,12 +248,28 @@ class Worker:
                 return True
 
             run_once(self._db, body, self._queue.layout.receipts)
-            return
-        if loop is not None:
+        elif loop is not None:
             asyncio.run_coroutine_threadsafe(self._handler(claim.item), loop).result()
         else:
             self._handler(claim.item)
-        self._queue.ack(self._db, claim)
+
+    def _end(self, claim: Claim, outcome: str, seconds: float, error: BaseException | None) -> None:
+        """Count a job that ended, and tell of it."""
+        with self._ended:
+            self._held.pop(claim.keys[0], None)
+            setattr(self.report, outcome, getattr(self.report, outcome) + 1)
+            self._ended.notify()
+        self._telemetry.count(outcome, seconds)
+        _log.log(
+            logging.INFO if outcome == "done" else logging.WARNING,
+            "%s %s %s, attempt %d, %.1f ms%s",
+            self._name,
+            claim.item.id,
+            outcome,
+            claim.attempt,
+            1000 * seconds,
+            "" if error is None else f": {type(error).__name__}: {error}",
+        )
 
     def _nack(self, claim: Claim, failure: BaseException) -> None:
         error = f"{type(failure).__name__}: {failure}"
@@ -235,21 +279,15 @@ class Worker:
             # The lease will run out, and the job be tried again all the same.
             _log.error("%s %s: not given back: %s", self._name, claim.item.id, second)
 
-    def _give_back(self, ready: queues.Queue[Claim | None]) -> None:
-        """Release what was claimed ahead."""
-        while True:
-            try:
-                claim = ready.get_nowait()
-            except queues.Empty:
-                return
-            if claim is None:
-                continue
-            with self._guard:
-                self._held.pop(claim.keys[0], None)
-            try:
-                self._queue.release(self._db, claim)
-            except Exception as error:
-                _log.error("%s %s: not given back: %s", self._name, claim.item.id, error)
+    def _release(self, claim: Claim) -> None:
+        """Give back what was claimed ahead."""
+        try:
+            self._queue.release(self._db, claim)
+        except Exception as error:
+            _log.error("%s %s: not given back: %s", self._name, claim.item.id, error)
+        with self._ended:
+            self._held.pop(claim.keys[0], None)
+            self._ended.notify()
 
     @contextmanager
     def _extending(self) -> Iterator[None]:
