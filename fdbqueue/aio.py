@@ -19,28 +19,31 @@ import functools
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from fdbqueue import directory, fifo, priority_queue
+from fdbqueue import directory, fifo, priority_queue, task_queue
 from fdbqueue.claimable import ClaimableStore
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE
 from fdbqueue.item_store import ItemStore
 from fdbqueue.layout import NO_HEADER, Header
+from fdbqueue.limits import First
 from fdbqueue.logs import log_items
 from fdbqueue.pushes import Push
 from fdbqueue.schedule import due_time, expiry_time
-from fdbqueue.types import Item, Priority
+from fdbqueue.task import Task
+from fdbqueue.types import Claim, Item, Priority
 from fdbqueue.waiting import begin_watch, checked_wait
 
 __all__ = [
     "PriorityQueue",
     "Queue",
+    "TaskQueue",
     "drop_queue",
     "queue_names",
     "queues",
@@ -134,14 +137,27 @@ def _method(
 
     @functools.wraps(method)
     async def call(self: _Store, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        bound: Callable[..., _T] = functools.partial(method, self.queue)
+        bound: Callable[_P, _T] = getattr(self.queue, method.__name__)
         return await run(bound, *args, **kwargs)
 
     return call
 
 
+def _listed(
+    method: Callable[Concatenate[_S, _P], Iterator[_T]],
+) -> Callable[Concatenate[_Store, _P], Awaitable[list[_T]]]:
+    """What the method of the same name gives one by one, in a list."""
+
+    @functools.wraps(method)
+    async def call(self: _Store, /, *args: _P.args, **kwargs: _P.kwargs) -> list[_T]:
+        bound: Callable[_P, Iterator[_T]] = getattr(self.queue, method.__name__)
+        return await run(lambda: list(bound(*args, **kwargs)))
+
+    return call
+
+
 class _Store:
-    """What both kinds of queues have."""
+    """What all kinds of queues have."""
 
     def __init__(self, queue: Any) -> None:
         self.queue = queue
@@ -155,11 +171,41 @@ class _Store:
     remove = _method(ClaimableStore.remove)
     clear = _method(ClaimableStore.clear)
     put_back = _method(ClaimableStore.put_back)
-    claim = _method(ClaimableStore.claim)
     ack = _method(ClaimableStore.ack)
     nack = _method(ClaimableStore.nack)
     extend = _method(ClaimableStore.extend)
     release = _method(ClaimableStore.release)
+    state = _method(ClaimableStore.state)
+    pause = _method(ClaimableStore.pause)
+    resume = _method(ClaimableStore.resume)
+    set_concurrency = _method(ClaimableStore.set_concurrency)
+    set_max_attempts = _method(ClaimableStore.set_max_attempts)
+    retry_dead_letter = _method(ClaimableStore.retry_dead_letter)
+    drop_dead_letter = _method(ClaimableStore.drop_dead_letter)
+
+    dead_letters = _listed(ClaimableStore.dead_letters)
+
+    async def claim(self, db: Any, *, wait: float = 0, **options: Any) -> Claim | None:
+        """As `fdbqueue.PriorityQueue.claim`; what is claimed when it is cancelled is released."""
+        return await self._claim(db, wait, None, options)
+
+    async def _claim(
+        self, db: Any, wait: float, first: First | None, options: dict[str, Any]
+    ) -> Claim | None:
+        deadline = time.monotonic() + checked_wait(db, wait)
+        while True:
+            claiming = asyncio.ensure_future(run(self.queue.claim, db, **options))
+            try:
+                claim: Claim | None = await asyncio.shield(claiming)
+            except asyncio.CancelledError:
+                if claim := await claiming:
+                    await asyncio.shield(self.release(db, claim))
+                raise
+            left = deadline - time.monotonic()
+            if claim is not None or left <= 0:
+                return claim
+            keys = functools.partial(self.queue.to_watch_claims, first=first)
+            await self._sleep(db, min(left, LEASE), keys)
 
     async def wait(self, db: Any, seconds: float) -> bool:
         """Sleep until there is an item, and leave it; whether there is one."""
@@ -168,14 +214,13 @@ class _Store:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            await self._sleep(db, min(left, LEASE))
+            await self._sleep(db, min(left, LEASE), self.queue.to_watch)
         return True
 
-    async def _sleep(self, db: Any, seconds: float) -> None:
-        """Sleep until something comes; not at all if there is an item."""
-        store = self.queue
-        seconds = min(seconds, await run(store.schedule.seconds_left, db))
-        watches = await run(begin_watch, db, store.to_watch)
+    async def _sleep(self, db: Any, seconds: float, keys: Callable[[Any], list[bytes]]) -> None:
+        """Sleep until one of the keys that `keys(tr)` returns changes; not at all for none."""
+        seconds = min(seconds, await run(self.queue.schedule.seconds_left, db))
+        watches = await run(begin_watch, db, keys)
         if not watches:
             return
         loop = asyncio.get_running_loop()
@@ -211,7 +256,7 @@ class _Store:
             left = deadline - time.monotonic()
             if taken or left <= 0:
                 return taken
-            await self._sleep(db, min(left, LEASE))
+            await self._sleep(db, min(left, LEASE), self.queue.to_watch)
         return []
 
     async def _pop_now(self, db: Any, n: int, at_max: bool) -> list[Item]:
@@ -370,3 +415,64 @@ class Queue(_Store):
     ) -> AsyncIterator[Item]:
         """As `fdbqueue.Queue.items`, for `async for`."""
         return self._items(db, {"limit": limit, "after": after, "reverse": reverse})
+
+
+class TaskQueue(_Store):
+    """`fdbqueue.TaskQueue`, whose methods are awaited and take a database.
+
+    >>> import asyncio, fdbqueue
+    >>> async def main():
+    ...     db = fdbqueue.open("memory:")
+    ...     tasks = await TaskQueue.named(db, "tasks")
+    ...     await tasks.push(db, priority=2, agent_name="ada", payload="hers")
+    ...     return [task.payload for task in await tasks.get_tasks_for_agent(db, "ada")]
+    >>> asyncio.run(main())
+    ['hers']
+    """
+
+    @classmethod
+    async def named(cls, db: Any, name: str, **options: Any) -> TaskQueue:
+        """As `fdbqueue.TaskQueue.named`."""
+        return cls(await run(task_queue.TaskQueue.named, db, name, **options))
+
+    push = _method(task_queue.TaskQueue.push)
+    push_many = _method(task_queue.TaskQueue.push_many)
+    peek = _method(task_queue.TaskQueue.peek)
+    get_task = _method(task_queue.TaskQueue.get_task)
+    get_stats = _method(task_queue.TaskQueue.get_stats)
+    counts = _method(task_queue.TaskQueue.counts)
+    position = _method(task_queue.TaskQueue.position)
+    remove_task = _method(task_queue.TaskQueue.remove_task)
+    set_agent_concurrency = _method(task_queue.TaskQueue.set_agent_concurrency)
+    get_all_tasks = _listed(task_queue.TaskQueue.get_all_tasks)
+    get_tasks_for_agent = _listed(task_queue.TaskQueue.get_tasks_for_agent)
+    get_tasks_for_client = _listed(task_queue.TaskQueue.get_tasks_for_client)
+
+    async def reprioritize(self, db: Any, task_id: str, **changes: Any) -> bool:
+        """As `fdbqueue.TaskQueue.reprioritize`."""
+        return await run(self.queue.reprioritize, db, task_id, **changes)
+
+    async def claim(
+        self, db: Any, *, wait: float = 0, agent: str | None = None, **options: Any
+    ) -> Claim | None:
+        """As `fdbqueue.TaskQueue.claim`; what is claimed when it is cancelled is released."""
+        return await self._claim(db, wait, self.queue.first_of(agent), {"agent": agent, **options})
+
+    async def pop_many(self, db: Any, n: int, *, wait: float = 0) -> list[Task]:
+        """As `fdbqueue.TaskQueue.pop_many`; what is taken when it is cancelled goes back."""
+        return [self.queue.shown(item) for item in await self._pop(db, n, False, wait)]
+
+    async def pop(self, db: Any, *, agent: str | None = None, wait: float = 0) -> Task | None:
+        """As `fdbqueue.TaskQueue.pop`; what is taken when it is cancelled goes back.
+
+        Of an agent it is claimed, and acknowledged at once: who is cancelled during that has lost
+        it.
+        """
+        if agent is None:
+            return next(iter(await self.pop_many(db, 1, wait=wait)), None)
+        claim = await self.claim(db, wait=wait, agent=agent)
+        if claim is None:
+            return None
+        await self.ack(db, claim)
+        task: Task = claim.item
+        return task

@@ -91,7 +91,7 @@ class ClaimableStore(ItemStore):
         """
         return self._claimed(tr, lease, n, within, wait, None)
 
-    def _shown(self, item: Item) -> Any:
+    def shown(self, item: Item) -> Any:
         """What a caller gets of an item."""
         return item
 
@@ -108,8 +108,8 @@ class ClaimableStore(ItemStore):
             if left <= 0:
                 break
             left = min(left, LEASE, self.schedule.seconds_left(tr))
-            wait_for_change(tr, partial(self._to_watch, first=first), left)
-        return None if claim is None else replace(claim, items=tuple(map(self._shown, claim.items)))
+            wait_for_change(tr, partial(self.to_watch_claims, first=first), left)
+        return None if claim is None else replace(claim, items=tuple(map(self.shown, claim.items)))
 
     def _claim_now(self, tr: Any, request: ClaimRequest, first: First | None) -> Claim | None:
         if first is None and is_database(tr):
@@ -127,7 +127,7 @@ class ClaimableStore(ItemStore):
     def _first_after(self, skipped: int) -> First:
         return lambda tr, n: first_after(tr, self.layout, n, skipped)
 
-    def _to_watch(self, tr: Any, first: First | None) -> list[bytes]:
+    def to_watch_claims(self, tr: Any, first: First | None = None) -> list[bytes]:
         """What changes once something can be claimed; nothing if something can be."""
         first = first or self._first_after(0)
         if self._limits.admit(tr, 1, first):
@@ -238,7 +238,7 @@ class ClaimableStore(ItemStore):
         def page(tr: Any) -> tuple[bytes, list[DeadLetter]]:
             rows = list(tr.get_range(begin, end, limit=500))
             letters = [self._leases.dead_letter(tr, row.key, row.value) for row in rows]
-            letters = [replace(letter, item=self._shown(letter.item)) for letter in letters]
+            letters = [replace(letter, item=self.shown(letter.item)) for letter in letters]
             return rows[-1].key + b"\x00" if len(rows) == 500 else end, letters
 
         while begin < end:

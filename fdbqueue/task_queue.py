@@ -13,7 +13,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.database import read
 from fdbqueue.directory import place
 from fdbqueue.layout import NO_HEADER, Header, Layout, decode_options
-from fdbqueue.limits import MOST_SLOTS
+from fdbqueue.limits import MOST_SLOTS, First
 from fdbqueue.pushes import agreed, checked_bound, checked_unique
 from fdbqueue.rows import Entry
 from fdbqueue.schedule import due_time, expiry_time, milliseconds
@@ -278,11 +278,11 @@ class TaskQueue(TaskStore):
         'hers'
         >>> tasks.ack(db, claim)
         """
-        first = None
-        if agent is not None:
-            checked_agent(agent)
-            first = partial(self._index.first_of, agent=agent)
-        return self._claimed(tr, lease, n, within, wait, first)
+        return self._claimed(tr, lease, n, within, wait, self.first_of(agent))
+
+    def first_of(self, agent: str | None) -> First | None:
+        """How to read the first tasks of an agent; `None` for all tasks."""
+        return None if agent is None else partial(self._index.first_of, agent=checked_agent(agent))
 
     def _pop_of(self, tr: Any, agent: str, now: int) -> Task | None:
         found = self._index.first_of(tr, 1, agent) if self.schedule.admits(tr, now) else []

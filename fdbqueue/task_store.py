@@ -76,7 +76,7 @@ class TaskStore(ClaimableStore):
             created,
         )
 
-    def _shown(self, item: Item) -> Task:
+    def shown(self, item: Item) -> Task:
         return self._task(item)
 
     def _read(self, tr: Any, key: bytes, stored: bytes) -> Task:

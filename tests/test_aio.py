@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine
+from contextlib import suppress
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -148,3 +149,54 @@ def test_one_loop_after_the_other(db: Any, name: str) -> None:
         return (await jobs.pop(db)).value
 
     assert [run(main(number)) for number in range(3)] == [0, 1, 2]
+
+
+def test_tasks_and_claims(db: Any, name: str) -> None:
+    async def main() -> None:
+        tasks = await aio.TaskQueue.named(db, f"{name}tasks", max_attempts=1)
+        first = await tasks.push(db, priority=1, agent_name="ada", payload="first")
+        await tasks.push_many(db, [{"payload": "second"}, {"priority": 5, "payload": "third"}])
+        assert [task.payload for task in await tasks.get_all_tasks(db)] == [
+            "first",
+            "second",
+            "third",
+        ]
+        assert [task.id for task in await tasks.get_tasks_for_agent(db, "ada")] == [first]
+        assert (await tasks.pop(db, agent="ada", wait=1)).id == first
+        claim = await tasks.claim(db, n=1, within=1)
+        await tasks.nack(db, claim, error="busy")
+        (letter,) = await tasks.dead_letters(db)
+        assert (letter.item.payload, await tasks.state(db, letter.item.id)) == ("second", "dead")
+        await tasks.pause(db)
+        waits = asyncio.ensure_future(tasks.claim(db, wait=60))
+        pops = asyncio.ensure_future(tasks.pop(db, wait=60))
+        await asyncio.sleep(0.05)
+        await tasks.resume(db)
+        done, _ = await asyncio.wait((waits, pops), return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == 1
+        await tasks.push(db, payload="fourth")
+        await asyncio.gather(waits, pops)
+
+    run(main())
+
+
+def test_a_claim_that_is_cancelled_leaves_the_item(db: Any, name: str) -> None:
+    async def main() -> None:
+        jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
+        await jobs.push_many(db, range(50))
+        for _ in range(60):
+            claiming = asyncio.ensure_future(jobs.claim(db, wait=60))
+            await asyncio.sleep(random.random() * 0.005)
+            claiming.cancel()
+            with suppress(asyncio.CancelledError):
+                await jobs.release(db, await claiming)
+        assert await jobs.size(db) == 50
+        waits = [asyncio.ensure_future(jobs.claim(db, n=50, wait=60)) for _ in range(60)]
+        await asyncio.sleep(0.3)  # more wait than there are threads, and a push still goes through
+        assert sum(each.done() for each in waits) >= 1
+        await asyncio.wait_for(jobs.push(db, "late"), 10)
+        for each in waits:
+            each.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+    run(main())
