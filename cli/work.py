@@ -36,6 +36,12 @@ __all__ = ["work"]
 )
 @click.option("--agent", metavar="NAME", help="Of a task queue: only the tasks of this agent.")
 @click.option("--drain", is_flag=True, help="End when there is no item left.")
+@click.option(
+    "--metrics-port",
+    metavar="PORT",
+    type=click.IntRange(1, 65535),
+    help="Tell Prometheus of the jobs, on http://127.0.0.1:PORT/metrics.",
+)
 @command_options(creates=True)
 def work(
     db: Any,
@@ -46,6 +52,7 @@ def work(
     lease: float,
     agent: str | None,
     drain: bool,
+    metrics_port: int | None,
     as_json: bool,
 ) -> None:
     """Claim the items of QUEUE and work on each, by a Python function or a command.
@@ -69,6 +76,8 @@ def work(
     function = _command(command) if command is not None else _function(str(handler))
     if not logging.getLogger().isEnabledFor(logging.INFO):
         logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    if metrics_port is not None:
+        _serve_metrics(metrics_port)
     worker = Worker(db, target, function, concurrency=concurrency, lease=lease, agent=agent)
     with progress_bar() as progress:
         task = progress.add_task("work", total=target.size(db), visible=drain)
@@ -79,6 +88,14 @@ def work(
     _tell(report, as_json)
     if drain and report.failed:
         sys.exit(1)
+
+
+def _serve_metrics(port: int) -> None:
+    try:
+        from prometheus_client import start_http_server
+    except ImportError as error:
+        raise click.UsageError(f"--metrics-port needs fdbqueue[server]: {error}") from error
+    start_http_server(port, addr="127.0.0.1")
 
 
 def _tell(report: WorkerReport, as_json: bool) -> None:

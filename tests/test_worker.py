@@ -10,10 +10,14 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -336,3 +340,27 @@ def test_the_command_ends_what_runs_when_it_is_told_to_stop(fdbq: Shell, name: s
     assert process.returncode == 0
     assert (fdbq.path / "ended").exists()
     assert fdbq.output("pop", name, "-n", "5") == "2\n3\n"
+
+
+def test_the_command_tells_prometheus_of_its_jobs(fdbq: Shell, name: str) -> None:
+    fdbq.output("import", name, stdin="1\n2\n")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fdbq", "work", name, "--exec", "true", "--metrics-port", str(port)],
+        env=fdbq.environment,
+        cwd=fdbq.path,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        text = ""
+        while f'fdbqueue_jobs_total{{outcome="done",queue="{name}"}} 2.0' not in text:
+            assert time.monotonic() < deadline, text
+            time.sleep(0.05)
+            with suppress(urllib.error.URLError):
+                address = f"http://127.0.0.1:{port}/metrics"
+                text = urllib.request.urlopen(address, timeout=5).read().decode()
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
