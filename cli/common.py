@@ -275,11 +275,19 @@ def any_queue(db: Any, name: str, *, must_exist: bool) -> PriorityQueue | TaskQu
         return PriorityQueue.named(db, name)
 
 
-def json_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue:
-    """The queue that the command line names, to read and write its values as JSON."""
+def item_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue:
+    """The queue that the command line names, which must not be a task queue."""
     queue = any_queue(db, name, must_exist=must_exist)
+    if isinstance(queue, TaskQueue):
+        raise click.ClickException(f"{name!r} is a task queue; `fdbq task` is for it")
+    return queue
+
+
+def json_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue:
+    """The same, to read and write its values as JSON."""
+    queue = item_queue(db, name, must_exist=must_exist)
     codec = queue.given_options.codec
-    if codec != "json" or not isinstance(queue, PriorityQueue):
+    if codec != "json":
         raise click.ClickException(
             f"the values of {name!r} are not JSON, its codec is {codec}; use it from Python"
         )

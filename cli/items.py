@@ -22,6 +22,7 @@ from .common import (
     command_options,
     confirm,
     item_line,
+    item_queue,
     json_queue,
     print_items,
     priority_line,
@@ -226,7 +227,7 @@ def rm(db: Any, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     Example:
       fdbq rm jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
     """
-    target = PriorityQueue.existing(db, queue)
+    target = item_queue(db, queue, must_exist=True)
     for item_id in ids:
         target.key_of(item_id)  # a bad one is an error before anything is removed
     removed = {item_id: target.remove(db, item_id) for item_id in ids}

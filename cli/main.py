@@ -13,7 +13,7 @@ from click.shell_completion import get_completion_class
 from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
-from . import dead, items, queues, serve, top, transfer, work
+from . import dead, items, queues, serve, tasks, top, transfer, work
 from .common import NotTold, PrintFailed
 
 __all__ = ["cli", "main"]
@@ -64,6 +64,7 @@ for command in (
     queues.info,
     transfer.import_command,
     transfer.export_command,
+    tasks.task,
     dead.dead,
     work.work,
     serve.serve,

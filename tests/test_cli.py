@@ -363,6 +363,43 @@ def test_a_push_may_be_unique_and_expire(fdbq: Shell, name: str) -> None:
     assert "unique is text of 1 to 255" in error_of(fdbq("push", name, "1", "--unique", ""))
 
 
+def test_tasks_from_the_shell(fdbq: Shell, name: str) -> None:
+    late, soon = "2030-01-02T00:00+00:00", "2030-01-01T00:00+00:00"
+    push = ("task", "push", name)
+    second = fdbq.output(*push, '{"n": 2}', "--deadline", late, "--agent", "ada").strip()
+    fdbq.output(*push, '{"n": 1}', "--deadline", soon, "--cost", "3", "--client", "7")
+    third = fdbq.output(*push, "-", "-p", "low", "--agent", "ada", stdin='{"n": 3}').strip()
+    tasks = [json.loads(line) for line in fdbq.output("task", "ls", name).splitlines()]
+    assert [task["payload"]["n"] for task in tasks] == [1, 2, 3]
+    assert (tasks[0]["deadline"], tasks[0]["cost"]) == ("2030-01-01T00:00:00+00:00", 3.0)
+    assert fdbq.output("task", "ls", name, "--agent", "ada").count("\n") == 2
+    assert fdbq.output("task", "ls", name, "--client", "7").count("\n") == 1
+    assert fdbq.output("task", "ls", name, "--limit", "1").count("\n") == 1
+    shown = json.loads(fdbq.output("task", "show", name, third))
+    assert (shown["priority"], shown["state"], shown["ahead"]) == ("LOW", "waiting", 2)
+    assert fdbq.output("task", "pop", name, "--agent", "ada") == '{"n":2}\n'
+    assert fdbq("task", "show", name, second).returncode == 1
+    assert fdbq.output("task", "rm", name, third) == "1 removed\n"
+    assert json.loads(fdbq.output("task", "pop", name, "--json"))["client_id"] == "7"
+    assert fdbq("task", "pop", name).returncode == 1
+    stats = json.loads(fdbq.output("task", "stats", name, "--json"))
+    assert (stats["total_pushed"], stats["total_popped"], stats["total_removed"]) == (3, 2, 1)
+    assert fdbq.output("check", name) == f"{name}: 0 items, ok\n"
+    assert "`fdbq task` is for it" in error_of(fdbq("pop", name))
+    assert "`fdbq task` is for it" in error_of(fdbq("rm", name, "x"))
+    assert "cost" in error_of(fdbq(*push, "1", "--cost", "-1"))
+    assert "deadline" in error_of(fdbq(*push, "1", "--deadline", "tomorrow")).lower()
+    fdbq.output("push", f"{name}other", "1")
+    assert "is no task queue" in error_of(fdbq("task", "pop", f"{name}other"))
+
+
+def test_a_task_that_cannot_be_printed_stays(fdbq: Shell, name: str) -> None:
+    fdbq.output("task", "push", name, "1")
+    done = fdbq.script("fdbq task pop $q > /dev/full")
+    assert done.returncode == 2
+    assert fdbq.output("task", "pop", name) == "1\n"
+
+
 def test_a_full_queue_imports_what_fits(fdbq: Shell, name: str) -> None:
     fdbq.output("limit", name, "--size", "3")
     (fdbq.path / "f.jsonl").write_text("1\n2\n3\n4\n5\n")
