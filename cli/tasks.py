@@ -65,7 +65,9 @@ def _line(each: Task) -> str:
 @task.command()
 @queue_argument
 @click.argument("payload")
-@click.option("-p", "--priority", default="MEDIUM", show_default=True, type=_PRIORITIES)
+@click.option(
+    "-p", "--priority", default="MEDIUM", show_default=True, type=_PRIORITIES, help="How urgent."
+)
 @click.option("--deadline", metavar="TIME", type=TIME, help="As in 2030-01-31T08:00+01:00.")
 @click.option("--cost", default=0.0, show_default=True, help="The cheaper comes first.")
 @click.option("--agent", "agent_name", metavar="NAME", help="Who is to do it.")
