@@ -6,7 +6,6 @@ prints what happened.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -14,67 +13,37 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, contention, database, uuids
+from fdbqueue import PriorityQueue, uuids
 from fdbqueue.rows import Entry
 
 from .simulation.history import Operation, explained
-from .simulation.scheduler import Scheduler, SimulatedDatabase
+from .simulation.simulated import Simulated
 
 SEEDS = 500
 SPACE = Subspace(("simulation",))
 
 
-class Simulation:
+class Simulation(Simulated):
     """A few clients on one queue; `history` is what they did and saw."""
 
     def __init__(self, db: Any, seed: int) -> None:
-        self.random = random.Random(f"operations {seed}")
-        self.kills = self.random.choice([0, 1, 3])
-        self.scheduler = Scheduler(seed, self.kills)
-        self.db = SimulatedDatabase(db, self.scheduler, self.random.choice([0.0, 0.1, 0.4]))
+        super().__init__(db, SPACE, seed)
         self.queue = PriorityQueue(SPACE)
         self.history: list[Operation] = []
         self._values = 0
         self._moving: dict[int, dict[str, None]] = {}
         """What each client tried to move in its last call."""
-        # All that chance decides elsewhere: the last part of keys, and who the clients are.
-        uuids._random.seed(seed)
-        database._free_clients.clear()
-        self._raw = db
-        db.clear_range_startswith(SPACE.key())
 
     def run(self) -> None:
         """Let the clients work, then take out what is left."""
         clients = self.random.randint(2, 4)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(contention, "time", self.scheduler)
-            patch.setattr(uuids, "time", self.scheduler)
-            patch.setattr(contention, "sleep_on", self._sleep_on)
-            patch.setattr(contention, "_LEASE_VERSIONS", 10**15)
-            patch.setattr(contention, "_LONGEST_BACKOFF", 0)
-            patch.setattr(contention.StagedPops, "_keep_watch", lambda self, db: None)
+        with self.patched():
             self.scheduler.run([self._client(number) for number in range(clients)])
-        self.db.deliver_late(1.0)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(contention, "_LEASE_VERSIONS", -(10**15))  # nobody lives any more
-            contention.StagedPops(self.queue.layout, self.queue.rows, self.queue._item).sweep(
-                self._raw
-            )
+        self.end(self.queue)
         left = Operation(-1, "pop_min", 1_000, self.scheduler.time + 1)
         left.result = [item.value for item in self.queue.pop_many(self._raw, 1_000)]
         left.end = left.begin
         self.history.append(left)
-
-    def _sleep_on(self, watches: list[Any], seconds: float) -> Any:
-        """Sleep while others do something; sometimes too long, sometimes not long enough."""
-        (watch,) = watches
-        self.scheduler.note("sleeps")
-        for _ in range(self.random.randint(1, 20)):
-            self.scheduler.step("sleep")
-            if watch.is_ready():
-                break
-        watch.cancel()
-        return watch if self.random.random() < 0.9 else None
 
     def _client(self, number: int) -> Callable[[], None]:
         kinds = ["push", "push", "pop_min", "pop_min", "pop_max"]
@@ -170,9 +139,7 @@ class Simulation:
             self._moving[client][item.value] = None
             level = queue.layout.level(priority)
             payload = queue.encoded(f"{item.value}'")
-            queue.rows.append(
-                tr, level, [Entry(level, payload, random_part)], queue.rows.last(tr, level)
-            )
+            queue.rows.append(tr, level, [Entry(level, payload, random_part)], queue.rows.last(tr, level))
             return [item.value]
 
         moved: list[str] = body(self.db)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import fdbqueue
 from fdbqueue.errors import FDBError
-from fdbqueue.testing import FaultyDatabase, FaultyTransaction
+from fdbqueue.testing import FaultyDatabase, FaultyReads, FaultyTransaction
 
-__all__ = ["Killed", "Scheduler", "SimulatedDatabase"]
+__all__ = ["Commit", "Killed", "Scheduler", "SimulatedDatabase", "SimulatedTransaction"]
 
 
 class Killed(BaseException):
@@ -48,9 +49,14 @@ class Scheduler:
         """The time in nanoseconds, in the place of `time.time_ns`."""
         return self.time * 1_000_000
 
+    @property
+    def client(self) -> int | None:
+        """The number of the client that has the turn; `None` when the simulation is over."""
+        return None if self._current is None else self._current.number
+
     def note(self, text: str) -> None:
         """Add a line to the trace, which is the same whenever the seed is."""
-        number = "-" if self._current is None else self._current.number
+        number = "-" if self.client is None else self.client
         self.trace.append(f"{self.time:5} client {number}: {text}")
 
     def run(self, bodies: list[Callable[[], None]]) -> None:
@@ -110,49 +116,143 @@ class Scheduler:
             raise Killed
 
 
+class Commit(NamedTuple):
+    """A commit that took place: the version that it read at, and its own."""
+
+    read: int
+    version: int
+
+
 class SimulatedDatabase(FaultyDatabase):
-    """A database whose calls go through a scheduler, and whose commits fail by its seed."""
+    """A database whose calls go through a scheduler, and whose commits fail by its seed.
+
+    Its versions are the scheduler's time, in microseconds: each read version and each commit has
+    one of its own, on every engine, and the same whenever the seed is.
+    """
 
     def __init__(self, db: Any, scheduler: Scheduler, faults: float) -> None:
         super().__init__(db)
         self._scheduler = scheduler
-        self._faults = faults
-        self._late: list[Any] = []
+        self.faults = faults
+        self._late: list[Callable[[], None]] = []
+        self._version = 0
+        self.commits: list[Commit] = []
+        """All that wrote something, in order."""
+
+    def create_transaction(self) -> SimulatedTransaction:
+        transaction = SimulatedTransaction(self, self.db.create_transaction())
+        self.created(transaction)
+        return transaction
+
+    def created(self, transaction: SimulatedTransaction) -> None:
+        """Called with each new transaction."""
+
+    def new_version(self) -> int:
+        """A version for what happens now, later than all others."""
+        self._version = max(self._version + 1, self._scheduler.time * 1_000)
+        return self._version
 
     def before_call(self, name: str) -> None:
         self._scheduler.step(name)
         self.deliver_late(0.1)
         is_read = name.startswith("get") and name != "get_committed_version"
-        if is_read and self._scheduler.random.random() < self._faults / 10:
+        if is_read and self._scheduler.random.random() < self.faults / 10:
             self._scheduler.note("1007")
             raise FDBError(1007)
 
     def deliver_late(self, share: float) -> None:
         """Have commits arrive of which their clients know nothing more, each with a chance."""
-        for transaction in self._late.copy():
+        for take_place in self._late.copy():
             if self._scheduler.random.random() < share:
-                self._late.remove(transaction)
+                self._late.remove(take_place)
                 try:
-                    transaction.commit().wait()
+                    take_place()
                     self._scheduler.note("(a late commit takes place)")
-                except FDBError as error:
+                except fdbqueue.error_classes() as error:
                     self._scheduler.note(f"(a late commit fails: {error.code})")
 
+    def on_its_way(self, transaction: SimulatedTransaction) -> Callable[[], None]:
+        """A commit that was sent; it takes place when it is called."""
+        wrapped, read, note = transaction.wrapped, transaction.pin(), transaction.committed
+
+        def take_place() -> None:
+            wrapped.commit().wait()
+            if wrapped.get_committed_version() > 0:
+                commit = Commit(read, self.new_version())
+                self.commits.append(commit)
+                note(commit)
+
+        return take_place
+
     def commit(self, transaction: FaultyTransaction) -> None:
+        assert isinstance(transaction, SimulatedTransaction)
         draw = self._scheduler.random
-        if draw.random() >= self._faults:
+        take_place = self.on_its_way(transaction)
+        if draw.random() >= self.faults:
             self._scheduler.may_kill(0.02)
-            transaction.wrapped.commit().wait()
+            take_place()
             self._scheduler.may_kill(0.02)
             return
         kind = draw.choice(["before", "after", "late", "conflict"])
         code = 1020 if kind == "conflict" else draw.choice([1021, 1021, 1031, 1039])
         self._scheduler.note(f"commit: {kind}, {code}")
         if kind == "after":
-            transaction.wrapped.commit().wait()
+            take_place()
         elif kind == "late":
-            transaction.wrapped.get_read_version().wait()  # as a commit on its way has one
-            self._late.append(transaction.wrapped)
+            self._late.append(take_place)
             transaction.wrapped = self.db.create_transaction()
         self._scheduler.may_kill(0.05)
         raise FDBError(code)
+
+
+class SimulatedTransaction(FaultyTransaction):
+    """A transaction of a simulated database; its first read decides on its version."""
+
+    def __init__(self, db: SimulatedDatabase, wrapped: Any) -> None:
+        super().__init__(db, wrapped)
+        self._simulated = db
+        self.version: int | None = None
+        self.committed: Callable[[Commit], object] = lambda commit: None
+        """Called with each of its commits that wrote something."""
+
+    def pin(self) -> int:
+        """Read at the present version, unless it has one."""
+        if self.version is None:
+            self.wrapped.get_read_version().wait()
+            self.version = self._simulated.new_version()
+        return self.version
+
+    @property
+    def snapshot(self) -> FaultyReads:
+        self.pin()
+        return super().snapshot
+
+    def __getattr__(self, name: str) -> Any:
+        call = super().__getattr__(name)
+        if name.startswith("get_") and name != "get_committed_version":
+            self.pin()
+        return call
+
+    def __getitem__(self, key: Any) -> Any:
+        self._db.before_call("get")
+        self.pin()
+        return self.wrapped[key]
+
+    def get_read_version(self) -> ReadVersion:
+        """The simulated one."""
+        self._db.before_call("get_read_version")
+        return ReadVersion(self.pin())
+
+    def on_error(self, error: Any) -> Any:
+        self.version = None
+        return super().on_error(error)
+
+
+class ReadVersion:
+    """The future of a read version."""
+
+    def __init__(self, version: int) -> None:
+        self._version = version
+
+    def wait(self) -> int:
+        return self._version

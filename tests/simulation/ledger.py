@@ -1,0 +1,240 @@
+"""What claimed items went through, from the acts of clients in the order of their commits.
+
+Each act is one transaction, so there is one moment at which it took place, or it never did: the
+ledger asks of each act whether it may have what it got, at that moment. Only what a client claimed
+that was killed before it could tell stays open: such a claim is a ghost, which has some items for
+some time, and shows in how often these were claimed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+from fdbqueue import Claim, DeadLetter
+from fdbqueue.schedule import VERSIONS
+
+from .scheduler import Commit, SimulatedTransaction
+
+__all__ = ["Act", "Ledger"]
+
+
+@dataclass(eq=False)
+class Act:
+    """One call of a client: what it asked for, and what became of it."""
+
+    kind: str
+    claim: Claim | None = None
+    """Whose end, or extension, this is."""
+    pushed: dict[str, int] = field(default_factory=dict)
+    """The priority of each value."""
+    n: int = 0
+    within: int = 0
+    lease: float = 0.0
+    delay: float = 0.0
+    client: int = -1
+    begun: int = 0
+    """In milliseconds."""
+    result: Any = None
+    """Of a push and a pop, (value, key) of each item; of a claim, that."""
+    returned: bool = False
+    failed: bool = False
+    """Whether it raised an error that says nothing took effect."""
+    lost: str | None = None
+    """The id of the item of which it was told that the lease is lost."""
+    commits: list[Commit] = field(default_factory=list)
+    transaction: SimulatedTransaction | None = None
+
+    @property
+    def read(self) -> int:
+        """The version that it read at last."""
+        version = None if self.transaction is None else self.transaction.version
+        return version or 0
+
+    @property
+    def due(self) -> int:
+        """When the items are due, in milliseconds."""
+        return self.begun + round(self.delay * 1_000) if self.delay else 0
+
+    def __str__(self) -> str:
+        about = [item.value for item in self.claim.items] if self.claim else self.pushed or self.n
+        end = self.result if self.returned else self.lost and f"lost {self.lost} at {self.read}"
+        facts = f"begun {self.begun}, lease {self.lease}, delay {self.delay}"
+        return f"client {self.client}: {self.kind} {about} ({facts}) {self.commits} -> {end}"
+
+
+@dataclass(eq=False)
+class State:
+    """An item, as far as it is known; its claim may be over, and nobody has looked."""
+
+    value: str
+    priority: int
+    due: int
+    key: bytes = b""
+    token: bytes | None = None
+    lease_end: int = 0
+    attempts: int = 0
+    fate: str | None = None
+
+
+class Ledger:
+    """The items of one queue; raises `AssertionError` for an act that must not be.
+
+    Parameters: `commits`, all there were, in order; `max_attempts`, of the queue; `is_quiet`,
+    whether each claim meets nobody, and so has to get the first items.
+    """
+
+    _puts_aside = False
+    """Whether there were pops at once, which may have items that are put aside for them."""
+
+    def __init__(
+        self, commits: list[Commit], max_attempts: int | None = None, is_quiet: bool = False
+    ) -> None:
+        self._commits = commits
+        self._most = max_attempts or 10**9
+        self._is_quiet = is_quiet
+        self._states: dict[str, State] = {}
+        self._unknown_claims = 0
+        """How often items may have been claimed without anybody's knowing which."""
+        self._unknown_pops = 0
+
+    def note(self, acts: list[Act]) -> None:
+        """Note all acts of a simulation."""
+        for act in acts:
+            assert len(act.commits) <= 1, f"took place twice: {act}"
+            assert act.commits or not act.returned, f"returned, and did not take place: {act}"
+            assert not act.commits or not act.failed, f"failed, and took place: {act}"
+            assert not act.commits or act.lost is None, f"lost its lease, and committed: {act}"
+            self._puts_aside |= act.kind == "pop at once"
+            if act.kind == "pop at once" and not act.returned and not act.failed:
+                self._unknown_pops += act.n
+        events: list[tuple[int, Callable[[], None]]] = []
+        for act in acts:
+            if act.lost is not None:
+                events.append((act.read, partial(self._refuse, act)))
+            for commit in act.commits:
+                do = getattr(self, f"_{act.kind.split()[0]}")
+                events.append((commit.version, partial(do, act, *commit)))
+                if act.kind.startswith("claim") and act.returned and not act.result:
+                    # What came due, or whose lease ran out, it saw when it read.
+                    look = partial(self._none, act, act.begun, commit.read)
+                    events.append((commit.read, look))
+        for _, do in sorted(events, key=itemgetter(0)):
+            do()
+
+    def _push(self, act: Act, read: int, version: int) -> None:
+        for value, priority in act.pushed.items():
+            self._states[value] = State(value, priority, act.due)
+        for value, key in act.result or ():
+            self._states[value].key = key
+
+    def _claim(self, act: Act, read: int, version: int) -> None:
+        if not act.returned:
+            self._unknown_claims += act.n
+            return
+        claim = act.result or Claim((), (), (), b"")
+        values = [item.value for item in claim.items]
+        if self._is_quiet and act.within == act.n:
+            # By the clock as it was sometime during the call.
+            firsts = [self._first(act.n, now, read) for now in (act.begun, version // 1_000)]
+            assert values in firsts, f"not the first ones: {act}"
+        if not values:
+            self._none(act)
+        for value, key, attempt in zip(values, claim.keys, claim.attempts):
+            state = self._taken(act, value, key, read, version)
+            self._count(state, attempt)
+            state.token, state.lease_end = claim.token, read + int(act.lease * VERSIONS)
+
+    def _pop(self, act: Act, read: int, version: int) -> None:
+        if act.returned and not act.result:
+            self._none(act)
+        for value, key in act.result or ():
+            self._taken(act, value, key, read, version).fate = act.kind
+
+    def _none(self, act: Act, now: int = 0, version: int = 0) -> None:
+        """There was none: so none waited, nor was due, nor had a lease that was over."""
+        waiting = self._first(1, now, version)
+        assert not waiting or self._unknown_claims or self._puts_aside, f"{waiting} waits: {act}"
+
+    def _taken(self, act: Act, value: str, key: bytes, read: int, version: int) -> State:
+        """The state of an item that was there to be taken, in its place."""
+        state = self._states[value]
+        assert state.fate is None, f"{value} is gone by {state.fate}: {act}"
+        assert state.token is None or state.lease_end <= read, f"{value} is claimed: {act}"
+        assert state.due * 1_000 <= version, f"{value} is not due: {act}"
+        assert state.key in (b"", key), f"{value} is not in its place: {act}"
+        state.key, state.token = key, None
+        return state
+
+    def _count(self, state: State, attempts: int) -> None:
+        """Note how often an item was claimed: once more, or there were claims nobody knows of."""
+        assert state.attempts < attempts <= self._most, f"{state} was claimed {attempts} times"
+        self._unknown_claims -= attempts - state.attempts - 1
+        state.attempts = attempts
+
+    def _first(self, n: int, now: int, version: int) -> list[str]:
+        """The first items that wait, or will as soon as somebody looks."""
+        waiting = [
+            (state.key, state.value)
+            for state in self._states.values()
+            if state.fate is None and state.due <= now
+            if state.token is None or (state.lease_end <= version and state.attempts < self._most)
+        ]
+        return [value for _, value in sorted(waiting)[:n]]
+
+    # What becomes of a claim
+
+    def _own(self, act: Act) -> list[State]:
+        states = [self._states[item.value] for item in act.claim.items]
+        for state in states:
+            assert state.fate is None, f"{state.value} is gone by {state.fate}: {act}"
+            assert state.token == act.claim.token, f"{state.value} is not its own: {act}"
+        return states
+
+    def _ack(self, act: Act, read: int, version: int) -> None:
+        for state in self._own(act):
+            state.fate = "ack"
+
+    def _extend(self, act: Act, read: int, version: int) -> None:
+        for state in self._own(act):
+            state.lease_end = read + int(act.lease * VERSIONS)
+
+    def _release(self, act: Act, read: int, version: int) -> None:
+        for state in self._own(act):
+            state.token = None
+            state.attempts -= 1
+
+    def _nack(self, act: Act, read: int, version: int) -> None:
+        for state in self._own(act):
+            state.token, state.due = None, act.due
+            if state.attempts >= self._most:
+                state.fate = "death"
+
+    def _refuse(self, act: Act) -> None:
+        """The lease of an item is said to be lost: so it ran out, and somebody looked since."""
+        (state,) = (self._states[item.value] for item in act.claim.items if item.id == act.lost)
+        looked = any(state.lease_end <= read and at < act.read for read, at in self._commits)
+        is_its = state.fate is None and state.token == act.claim.token
+        assert not is_its or looked, f"{state.value} is its own: {act}"
+
+    def close(self, letters: list[DeadLetter], effects: Counter[str]) -> None:
+        """When all else is claimed and acknowledged: the dead letters, and the effects of jobs."""
+        acked = {value for value, state in self._states.items() if state.fate == "ack"}
+        assert effects == Counter(acked), "effects are not those of what was acknowledged"
+        dead = Counter(letter.item.value for letter in letters)
+        assert max(dead.values(), default=1) == 1, f"twice: {dead}"
+        for letter in letters:
+            state = self._states[letter.item.value]
+            assert state.fate in (None, "death"), f"{state.value} died after {state.fate}"
+            assert letter.attempts == self._most, f"died after {letter.attempts} claims: {letter}"
+            assert state.key in (b"", letter.item.key), f"not from its place: {letter}"
+            self._unknown_claims -= letter.attempts - state.attempts
+        died = {value for value, state in self._states.items() if state.fate == "death"}
+        assert died <= dead.keys(), f"{died - dead.keys()} are no dead letters"
+        lost = {value for value, state in self._states.items() if not state.fate} - dead.keys()
+        assert len(lost) <= self._unknown_pops, f"{lost} are lost"
+        assert self._unknown_claims >= 0, "items were claimed too often"

@@ -1,0 +1,81 @@
+"""What simulations have in common: the library with the time and the chance of a scheduler."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import (
+    PriorityQueue,
+    claimable,
+    claims,
+    contention,
+    database,
+    item_store,
+    schedule,
+    uuids,
+)
+
+from .scheduler import Scheduler, SimulatedDatabase
+
+__all__ = ["Simulated"]
+
+_CLOCKS = (claimable, contention, item_store, schedule, uuids)
+
+
+class Simulated:
+    """A database, and the seed that decides what becomes of it; what clients do, others say."""
+
+    def __init__(self, db: Any, space: Subspace, seed: int, is_quiet: bool = False) -> None:
+        self.random = random.Random(f"operations {seed}")
+        self.kills = 0 if is_quiet else self.random.choice([0, 1, 3])
+        self.scheduler = Scheduler(seed, self.kills)
+        faults = 0.0 if is_quiet else self.random.choice([0.0, 0.1, 0.4])
+        self.db = SimulatedDatabase(db, self.scheduler, faults)
+        self._raw = db
+        # All that chance decides elsewhere: the last part of keys, and who the clients are.
+        uuids._random.seed(seed)
+        database._free_clients.clear()
+        db.clear_range_startswith(space.key())
+
+    @contextmanager
+    def patched(self) -> Iterator[None]:
+        """The library with the time and the chance of the simulation."""
+        with pytest.MonkeyPatch.context() as patch:
+            for module in _CLOCKS:
+                patch.setattr(module, "time", self.scheduler)
+            for module in (claimable, claims):
+                patch.setattr(module, "random", self.random)
+            for module in (claims, contention):
+                patch.setattr(module, "_LONGEST_BACKOFF", 0)
+            patch.setattr(contention, "sleep_on", self._sleep_on)
+            patch.setattr(contention, "_LEASE_VERSIONS", 10**15)
+            patch.setattr(contention.StagedPops, "_keep_watch", lambda self, db: None)
+            yield
+
+    def end(self, queue: PriorityQueue) -> None:
+        """Have all commits arrive, and what was put aside for pops go back: nobody lives any more.
+
+        From now on nothing fails.
+        """
+        self.db.deliver_late(1.0)
+        self.db.faults = 0.0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(contention, "_LEASE_VERSIONS", -(10**15))
+            contention.StagedPops(queue.layout, queue.rows, queue._item).sweep(self._raw)
+
+    def _sleep_on(self, watches: list[Any], seconds: float) -> Any:
+        """Sleep while others do something; sometimes too long, sometimes not long enough."""
+        (watch,) = watches
+        self.scheduler.note("sleeps")
+        for _ in range(self.random.randint(1, 20)):
+            self.scheduler.step("sleep")
+            if watch.is_ready():
+                break
+        watch.cancel()
+        return watch if self.random.random() < 0.9 else None
