@@ -171,10 +171,10 @@ class Rows:
 
     @staticmethod
     def first_count(tr: Any) -> int:
-        """The count of the first item of a level that is empty.
+        """The lowest count of an item that is pushed now.
 
-        Behind what was in the level before, which may come back when a lease runs out. (There are
-        more versions than there can be items.)
+        Behind what was in the level before, which may be claimed, or delayed, and come back. (There
+        are more versions than there can be items.)
         """
         version: int = tr.get_read_version().wait()
         return version
@@ -186,12 +186,11 @@ class Rows:
         """
         layout = self._layout
         last = next(iter(last_row), None)
-        if last is None:
-            count = self.first_count(tr)
-        elif layout.is_place(last.key, level):
-            count = layout.count_in(last.key, level) + 1
-        else:
-            raise ForeignKey(last.key)
+        count = self.first_count(tr)
+        if last is not None:
+            if not layout.is_place(last.key, level):
+                raise ForeignKey(last.key)
+            count = max(count, layout.count_in(last.key, level) + 1)
         keys = []
         delayed = 0
         for _, payload, random, due, header in entries:

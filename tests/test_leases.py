@@ -191,6 +191,21 @@ def test_a_pop_in_a_transaction_finds_what_was_given_back(db: Any, queue: Priori
     assert check(db, queue).ok
 
 
+def test_what_is_pushed_stands_behind_what_is_claimed_or_delayed(
+    db: Any, queue: PriorityQueue
+) -> None:
+    queue.push_many(db, "abc")
+    first, *others = list(queue.claim(db, n=3))
+    queue.release(db, first)
+    queue.push(db, "d")
+    for each in others:
+        queue.release(db, each)
+    queue.push_many(db, "ef", delay=60)
+    queue.push(db, "g")
+    come_due(db, queue)
+    assert values(queue.pop_many(db, 9)) == list("abcdefg")
+
+
 # Failures
 
 

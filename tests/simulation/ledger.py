@@ -75,6 +75,8 @@ class State:
     priority: int
     due: int
     key: bytes = b""
+    pushed: int = 0
+    """At which version, if it is known where it stands."""
     token: bytes | None = None
     lease_end: int = 0
     attempts: int = 0
@@ -130,7 +132,12 @@ class Ledger:
         for value, priority in act.pushed.items():
             self._states[value] = State(value, priority, act.due)
         for value, key in act.result or ():
-            self._states[value].key = key
+            state = self._states[value]
+            state.key, state.pushed = key, version
+            # Also behind those that are elsewhere for a time.
+            for other in self._states.values():
+                if other.priority == state.priority and 0 < other.pushed < read:
+                    assert other.key < key, f"{value} is before {other.value}: {act}"
 
     def _claim(self, act: Act, read: int, version: int) -> None:
         if not act.returned:
