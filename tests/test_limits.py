@@ -15,6 +15,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, check
 from fdbqueue.errors import InvalidUniqueKey, QueueFull
+from fdbqueue.schedule import milliseconds
 from fdbqueue.testing import FaultyDatabase
 
 from .test_leases import come_due, lapse
@@ -189,13 +190,17 @@ def test_nothing_is_claimed_after_its_time(db: Any, space: Subspace) -> None:
     assert check(db, tasks).ok
 
 
-def test_a_claimed_item_expires_only_once_it_is_back(db: Any, space: Subspace) -> None:
+def test_a_claimed_item_expires_only_once_it_is_back(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = PriorityQueue(space["ttl"])
-    queue.push_many(db, ["done", "failed"], ttl=0.05)
+    queue.push_many(db, ["done", "failed"], ttl=60)
     claim = queue.claim(db, n=2)
     assert claim is not None
     done, failed = claim
-    time.sleep(0.06)
+    later = milliseconds() + 61_000
+    for module in ("claimable", "claims"):
+        monkeypatch.setattr(f"fdbqueue.{module}.milliseconds", lambda: later)
     queue.ack(db, done)
     queue.nack(db, failed, delay=0)
     assert queue.claim(db) is None

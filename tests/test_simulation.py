@@ -139,7 +139,9 @@ class Simulation(Simulated):
             self._moving[client][item.value] = None
             level = queue.layout.level(priority)
             payload = queue.encoded(f"{item.value}'")
-            queue.rows.append(tr, level, [Entry(level, payload, random_part)], queue.rows.last(tr, level))
+            queue.rows.append(
+                tr, level, [Entry(level, payload, random_part)], queue.rows.last(tr, level)
+            )
             return [item.value]
 
         moved: list[str] = body(self.db)

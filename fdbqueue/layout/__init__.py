@@ -41,8 +41,9 @@ whose `random` is its id, besides:
 | Q (14, 0, agent or null) and Q (14, 1, client), with the rest of the key | empty | push, pop |
 | Q (15, agent) | int64 LE: how many tasks of that agent wait; no key at zero | push, pop |
 
-Items are the FoundationDB recipe: `count` is one more than that of the last item of the priority,
-by a snapshot read, so that pushes never conflict; `random` makes the key unique. It is a UUID of
+Items are the FoundationDB recipe: `count` is above that of the last item of the priority, by a
+snapshot read, so that pushes never conflict, and at least the read version, so that it is above
+those of items that are claimed or delayed, too; `random` makes the key unique. It is a UUID of
 version 7, which holds when it was made. A client that speaks only the recipe, with any bytes in its
 place, can be pointed at Q (0,).
 
