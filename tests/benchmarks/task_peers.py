@@ -1,0 +1,352 @@
+"""Who does jobs in `tests/benchmarks/tasks.py`: this library's worker, and its peers with servers.
+
+Everybody keeps what is acknowledged on disk, and forgets a job that is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Subspace
+
+SPACE = Subspace(("benchmark", "tasks"))
+
+begun: SimpleQueue[tuple[int, int]] = SimpleQueue()
+"""Of each job that this process began, when it was pushed and when it began, in nanoseconds."""
+
+
+def handle(pushed: int) -> None:
+    """The job: nothing but a note that it began."""
+    begun.put((pushed, time.monotonic_ns()))
+
+
+class Contender(Protocol):
+    """A queue with workers; it is sent to other processes, and connects where it is used."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def setting(self) -> str:
+        """What was chosen, for the reader."""
+
+    @property
+    def concurrencies(self) -> tuple[int, ...]:
+        """How many jobs a worker process may do at a time, of those worth a try."""
+
+    def load(self, jobs: int) -> None:
+        """Empty the queue and put so many jobs into it."""
+
+    def pusher(self) -> Callable[[int], object]:
+        """Connect; a function that pushes one job, given the time."""
+
+    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
+        """Connect; a function that does jobs until there is none, or for ever."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """This library's worker, on either engine."""
+
+    engine: str
+    url: str
+    in_transaction: bool
+    concurrencies: tuple[int, ...] = (1, 10)
+
+    @property
+    def name(self) -> str:
+        return f"{self.engine}, {'exactly' if self.in_transaction else 'at least'} once"
+
+    @property
+    def setting(self) -> str:
+        return "handler(tr, item)" if self.in_transaction else "handler(item)"
+
+    def open(self) -> tuple[Any, PriorityQueue]:
+        db = fdbqueue.open(self.url)
+        queue = PriorityQueue(SPACE)
+        queue.is_empty(db)  # a cluster's client connects
+        return db, queue
+
+    def load(self, jobs: int) -> None:
+        db, queue = self.open()
+        db.clear_range_startswith(SPACE.key())
+        for begin in range(0, jobs, 1000):
+            queue.push_many(db, [0] * min(1000, jobs - begin))
+
+    def pusher(self) -> Callable[[int], object]:
+        db, queue = self.open()
+        return lambda now: queue.push(db, now)
+
+    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
+        db, queue = self.open()
+
+        def in_transaction(tr: Any, item: Any) -> None:
+            handle(item.value)
+
+        def plain(item: Any) -> None:
+            handle(item.value)
+
+        handler = in_transaction if self.in_transaction else plain
+        worker = fdbqueue.Worker(db, queue, handler, concurrency=concurrency)
+        return lambda: worker.run(drain=drain)
+
+
+@dataclass(frozen=True)
+class Huey:
+    """huey, on SQLite."""
+
+    path: Path
+    polls: float | None = None
+    concurrencies: tuple[int, ...] = (1, 10)
+
+    @property
+    def name(self) -> str:
+        return "huey" if self.polls is None else f"huey, polls every {self.polls * 1e3:.0f} ms"
+
+    @property
+    def setting(self) -> str:
+        kept = "SqliteHuey(fsync=True), WAL, threads; a job is deleted before it is run"
+        return kept + ("; polls after 100 ms and more" if self.polls is None else "")
+
+    def open(self, durable: bool = True) -> tuple[Any, Any]:
+        huey = import_module("huey").SqliteHuey(filename=str(self.path), fsync=durable)
+        return huey, huey.task()(handle)
+
+    def load(self, jobs: int) -> None:
+        huey, task = self.open(durable=False)
+        huey.flush()
+        for _ in range(jobs):
+            task(0)
+
+    def pusher(self) -> Callable[[int], object]:
+        _, task = self.open()
+        return lambda now: task(now)
+
+    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
+        huey, _ = self.open()
+        consumer = import_module("huey.consumer")
+        if not drain:
+            delays = {"initial_delay": self.polls, "max_delay": self.polls} if self.polls else {}
+            run: Callable[[], object] = consumer.Consumer(huey, concurrency, **delays).run
+            return run
+        over = threading.Event()
+        worker = consumer.Worker(huey, over, default_delay=0.1, max_delay=0.1, backoff=1)
+        worker.sleep = lambda: huey.pending_count() or over.set()  # its threads end with the jobs
+
+        def work() -> None:
+            while not over.is_set():
+                worker.loop()
+
+        def drained() -> None:
+            with ThreadPoolExecutor(concurrency) as threads:
+                for each in [threads.submit(work) for _ in range(concurrency)]:
+                    each.result()
+
+        return drained
+
+
+@dataclass(frozen=True)
+class Rq:
+    """rq, on Redis."""
+
+    port: int
+    name: str = "rq"
+    setting: str = "Redis: appendonly yes, appendfsync always; SimpleWorker, result_ttl=0"
+    concurrencies: tuple[int, ...] = (1,)
+
+    def open(self) -> tuple[Any, Any]:
+        connection = import_module("redis").Redis("127.0.0.1", self.port)
+        connection.ping()
+        return connection, import_module("rq").Queue(connection=connection)
+
+    def load(self, jobs: int) -> None:
+        connection, queue = self.open()
+        connection.flushall()
+        job = queue.prepare_data(handle, args=[0], result_ttl=0)
+        for begin in range(0, jobs, 500):
+            queue.enqueue_many([job] * min(500, jobs - begin))
+
+    def pusher(self) -> Callable[[int], object]:
+        _, queue = self.open()
+        return lambda now: queue.enqueue(handle, now, result_ttl=0)
+
+    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
+        connection, queue = self.open()
+        worker = import_module("rq").SimpleWorker([queue], connection=connection)
+        return lambda: worker.work(burst=drain, logging_level=logging.WARNING)
+
+
+@dataclass(frozen=True)
+class Procrastinate:
+    """procrastinate, on Postgres."""
+
+    port: int
+    name: str = "procrastinate"
+    setting: str = "Postgres: synchronous_commit=on; async handler, delete_jobs=always"
+    concurrencies: tuple[int, ...] = (1, 10)
+
+    @property
+    def address(self) -> str:
+        return f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres"
+
+    def app(self) -> tuple[Any, Any]:
+        procrastinate = import_module("procrastinate")
+        connector = procrastinate.PsycopgConnector(conninfo=self.address)
+        app = procrastinate.App(connector=connector)
+
+        async def job(pushed: int) -> None:
+            handle(pushed)
+
+        return app, app.task(name="job")(job)
+
+    def make_tables(self) -> None:
+        app, _ = self.app()
+        with app.open():
+            app.schema_manager.apply_schema()
+
+    def load(self, jobs: int) -> None:
+        with import_module("psycopg").connect(self.address, autocommit=True) as connection:
+            connection.execute("TRUNCATE procrastinate_jobs CASCADE")
+        app, job = self.app()
+        with app.open():
+            for begin in range(0, jobs, 500):
+                job.batch_defer(*[{"pushed": 0}] * min(500, jobs - begin))
+
+    def pusher(self) -> Callable[[int], object]:
+        app, job = self.app()
+        app.open()
+        return lambda now: job.defer(pushed=now)
+
+    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
+        app, _ = self.app()
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(app.open_async())
+        loop.run_until_complete(app.check_connection_async())
+
+        async def work() -> None:
+            await app.run_worker_async(
+                concurrency=concurrency, wait=not drain, delete_jobs="always"
+            )
+            await app.close_async()
+            for left in asyncio.all_tasks() - {asyncio.current_task()}:
+                left.cancel()
+
+        return lambda: loop.run_until_complete(work())
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextmanager
+def server(command: list[str], is_up: Callable[[], object], user: str | None) -> Iterator[None]:
+    """A server's process, from when it answers; SIGINT ends it."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=user, group=user
+    )
+    try:
+        for _ in range(100):
+            time.sleep(0.1)
+            with suppress(Exception):
+                is_up()
+                break
+        else:
+            raise RuntimeError(f"no answer from {command[0]}")
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+
+
+@contextmanager
+def redis_peer(directory: Path) -> Iterator[Rq]:
+    """rq with a Redis server of its own."""
+    peer = Rq(free_port())
+    options = {
+        "port": str(peer.port),
+        "bind": "127.0.0.1",
+        "dir": str(directory),
+        "save": "",
+        "appendonly": "yes",
+        "appendfsync": "always",
+    }
+    command = ["redis-server"]
+    for option, value in options.items():
+        command += [f"--{option}", value]
+    with server(command, peer.open, None):
+        yield peer
+
+
+def postgres_program(name: str) -> str | None:
+    """Where a program of Postgres is; Debian has the newest last."""
+    found = sorted(map(str, Path("/usr/lib/postgresql").glob(f"*/bin/{name}")))
+    return shutil.which(name) or (found[-1] if found else None)
+
+
+@contextmanager
+def postgres_peer(directory: Path) -> Iterator[Procrastinate]:
+    """procrastinate with a Postgres server of its own, which does not run as root."""
+    peer = Procrastinate(free_port())
+    user = "postgres" if os.geteuid() == 0 else None
+    if user:
+        shutil.chown(directory, user)
+    initdb, postgres = str(postgres_program("initdb")), str(postgres_program("postgres"))
+    data = str(directory / "data")
+    subprocess.run(
+        [initdb, "-A", "trust", "-U", "postgres", "-D", data],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        user=user,
+        group=user,
+        cwd=directory,
+    )
+    command = [postgres, "-D", data, "-p", str(peer.port), "-k", str(directory)]
+    with server([*command, "-c", "listen_addresses=127.0.0.1"], peer.make_tables, user):
+        yield peer
+
+
+def peers(stack: ExitStack, told: Callable[[str], object]) -> Iterator[Contender]:
+    """The peers that are installed, their servers running until the stack is closed."""
+
+    def directory() -> Path:
+        name = tempfile.mkdtemp(prefix="fdbqueue-benchmark-peer-")
+        stack.callback(shutil.rmtree, name)
+        return Path(name)
+
+    if find_spec("huey"):
+        yield Huey(directory() / "huey.db")
+    else:
+        told("huey is skipped: pip install huey")
+    if find_spec("rq") and shutil.which("redis-server"):
+        yield stack.enter_context(redis_peer(directory()))
+    else:
+        told("rq is skipped: pip install rq, apt-get install redis-server")
+    if find_spec("procrastinate") and find_spec("psycopg") and postgres_program("initdb"):
+        yield stack.enter_context(postgres_peer(directory()))
+    else:
+        told(
+            "procrastinate is skipped: pip install procrastinate 'psycopg[binary]', "
+            "apt-get install postgresql"
+        )

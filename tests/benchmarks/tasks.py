@@ -1,0 +1,331 @@
+"""Workers beside other job queues: jobs a second, latency; and a look by agent in a long queue.
+
+    python -m tests.benchmarks.tasks                   the embedded engine, ten minutes
+    python -m tests.benchmarks.tasks fdb.cluster       on a cluster too; take a fresh one
+    python -m tests.benchmarks.tasks --quick           small numbers, to see that it runs
+
+Handlers are empty; everybody keeps its jobs on disk. In every round each contender, in changing
+order, does the same jobs; figures are medians of the rounds, ratios those of one round. Each may do
+one or several jobs at a time in a process: what is compared is its better setting. Peers are
+measured where they and their servers are installed: `pip install huey rq procrastinate redis
+'psycopg[binary]'`, `apt-get install redis-server postgresql`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+import statistics
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import product, repeat
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import fdbqueue
+from fdbqueue import TaskPriority, TaskQueue, create_deadline
+
+from .task_peers import SPACE, Contender, Huey, Library, begun, peers
+
+PROCESSES = (1, 4)
+AGENTS = (10, 100, 1000)
+LONGEST_WAIT = 120  # seconds, for something that a process is to do
+
+console = Console(width=110, highlight=False)
+
+
+def worker_process(contender: Contender, concurrency: int, drain: bool, pipe: Any) -> None:
+    """One process: works when it is told to, and tells of its jobs, at last or at once."""
+    run = contender.worker(concurrency, drain)
+    pipe.send("ready")
+    pipe.recv()
+    if drain:
+        run()
+        pipe.send([begun.get() for _ in range(begun.qsize())])
+        return
+
+    def tell() -> None:
+        while True:
+            pipe.send(begun.get())
+
+    threading.Thread(target=tell, daemon=True).start()
+    run()
+
+
+def received(pipe: Any) -> Any:
+    if not pipe.poll(LONGEST_WAIT):
+        raise RuntimeError("a worker is stuck")
+    return pipe.recv()
+
+
+@contextmanager
+def workers(
+    contender: Contender, concurrency: int, processes: int, drain: bool
+) -> Iterator[list[Any]]:
+    """Pipes to so many worker processes, all of which have just begun to work."""
+    context = multiprocessing.get_context("spawn")
+    started, pipes = [], []
+    try:
+        for _ in range(processes):
+            ours, theirs = context.Pipe()
+            arguments = (contender, concurrency, drain, theirs)
+            process = context.Process(target=worker_process, args=arguments, daemon=True)
+            process.start()
+            theirs.close()  # so that the end of a process is the end of its pipe
+            started.append(process)
+            pipes.append(ours)
+        for pipe in pipes:
+            received(pipe)
+        for pipe in pipes:
+            pipe.send("go")
+        yield pipes
+    finally:
+        for process in started:
+            if not drain:
+                process.terminate()
+            process.join(5)
+            process.kill()
+            process.join()
+
+
+def rate(contender: Contender, concurrency: int, processes: int, jobs: int) -> float:
+    """Jobs a second, from when all processes are ready until the last job has begun.
+
+    How long it takes a worker to stop is not counted: rq's may wait for a second.
+    """
+    contender.load(jobs)
+    with workers(contender, concurrency, processes, drain=True) as pipes:
+        start = time.monotonic_ns()
+        ends = [end for pipe in pipes for _, end in received(pipe)]
+    if len(ends) < jobs:
+        raise RuntimeError(f"{contender.name} did {len(ends)} of {jobs} jobs")
+    nanoseconds: int = max(ends) - start
+    return jobs / nanoseconds * 1e9
+
+
+class Rates:
+    """Jobs a second of every contender, with each number of processes and of jobs at a time."""
+
+    def __init__(self, contenders: list[Contender]) -> None:
+        self.contenders = contenders
+        self.settings = list(product(PROCESSES, sorted({*contenders[0].concurrencies})))
+        self.rates: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+
+    def measure(self, rounds: int, jobs: int) -> None:
+        cases = [
+            (contender, *setting)
+            for contender, setting in product(self.contenders, self.settings)
+            if setting[1] in contender.concurrencies
+        ]
+        order = [case for _ in range(rounds) for case in random.sample(cases, len(cases))]
+        for contender, processes, concurrency in track(
+            order, "jobs a second", console=console, transient=True
+        ):
+            measured = rate(contender, concurrency, processes, jobs)
+            self.rates[contender.name, processes, concurrency].append(measured)
+
+    def best(self, name: str, processes: int) -> list[float]:
+        """The rates of the rounds with the number of jobs at a time that is best."""
+        tried = [rates for key, rates in self.rates.items() if key[:2] == (name, processes)]
+        return max(tried, key=statistics.median)
+
+    def ratio(self, name: str, other: str, processes: int) -> float:
+        pairs = zip(self.best(name, processes), self.best(other, processes))
+        return statistics.median(one / two for one, two in pairs)
+
+    def table(self) -> Table:
+        table = Table(title="jobs a second: processes x jobs at a time in each; the better in bold")
+        table.add_column()
+        for processes, concurrency in self.settings:
+            table.add_column(f"{processes} x {concurrency}", justify="right")
+        table.add_column("setting")
+        for contender in self.contenders:
+            row = [
+                self.figure(contender.name, processes, concurrency)
+                for processes, concurrency in self.settings
+            ]
+            table.add_row(contender.name, *row, contender.setting)
+        return table
+
+    def figure(self, name: str, processes: int, concurrency: int) -> str:
+        rates = self.rates.get((name, processes, concurrency))
+        if rates is None:
+            return ""
+        figure = f"{statistics.median(rates):,.0f}"
+        return f"[bold]{figure}[/bold]" if rates is self.best(name, processes) else figure
+
+
+def pushed_to_begun(contender: Contender, pushes: int) -> list[float]:
+    """How many milliseconds pass from a push to its handler in another process that has no job."""
+    contender.load(0)
+    milliseconds = []
+    with workers(contender, concurrency=1, processes=1, drain=False) as (pipe,):
+        push = contender.pusher()
+        for _ in range(pushes + 3):
+            time.sleep(random.uniform(0.02, 0.05))
+            push(time.monotonic_ns())
+            pushed, began = received(pipe)
+            milliseconds.append((began - pushed) / 1e6)
+    return milliseconds[3:]  # at first both connect
+
+
+def latencies(contenders: list[Contender], rounds: int, pushes: int) -> dict[str, list[float]]:
+    """Of each contender the latencies of all rounds."""
+    found: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    order = [each for _ in range(rounds) for each in random.sample(contenders, len(contenders))]
+    for contender in track(order, "latency", console=console, transient=True):
+        found[contender.name] += pushed_to_begun(contender, pushes // rounds)
+    return found
+
+
+def latency_table(milliseconds: dict[str, list[float]]) -> Table:
+    table = Table(title="from the beginning of a push to that of its handler, on an idle queue")
+    for column in ("", "pushes", "median ms", "99 % ms"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, values in milliseconds.items():
+        cuts = statistics.quantiles(values, n=100)
+        table.add_row(name, f"{len(values):,}", f"{cuts[49]:.2f}", f"{cuts[98]:.2f}")
+    return table
+
+
+def task(agent: str, number: int) -> dict[str, Any]:
+    return {
+        "priority": 1 + number % len(TaskPriority),
+        "deadline": create_deadline(hours_ahead=1 + number % 1000),
+        "cost": number % 7,
+        "agent_name": agent,
+        "payload": {"invoice": number},
+    }
+
+
+def agents_of(length: int) -> Iterator[str]:
+    """The agents of a long queue's tasks: those of `AGENTS` have so many each, evenly spread."""
+    own = {
+        (turn * length + length // 2) // size + shift: f"agent {size}"
+        for shift, size in enumerate(AGENTS)
+        for turn in range(size)
+    }
+    return (own.get(number, f"other {number % 1000}") for number in range(length))
+
+
+def opened(url: str, name: str, agents: Iterator[str], length: int) -> tuple[Any, TaskQueue]:
+    """A database, and a queue in it of tasks of these agents."""
+    db, queue = fdbqueue.open(url, durability="os"), TaskQueue(SPACE[name])
+    for begin in track(range(0, length, 1000), "tasks", console=console, transient=True):
+        numbers = range(begin, min(begin + 1000, length))
+        queue.push_many(db, [task(next(agents), number) for number in numbers])
+    return db, queue
+
+
+def look(db: Any, queue: TaskQueue, agent: str, tasks: int) -> float:
+    """How many milliseconds it takes to get the tasks of an agent, who has so many."""
+    began = time.perf_counter()
+    found = list(queue.get_tasks_for_agent(db, agent))
+    milliseconds = (time.perf_counter() - began) * 1e3
+    if len(found) != tasks:
+        raise RuntimeError(f"{len(found)} tasks of {agent}")
+    return milliseconds
+
+
+Medians = dict[int, tuple[float, float]]
+"""By the number of an agent's tasks, milliseconds of a look among all tasks, and among its own."""
+
+
+def looks(url: Callable[[str], str], length: int, times: int) -> Medians:
+    """Look by turns into the long queue, and into one that has nothing but the agent's tasks."""
+    long = opened(url("long"), "long", agents_of(length), length)
+    medians = {}
+    for size in AGENTS:
+        agent = f"agent {size}"
+        short = opened(url(agent), agent, repeat(agent), size)
+        pairs = [(look(*long, agent, size), look(*short, agent, size)) for _ in range(times)]
+        among, alone = zip(*pairs)
+        medians[size] = statistics.median(among), statistics.median(alone)
+    return medians
+
+
+def agent_table(found: dict[str, Medians], length: int) -> Table:
+    table = Table(title=f"get_tasks_for_agent, among {length:,} tasks and alone")
+    for column in ("", "tasks of the agent", "among all, ms", "alone, ms", "ratio"):
+        table.add_column(column, justify="right" if column else "left")
+    for engine, medians in found.items():
+        for size, (among, alone) in medians.items():
+            figures = (f"{size:,}", f"{among:.3f}", f"{alone:.3f}", f"{among / alone:.2f}")
+            table.add_row(engine, *figures)
+    return table
+
+
+def wanted(
+    rates: Rates,
+    milliseconds: dict[str, list[float]],
+    agents: dict[str, Medians],
+) -> Table:
+    """What the library is to reach, beside what it did."""
+    table = Table(title="wanted and measured")
+    for title in ("", "wanted", "1 process", "4 processes"):
+        table.add_column(title, justify="right" if title else "left")
+    ours = [each.name for each in rates.contenders if isinstance(each, Library)]
+    theirs = [each.name for each in rates.contenders if not isinstance(each, Library)]
+    for our, their in product(ours, theirs):
+        ratios = [f"{rates.ratio(our, their, processes):.2f}" for processes in PROCESSES]
+        table.add_row(f"jobs a second: {our} / {their}", "> 1", *ratios)
+    for our, their in product(ours, milliseconds):
+        if our in milliseconds and their not in ours:
+            ratio = statistics.median(milliseconds[their]) / statistics.median(milliseconds[our])
+            table.add_row(f"median latency: {their} / {our}", "> 1", f"{ratio:.2f}")
+    for engine, medians in agents.items():
+        for size, (among, alone) in medians.items():
+            what = f"{engine}: {size:,} tasks of an agent, among all / alone"
+            table.add_row(what, "about 1", f"{among / alone:.2f}")
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.tasks", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("cluster", nargs="?", help="a cluster file, to measure on it too")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=2000, help="of each contender in a round")
+    parser.add_argument("--pushes", type=int, default=200, help="for the latency, of all rounds")
+    parser.add_argument("--tasks", type=int, default=1_000_000, help="in the long queue; 0: none")
+    parser.add_argument("--quick", action="store_true")
+    given = parser.parse_args()
+    if given.quick:
+        given.rounds, given.jobs, given.pushes, given.tasks = 2, 300, 20, 10_000
+    with ExitStack() as stack:
+        root = stack.enter_context(tempfile.TemporaryDirectory(prefix="fdbqueue-benchmark-"))
+        # Where each engine has the database of a name.
+        engines: dict[str, Callable[[str], str]] = {"embedded": lambda name: f"{root}/{name}"}
+        if given.cluster:
+            engines["cluster"] = lambda _: str(given.cluster)
+            db = fdbqueue.open(given.cluster)
+            stack.callback(db.clear_range_startswith, SPACE.key())
+        ours = [
+            Library(name, engines[name]("jobs"), kind) for name in engines for kind in (False, True)
+        ]
+        others = list(peers(stack, console.print))
+        rates = Rates([*ours, *others])
+        rates.measure(given.rounds, given.jobs)
+        console.print(rates.table())
+        waiting = [each for each in ours if not each.in_transaction]
+        polling = [Huey(each.path, 0.01) for each in others if isinstance(each, Huey)]
+        milliseconds = latencies([*waiting, *others, *polling], given.rounds, given.pushes)
+        console.print(latency_table(milliseconds))
+        agents = {}
+        for name, url in engines.items() if given.tasks else ():
+            agents[name] = looks(url, given.tasks, 20 * given.rounds)
+        console.print(agent_table(agents, given.tasks))
+        console.print(wanted(rates, milliseconds, agents))
+
+
+if __name__ == "__main__":
+    main()
