@@ -71,6 +71,8 @@ def show(db: Any, queue: str, id: str, as_json: bool) -> None:
         click.echo(f"fdbq dead show: {id} is no dead letter", err=True)
         sys.exit(1)
     item = letter.item
+    if item is None:
+        raise click.ClickException(f"{id} cannot be read: {letter.error}")
     value = item.value if isinstance(target, PriorityQueue) else item.payload
     if not as_json:
         click.echo(as_line(value))

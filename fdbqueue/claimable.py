@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Iterator
@@ -10,17 +9,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fdbqueue.claims import Acks, ClaimRequest, Claims, first_after
+from fdbqueue.claims import Acks, Claims, first_after
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE, MOST_ITEMS
 from fdbqueue.database import is_database, read
 from fdbqueue.item_store import ItemStore
 from fdbqueue.layout import ONE, Layout
-from fdbqueue.leases import Leases
+from fdbqueue.leases import ClaimRequest, Leases
 from fdbqueue.limits import MOST_SLOTS, Agents, First, Limits
 from fdbqueue.pushes import Push, checked_bound
 from fdbqueue.rows import Entry, Rows
-from fdbqueue.schedule import due_time, milliseconds
+from fdbqueue.schedule import backoff, due_time, milliseconds
 from fdbqueue.states import Found, State, find
 from fdbqueue.types import Claim, Codec, DeadLetter, Item, Options
 from fdbqueue.uuids import uuids
@@ -29,7 +28,6 @@ from fdbqueue.waiting import checked_wait, wait_for_change
 __all__ = ["ClaimableStore"]
 
 _LONGEST_LEASE = 10**9  # seconds
-_FIRST_DELAY, _LONGEST_DELAY = 1.0, 3600.0  # seconds, after the first failure, and after many
 
 
 def _claim_size(request: ClaimRequest) -> int:
@@ -76,7 +74,8 @@ class ClaimableStore(ItemStore):
         how many of the first items, from 1; `wait`, how many seconds to wait for an item if there
         is none, `math.inf` for ever, for which it needs a database.
 
-        Raises `UndecodableItem` for an item that the codec cannot read; it stays in the queue.
+        An item that the codec cannot read is no claim's: it counts as claimed and failed, is tried
+        again later, and at last a dead letter.
 
         Source: Gray and Cheriton, Leases (1989).
 
@@ -119,8 +118,11 @@ class ClaimableStore(ItemStore):
         def body(tr: Any) -> Claim | None:
             self.schedule.sweep(tr, now)
             skipped = random.randrange(max(1, request.within - request.n + 1))
-            found = self._limits.admit(tr, request.n, first or self._first_after(skipped))
-            return self._leases.take(tr, found, request.lease, request.token)
+            look = first or self._first_after(skipped)
+            while found := self._limits.admit(tr, request.n, look):
+                if claim := self._leases.take(tr, found, request, now):
+                    return claim
+            return None
 
         return self._change(tr, body, lambda _: True)
 
@@ -184,7 +186,7 @@ class ClaimableStore(ItemStore):
         """
         now = milliseconds()
         if delay is None:
-            dues = [due_time(_backoff(attempt), None) for attempt in claim.attempts]
+            dues = [due_time(backoff(attempt), None) for attempt in claim.attempts]
         else:
             dues = [due_time(delay, None)] * len(claim)
         self._change(tr, lambda tr: self._leases.nack(tr, claim, dues, error, now))
@@ -238,7 +240,10 @@ class ClaimableStore(ItemStore):
         def page(tr: Any) -> tuple[bytes, list[DeadLetter]]:
             rows = list(tr.get_range(begin, end, limit=500))
             letters = [self._leases.dead_letter(tr, row.key, row.value) for row in rows]
-            letters = [replace(letter, item=self.shown(letter.item)) for letter in letters]
+            letters = [
+                letter if letter.item is None else replace(letter, item=self.shown(letter.item))
+                for letter in letters
+            ]
             return rows[-1].key + b"\x00" if len(rows) == 500 else end, letters
 
         while begin < end:
@@ -412,9 +417,3 @@ def _checked_lease(lease: object) -> float:
     if not 0 < lease <= _LONGEST_LEASE:  # NaN neither
         raise ValueError(f"a lease is a number of seconds over 0, not {lease!r}")
     return float(lease)
-
-
-def _backoff(attempt: int) -> float:
-    """How many seconds to wait after so many attempts."""
-    longest = min(_LONGEST_DELAY, _FIRST_DELAY * math.pow(2, min(attempt, 100) - 1))
-    return longest * random.uniform(0.5, 1)

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import random
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
 from fdbqueue.combining import Batch
 from fdbqueue.database import first_greater_or_equal, run_once
 from fdbqueue.errors import LeaseLost
 from fdbqueue.layout import Layout
-from fdbqueue.leases import Leases
+from fdbqueue.leases import ClaimRequest, Leases
 from fdbqueue.limits import Limits, Row
 from fdbqueue.rows import WANT_ALL
 from fdbqueue.schedule import Schedule, milliseconds
 from fdbqueue.types import Claim
 
-__all__ = ["Acks", "ClaimRequest", "Claims", "first_after"]
+__all__ = ["Acks", "Claims", "first_after"]
 
 _LONGEST_BACKOFF = 2  # milliseconds, after a conflict
 _NARROWER = 0.95  # what a claim without a conflict leaves of the distance at which to look
-
-
-class ClaimRequest(NamedTuple):
-    """What one call claims: how many items, from how many of the first ones, for how long."""
-
-    n: int
-    within: int
-    lease: float
-    token: bytes
 
 
 def first_after(tr: Any, layout: Layout, n: int, skipped: int) -> list[Row]:
@@ -89,12 +81,15 @@ class Claims:
             def first(tr: Any, n: int) -> list[Row]:
                 return first_after(tr, self._layout, n, skipped)
 
-            found = self._limits.admit(tr, n, first)
-            claims = []
+            found = iter(self._limits.admit(tr, n, first))
+            taken = []
+            looked = False
             for request in requests:
-                mine, found = found[: request.n], found[request.n :]
-                claims.append(self._leases.take(tr, mine, request.lease, request.token))
-            return claims
+                mine = list(islice(found, request.n))
+                looked = looked or bool(mine)
+                taken.append(self._leases.take(tr, mine, request, now))
+            # What nobody can read is out of the way: there may be others.
+            return None if looked and not any(taken) else taken
 
         while (taken := run_once(db, body, self._layout.receipts)) is None:
             tries = 0

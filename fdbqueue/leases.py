@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from fdbqueue.errors import LeaseLost
+from fdbqueue.errors import LeaseLost, UndecodableItem
 from fdbqueue.layout import Layout, decode_facts, header_of, with_header
 from fdbqueue.limits import Candidate
 from fdbqueue.rows import Decode, Rows
-from fdbqueue.schedule import VERSIONS, Schedule
-from fdbqueue.types import Claim, DeadLetter
+from fdbqueue.schedule import VERSIONS, Schedule, backoff
+from fdbqueue.types import Claim, DeadLetter, Item
 
-__all__ = ["Leases"]
+__all__ = ["ClaimRequest", "Leases"]
+
+_log = logging.getLogger("fdbqueue")
 
 _LONGEST_ERROR = 1_000  # characters
 
@@ -25,6 +29,15 @@ class _Claimed(NamedTuple):
     attempt: int
     slots: list[bytes]
     value: bytes
+
+
+class ClaimRequest(NamedTuple):
+    """What one call claims: how many items, from how many of the first ones, for how long."""
+
+    n: int
+    within: int
+    lease: float
+    token: bytes
 
 
 class Leases:
@@ -41,24 +54,42 @@ class Leases:
         self._item = item
         self._schedule = schedule
 
-    def take(self, tr: Any, found: list[Candidate], lease: float, token: bytes) -> Claim | None:
-        """Claim items that a transaction read."""
-        if not found:
-            return None
+    def take(
+        self, tr: Any, found: list[Candidate], request: ClaimRequest, now: int
+    ) -> Claim | None:
+        """Claim items that a transaction read, those that can be read."""
         layout = self._layout
-        items = tuple(self._item(tr, each.key, each.value) for each in found)
-        self._rows.drop(tr, [(each.key, each.value) for each in found])
+        readable = [(each, item) for each in found if (item := self._read(tr, each, now))]
+        if not readable:
+            return None
+        self._rows.drop(tr, [(each.key, each.value) for each, _ in readable])
         tr[layout.scheduled] = b""
-        end = tr.get_read_version().wait() + int(lease * VERSIONS)
+        end = tr.get_read_version().wait() + int(request.lease * VERSIONS)
         attempts = []
-        for key, value, slots in found:
+        for (key, value, slots), _ in readable:
             attempt = header_of(value)[0].attempts + 1
             place = layout.place(key)
             for slot in slots:
                 tr[layout.slots + slot] = place
-            self._store(tr, _Claimed(place, end, attempt, [*slots], value), token)
+            self._store(tr, _Claimed(place, end, attempt, [*slots], value), request.token)
             attempts.append(attempt)
-        return Claim(items, tuple(attempts), tuple(each.key for each in found), token)
+        items = tuple(item for _, item in readable)
+        keys = tuple(each.key for each, _ in readable)
+        return Claim(items, tuple(attempts), keys, request.token)
+
+    def _read(self, tr: Any, found: Candidate, now: int) -> Item | None:
+        """The item; one that cannot be read has failed, as if it had been claimed."""
+        try:
+            return self._item(tr, found.key, found.value)
+        except UndecodableItem as error:
+            _log.warning("%s", error)
+            self._rows.drop(tr, [(found.key, found.value)])
+            attempt = header_of(found.value)[0].attempts + 1
+            due = now + int(1000 * backoff(attempt))
+            place = self._layout.place(found.key)
+            told = str(error)[:_LONGEST_ERROR]
+            self._schedule.give_back(tr, place, attempt, found.value, now, told, due)
+            return None
 
     def _store(self, tr: Any, claimed: _Claimed, token: bytes) -> None:
         layout = self._layout
@@ -142,7 +173,9 @@ class Leases:
         layout = self._layout
         (attempts, died_at, error), value = decode_facts(stored)
         item_key = layout.items + key[len(layout.dead) :]
-        item = self._item(tr, item_key, value)
+        item = None
+        with suppress(UndecodableItem):  # which is what it died of
+            item = self._item(tr, item_key, value)
         died = datetime.fromtimestamp(died_at / 1000, timezone.utc)
         return DeadLetter(item, layout.item_id(item_key), attempts, died, error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from datetime import datetime
 from typing import Any
@@ -12,13 +13,14 @@ from fdbqueue.layout import ONE, Layout, decode_facts, decode_options, header_of
 from fdbqueue.rows import Rows
 from fdbqueue.types import Options
 
-__all__ = ["VERSIONS", "Schedule", "due_time", "expiry_time", "milliseconds"]
+__all__ = ["VERSIONS", "Schedule", "backoff", "due_time", "expiry_time", "milliseconds"]
 
 VERSIONS = 1_000_000
 """How many read versions there are in a second, nearly."""
 
 _MOST = 32  # items of each kind that are read at a time,
 _ROUNDS = 8  # so many times in one transaction
+_FIRST_DELAY, _LONGEST_DELAY = 1.0, 3600.0  # seconds, after the first failure, and after many
 _LOOK = 1.0  # seconds from one look at whether anything was ever scheduled to the next
 _SWEEP = 0.05  # seconds from one sweep of a database to the next
 
@@ -69,6 +71,16 @@ def _check_seconds(name: str, seconds: object) -> None:
         raise TypeError(f"{name} is a number of seconds, not {seconds!r}")
     if not 0 <= seconds < 10**10:  # NaN neither
         raise ValueError(f"{name} is a number of seconds from 0, not {seconds!r}")
+
+
+def backoff(attempt: int) -> float:
+    """How many seconds to wait after so many attempts that failed.
+
+    >>> 0.5 <= backoff(1) <= 1, 1800 <= backoff(1000) <= 3600
+    (True, True)
+    """
+    longest = min(_LONGEST_DELAY, _FIRST_DELAY * math.pow(2, min(attempt, 100) - 1))
+    return longest * random.uniform(0.5, 1)
 
 
 class Schedule:

@@ -89,7 +89,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An item that failed too often: `error` is what was said at last, `died_at` when."""
+    """An item that failed too often: `error` is what was said at last, `died_at` when.
+
+    `item` is the item (of a task queue, the task), `None` if its payload cannot be read.
+    """
 
     item: Any
     id: str

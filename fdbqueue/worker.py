@@ -44,6 +44,14 @@ class WorkerReport:
     lost: int = 0
 
 
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A claimed item; its lease ends then at the latest, by this process's clock."""
+
+    claim: Claim
+    lease_end: float
+
+
 class Worker:
     """Runs a handler on the jobs of a queue, some at a time, until it is stopped.
 
@@ -106,7 +114,7 @@ class Worker:
         self._stopping = threading.Event()
         self._guard = threading.Lock()
         self._ended = threading.Condition(self._guard)
-        self._held: dict[bytes, Claim] = {}
+        self._held: set[_Job] = set()
         self._seconds = 1.0  # that a job takes, as far as one knows
         self.report = WorkerReport()
 
@@ -129,15 +137,15 @@ class Worker:
 
         In the main thread, SIGTERM and SIGINT stop it. `progress` is called after each job.
         """
-        ready: queues.SimpleQueue[Claim | None] = queues.SimpleQueue()
+        ready: queues.SimpleQueue[_Job | None] = queues.SimpleQueue()
         loop = asyncio.new_event_loop() if self._is_async else None
 
         def work() -> None:
-            while (claim := ready.get()) is not None:
+            while (job := ready.get()) is not None:
                 if self._stopping.is_set():
-                    self._release(claim)
+                    self._release(job)
                 else:
-                    self._do(claim, loop, acks.submit, progress)
+                    self._do(job, loop, acks.submit, progress)
 
         with (
             self._signals(),
@@ -164,7 +172,7 @@ class Worker:
                     loop.call_soon_threadsafe(loop.stop)
         return self.report
 
-    def _feed(self, ready: queues.SimpleQueue[Claim | None], drain: bool) -> None:
+    def _feed(self, ready: queues.SimpleQueue[_Job | None], drain: bool) -> None:
         """Claim jobs as long as few enough are held."""
         while not self._stopping.is_set():
             n = self._room()
@@ -174,11 +182,12 @@ class Worker:
                 continue
             claim = self._claim(n, wait=0 if drain else _LONGEST_SLEEP)
             if claim is not None:
-                taken = list(claim)
+                lease_end = time.monotonic() + self._lease
+                jobs = [_Job(each, lease_end) for each in claim]
                 with self._guard:
-                    self._held.update((each.keys[0], each) for each in taken)
-                for each in taken:
-                    ready.put(each)
+                    self._held.update(jobs)
+                for job in jobs:
+                    ready.put(job)
             elif drain:
                 with self._ended:
                     if not self._held:
@@ -204,16 +213,17 @@ class Worker:
 
     def _do(
         self,
-        claim: Claim,
+        job: _Job,
         loop: asyncio.AbstractEventLoop | None,
         start: Callable[[Callable[[], None]], object],
         progress: Callable[[WorkerReport], object],
     ) -> None:
         """Do one job, and see to its end, whatever that is."""
+        claim = job.claim
         began = time.perf_counter()
 
         def end(outcome: str, error: BaseException | None = None) -> None:
-            self._end(claim, outcome, time.perf_counter() - began, error)
+            self._end(job, outcome, time.perf_counter() - began, error)
             progress(self.report)
 
         def acknowledged(outcome: Callable[[], LeaseLost | None]) -> None:
@@ -223,6 +233,9 @@ class Worker:
                 end("failed", error)
 
         try:
+            if time.monotonic() > job.lease_end:
+                # This process was stopped for a while: is the job still its own?
+                self._queue.extend(self._db, claim, self._lease)
             with self._telemetry.span(claim.item.id, claim.attempt):
                 self._handle(claim, loop)
         except LeaseLost:
@@ -253,10 +266,10 @@ class Worker:
         else:
             self._handler(claim.item)
 
-    def _end(self, claim: Claim, outcome: str, seconds: float, error: BaseException | None) -> None:
+    def _end(self, job: _Job, outcome: str, seconds: float, error: BaseException | None) -> None:
         """Count a job that ended, and tell of it."""
         with self._ended:
-            self._held.pop(claim.keys[0], None)
+            self._held.remove(job)
             setattr(self.report, outcome, getattr(self.report, outcome) + 1)
             self._ended.notify()
         self._telemetry.count(outcome, seconds)
@@ -264,9 +277,9 @@ class Worker:
             logging.INFO if outcome == "done" else logging.WARNING,
             "%s %s %s, attempt %d, %.1f ms%s",
             self._name,
-            claim.item.id,
+            job.claim.item.id,
             outcome,
-            claim.attempt,
+            job.claim.attempt,
             1000 * seconds,
             "" if error is None else f": {type(error).__name__}: {error}",
         )
@@ -279,14 +292,14 @@ class Worker:
             # The lease will run out, and the job be tried again all the same.
             _log.error("%s %s: not given back: %s", self._name, claim.item.id, second)
 
-    def _release(self, claim: Claim) -> None:
+    def _release(self, job: _Job) -> None:
         """Give back what was claimed ahead."""
         try:
-            self._queue.release(self._db, claim)
+            self._queue.release(self._db, job.claim)
         except Exception as error:
-            _log.error("%s %s: not given back: %s", self._name, claim.item.id, error)
+            _log.error("%s %s: not given back: %s", self._name, job.claim.item.id, error)
         with self._ended:
-            self._held.pop(claim.keys[0], None)
+            self._held.remove(job)
             self._ended.notify()
 
     @contextmanager
@@ -297,14 +310,17 @@ class Worker:
         def extend() -> None:
             while not over.wait(self._lease / 3):
                 with self._guard:
-                    held = list(self._held.values())
-                for claim in held:
+                    held = list(self._held)
+                for job in held:
                     try:
-                        self._queue.extend(self._db, claim, self._lease)
+                        lease_end = time.monotonic() + self._lease
+                        self._queue.extend(self._db, job.claim, self._lease)
+                        job.lease_end = lease_end
                     except LeaseLost:
                         continue  # it just ended; or its end will tell that it is lost
                     except Exception as error:
-                        _log.error("%s %s: not extended: %s", self._name, claim.item.id, error)
+                        item_id = job.claim.item.id
+                        _log.error("%s %s: not extended: %s", self._name, item_id, error)
 
         thread = threading.Thread(target=extend, daemon=True)
         thread.start()

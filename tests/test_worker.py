@@ -34,6 +34,7 @@ from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport, check
 from fdbqueue.testing import FaultyDatabase
 
 from .test_cli import Shell, error_of
+from .test_leases import come_due, lapse
 
 JOBS = int(os.environ.get("FDBQ_WORKER_JOBS", "1000"))
 """Of the test that kills workers; by hand 20,000."""
@@ -217,6 +218,54 @@ def test_prometheus_and_opentelemetry_are_told_of_jobs(
     spans = [span for span in exporter.get_finished_spans() if span.name == f"process {name}"]
     assert [span.status.status_code.name for span in spans] == ["UNSET", "ERROR"]
     assert dict(spans[0].attributes)["messaging.operation.type"] == "process"
+
+
+def test_what_cannot_be_read_keeps_no_worker_from_the_rest(
+    db: Any, space: Subspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = PriorityQueue(space["queue"], max_attempts=2)
+    items = queue.push_many(db, range(6))
+    for item in items[:3]:
+        db[item.key] = b"no JSON"
+    seen: list[Any] = []
+    worker = Worker(db, queue, lambda item: seen.append(item.value))
+    with caplog.at_level(logging.WARNING, "fdbqueue"):
+        assert worker.run(drain=True).done == 3
+    assert seen == [3, 4, 5]
+    assert items[0].id in caplog.text
+    assert {queue.state(db, item) for item in items[:3]} == {"delayed"}
+    come_due(db, queue)
+    assert fdbqueue.transactional(lambda tr: queue.claim(tr))(db) is None
+    assert queue.claim(db) is None
+    letters = list(queue.dead_letters(db))
+    assert [letter.id for letter in letters] == [item.id for item in items[:3]]
+    assert {(letter.item, letter.attempts) for letter in letters} == {(None, 2)}
+    assert "cannot be read" in str(letters[0].error)
+    assert check(db, queue).ok
+
+
+def test_a_worker_that_was_stopped_past_its_lease_leaves_the_job_to_others(
+    db: Any, queue: PriorityQueue
+) -> None:
+    queue.push_many(db, ["first", "claimed ahead"])
+    seen: list[Any] = []
+
+    def handler(item: Any) -> None:
+        seen.append(item.value)
+        if item.value == "first":  # as if the process had been stopped in the middle of it
+            while len(worker._held) < 2:
+                time.sleep(0.01)
+            lapse(db, queue)
+            other = PriorityQueue(queue.subspace)
+            claim = other.claim(db, n=2)
+            assert claim is not None
+            other.ack(db, claim)
+            for job in worker._held:
+                job.lease_end = 0.0
+
+    worker = Worker(db, queue, handler, concurrency=1)
+    assert worker.run(drain=True) == WorkerReport(lost=2)
+    assert seen == ["first"]
 
 
 # Killed

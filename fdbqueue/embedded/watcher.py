@@ -7,6 +7,7 @@ are watches, and at the watched keys only when it moved.
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from fdbqueue.embedded.futures import WatchFuture
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Watcher"]
 
-_INTERVAL = 0.01  # seconds between two looks at the counter
+# From one look at the counter to the next a share of the time passes since it last moved, but so
+# many seconds at least, and at most.
+_SHARE = 1 / 20
+_SHORTEST, _LONGEST = 0.002, 0.01
 
 
 class Watcher:
@@ -67,6 +71,7 @@ class Watcher:
 
     def _run(self) -> None:
         seen = None
+        moved = 0.0
         known: set[WatchFuture] = set()
         try:
             while not self._closed.is_set():
@@ -80,10 +85,13 @@ class Watcher:
                         return
                 # A new watch is looked at once, whatever the counter says: the change may have
                 # come between its transaction and now.
+                now = time.monotonic()
+                if counter != seen:
+                    moved = now
                 if counter != seen or not known.issuperset(watches):
                     self._look(watches)
                     seen, known = counter, set(watches)
-                self._closed.wait(_INTERVAL)
+                self._closed.wait(min(_LONGEST, max(_SHORTEST, _SHARE * (now - moved))))
         except FdbqueueError as error:
             with self._lock:
                 watches, self._watches, self._thread = self._watches, {}, None
