@@ -43,6 +43,7 @@ class ClaimSimulation(Simulated):
         super().__init__(db, space, seed, self.is_quiet)
         self._space = space
         self._max_attempts = self.random.choice([None, None, 2, 4])
+        self._concurrency = None if self.is_quiet else self.random.choice([None, None, 2, 4])
         self._acked, self._popped = space["acked"], space["popped"]
         self.acts: list[Act] = []
         self.dead: list[DeadLetter] = []
@@ -69,6 +70,8 @@ class ClaimSimulation(Simulated):
     def run(self) -> None:
         """Let the clients work; when all leases are over, claim and acknowledge what is left."""
         clients = 1 if self.is_quiet else self.random.randint(2, 4)
+        if self._concurrency is not None:
+            self.queue.set_concurrency(self._raw, self._concurrency)
         with self.patched():
             self.scheduler.run([self._client() for _ in range(clients)])
             self.scheduler.time += 10**9
@@ -79,7 +82,7 @@ class ClaimSimulation(Simulated):
         self._read_pops()
         rows = self._raw[self._acked.range()]
         effects = {self._acked.unpack(row.key)[0]: decode_count(row.value) for row in rows}
-        ledger = Ledger(self.db.commits, self._max_attempts, self.is_quiet)
+        ledger = Ledger(self.db.commits, self._max_attempts, self.is_quiet, self._concurrency)
         ledger.note(self.acts)
         ledger.close(self.dead, Counter(effects))
 

@@ -86,19 +86,25 @@ class State:
 class Ledger:
     """The items of one queue; raises `AssertionError` for an act that must not be.
 
-    Parameters: `commits`, all there were, in order; `max_attempts`, of the queue; `is_quiet`,
-    whether each claim meets nobody, and so has to get the first items.
+    Parameters: `commits`, all there were, in order; `max_attempts` and `concurrency`, of the queue;
+    `is_quiet`, whether each claim meets nobody, and so has to get the first items.
     """
 
     _puts_aside = False
     """Whether there were pops at once, which may have items that are put aside for them."""
 
     def __init__(
-        self, commits: list[Commit], max_attempts: int | None = None, is_quiet: bool = False
+        self,
+        commits: list[Commit],
+        max_attempts: int | None = None,
+        is_quiet: bool = False,
+        concurrency: int | None = None,
     ) -> None:
         self._commits = commits
         self._most = max_attempts or 10**9
         self._is_quiet = is_quiet
+        self._concurrency = concurrency or 10**9
+        self._latest = 0
         self._states: dict[str, State] = {}
         self._unknown_claims = 0
         """How often items may have been claimed without anybody's knowing which."""
@@ -155,6 +161,14 @@ class Ledger:
             state = self._taken(act, value, key, read, version)
             self._count(state, attempt)
             state.token, state.lease_end = claim.token, read + int(act.lease * VERSIONS)
+        self._latest = max(self._latest, read)
+        assert self._held() <= self._concurrency, f"too many are claimed: {act}"
+
+    def _held(self) -> int:
+        """How many items are claimed, but those that somebody may have let go by now."""
+        states = self._states.values()
+        held = [state for state in states if state.fate is None and state.token is not None]
+        return sum(state.lease_end > self._latest for state in held)
 
     def _pop(self, act: Act, read: int, version: int) -> None:
         if act.returned and not act.result:
@@ -165,7 +179,8 @@ class Ledger:
     def _none(self, act: Act, now: int = 0, version: int = 0) -> None:
         """There was none: so none waited, nor was due, nor had a lease that was over."""
         waiting = self._first(1, now, version)
-        assert not waiting or self._unknown_claims or self._puts_aside, f"{waiting} waits: {act}"
+        is_unknown = self._unknown_claims or self._puts_aside or self._concurrency < 10**9
+        assert not waiting or is_unknown, f"{waiting} waits: {act}"
 
     def _taken(self, act: Act, value: str, key: bytes, read: int, version: int) -> State:
         """The state of an item that was there to be taken, in its place."""
