@@ -81,8 +81,17 @@ def test_whatever_ends_an_item_frees_its_key(db: Any, space: Subspace, end: str)
     else:
         expire(db, queue)
         assert queue.pop(db) is None
+    assert check(db, queue).ok
     assert queue.push(db, 2, unique="k").value == 2
     assert check(db, queue).ok
+
+
+def test_what_has_expired_is_in_nobodys_way(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["unique"])
+    queue.push(db, 1, unique="k", ttl=1000)
+    expire(db, queue)
+    assert queue.push(db, 2, unique="k").value == 2
+    assert queue.size(db) == 1
 
 
 def test_a_unique_item_stays_so_wherever_it_goes(db: Any, space: Subspace) -> None:
@@ -168,13 +177,15 @@ def test_a_unique_task_has_one_id(db: Any, space: Subspace) -> None:
 # Time to live
 
 
-def test_what_nobody_took_in_time_is_dropped(db: Any, space: Subspace) -> None:
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_what_nobody_took_in_time_is_dropped(db: Any, space: Subspace, is_inside: bool) -> None:
     queue = PriorityQueue(space["ttl"])
     queue.push_many(db, range(40), ttl=1000)
     queue.push(db, "stays", 1)
     assert queue.peek(db).value == 0
     expire(db, queue)
-    assert queue.pop(db).value == "stays"
+    pop = in_transaction(queue.pop) if is_inside else queue.pop
+    assert pop(db).value == "stays"
     assert (queue.size(db), queue.pop(db)) == (0, None)
     assert check(db, queue).ok
 
@@ -254,6 +265,14 @@ def test_another_handle_sees_that_a_queue_is_paused_within_a_second(db: Any, nam
     assert theirs.claim(db).item.value == 1
 
 
+@pytest.fixture
+def only_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits does not look now and then besides."""
+    for module in ("claimable", "item_store"):
+        monkeypatch.setattr(f"fdbqueue.{module}.LEASE", 1000)
+
+
+@pytest.mark.usefixtures("only_watches")
 @pytest.mark.parametrize("take", ["pop", "claim", "agent"])
 def test_who_waits_is_woken_when_the_queue_goes_on(db: Any, space: Subspace, take: str) -> None:
     tasks = TaskQueue(space["tasks"])
@@ -270,6 +289,21 @@ def test_who_waits_is_woken_when_the_queue_goes_on(db: Any, space: Subspace, tak
         assert not waits.done()
         tasks.resume(db)
         assert waits.result(10) == 1
+
+
+def test_who_waits_at_a_paused_queue_sleeps(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    for module in ("claimable", "item_store"):
+        wait = getattr(fdbqueue, module).wait_for_change
+        counted = lambda *a, wait=wait: (looks.append(1), wait(*a))[1]  # noqa: E731
+        monkeypatch.setattr(f"fdbqueue.{module}.wait_for_change", counted)
+    queue = PriorityQueue(space["jobs"])
+    queue.push(db, 1)
+    queue.pause(db)
+    assert queue.pop(db, wait=0.2) is queue.claim(db, wait=0.2) is None
+    assert len(looks) == 2
 
 
 # Limits of concurrency
@@ -386,6 +420,7 @@ def test_the_limits_hold_for_all_workers_together(db: Any, space: Subspace) -> N
     assert check(db, tasks).ok
 
 
+@pytest.mark.usefixtures("only_watches")
 def test_who_waits_for_a_slot_is_woken_when_one_is_free(db: Any, space: Subspace) -> None:
     tasks = TaskQueue(space["tasks"])
     tasks.push_many(db, [{"agent_name": "ada", "payload": n} for n in range(2)])
