@@ -45,8 +45,8 @@ _PLACE = re.compile(
 
 
 @functools.lru_cache(4096)
-def _packed_integer(priority: int) -> bytes:
-    packed: bytes = fdb_tuple.pack((priority,))
+def _packed_integer(number: int) -> bytes:
+    packed: bytes = fdb_tuple.pack((number,))
     return packed
 
 
@@ -313,8 +313,7 @@ class Layout:
     @staticmethod
     def when_key(prefix: bytes, when: int, place: bytes) -> bytes:
         """The key that notes a time or version at which something becomes of an item."""
-        packed: bytes = fdb_tuple.pack((when,))
-        return prefix + packed + place
+        return prefix + _packed_integer(when) + place
 
     @staticmethod
     def when(prefix: bytes, key: bytes) -> tuple[int, bytes]:

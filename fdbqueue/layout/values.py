@@ -71,8 +71,14 @@ def with_header(header: Header, value: bytes) -> bytes:
 
 def encode_facts(facts: tuple[Any, ...], value: bytes) -> bytes:
     """What is stored of an item that is not at its place: facts about it, and its value."""
-    packed: bytes = fdb_tuple.pack(tuple(facts))
-    return _SIZE.pack(len(packed)) + packed + value
+    return _packed_facts(tuple(facts)) + value
+
+
+@functools.lru_cache(64)
+def _packed_facts(facts: tuple[Any, ...]) -> bytes:
+    """They are often those of several items: of one claim, for example."""
+    packed: bytes = fdb_tuple.pack(facts)
+    return _SIZE.pack(len(packed)) + packed
 
 
 def decode_facts(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
