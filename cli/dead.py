@@ -9,10 +9,13 @@ from typing import Any
 import click
 
 from fdbqueue import DeadLetter, PriorityQueue, TaskQueue, existing_queue
+from fdbqueue.priorities import priority_as_json
 
-from .common import as_line, command_options, priority_line, queue_argument, tell
+from .common import as_line, command_options, queue_argument, tell
 
 __all__ = ["dead"]
+
+_LONGEST = 120  # characters of an error in a list
 
 
 @click.group()
@@ -46,8 +49,15 @@ def ls(db: Any, queue: str, as_json: bool) -> None:
     """
     for letter in existing_queue(db, queue).dead_letters(db):
         shown = _shown(letter)
-        line = "  ".join(str(shown[field] or "-") for field in shown)
+        line = "  ".join(_printable(str(shown[field] or "-")) for field in shown)
         click.echo(as_line(shown) if as_json else line)
+
+
+def _printable(text: str) -> str:
+    """A text on one line, of which a terminal makes nothing else."""
+    line = " ".join(text.split())
+    line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
 
 
 @dead.command()
@@ -64,7 +74,7 @@ def show(db: Any, queue: str, id: str, as_json: bool) -> None:
       fdbq dead show jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
     """
     target = existing_queue(db, queue)
-    target.key_of(id)
+    target.state(db, id)  # raises for what is no id
     letters = (each for each in target.dead_letters(db) if each.id == id)
     letter = next(letters, None)
     if letter is None:
@@ -78,7 +88,7 @@ def show(db: Any, queue: str, id: str, as_json: bool) -> None:
         click.echo(as_line(value))
         return
     click.echo(
-        as_line({**_shown(letter), "priority": priority_line(item.priority), "value": value})
+        as_line({**_shown(letter), "priority": priority_as_json(item.priority), "value": value})
     )
 
 
@@ -130,14 +140,16 @@ def _each(
     if bool(ids) == everything:
         raise click.UsageError("give ids, or --all")
     for item_id in ids:
-        queue.key_of(item_id)  # a bad one is an error before anything is changed
+        queue.state(db, item_id)  # a bad one is an error before anything is changed
     chosen = [letter.id for letter in queue.dead_letters(db)] if everything else ids
     results = {item_id: change(db, item_id) for item_id in chosen}
     for item_id, was_there in results.items():
         if as_json:
             tell(as_line({"id": item_id, done: was_there}))
         elif not was_there:
-            click.echo(f"fdbq dead: {item_id} is no dead letter", err=True)
+            is_dead = queue.state(db, item_id) == "dead"
+            why = "another item has its unique key" if is_dead else "it is no dead letter"
+            click.echo(f"fdbq dead: {item_id} was not {done}: {why}", err=True)
     if not as_json:
         tell(f"{sum(results.values()):,} {done}")
     if not all(results.values()):

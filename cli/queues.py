@@ -190,7 +190,7 @@ def limit(db: Any, queue: str, as_json: bool, **given: int | None) -> None:
 
 @click.command()
 @queue_argument
-@command_options(creates=True)
+@command_options()
 def pause(db: Any, queue: str, as_json: bool) -> None:
     """Hand out nothing of QUEUE until `fdbq resume`; pushes go on.
 
@@ -200,7 +200,7 @@ def pause(db: Any, queue: str, as_json: bool) -> None:
     Example:
       fdbq pause jobs
     """
-    any_queue(db, queue, must_exist=False).pause(db)
+    existing_queue(db, queue).pause(db)
     tell(as_line({"queue": queue, "paused": True}) if as_json else f"{queue} is paused")
 
 

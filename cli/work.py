@@ -7,24 +7,32 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from fdbqueue import PriorityQueue, Worker, WorkerReport
+from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport, existing_queue
+from fdbqueue.errors import QueueNotFound
 
-from .common import Seconds, any_queue, as_line, command_options, progress_bar, queue_argument, tell
+from .common import Seconds, as_line, command_options, progress_bar, queue_argument, tell
 
 __all__ = ["work"]
+
+_LOOK = 1.0  # seconds from one look for a queue that is not there to the next
 
 
 @click.command()
 @queue_argument
-@click.argument("handler", metavar="MODULE:FUNCTION", required=False)
+@click.argument("handler", metavar="[MODULE:FUNCTION]", required=False)
 @click.option("--exec", "command", metavar="COMMAND", help="Run this in a shell for each item.")
 @click.option(
-    "--concurrency", default=1, show_default=True, type=click.IntRange(1, 1000), help="At a time."
+    "--concurrency",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="How many items are worked on at a time.",
 )
 @click.option(
     "--lease",
@@ -35,12 +43,16 @@ __all__ = ["work"]
     help="After so long others do what a worker that died has begun.",
 )
 @click.option("--agent", metavar="NAME", help="Of a task queue: only the tasks of this agent.")
-@click.option("--drain", is_flag=True, help="End when there is no item left.")
+@click.option(
+    "--drain",
+    is_flag=True,
+    help="End when nothing can be claimed: not what is delayed, or tried again later.",
+)
 @click.option(
     "--metrics-port",
     metavar="PORT",
     type=click.IntRange(1, 65535),
-    help="Tell Prometheus of the jobs, on http://127.0.0.1:PORT/metrics.",
+    help="Serve counters of jobs to Prometheus on http://127.0.0.1:PORT/metrics.",
 )
 @command_options(creates=True)
 def work(
@@ -59,9 +71,10 @@ def work(
 
     The function gets the item (of a task queue, the task); if its first argument is called `tr`,
     it is part of the transaction that ends the job. A command gets the value as JSON on its
-    standard input, and its id as $FDBQ_ID; any exit code but 0 is a
-    failure. What fails is tried again later, at last it is a dead letter (`fdbq dead`). SIGTERM and
-    Ctrl-C let the jobs that run end. Exit code 1 with --drain if any job failed.
+    standard input, and its id as $FDBQ_ID; any exit code but 0 is a failure. It may run again after
+    a crash, and outlive the worker. What fails is tried again later, at last it is a dead letter
+    (`fdbq dead`). SIGTERM and Ctrl-C let the jobs that run end, a second one ends all at once. A
+    queue that is not there yet is waited for. Exit code 1 with --drain if any job failed.
 
     \b
     Example:
@@ -69,16 +82,23 @@ def work(
       fdbq work mails --exec 'jq -r .to >> sent.txt' --drain
     """
     if (handler is None) == (command is None):
-        raise click.UsageError("give a function as MODULE:FUNCTION, or --exec")
-    target = any_queue(db, queue, must_exist=False)
+        raise click.UsageError("give either a function as MODULE:FUNCTION, or --exec")
+    function = _command(command) if command is not None else _function(str(handler))
+    while (target := _found(db, queue)) is None:
+        if drain:
+            _tell(WorkerReport(), as_json)
+            return
+        time.sleep(_LOOK)
     if agent is not None and isinstance(target, PriorityQueue):
         raise click.UsageError(f"{queue!r} is no task queue, and has no agents")
-    function = _command(command) if command is not None else _function(str(handler))
     if not logging.getLogger().isEnabledFor(logging.INFO):
         logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     if metrics_port is not None:
         _serve_metrics(metrics_port)
-    worker = Worker(db, target, function, concurrency=concurrency, lease=lease, agent=agent)
+    try:
+        worker = Worker(db, target, function, concurrency=concurrency, lease=lease, agent=agent)
+    except (TypeError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
     with progress_bar() as progress:
         task = progress.add_task("work", total=target.size(db), visible=drain)
         report = worker.run(
@@ -95,7 +115,17 @@ def _serve_metrics(port: int) -> None:
         from prometheus_client import start_http_server
     except ImportError as error:
         raise click.UsageError(f"--metrics-port needs fdbqueue[server]: {error}") from error
-    start_http_server(port, addr="127.0.0.1")
+    try:
+        start_http_server(port, addr="127.0.0.1")
+    except OSError as error:
+        raise click.ClickException(f"port {port} cannot be listened on: {error}") from error
+
+
+def _found(db: Any, name: str) -> PriorityQueue | TaskQueue | None:
+    try:
+        return existing_queue(db, name)
+    except QueueNotFound:
+        return None
 
 
 def _tell(report: WorkerReport, as_json: bool) -> None:
@@ -111,7 +141,7 @@ def _function(path: str) -> Callable[..., Any]:
     sys.path.insert(0, os.getcwd())
     try:
         function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise click.UsageError(f"{path!r} is no MODULE:FUNCTION: {error}") from error
     if not callable(function):
         raise click.UsageError(f"{path!r} is no function")

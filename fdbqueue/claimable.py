@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,9 +13,10 @@ from fdbqueue.claims import Acks, Claims, first_after
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE, MOST_ITEMS
 from fdbqueue.database import is_database, read
+from fdbqueue.errors import LeaseLost
 from fdbqueue.item_store import ItemStore
 from fdbqueue.layout import ONE, Layout
-from fdbqueue.leases import ClaimRequest, Leases
+from fdbqueue.leases import ClaimRequest, Leases, told_error
 from fdbqueue.limits import MOST_SLOTS, Agents, First, Limits
 from fdbqueue.pushes import Push, checked_bound
 from fdbqueue.rows import Entry, Rows
@@ -25,7 +26,7 @@ from fdbqueue.types import Claim, Codec, DeadLetter, Item, Options
 from fdbqueue.uuids import uuids
 from fdbqueue.waiting import checked_wait, wait_for_change
 
-__all__ = ["ClaimableStore"]
+__all__ = ["ClaimableStore", "checked_lease"]
 
 _LONGEST_LEASE = 10**9  # seconds
 
@@ -100,7 +101,7 @@ class ClaimableStore(ItemStore):
         """Claim any of the first items, or those that `first(tr, n)` reads."""
         self.check_number(n, "n", 1)
         self.check_number(within, "within", 1)
-        request = ClaimRequest(n, max(n, within), _checked_lease(lease), *uuids(1))
+        request = ClaimRequest(n, max(n, within), checked_lease(lease), *uuids(1))
         deadline = time.monotonic() + checked_wait(tr, wait)
         while (claim := self._claim_now(tr, request, first)) is None:
             left = deadline - time.monotonic()
@@ -165,7 +166,12 @@ class ClaimableStore(ItemStore):
             raise lost
 
     def nack(
-        self, tr: Any, claim: Claim, *, delay: float | None = None, error: str | None = None
+        self,
+        tr: Any,
+        claim: Claim,
+        *,
+        delay: float | None = None,
+        error: str | BaseException | None = None,
     ) -> None:
         """Give the items of a claim back, because the job failed; they are tried again later.
 
@@ -173,8 +179,8 @@ class ClaimableStore(ItemStore):
         less a random part of up to a half. What was claimed `max_attempts` times is a dead letter
         instead, with the error. Conflicts, retries and cost as `ack`.
 
-        Parameters: `delay`, in seconds, instead of that; `error`, what went wrong, of which 1,000
-        characters are kept. Raises `LeaseLost` if the claim is over.
+        Parameters: `delay`, in seconds, instead of that; `error`, what went wrong, a text or an
+        exception, of which 1,000 characters are kept. Raises `LeaseLost` if the claim is over.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -189,7 +195,8 @@ class ClaimableStore(ItemStore):
             dues = [due_time(backoff(attempt), None) for attempt in claim.attempts]
         else:
             dues = [due_time(delay, None)] * len(claim)
-        self._change(tr, lambda tr: self._leases.nack(tr, claim, dues, error, now))
+        told = told_error(error)
+        self._change(tr, lambda tr: self._leases.nack(tr, claim, dues, told, now), lambda _: True)
 
     def extend(self, tr: Any, claim: Claim, lease: float = 30) -> None:
         """Let the lease of a claim begin anew, and last for so many seconds from now.
@@ -202,8 +209,17 @@ class ClaimableStore(ItemStore):
         >>> _ = jobs.push(db, "send")
         >>> jobs.extend(db, jobs.claim(db, lease=1), lease=60)
         """
-        seconds = _checked_lease(lease)
-        self._change(tr, lambda tr: self._leases.extend(tr, claim, seconds))
+        extend = partial(self._leases.extend, lease=checked_lease(lease))
+        self._change(tr, lambda tr: extend(tr, claim), lambda _: True)
+
+    def extend_each(self, db: Any, claims: list[Claim], lease: float) -> list[LeaseLost | None]:
+        """Let the leases of several claims begin anew; of those that are over, the error."""
+        extend = partial(self._leases.extend, lease=checked_lease(lease))
+        errors: list[LeaseLost | None] = []
+        for begin in range(0, len(claims), MOST_ITEMS):
+            some = claims[begin : begin + MOST_ITEMS]
+            errors += self._change(db, partial(self._leases.each, claims=some, do=extend))
+        return errors
 
     def release(self, tr: Any, claim: Claim) -> None:
         """Give the items of a claim back to their own places, as if nobody had claimed them.
@@ -218,7 +234,7 @@ class ClaimableStore(ItemStore):
         >>> jobs.claim(db).attempt
         1
         """
-        self._change(tr, lambda tr: self._leases.release(tr, claim))
+        self._change(tr, lambda tr: self._leases.release(tr, claim), lambda _: True)
 
     # Dead letters
 
@@ -239,22 +255,34 @@ class ClaimableStore(ItemStore):
 
         def page(tr: Any) -> tuple[bytes, list[DeadLetter]]:
             rows = list(tr.get_range(begin, end, limit=500))
-            letters = [self._leases.dead_letter(tr, row.key, row.value) for row in rows]
-            letters = [
-                letter if letter.item is None else replace(letter, item=self.shown(letter.item))
-                for letter in letters
-            ]
+            letters = [self._letter(tr, row.key, row.value) for row in rows]
             return rows[-1].key + b"\x00" if len(rows) == 500 else end, letters
 
         while begin < end:
             begin, letters = read(tr, page)
             yield from letters
 
-    def retry_dead_letter(self, tr: Any, item: Item | str) -> bool:
+    def _letter(self, tr: Any, key: bytes, stored: bytes) -> DeadLetter:
+        letter = self._leases.dead_letter(tr, key, stored)
+        return letter if letter.item is None else replace(letter, item=self.shown(letter.item))
+
+    def _found(self, tr: Any, item: Any) -> Found | None:
+        """The item with this id, or this one, wherever it is."""
+        return find(tr, self.layout, self.layout.place(self.key_of(item)))
+
+    def _change_dead(self, tr: Any, item: Any, change: Callable[[Any, bytes], bool]) -> bool:
+        def body(tr: Any) -> bool:
+            found = self._found(tr, item)
+            return found is not None and found.state == "dead" and change(tr, found.key)
+
+        return self._change(tr, body)
+
+    def retry_dead_letter(self, tr: Any, item: Any) -> bool:
         """Put a dead letter back to its own place, to be tried anew; false if there is none.
 
-        Given a database it takes effect exactly once; in a transaction the caller's own retry rules
-        hold. Raises `InvalidItemId`.
+        It has all its attempts again, and does not expire. If it is to be unique, and another item
+        has its key meanwhile, it stays a dead letter: false, too. Given a database it takes effect
+        exactly once; in a transaction the caller's own retry rules hold. Raises `InvalidItemId`.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -264,10 +292,9 @@ class ClaimableStore(ItemStore):
         >>> jobs.retry_dead_letter(db, item.id), jobs.claim(db).attempt
         (True, 1)
         """
-        key = self.key_of(item)
-        return self._change(tr, lambda tr: self._leases.retry_dead(tr, key))
+        return self._change_dead(tr, item, self._leases.retry_dead)
 
-    def drop_dead_letter(self, tr: Any, item: Item | str) -> bool:
+    def drop_dead_letter(self, tr: Any, item: Any) -> bool:
         """Drop a dead letter; false if there is none. As `retry_dead_letter`.
 
         >>> import fdbqueue
@@ -278,8 +305,7 @@ class ClaimableStore(ItemStore):
         >>> jobs.drop_dead_letter(db, item.id), jobs.drop_dead_letter(db, item.id)
         (True, False)
         """
-        key = self.key_of(item)
-        return self._change(tr, lambda tr: self._leases.drop_dead(tr, key))
+        return self._change_dead(tr, item, self._leases.drop_dead)
 
     def set_max_attempts(self, tr: Any, max_attempts: int | None) -> None:
         """Let items be claimed so often before they are dead letters, from now on.
@@ -366,11 +392,13 @@ class ClaimableStore(ItemStore):
 
     # Unique items, and what has become of items
 
-    def state(self, tr: Any, item: Item | str) -> State | None:
+    def state(self, tr: Any, item: Any) -> State | None:
         """Where an item is: `"waiting"`, `"delayed"`, `"claimed"` or `"dead"`; `None` if it ended.
 
         Conflicts with whatever changes the item. Cost: one read, of one that does not wait four.
-        Raises `InvalidItemId`.
+
+        Parameters: `item`, an `Item` (of a task queue, a `Task`), or its id. Raises
+        `InvalidItemId`.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -379,8 +407,7 @@ class ClaimableStore(ItemStore):
         >>> jobs.state(db, item.id)
         'delayed'
         """
-        place = self.layout.place(self.key_of(item))
-        found = read(tr, lambda tr: find(tr, self.layout, place))
+        found = read(tr, lambda tr: self._found(tr, item))
         return None if found is None else found.state
 
     def _push_unique(self, tr: Any, entry: Entry, raise_if_full: bool) -> Item | None:
@@ -411,7 +438,12 @@ class ClaimableStore(ItemStore):
         return item
 
 
-def _checked_lease(lease: object) -> float:
+def checked_lease(lease: object) -> float:
+    """The seconds themselves; raises for what is no time.
+
+    >>> checked_lease(30)
+    30.0
+    """
     if isinstance(lease, bool) or not isinstance(lease, (int, float)):
         raise TypeError(f"a lease is a number of seconds, not {lease!r}")
     if not 0 < lease <= _LONGEST_LEASE:  # NaN neither

@@ -113,7 +113,7 @@ class Acks:
         def body(tr: Any) -> list[LeaseLost | None]:
             if self._expected > 1:
                 tr.get_read_version().wait()  # others can join meanwhile
-            return self._leases.ack_each(tr, batch.join())
+            return self._leases.each(tr, batch.join(), self._leases.ack)
 
         errors = run_once(db, body, self._layout.receipts)
         self._expected = len(errors)

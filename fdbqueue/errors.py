@@ -14,6 +14,7 @@ __all__ = [
     "FdbqueueError",
     "ForeignKey",
     "FormatVersionMismatch",
+    "HandlerTooSlow",
     "IdempotencyKeyReused",
     "ImportMismatch",
     "ImportRunning",
@@ -23,6 +24,7 @@ __all__ = [
     "InvalidPriority",
     "InvalidQueueName",
     "InvalidTask",
+    "InvalidUniqueKey",
     "InvalidValue",
     "LayoutVersionMismatch",
     "LeaseLost",
@@ -369,6 +371,17 @@ class InvalidIdempotencyKey(FdbqueueError, ValueError):
     def __init__(self, key: object, longest: int) -> None:
         self.key = key
         super().__init__(f"an idempotency key is text of 1 to {longest} bytes, not {key!r}")
+
+
+class HandlerTooSlow(FdbqueueError):
+    """A handler that is part of a transaction took longer than one lives; nothing was written."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(
+            f"the handler took {seconds:.1f} seconds, and a transaction lives five; do what is "
+            "slow in a handler that takes no transaction"
+        )
 
 
 class InvalidUniqueKey(FdbqueueError, ValueError):

@@ -120,6 +120,9 @@ class ItemStore:
             raise UndecodableItem(item_id, str(error)) from error
         return Item(value, priority, item_id, key)
 
+    def _items_of(self, tr: Any, rows: Iterable[Any]) -> list[Item]:
+        return [self._item(tr, row.key, row.value) for row in rows]
+
     # Push
 
     def _push(
@@ -132,6 +135,8 @@ class ItemStore:
         if not entries:
             return []
         push = Push(entries, as_many_as_fit)
+        if self._pushing.max_size is not None:  # what is to expire makes room
+            self.schedule.prepare(tr)
         if is_database(tr):
             keys = self.pushes(tr, push)
         else:
@@ -253,7 +258,7 @@ class ItemStore:
 
     def _take(self, tr: Any, rows: list[Any]) -> list[Item]:
         """Take rows out of the queue."""
-        items = [self._item(tr, row.key, row.value) for row in rows]
+        items = self._items_of(tr, rows)
         self.rows.drop_first(tr, rows)
         for row in rows:
             self.layout.end(tr, row.value)
@@ -470,7 +475,6 @@ class ItemStore:
 
     def _page(self, db: Any, begin: bytes, end: bytes, size: int, reverse: bool) -> list[Item]:
         def body(tr: Any) -> list[Item]:
-            rows = tr.get_range(begin, end, limit=size, reverse=reverse)
-            return [self._item(tr, row.key, row.value) for row in rows]
+            return self._items_of(tr, tr.get_range(begin, end, limit=size, reverse=reverse))
 
         return run(db, body)

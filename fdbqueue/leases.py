@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from fdbqueue.errors import LeaseLost, UndecodableItem
-from fdbqueue.layout import Layout, decode_facts, header_of, with_header
+from fdbqueue.layout import MINUS_ONE, Layout, decode_facts, header_of, with_header
 from fdbqueue.limits import Candidate
 from fdbqueue.rows import Decode, Rows
 from fdbqueue.schedule import VERSIONS, Schedule, backoff
 from fdbqueue.types import Claim, DeadLetter, Item
 
-__all__ = ["ClaimRequest", "Leases"]
+__all__ = ["ClaimRequest", "Leases", "told_error"]
 
 _log = logging.getLogger("fdbqueue")
 
 _LONGEST_ERROR = 1_000  # characters
+
+
+def told_error(error: object) -> str | None:
+    """What is kept of an error: a text, or an exception; raises `TypeError` for something else.
+
+    >>> told_error(ValueError("no such address"))
+    'ValueError: no such address'
+    """
+    if isinstance(error, BaseException):
+        try:
+            error = f"{type(error).__name__}: {error}"
+        except Exception:  # of its own `__str__`
+            error = f"{type(error).__name__}, whose text cannot be had"
+    if error is not None and not isinstance(error, str):
+        raise TypeError(f"an error is a text or an exception, not {error!r}")
+    return error and error[:_LONGEST_ERROR].encode("utf-8", "backslashreplace").decode()
 
 
 class _Claimed(NamedTuple):
@@ -87,7 +104,7 @@ class Leases:
             attempt = header_of(found.value)[0].attempts + 1
             due = now + int(1000 * backoff(attempt))
             place = self._layout.place(found.key)
-            told = str(error)[:_LONGEST_ERROR]
+            told = told_error(error)
             self._schedule.give_back(tr, place, attempt, found.value, now, told, due)
             return None
 
@@ -124,47 +141,47 @@ class Leases:
             self._schedule.free_slots(tr, each.slots)
         return ended
 
-    def ack(self, tr: Any, claim: Claim, reads: list[Any] | None = None) -> None:
-        """Be done with the items."""
-        for each in self._end(tr, claim, reads):
-            self._layout.end(tr, each.value)
-
-    def ack_each(self, tr: Any, claims: list[Claim]) -> list[LeaseLost | None]:
-        """Be done with the items of claims; of those that are over, the error."""
+    def each(
+        self, tr: Any, claims: list[Claim], do: Callable[[Any, Claim, list[Any]], None]
+    ) -> list[LeaseLost | None]:
+        """Do something with several claims, each for itself; of those that are over, the error."""
         # Every read is under way before the first is waited for.
         began = [self._begin(tr, claim) for claim in claims]
         errors: list[LeaseLost | None] = []
         for claim, reads in zip(claims, began):
             try:
-                self.ack(tr, claim, reads)
+                do(tr, claim, reads)
                 errors.append(None)
             except LeaseLost as error:
                 errors.append(error)
         return errors
 
-    def extend(self, tr: Any, claim: Claim, lease: float) -> bool:
-        """Begin the lease anew; true, for something was written."""
+    def ack(self, tr: Any, claim: Claim, reads: list[Any] | None = None) -> None:
+        """Be done with the items."""
+        for each in self._end(tr, claim, reads):
+            self._layout.end(tr, each.value)
+
+    def extend(
+        self, tr: Any, claim: Claim, reads: list[Any] | None = None, *, lease: float
+    ) -> None:
+        """Begin the lease anew."""
         layout = self._layout
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
-        for each in self._own(claim, self._begin(tr, claim)):
+        for each in self._own(claim, self._begin(tr, claim) if reads is None else reads):
             del tr[layout.when_key(layout.leases, each.lease_end, each.place)]
             self._store(tr, each._replace(lease_end=end), claim.token)
-        return True
 
-    def release(self, tr: Any, claim: Claim) -> bool:
+    def release(self, tr: Any, claim: Claim) -> None:
         """Give the items back as if they had never been claimed."""
         for each in self._end(tr, claim):
             self._schedule.put(tr, each.place, each.value)
-        return True
 
     def nack(
         self, tr: Any, claim: Claim, dues: list[int | None], error: str | None, now: int
-    ) -> bool:
+    ) -> None:
         """Give the items back after they failed, each when it is due; or to the dead letters."""
-        told = None if error is None else error[:_LONGEST_ERROR]
         for each, due in zip(self._end(tr, claim), dues):
-            self._schedule.give_back(tr, each.place, each.attempt, each.value, now, told, due)
-        return True
+            self._schedule.give_back(tr, each.place, each.attempt, each.value, now, error, due)
 
     # Dead letters
 
@@ -192,7 +209,10 @@ class Leases:
                 return False
             tr[layout.unique_key(header.unique)] = place
         self._rows.let_go(tr, layout.dead, place)
-        self._schedule.put(tr, place, with_header(header._replace(attempts=0), payload))
+        tr.add(layout.died, MINUS_ONE)
+        # Who retries it wants it done, though it be late.
+        header = header._replace(attempts=0, expires=None)
+        self._schedule.put(tr, place, with_header(header, payload))
         return True
 
     def drop_dead(self, tr: Any, key: bytes) -> bool:

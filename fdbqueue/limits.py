@@ -61,6 +61,7 @@ class Limits:
         options = self._schedule.options(tr)
         if options is None:
             return [Candidate(*row) for row in first(tr, n)]
+        self._schedule.max_attempts = options.max_attempts
         if options.paused:
             return []
         whole = _Slots(n)

@@ -413,11 +413,8 @@ class PriorityQueue(ClaimableStore):
         ['b', 'a']
         """
         self.check_number(n)
-
-        def body(tr: Any) -> list[Item]:
-            return [self._item(tr, row.key, row.value) for row in self.rows.first(tr, n, max)]
-
-        return read(tr, body)
+        self.schedule.prepare(tr)
+        return read(tr, lambda tr: self._items_of(tr, self.rows.first(tr, n, max)))
 
     # Browse and count
 

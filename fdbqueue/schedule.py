@@ -8,7 +8,7 @@ import time
 from datetime import datetime
 from typing import Any
 
-from fdbqueue.database import read, run
+from fdbqueue.database import is_database, read, run
 from fdbqueue.layout import ONE, Layout, decode_facts, decode_options, header_of, with_header
 from fdbqueue.rows import Rows
 from fdbqueue.types import Options
@@ -94,6 +94,7 @@ class Schedule:
     def __init__(self, layout: Layout, rows: Rows) -> None:
         self._layout = layout
         self._rows = rows
+        self.max_attempts: int | None = None  # as of the last claim
         self.is_ready = True  # as far as one knows without a look at the database
         self._is_used = False
         self._next_look = 0.0
@@ -135,8 +136,8 @@ class Schedule:
         return not self.is_paused(tr)
 
     def prepare(self, db: Any) -> bool:
-        """The same in transactions of their own, now and then."""
-        if self.is_time() and self.is_used(db):
+        """The same on a database in transactions of their own, now and then; in one, nothing."""
+        if is_database(db) and self.is_time() and self.is_used(db):
             self._next_sweep = time.monotonic() + _SWEEP
             now = milliseconds()
 
@@ -232,6 +233,7 @@ class Schedule:
         if most is not None and attempts >= most:
             self._layout.free_unique(tr, value)
             self._rows.keep(tr, self._layout.dead, place, (attempts, now, error), value)
+            tr.add(self._layout.died, ONE)
             return
         header, payload = header_of(value)
         value = with_header(header._replace(attempts=attempts), payload)

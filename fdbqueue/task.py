@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -93,9 +94,10 @@ class Task:
 class TaskStats:
     """What came of a queue's tasks since it was cleared.
 
-    `success_rate` is the share of the tasks that were popped, of those that were pushed;
-    `rejection_rate` that of the pushes for which the queue had no room. `oldest` is when the
-    oldest task that waits was pushed; `by_priority` and `by_agent` count those that wait.
+    `success_rate` is the share of the tasks that were popped, or claimed and did not die, of those
+    that were pushed; `rejection_rate` that of the pushes for which the queue had no room. `oldest`
+    is when the oldest task that waits was pushed; `by_priority` and `by_agent` count those that
+    wait.
     """
 
     total_pushed: int
@@ -103,6 +105,7 @@ class TaskStats:
     total_rejected: int
     total_removed: int
     total_expired: int
+    total_died: int
     current_size: int
     oldest: datetime | None
     by_priority: dict[TaskPriority, int]
@@ -217,7 +220,8 @@ def deadline_number(deadline: object) -> int:
     if deadline is None:
         return NO_DEADLINE
     if isinstance(deadline, datetime) and deadline.utcoffset() is not None:
-        return (deadline - _EPOCH) // _MICROSECOND
+        with suppress(OverflowError):  # in UTC it is before the year 1, or after 9999
+            return (deadline.astimezone(timezone.utc) - _EPOCH) // _MICROSECOND
     raise InvalidTask("deadline", deadline, "a datetime that has a time zone, or None")
 
 

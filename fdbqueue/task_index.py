@@ -104,19 +104,20 @@ class TaskIndex:
     def stats(self, tr: Any) -> TaskStats:
         """All counters, and when the oldest task was pushed."""
         layout = self._layout
-        names = ("came", "went", "moved", "removed", "rejected", "expired")
+        names = ("came", "went", "moved", "removed", "rejected", "expired", "died")
         totals = [tr[getattr(layout, name)] for name in names]
         by_agent = tr.get_range(*layout.range_of(layout.agent_counts))
         oldest = list(tr.get_range(*layout.range_of(layout.ids), limit=1))
-        came, went, moved, removed, rejected, expired = (
+        came, went, moved, removed, rejected, expired, died = (
             decode_count(each.value) for each in totals
         )
         return TaskStats(
             total_pushed=came - moved,
-            total_popped=went - moved - removed - expired,
+            total_popped=went - moved - removed - expired - died,
             total_rejected=rejected,
             total_removed=removed,
             total_expired=expired,
+            total_died=died,
             current_size=max(0, came - went),
             oldest=layout.time_of_id(oldest[0].key) if oldest else None,
             by_priority={TaskPriority(each): n for each, n in self._rows.counts(tr).items()},

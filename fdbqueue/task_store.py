@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from fdbqueue.database import read
 from fdbqueue.errors import ForeignKey
 from fdbqueue.layout import Layout
 from fdbqueue.priorities import Priorities
-from fdbqueue.states import State
+from fdbqueue.states import Found
 from fdbqueue.task import (
     RANK,
     Task,
@@ -30,7 +31,7 @@ from fdbqueue.task import (
 )
 from fdbqueue.task_index import TaskIndex
 from fdbqueue.task_rows import TaskRows
-from fdbqueue.types import Item, Options
+from fdbqueue.types import DeadLetter, Item, Options
 
 __all__ = ["TaskStore"]
 
@@ -92,6 +93,7 @@ class TaskStore(ClaimableStore):
         """
         if agent is not None:
             checked_agent(agent)
+        self.schedule.prepare(tr)
 
         def body(tr: Any) -> Task | None:
             if agent is not None:
@@ -167,19 +169,13 @@ class TaskStore(ClaimableStore):
 
         return read(tr, body)
 
-    def state(self, tr: Any, task: Item | str) -> State | None:
-        """Where a task is, by its id: as `PriorityQueue.state`.
+    def _found(self, tr: Any, item: Any) -> Found | None:
+        return self._index.of_id(tr, checked_id(item.id if isinstance(item, Task) else item))
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
-        >>> task = tasks.push(db, payload="x")
-        >>> tasks.state(db, task), tasks.claim(db).item.id == task, tasks.state(db, task)
-        ('waiting', True, 'claimed')
-        """
-        random = self.layout.position(task.key)[-1] if isinstance(task, Item) else checked_id(task)
-        found = read(tr, lambda tr: self._index.of_id(tr, random))
-        return None if found is None else found.state
+    def _letter(self, tr: Any, key: bytes, stored: bytes) -> DeadLetter:
+        letter = super()._letter(tr, key, stored)
+        place = key[len(self.layout.dead) :]
+        return replace(letter, id=self._id(self.layout.items + place))
 
     def position(self, tr: Any, task_id: str) -> int | None:
         """How many tasks are ahead of this one; `None` if it does not wait.

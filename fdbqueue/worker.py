@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
+import os
 import queue as queues
 import signal
 import threading
@@ -15,9 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.claimable import ClaimableStore
-from fdbqueue.database import error_classes, run_once
-from fdbqueue.errors import FdbqueueError, LeaseLost
+from fdbqueue.claimable import ClaimableStore, checked_lease
+from fdbqueue.database import error_classes, is_database, run_once
+from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost
+from fdbqueue.handlers import Handler
+from fdbqueue.leases import told_error
+from fdbqueue.task import checked_agent
 from fdbqueue.telemetry import Telemetry
 from fdbqueue.types import Claim
 
@@ -28,6 +30,7 @@ _log = logging.getLogger("fdbqueue.worker")
 _LONGEST_SLEEP = 1.0  # seconds, of one that waits for jobs, from one look at `stop` to the next
 _LAST_JOBS = 0.02  # seconds, of one that waits for its last jobs, between looks for more
 _PAUSE = 1.0  # seconds, after an error of the database
+_TRANSACTION = 5.0  # seconds, for which one lives
 
 # How many jobs are claimed ahead: as many as take so long, but so many at most.
 _AHEAD = 0.05  # seconds
@@ -42,6 +45,10 @@ class WorkerReport:
     done: int = 0
     failed: int = 0
     lost: int = 0
+
+
+class _Stopped(Exception):
+    """The worker was stopped, and tries no transaction again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,10 +71,14 @@ class Worker:
     A handler is a function or a coroutine function of one argument, the item (of a task queue, the
     task). If its first parameter is called `tr`, it is the body of a transaction: what it writes
     and the end of the job are one, and take effect exactly once, however often the job is begun;
-    the body may run several times, and must be done within five seconds. Of any other handler the
-    job may be done again after a crash: at least once.
+    the body may run several times, and must be done within five seconds: one that was too slow has
+    failed. The job is acknowledged before the body runs, so that this can push what is to be unique
+    under the same key. Of any other handler the job may be done again after a crash: at least once.
 
-    `stop`, SIGTERM or SIGINT let the jobs that run end, and give back those that were not begun.
+    `stop`, SIGTERM or SIGINT let the jobs that run end, and give back those that were not begun; a
+    second signal ends the process at once. Of the jobs of a worker that died, all count as claimed
+    that it held, also those that it had not begun: so what came back once, or has one attempt in
+    all, is not claimed ahead.
 
     Parameters: `db`, a database; `queue`, a `PriorityQueue`, `TaskQueue` or `Queue`; `handler`;
     `concurrency`, how many jobs run at a time, each in a thread, from 1; `lease`, in seconds: how
@@ -96,21 +107,24 @@ class Worker:
         lease: float = 30,
         agent: str | None = None,
     ) -> None:
+        if not isinstance(queue, ClaimableStore):
+            raise TypeError(f"a worker works on a queue, not on {queue!r}")
+        if not is_database(db):
+            raise TypeError(f"a worker needs a database, not {db!r}")
         queue.check_number(concurrency, "concurrency", 1)
-        if not callable(handler):
-            raise TypeError(f"a handler is a function, not {handler!r}")
         self._db = db
         self._queue = queue
-        self._handler = handler
-        self._in_transaction = next(iter(inspect.signature(handler).parameters), None) == "tr"
-        self._is_async = inspect.iscoroutinefunction(handler)
-        if self._in_transaction and self._is_async:
-            raise TypeError("a handler that takes a transaction is a plain function")
+        self._handler = Handler(handler)
         self._concurrency = concurrency
-        self._lease = lease
-        self._options: dict[str, Any] = {} if agent is None else {"agent": agent}
+        self._lease = checked_lease(lease)
+        self._options: dict[str, Any] = {}
+        if agent is not None:
+            if queue.given_options.kind != "task":
+                raise TypeError("only a task queue has agents")
+            self._options["agent"] = checked_agent(agent)
         self._name = queue.layout.name or repr(queue.subspace.key())
         self._telemetry = Telemetry(self._name)
+        self._may_claim_ahead = True
         self._stopping = threading.Event()
         self._guard = threading.Lock()
         self._ended = threading.Condition(self._guard)
@@ -138,14 +152,13 @@ class Worker:
         In the main thread, SIGTERM and SIGINT stop it. `progress` is called after each job.
         """
         ready: queues.SimpleQueue[_Job | None] = queues.SimpleQueue()
-        loop = asyncio.new_event_loop() if self._is_async else None
 
         def work() -> None:
             while (job := ready.get()) is not None:
                 if self._stopping.is_set():
-                    self._release(job)
+                    self._release([job])
                 else:
-                    self._do(job, loop, acks.submit, progress)
+                    self._do(job, acks.submit, progress)
 
         with (
             self._signals(),
@@ -153,8 +166,6 @@ class Worker:
             ThreadPoolExecutor(1) as acks,
             ThreadPoolExecutor(self._concurrency) as threads,
         ):
-            if loop is not None:
-                threading.Thread(target=loop.run_forever, daemon=True).start()
             workers = [threads.submit(work) for _ in range(self._concurrency)]
             try:
                 self._feed(ready, drain)
@@ -168,8 +179,6 @@ class Worker:
                     each.result()
                 with self._ended:
                     self._ended.wait_for(lambda: not self._held)
-                if loop is not None:
-                    loop.call_soon_threadsafe(loop.stop)
         return self.report
 
     def _feed(self, ready: queues.SimpleQueue[_Job | None], drain: bool) -> None:
@@ -180,26 +189,43 @@ class Worker:
                 with self._ended:
                     self._ended.wait_for(self._room, _LONGEST_SLEEP)
                 continue
+            was_idle = not self._held  # else a job may push others before it ends
             claim = self._claim(n, wait=0 if drain else _LONGEST_SLEEP)
             if claim is not None:
-                lease_end = time.monotonic() + self._lease
-                jobs = [_Job(each, lease_end) for each in claim]
-                with self._guard:
-                    self._held.update(jobs)
-                for job in jobs:
+                for job in self._kept(claim):
                     ready.put(job)
+            elif drain and was_idle:
+                return
             elif drain:
                 with self._ended:
-                    if not self._held:
-                        return
-                    self._ended.wait(_LAST_JOBS)
+                    self._ended.wait_for(lambda: not self._held, _LAST_JOBS)
 
     def _room(self) -> int:
         """How many jobs to claim now; none while more than half as many are held ahead."""
+        held = len(self._held) - self._concurrency
+        if not self._may_claim_ahead:
+            return max(0, -held)
         in_time = int(self._concurrency * _AHEAD / self._seconds)
         ahead = max(self._concurrency, min(_MOST_AHEAD, in_time))
-        held = max(0, len(self._held) - self._concurrency)
+        held = max(0, held)
         return ahead - held if 2 * held <= ahead else 0
+
+    def _kept(self, claim: Claim) -> list[_Job]:
+        """The jobs of a claim that are held; those that should not be claimed ahead go back.
+
+        The worker might die of one of the others, and each would lose another attempt.
+        """
+        lease_end = time.monotonic() + self._lease
+        jobs = [_Job(each, lease_end) for each in claim]
+        free = max(0, self._concurrency - len(self._held))
+        are_last = self._queue.schedule.max_attempts == 1
+        back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]
+        self._may_claim_ahead = not are_last and claim.attempts == (1,) * len(claim)
+        with self._guard:
+            self._held.update(jobs)
+        if back:
+            self._release(back)
+        return [job for job in jobs if job not in back]
 
     def _claim(self, n: int, wait: float) -> Claim | None:
         try:
@@ -214,7 +240,6 @@ class Worker:
     def _do(
         self,
         job: _Job,
-        loop: asyncio.AbstractEventLoop | None,
         start: Callable[[Callable[[], None]], object],
         progress: Callable[[WorkerReport], object],
     ) -> None:
@@ -224,47 +249,64 @@ class Worker:
 
         def end(outcome: str, error: BaseException | None = None) -> None:
             self._end(job, outcome, time.perf_counter() - began, error)
-            progress(self.report)
+            try:
+                progress(self.report)
+            except Exception:
+                _log.exception("%s: progress cannot be told", self._name)
 
         def acknowledged(outcome: Callable[[], LeaseLost | None]) -> None:
             try:
-                end("done" if outcome() is None else "lost")
+                lost = outcome()
             except Exception as error:  # of the database: others may do the job again
                 end("failed", error)
+            else:
+                end("done" if lost is None else "lost")
 
         try:
             if time.monotonic() > job.lease_end:
                 # This process was stopped for a while: is the job still its own?
                 self._queue.extend(self._db, claim, self._lease)
             with self._telemetry.span(claim.item.id, claim.attempt):
-                self._handle(claim, loop)
+                self._handle(claim)
         except LeaseLost:
             end("lost")
+        except _Stopped:
+            self._release([job])
         except BaseException as failure:
             self._nack(claim, failure)
             end("failed", failure)
         else:
             seconds = time.perf_counter() - began
             self._seconds += _WEIGHT * (max(seconds, 1e-6) - self._seconds)
-            if self._in_transaction:
+            if self._handler.in_transaction:
                 end("done")
             else:
                 self._queue.acks.submit(self._db, claim, start, acknowledged)
 
-    def _handle(self, claim: Claim, loop: asyncio.AbstractEventLoop | None) -> None:
+    def _handle(self, claim: Claim) -> None:
         """Run the handler; if it is part of a transaction, with the acknowledgement."""
-        if self._in_transaction:
-
-            def body(tr: Any) -> bool:
-                self._handler(tr, claim.item)
-                self._queue.ack(tr, claim)
-                return True
-
-            run_once(self._db, body, self._queue.layout.receipts)
-        elif loop is not None:
-            asyncio.run_coroutine_threadsafe(self._handler(claim.item), loop).result()
-        else:
+        if not self._handler.in_transaction:
             self._handler(claim.item)
+            return
+        tries = 0
+        seconds = 0.0
+
+        def body(tr: Any) -> bool:
+            nonlocal tries, seconds
+            if tries and self._stopping.is_set():
+                raise _Stopped
+            if seconds > _TRANSACTION:
+                raise HandlerTooSlow(seconds)
+            tries += 1
+            self._queue.ack(tr, claim)
+            began = time.monotonic()
+            try:
+                self._handler(tr, claim.item)
+            finally:
+                seconds = time.monotonic() - began
+            return True
+
+        run_once(self._db, body, self._queue.layout.receipts)
 
     def _end(self, job: _Job, outcome: str, seconds: float, error: BaseException | None) -> None:
         """Count a job that ended, and tell of it."""
@@ -281,26 +323,26 @@ class Worker:
             outcome,
             job.claim.attempt,
             1000 * seconds,
-            "" if error is None else f": {type(error).__name__}: {error}",
+            "" if error is None else f": {told_error(error)}",
         )
 
     def _nack(self, claim: Claim, failure: BaseException) -> None:
-        error = f"{type(failure).__name__}: {failure}"
         try:
-            self._queue.nack(self._db, claim, error=error)
-        except Exception as second:
-            # The lease will run out, and the job be tried again all the same.
-            _log.error("%s %s: not given back: %s", self._name, claim.item.id, second)
-
-    def _release(self, job: _Job) -> None:
-        """Give back what was claimed ahead."""
-        try:
-            self._queue.release(self._db, job.claim)
+            self._queue.nack(self._db, claim, error=failure)
         except Exception as error:
-            _log.error("%s %s: not given back: %s", self._name, job.claim.item.id, error)
-        with self._ended:
-            self._held.remove(job)
-            self._ended.notify()
+            # The lease will run out, and the job be tried again all the same.
+            _log.error("%s %s: not given back: %s", self._name, claim.item.id, error)
+
+    def _release(self, jobs: list[_Job]) -> None:
+        """Give back what was claimed ahead."""
+        for job in jobs:
+            try:
+                self._queue.release(self._db, job.claim)
+            except Exception as error:
+                _log.error("%s %s: not given back: %s", self._name, job.claim.item.id, error)
+            with self._ended:
+                self._held.remove(job)
+                self._ended.notify()
 
     @contextmanager
     def _extending(self) -> Iterator[None]:
@@ -311,16 +353,16 @@ class Worker:
             while not over.wait(self._lease / 3):
                 with self._guard:
                     held = list(self._held)
-                for job in held:
-                    try:
-                        lease_end = time.monotonic() + self._lease
-                        self._queue.extend(self._db, job.claim, self._lease)
+                lease_end = time.monotonic() + self._lease
+                claims = [job.claim for job in held]
+                try:
+                    errors = self._queue.extend_each(self._db, claims, self._lease)
+                except Exception as error:
+                    _log.error("%s: %d jobs are not extended: %s", self._name, len(held), error)
+                    continue
+                for job, lost in zip(held, errors):
+                    if lost is None:  # else it just ended; or its end will tell that it is lost
                         job.lease_end = lease_end
-                    except LeaseLost:
-                        continue  # it just ended; or its end will tell that it is lost
-                    except Exception as error:
-                        item_id = job.claim.item.id
-                        _log.error("%s %s: not extended: %s", self._name, item_id, error)
 
         thread = threading.Thread(target=extend, daemon=True)
         thread.start()
@@ -336,9 +378,20 @@ class Worker:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
+
+        def handle(number: int, _: Any) -> None:
+            if self._stopping.is_set():  # it was said before
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            self.stop()
+            _log.warning(
+                "%s: stops when the jobs that run have ended; %d are held",
+                self._name,
+                len(self._held),
+            )
+
         before = {
-            number: signal.signal(number, lambda *_: self.stop())
-            for number in (signal.SIGTERM, signal.SIGINT)
+            number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)
         }
         try:
             yield

@@ -33,7 +33,7 @@ LAYERS = [
     ["layout", "waiting", "combining", "task"],
     ["codec", "database"],
     ["embedded"],
-    ["errors", "types", "uuids", "telemetry"],
+    ["errors", "types", "uuids", "telemetry", "handlers"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

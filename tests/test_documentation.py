@@ -62,6 +62,7 @@ INTERNAL = (
     "check_room",
     "encoded",
     "has_none",
+    "extend_each",
     "first_of",
     "shown",
     "to_watch",

@@ -37,6 +37,8 @@ ALL = [
     errors.ImportRunning("f"),
     errors.InvalidIdempotencyKey("", 255),
     errors.LeaseLost("id"),
+    errors.HandlerTooSlow(6.1),
+    errors.InvalidUniqueKey("", 255),
     errors.InvalidTask("cost", -1, "a finite number from 0"),
     errors.InvalidLine(3, "it is not JSON", "f"),
 ]

@@ -448,6 +448,16 @@ def test_a_bad_limit_is_refused(db: Any, space: Subspace, limit: Any) -> None:
     assert tasks.options(db).concurrency is None
 
 
+def test_what_has_expired_leaves_room_in_a_full_queue(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["ttl"], max_size=1)
+    queue.push(db, 1, ttl=1000)
+    assert queue.push(db, 2) is None
+    expire(db, queue)
+    assert queue.peek(db) is None
+    queue.schedule.look_again()
+    assert queue.push(db, 2).value == 2
+
+
 # What has become of an item
 
 
@@ -499,3 +509,47 @@ def test_a_delayed_task_is_removed(db: Any, space: Subspace) -> None:
     come_due(db, tasks)
     assert tasks.claim(db) is None
     assert check(db, tasks).ok
+
+
+def test_a_dead_task_goes_by_its_own_id(db: Any, space: Subspace) -> None:
+    tasks = TaskQueue(space["tasks"], max_attempts=1)
+    ids = [tasks.push(db, payload=n, ttl=1000) for n in range(2)]
+    for _ in ids:
+        tasks.nack(db, tasks.claim(db, within=1), error="busy")
+    stats = tasks.get_stats(db)
+    assert (stats.total_died, stats.total_popped, stats.success_rate) == (2, 0, 0.0)
+    letters = list(tasks.dead_letters(db))
+    assert [letter.id for letter in letters] == ids
+    assert tasks.retry_dead_letter(db, ids[0])
+    assert tasks.drop_dead_letter(db, letters[1].item)
+    expire(db, tasks)  # who retries a task wants it done, though it be late
+    assert tasks.claim(db).item.id == ids[0]
+    assert tasks.get_stats(db).total_died == 1
+    assert check(db, tasks).ok
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        ("cannot read a\udcff", "cannot read a\\udcff"),
+        (ValueError("no such address"), "ValueError: no such address"),
+        ("x" * 5_000, "x" * 1_000),
+        (None, None),
+    ],
+)
+def test_what_went_wrong_is_kept(db: Any, space: Subspace, error: Any, kept: str | None) -> None:
+    queue = PriorityQueue(space["jobs"], max_attempts=1)
+    queue.push(db, 1)
+    queue.nack(db, queue.claim(db), error=error)
+    assert [letter.error for letter in queue.dead_letters(db)] == [kept]
+
+
+def test_a_bad_error_is_refused_before_anything_is_changed(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["jobs"], max_attempts=1)
+    item = queue.push(db, 1)
+    claim = queue.claim(db)
+    bad: Any
+    for bad in (b"x", 1, []):
+        with pytest.raises(TypeError, match="a text or an exception"):
+            queue.nack(db, claim, error=bad)
+    assert queue.state(db, item) == "claimed"

@@ -469,3 +469,14 @@ def test_the_recipe_has_the_same_order(db: Any, space: Subspace, rng: random.Ran
         tasks.push(db, priority=priority, deadline=deadline, cost=cost, payload=number)
     assert [int(recipe.pop(db)) for _ in range(60)] == payloads(tasks.pop_many(db, 60))
     assert recipe.pop(db) is None
+
+
+def test_a_deadline_that_no_calendar_has_in_utc_is_refused(db: Any, space: Subspace) -> None:
+    tasks = TaskQueue(space["tasks"])
+    west, east = timezone(timedelta(hours=-5)), timezone(timedelta(hours=5))
+    for bad in (datetime(9999, 12, 31, 23, tzinfo=west), datetime(1, 1, 1, tzinfo=east)):
+        with pytest.raises(ValueError, match="deadline"):
+            tasks.push(db, deadline=bad)
+    for good in (datetime.max.replace(tzinfo=timezone.utc), datetime(1, 1, 1, tzinfo=timezone.utc)):
+        tasks.push(db, deadline=good)
+        assert tasks.pop(db).deadline == good

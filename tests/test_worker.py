@@ -268,6 +268,158 @@ def test_a_worker_that_was_stopped_past_its_lease_leaves_the_job_to_others(
     assert seen == ["first"]
 
 
+def test_what_came_back_is_not_claimed_ahead(db: Any, space: Subspace) -> None:
+    """Whoever dies of one job takes no attempt of those that it had not begun."""
+    queue = PriorityQueue(space["queue"])
+    queue.push_many(db, range(30))
+    claim = queue.claim(db, n=30)
+    assert claim is not None
+    queue.nack(db, claim, delay=0)
+    held: list[int] = []
+    worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
+    assert worker.run(drain=True).done == 30
+    assert max(held) <= 2
+
+
+def test_with_one_attempt_in_all_nothing_is_claimed_ahead(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["queue"], max_attempts=1)
+    queue.push_many(db, range(20))
+    held: list[int] = []
+    worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
+    assert worker.run(drain=True).done == 20
+    assert max(held) <= 2
+    assert not list(queue.dead_letters(db))
+
+
+def test_what_a_handler_returns_is_awaited_or_told(
+    db: Any, queue: PriorityQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Any] = []
+
+    async def send(item: Any) -> None:
+        await asyncio.sleep(0.001)
+        seen.append(item.value)
+
+    class Sender:
+        async def __call__(self, item: Any) -> None:
+            await send(item)
+
+    def generate(item: Any) -> Any:
+        yield seen.append(item.value)
+
+    for number, handler in enumerate((lambda item: send(item), Sender(), generate)):
+        queue.push(db, number)
+        report = Worker(db, queue, handler).run(drain=True)
+        assert (report.done, report.failed) == ((0, 1) if handler is generate else (1, 0))
+    assert seen == [0, 1]
+    assert "returned a generator" in caplog.text
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+async def exits(_: Any) -> None:
+    sys.exit(3)
+
+
+async def stops_the_loop(_: Any) -> None:
+    asyncio.get_running_loop().stop()
+
+
+def cannot_be_told(_: Any) -> None:
+    raise Unspeakable
+
+
+@pytest.mark.parametrize("handler", [exits, stops_the_loop, cannot_be_told])
+def test_no_handler_keeps_a_worker_from_the_next_job(
+    db: Any, queue: PriorityQueue, handler: Any
+) -> None:
+    queue.push_many(db, range(3))
+    report = Worker(db, queue, handler).run(drain=True)
+    assert report.done + report.failed == 3
+
+
+@pytest.mark.parametrize("handler", [lambda item: None, lambda tr, item: None])
+def test_a_progress_that_raises_is_logged(
+    db: Any, queue: PriorityQueue, handler: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.push_many(db, range(3))
+
+    def progress(report: WorkerReport) -> None:
+        raise RuntimeError("no terminal")
+
+    assert Worker(db, queue, handler).run(drain=True, progress=progress).done == 3
+    assert "no terminal" in caplog.text
+
+
+def test_a_handler_too_slow_for_a_transaction_has_failed(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fdbqueue.worker._TRANSACTION", 0.05)
+    queue = PriorityQueue(space["queue"], max_attempts=1)
+    queue.push(db, 1)
+
+    def slow(tr: Any, item: Any) -> None:
+        time.sleep(0.06)
+        raise fdbqueue.FDBError(1007)
+
+    assert Worker(FaultyDatabase(db), queue, slow).run(drain=True).failed == 1
+    (letter,) = queue.dead_letters(db)
+    assert "a transaction lives five" in str(letter.error)
+
+
+def test_a_worker_that_is_stopped_tries_no_transaction_again(db: Any, queue: PriorityQueue) -> None:
+    queue.push(db, 1)
+
+    def conflicts(tr: Any, item: Any) -> None:
+        worker.stop()
+        raise fdbqueue.FDBError(1020)
+
+    worker = Worker(FaultyDatabase(db), queue, conflicts)
+    assert worker.run() == WorkerReport()
+    assert queue.claim(db).attempt == 1
+
+
+def test_many_leases_are_extended_together(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, range(100))
+    worker = Worker(db, queue, lambda item: time.sleep(1.5), concurrency=100, lease=1)
+    assert worker.run(drain=True) == WorkerReport(done=100)
+
+
+def test_a_job_pushes_its_successor_under_its_own_key(db: Any, queue: PriorityQueue) -> None:
+    ticks: list[int] = []
+
+    def tick(tr: Any, item: Any) -> None:
+        ticks.append(item.value)
+        if item.value < 3:
+            queue.push(tr, item.value + 1, unique="tick")
+
+    queue.push(db, 1, unique="tick")
+    assert Worker(db, queue, tick).run(drain=True).done == 3
+    assert ticks == [1, 2, 3]
+
+
+def test_a_worker_that_cannot_work_is_not_made(db: Any, queue: PriorityQueue) -> None:
+    tasks = TaskQueue(queue.subspace["tasks"])
+    bad: Any
+    for bad in (
+        lambda: Worker(None, queue, print),
+        lambda: Worker(db, None, print),
+        lambda: Worker(db, queue, "print"),
+        lambda: Worker(db, queue, lambda: None),
+        lambda: Worker(db, queue, lambda tr: None),
+        lambda: Worker(db, queue, lambda one, two: None),
+        lambda: Worker(db, queue, print, concurrency=0),
+        lambda: Worker(db, queue, print, lease=0),
+        lambda: Worker(db, queue, print, agent="ada"),
+        lambda: Worker(db, tasks, print, agent=""),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            bad()
+
+
 # Killed
 
 

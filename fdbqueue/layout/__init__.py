@@ -9,7 +9,7 @@ One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
 | Q (1, priority) | int64 LE: how many items of that priority; no key at zero | push, pop |
 | Q (2, 0) and Q (2, 1) | int64 LE: how many items ever came, and how many went | push, pop |
 | Q (2, 2) | int64 LE: of both, how many only changed their places | reprioritize, put_back |
-| Q (2, 3 to 5) | int64 LE: how many were removed, found no room, expired | remove, push |
+| Q (2, 3 to 6) | int64 LE: how many were removed, found no room, expired, died | remove, nack |
 | Q (3, random, number) | a piece of a payload too large for one value | push |
 | Q (4, hour, client id) | (sequence, attempt) of the client's last operation | `run_once` |
 | Q (5, "layout") | (3, the version of this table; the options of the queue) | first push |

@@ -87,6 +87,7 @@ class Layout:
         self.requests: bytes = subspace.pack((7,))
         self.results: bytes = subspace.pack((8,))
         self.expired: bytes = subspace.pack((2, 5))
+        self.died: bytes = subspace.pack((2, 6))
         self.ids: bytes = subspace.pack((13, 0))
         self.ids_elsewhere: bytes = subspace.pack((13, 1))
         self.agents: bytes = subspace.pack((14, 0))

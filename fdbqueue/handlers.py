@@ -1,0 +1,89 @@
+"""What a worker calls for each job: a function or a coroutine function, in a transaction or not."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+__all__ = ["Handler"]
+
+
+class Handler:
+    """A function that is called for each job, by several threads at a time.
+
+    One whose first parameter is called `tr` is the body of a transaction. What is to be awaited is,
+    in one event loop for all jobs.
+
+    >>> handler = Handler(lambda item: item + 1)
+    >>> handler.in_transaction, handler(1)
+    (False, 2)
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        if not callable(function):
+            raise TypeError(f"a handler is a function, not {function!r}")
+        self._function = function
+        try:
+            signature = inspect.signature(function)
+        except ValueError:  # some that are not written in Python have none
+            self.in_transaction = False
+            return
+        self.in_transaction = next(iter(signature.parameters), None) == "tr"
+        if self.in_transaction and inspect.iscoroutinefunction(function):
+            raise TypeError("a handler that takes a transaction is a plain function")
+        arguments = ("tr", "item") if self.in_transaction else ("item",)
+        try:
+            signature.bind(*arguments)
+        except TypeError as error:
+            called = f"({', '.join(arguments)})"
+            raise TypeError(f"a handler is called with {called}; {function!r}: {error}") from error
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call it, and wait for what is to be awaited; raises what it raises."""
+        result = self._function(*arguments)
+        if inspect.isgenerator(result) or inspect.isasyncgen(result):
+            raise TypeError("the handler returned a generator, of which nothing was run")
+        if not inspect.isawaitable(result):
+            return result
+        if self.in_transaction:
+            if inspect.iscoroutine(result):
+                result.close()
+            raise TypeError("a handler that takes a transaction is a plain function")
+        return _run(result)
+
+
+_guard = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def _run(awaitable: Awaitable[Any]) -> Any:
+    """Await something in the event loop of this process's workers."""
+
+    async def settled() -> tuple[Any, BaseException | None]:
+        # One that exits, or interrupts, would end the loop, and all that others await in it.
+        try:
+            return await awaitable, None
+        except (SystemExit, KeyboardInterrupt) as error:
+            return None, error
+
+    result, error = asyncio.run_coroutine_threadsafe(settled(), _event_loop()).result()
+    if error is not None:
+        raise error
+    return result
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
+    global _loop
+    with _guard:
+        if _loop is None:
+            loop = _loop = asyncio.new_event_loop()
+
+            def run() -> None:
+                while True:  # though somebody's handler stopped it
+                    loop.run_forever()
+
+            threading.Thread(target=run, name="fdbqueue-handlers", daemon=True).start()
+        return _loop
