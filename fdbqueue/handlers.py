@@ -15,7 +15,7 @@ class Handler:
     """A function that is called for each job, by several threads at a time.
 
     One whose first parameter is called `tr` is the body of a transaction. What is to be awaited is,
-    in one event loop for all jobs.
+    in one event loop for all jobs, until `close`.
 
     >>> handler = Handler(lambda item: item + 1)
     >>> handler.in_transaction, handler(1)
@@ -26,6 +26,8 @@ class Handler:
         if not callable(function):
             raise TypeError(f"a handler is a function, not {function!r}")
         self._function = function
+        self._guard = threading.Lock()
+        self._loop: _EventLoop | None = None
         try:
             signature = inspect.signature(function)
         except ValueError:  # some that are not written in Python have none
@@ -52,38 +54,47 @@ class Handler:
             if inspect.iscoroutine(result):
                 result.close()
             raise TypeError("a handler that takes a transaction is a plain function")
-        return _run(result)
+        return self._awaited(result)
+
+    def _awaited(self, awaitable: Awaitable[Any]) -> Any:
+        async def settled() -> tuple[Any, BaseException | None]:
+            # One that exits, or interrupts, would end the loop, and all that others await in it.
+            try:
+                return await awaitable, None
+            except (SystemExit, KeyboardInterrupt) as error:
+                return None, error
+
+        with self._guard:
+            if self._loop is None:
+                self._loop = _EventLoop()
+        result, error = asyncio.run_coroutine_threadsafe(settled(), self._loop.loop).result()
+        if error is not None:
+            raise error
+        return result
+
+    def close(self) -> None:
+        """End the event loop, if there is one; the next call may begin another one."""
+        with self._guard:
+            if self._loop is not None:
+                self._loop.close()
+                self._loop = None
 
 
-_guard = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
+class _EventLoop:
+    """An event loop in a thread of its own."""
 
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fdbqueue-handlers", daemon=True)
+        self._thread.start()
 
-def _run(awaitable: Awaitable[Any]) -> Any:
-    """Await something in the event loop of this process's workers."""
+    def _run(self) -> None:
+        while not self._is_closed.is_set():  # a handler may have stopped it
+            self.loop.run_forever()
 
-    async def settled() -> tuple[Any, BaseException | None]:
-        # One that exits, or interrupts, would end the loop, and all that others await in it.
-        try:
-            return await awaitable, None
-        except (SystemExit, KeyboardInterrupt) as error:
-            return None, error
-
-    result, error = asyncio.run_coroutine_threadsafe(settled(), _event_loop()).result()
-    if error is not None:
-        raise error
-    return result
-
-
-def _event_loop() -> asyncio.AbstractEventLoop:
-    global _loop
-    with _guard:
-        if _loop is None:
-            loop = _loop = asyncio.new_event_loop()
-
-            def run() -> None:
-                while True:  # though somebody's handler stopped it
-                    loop.run_forever()
-
-            threading.Thread(target=run, name="fdbqueue-handlers", daemon=True).start()
-        return _loop
+    def close(self) -> None:
+        self._is_closed.set()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +161,7 @@ class Worker:
                     self._do(job, acks.submit, progress)
 
         with (
+            closing(self._handler),
             self._signals(),
             self._extending(),
             ThreadPoolExecutor(1) as acks,
@@ -183,6 +184,7 @@ class Worker:
 
     def _feed(self, ready: queues.SimpleQueue[_Job | None], drain: bool) -> None:
         """Claim jobs as long as few enough are held."""
+        errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
         while not self._stopping.is_set():
             n = self._room()
             if n == 0:
@@ -190,7 +192,15 @@ class Worker:
                     self._ended.wait_for(self._room, _LONGEST_SLEEP)
                 continue
             was_idle = not self._held  # else a job may push others before it ends
-            claim = self._claim(n, wait=0 if drain else _LONGEST_SLEEP)
+            wait = 0 if drain else _LONGEST_SLEEP
+            try:
+                claim = self._queue.claim(
+                    self._db, n=n, lease=self._lease, wait=wait, **self._options
+                )
+            except errors as error:
+                _log.error("%s: no job can be claimed: %s", self._name, error)
+                self._stopping.wait(_PAUSE)
+                continue
             if claim is not None:
                 for job in self._kept(claim):
                     ready.put(job)
@@ -226,16 +236,6 @@ class Worker:
         if back:
             self._release(back)
         return [job for job in jobs if job not in back]
-
-    def _claim(self, n: int, wait: float) -> Claim | None:
-        try:
-            return self._queue.claim(self._db, n=n, lease=self._lease, wait=wait, **self._options)
-        except Exception as error:
-            if not isinstance(error, (FdbqueueError, *error_classes())):
-                raise
-            _log.error("%s: no job can be claimed: %s", self._name, error)
-            self._stopping.wait(_PAUSE)
-            return None
 
     def _do(
         self,

@@ -268,6 +268,21 @@ def test_a_worker_that_was_stopped_past_its_lease_leaves_the_job_to_others(
     assert seen == ["first"]
 
 
+def test_a_database_that_fails_for_a_while_ends_no_drain(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.push(db, 1)
+    claim, failures = queue.claim, iter([fdbqueue.FDBError(1031)])
+
+    def fails_first(*args: Any, **options: Any) -> Any:
+        for error in failures:
+            raise error
+        return claim(*args, **options)
+
+    monkeypatch.setattr(queue, "claim", fails_first)
+    assert Worker(db, queue, lambda item: None).run(drain=True).done == 1
+
+
 def test_what_came_back_is_not_claimed_ahead(db: Any, space: Subspace) -> None:
     """Whoever dies of one job takes no attempt of those that it had not begun."""
     queue = PriorityQueue(space["queue"])
