@@ -108,11 +108,13 @@ def test_a_distance_that_is_none_is_refused(db: Any, queue: PriorityQueue, withi
     assert queue.size(db) == 1
 
 
-def test_an_item_that_cannot_be_read_stays(db: Any, queue: PriorityQueue) -> None:
-    db[queue.push(db, "x").key] = b"no JSON"
-    with pytest.raises(fdbqueue.errors.UndecodableItem):
-        queue.claim(db)
+def test_an_item_that_cannot_be_read_is_tried_again_later(db: Any, queue: PriorityQueue) -> None:
+    item = queue.push(db, "x")
+    db[item.key] = b"no JSON"
+    assert queue.claim(db) is None
+    assert queue.state(db, item) == "delayed"
     assert queue.size(db) == 1
+    assert fdbqueue.check(db, queue).ok
 
 
 def test_each_item_is_claimed_exactly_once_though_answers_are_lost(
