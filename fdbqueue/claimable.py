@@ -359,8 +359,9 @@ class ClaimableStore(ItemStore):
     def set_concurrency(self, tr: Any, concurrency: int | None) -> None:
         """Let so many items be claimed at a time at most, in the whole queue, by all workers.
 
-        What is claimed beyond stays so. Never exceeded: each claimed item holds one of as many
-        slots, which its end, or that of its lease, frees for others. Given a database it takes
+        What is claimed beyond stays so, and what was claimed before there was a limit does not
+        count. Never exceeded: each claimed item holds one of as many slots, which its end, or that
+        of its lease, frees for others. Given a database it takes
         effect exactly once; in a transaction the caller's own retry rules hold. Conflicts with
         pushes and claims. A claim costs one read of the slots that are held then.
 
