@@ -247,6 +247,21 @@ def tell(line: str) -> None:
         raise NotTold(line, error) from error
 
 
+def tell_each(
+    results: dict[str, bool], done: str, as_json: bool, why_not: Callable[[str], str]
+) -> None:
+    """Tell of each id whether it is done, and why not; exit code 1 if one is not."""
+    for item_id, is_done in results.items():
+        if as_json:
+            tell(as_line({"id": item_id, done: is_done}))
+        elif not is_done:
+            click.echo(f"fdbq: {item_id} was not {done}: {why_not(item_id)}", err=True)
+    if not as_json:
+        tell(f"{sum(results.values()):,} {done}")
+    if not all(results.values()):
+        sys.exit(1)
+
+
 class NotTold(Exception):
     """Standard output did not take a line about what was changed."""
 

@@ -11,7 +11,7 @@ import click
 from fdbqueue import DeadLetter, PriorityQueue, TaskQueue, existing_queue
 from fdbqueue.priorities import priority_as_json
 
-from .common import as_line, command_options, queue_argument, tell
+from .common import as_line, command_options, queue_argument, tell_each
 
 __all__ = ["dead"]
 
@@ -143,14 +143,9 @@ def _each(
         queue.state(db, item_id)  # a bad one is an error before anything is changed
     chosen = [letter.id for letter in queue.dead_letters(db)] if everything else ids
     results = {item_id: change(db, item_id) for item_id in chosen}
-    for item_id, was_there in results.items():
-        if as_json:
-            tell(as_line({"id": item_id, done: was_there}))
-        elif not was_there:
-            is_dead = queue.state(db, item_id) == "dead"
-            why = "another item has its unique key" if is_dead else "it is no dead letter"
-            click.echo(f"fdbq dead: {item_id} was not {done}: {why}", err=True)
-    if not as_json:
-        tell(f"{sum(results.values()):,} {done}")
-    if not all(results.values()):
-        sys.exit(1)
+
+    def why_not(item_id: str) -> str:
+        is_dead = queue.state(db, item_id) == "dead"
+        return "another item has its unique key" if is_dead else "it is no dead letter"
+
+    tell_each(results, done, as_json, why_not)

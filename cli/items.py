@@ -29,6 +29,7 @@ from .common import (
     queue_argument,
     signals_held_back,
     tell,
+    tell_each,
 )
 
 __all__ = ["clear", "items", "peek", "pop", "push", "rm"]
@@ -231,13 +232,7 @@ def rm(db: Any, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     for item_id in ids:
         target.key_of(item_id)  # a bad one is an error before anything is removed
     removed = {item_id: target.remove(db, item_id) for item_id in ids}
-    for item_id, was_there in removed.items():
-        if as_json:
-            tell(as_line({"id": item_id, "removed": was_there}))
-        elif not was_there:
-            click.echo(f"fdbq rm: {item_id} is not in the queue", err=True)
-    if not all(removed.values()):
-        sys.exit(1)
+    tell_each(removed, "removed", as_json, lambda _: "it is not in the queue")
 
 
 @click.command()

@@ -22,6 +22,7 @@ from .common import (
     queue_argument,
     signals_held_back,
     tell,
+    tell_each,
 )
 
 __all__ = ["task"]
@@ -213,13 +214,7 @@ def rm(db: Any, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     for each in ids:
         tasks.state(db, each)  # a bad id is an error before anything is changed
     removed = {each: tasks.remove_task(db, each) for each in ids}
-    if as_json:
-        for each, was_there in removed.items():
-            tell(as_line({"id": each, "removed": was_there}))
-    else:
-        tell(f"{sum(removed.values()):,} removed")
-    if not all(removed.values()):
-        sys.exit(1)
+    tell_each(removed, "removed", as_json, lambda _: "it is not in the queue")
 
 
 @task.command()

@@ -31,7 +31,7 @@ from fdbqueue.claimable import ClaimableStore
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE
 from fdbqueue.item_store import ItemStore
-from fdbqueue.layout import NO_HEADER, Header
+from fdbqueue.layout import Header
 from fdbqueue.limits import First
 from fdbqueue.logs import log_items
 from fdbqueue.pushes import Push
@@ -331,7 +331,7 @@ class PriorityQueue(_Store):
     ) -> list[Item]:
         """As `fdbqueue.PriorityQueue.push_many`."""
         values = list(values)
-        header = NO_HEADER if ttl is None else Header(expires=expiry_time(ttl))
+        header = Header(expires=expiry_time(ttl))
         due = due_time(delay, at)
         ranks, entries = self.queue.ranked(values, priority, priorities, due, header)
         push = Push(entries, as_many_as_fit)
@@ -343,13 +343,19 @@ class PriorityQueue(_Store):
         return pushed
 
     async def push(
-        self, db: Any, value: Any, priority: Priority = 0, **options: Any
+        self,
+        db: Any,
+        value: Any,
+        priority: Priority = 0,
+        *,
+        unique: str | None = None,
+        **options: Any,
     ) -> Item | None:
         """As `fdbqueue.PriorityQueue.push`."""
-        if options.get("unique") is not None:
-            pushed: Item | None = await run(self.queue.push, db, value, priority, **options)
+        if unique is not None:
+            push = functools.partial(self.queue.push, unique=unique, **options)
+            pushed: Item | None = await run(push, db, value, priority)
             return pushed
-        options.pop("unique", None)
         return next(iter(await self.push_many(db, (value,), priority, **options)), None)
 
     async def pop_many(self, db: Any, n: int, max: bool = False, *, wait: float = 0) -> list[Item]:

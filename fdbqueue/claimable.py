@@ -68,8 +68,8 @@ class ClaimableStore(ItemStore):
         Conflicts with who takes the same items, nothing else. Given a database it takes effect
         exactly once, and claims the first items as long as that meets no conflict; the more
         conflicts, the further it looks, up to `within`. In a transaction it claims any of them, and
-        the caller's own retry rules hold. Cost: four reads at once, of some rows, and for each item
-        six keys written.
+        the caller's own retry rules hold. Cost: reads of what is due, of the options and of
+        the items; of each item three keys written, and of each priority one.
 
         Parameters: `lease`, in seconds, over 0; `n`, how many items at most, from 1; `within`, from
         how many of the first items, from 1; `wait`, how many seconds to wait for an item if there
@@ -270,10 +270,10 @@ class ClaimableStore(ItemStore):
         """The item with this id, or this one, wherever it is."""
         return find(tr, self.layout, self.layout.place(self.key_of(item)))
 
-    def _change_dead(self, tr: Any, item: Any, change: Callable[[Any, bytes], bool]) -> bool:
+    def _change_dead(self, tr: Any, item: Any, change: Callable[[Any, Found], bool]) -> bool:
         def body(tr: Any) -> bool:
             found = self._found(tr, item)
-            return found is not None and found.state == "dead" and change(tr, found.key)
+            return found is not None and found.state == "dead" and change(tr, found)
 
         return self._change(tr, body)
 
@@ -361,9 +361,9 @@ class ClaimableStore(ItemStore):
 
         What is claimed beyond stays so, and what was claimed before there was a limit does not
         count. Never exceeded: each claimed item holds one of as many slots, which its end, or that
-        of its lease, frees for others. Given a database it takes
-        effect exactly once; in a transaction the caller's own retry rules hold. Conflicts with
-        pushes and claims. A claim costs one read of the slots that are held then.
+        of its lease, frees for others. Given a database it takes effect exactly once; in a
+        transaction the caller's own retry rules hold. Conflicts with pushes and claims. A claim
+        costs one read of the slots that are held then.
 
         Parameters: `concurrency`, from 1 to 10,000, or `None` for no limit.
 

@@ -131,8 +131,9 @@ class _Check:
                     level = b""
                     continue
             count += 1
-            self._counters.update(self._queue.rows.counters(self._reads, key, row.value))
-            self._indexed |= self._queue.rows.indexed(self._reads, key, row.value)
+            indexes, counters = self._queue.rows.derived(self._reads, key, row.value)
+            self._indexed |= indexes
+            self._counters.update(counters)
             self._note_unique(self._layout.place(key), row.value)
             self._own(row.value)
         self._note_level(level, count)

@@ -13,6 +13,7 @@ from fdbqueue.layout import MINUS_ONE, Layout, decode_facts, header_of, with_hea
 from fdbqueue.limits import Candidate
 from fdbqueue.rows import Decode, Rows
 from fdbqueue.schedule import VERSIONS, Schedule, backoff
+from fdbqueue.states import Found
 from fdbqueue.types import Claim, DeadLetter, Item
 
 __all__ = ["ClaimRequest", "Leases", "told_error"]
@@ -196,14 +197,11 @@ class Leases:
         died = datetime.fromtimestamp(died_at / 1000, timezone.utc)
         return DeadLetter(item, layout.item_id(item_key), attempts, died, error)
 
-    def retry_dead(self, tr: Any, key: bytes) -> bool:
-        """Put a dead letter back to its place; false if there is none, or its key is taken."""
+    def retry_dead(self, tr: Any, dead: Found) -> bool:
+        """Put a dead letter back to its place; false if another item has its unique key."""
         layout = self._layout
-        place = layout.place(key)
-        stored = tr[layout.dead + place].value
-        if stored is None:
-            return False
-        header, payload = header_of(decode_facts(stored)[1])
+        place = layout.place(dead.key)
+        header, payload = header_of(dead.value)
         if header.unique is not None:
             if tr[layout.unique_key(header.unique)].present():
                 return False
@@ -215,12 +213,8 @@ class Leases:
         self._schedule.put(tr, place, with_header(header, payload))
         return True
 
-    def drop_dead(self, tr: Any, key: bytes) -> bool:
-        """Drop a dead letter; false if there is none of this item."""
-        layout = self._layout
-        stored = tr[layout.dead + layout.place(key)].value
-        if stored is None:
-            return False
-        self._rows.let_go(tr, layout.dead, layout.place(key))
-        layout.clear_pieces(tr, decode_facts(stored)[1])
+    def drop_dead(self, tr: Any, dead: Found) -> bool:
+        """Drop a dead letter; true, for it was there."""
+        self._rows.let_go(tr, self._layout.dead, self._layout.place(dead.key))
+        self._layout.clear_pieces(tr, dead.value)
         return True

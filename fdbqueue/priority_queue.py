@@ -281,7 +281,7 @@ class PriorityQueue(ClaimableStore):
         'a'
         """
         values = list(values)
-        header = NO_HEADER if ttl is None else Header(expires=expiry_time(ttl))
+        header = Header(expires=expiry_time(ttl))
         ranks, entries = self.ranked(values, priority, priorities, due_time(delay, at), header)
         keys = self._push(tr, entries, as_many_as_fit, raise_if_full)
         items = self.pushed(values, ranks, keys)

@@ -88,17 +88,13 @@ class Rows:
         """The key of the counter of this level, if there is one."""
         return None
 
-    def counters(self, tr: Any, key: bytes, stored: bytes) -> list[bytes]:
-        """The keys of other counters that count this item."""
-        return []
-
-    def indexed(self, tr: Any, key: bytes, stored: bytes) -> dict[bytes, bytes]:
-        """The rows by which an item is found that is at its place: when it expires."""
+    def derived(self, tr: Any, key: bytes, stored: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
+        """The rows by which an item is found that is at its place, and what else counts it."""
         expires = header_of(stored)[0].expires
         if expires is None:
-            return {}
+            return {}, []
         layout = self._layout
-        return {layout.when_key(layout.expiries, expires, layout.place(key)): b""}
+        return {layout.when_key(layout.expiries, expires, layout.place(key)): b""}, []
 
     def indexed_elsewhere(self, place: bytes) -> dict[bytes, bytes]:
         """The rows by which an item is found that is delayed, claimed or dead."""
@@ -106,16 +102,18 @@ class Rows:
 
     def entered(self, tr: Any, key: bytes, stored: bytes) -> None:
         """Make an item found, and counted, that came to its place with this value."""
-        for index, value in self.indexed(tr, key, stored).items():
+        rows, counters = self.derived(tr, key, stored)
+        for index, value in rows.items():
             tr[index] = value
-        for counter in self.counters(tr, key, stored):
+        for counter in counters:
             tr.add(counter, ONE)
 
     def left(self, tr: Any, key: bytes, stored: bytes) -> None:
         """Make it found and counted no more, while its payload is still there."""
-        for index in self.indexed(tr, key, stored):
+        rows, counters = self.derived(tr, key, stored)
+        for index in rows:
             del tr[index]
-        for counter in self.counters(tr, key, stored):
+        for counter in counters:
             tr.add(counter, MINUS_ONE)
             tr.compare_and_clear(counter, ZERO)
 
@@ -196,7 +194,7 @@ class Rows:
         for _, payload, random, due, header in entries:
             key = layout.item_key(level, count, random)
             stored = layout.value_of(tr, random, payload, header)
-            if header is not NO_HEADER:
+            if header != NO_HEADER:
                 self._note(tr, layout.place(key), header)
             if due is None:
                 tr[key] = stored

@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.database import read
 from fdbqueue.directory import place
-from fdbqueue.layout import NO_HEADER, Header, Layout, decode_options
+from fdbqueue.layout import Header, Layout, decode_options
 from fdbqueue.limits import MOST_SLOTS, First
 from fdbqueue.pushes import agreed, checked_bound, checked_unique
 from fdbqueue.rows import Entry
@@ -135,8 +135,8 @@ class TaskQueue(TaskStore):
         """Put a task into its place in the order; its id, or `None` if the queue is full.
 
         Conflicts with nothing, unless the queue has a bound: then as `PriorityQueue.push`. What
-        found no room is counted as rejected. Cost: three reads at once and seven keys written, two
-        more each for an agent, one more for a client.
+        found no room is counted as rejected. Cost: two reads at once and five keys written, one
+        more each for an agent and a client.
 
         Parameters: `priority`, from 1 (CRITICAL) to 5 (DEFERRED); `deadline`, a `datetime` with a
         time zone, or `None`; `cost`, a finite number from 0; `agent_name` and `client_id`, text up
@@ -207,7 +207,6 @@ class TaskQueue(TaskStore):
     ) -> Entry:
         record, rank = ranked_task(self._ageing, now, **task)
         header = Header(expires=expiry_time(ttl), unique=unique)
-        header = NO_HEADER if header == NO_HEADER else header
         payload = self.encoded(record)
         return Entry(self.layout.level(rank), payload, uuid, due_time(delay, at), header)
 

@@ -13,26 +13,20 @@ __all__ = ["TaskRows"]
 class TaskRows(PriorityRows):
     """As `PriorityRows`, with indexes, and counters by priority and agent instead of by level."""
 
-    def counters(self, tr: Any, key: bytes, stored: bytes) -> list[bytes]:
-        """That of its priority, and that of its agent."""
-        layout = self._layout
-        priority, agent, _ = decode_header(layout.read_payload(tr, stored))
-        counters = [layout.count_key(layout.level(priority))]
-        if agent is not None:
-            counters.append(layout.indexed(layout.agent_counts, agent))
-        return counters
-
-    def indexed(self, tr: Any, key: bytes, stored: bytes) -> dict[bytes, bytes]:
-        """Those of its id, of its agent or that it has none, of its client; when it expires."""
+    def derived(self, tr: Any, key: bytes, stored: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
+        """It is found by id, by agent, if any, and by client; priority and agent count it."""
         layout = self._layout
         place = layout.place(key)
-        _, agent, client = decode_header(layout.read_payload(tr, stored))
-        rows = super().indexed(tr, key, stored)
+        priority, agent, client = decode_header(layout.read_payload(tr, stored))
+        rows, counters = super().derived(tr, key, stored)
         rows[layout.id_key(layout.ids, layout.position(key)[-1])] = place
         rows[layout.indexed(layout.agents, agent) + place] = b""
+        counters.append(layout.count_key(layout.level(priority)))
+        if agent is not None:
+            counters.append(layout.indexed(layout.agent_counts, agent))
         if client is not None:
             rows[layout.indexed(layout.clients, client) + place] = b""
-        return rows
+        return rows, counters
 
     def indexed_elsewhere(self, place: bytes) -> dict[bytes, bytes]:
         """That of its id."""
