@@ -198,9 +198,9 @@ def test_a_name_that_the_terminal_cannot_show_is_an_error(fdbq: Shell, name: str
 
 def test_rm_tells_what_was_not_there(filled: Shell, name: str) -> None:
     item_id = json.loads(filled.output("peek", name, "--json"))["id"]
-    filled.output("rm", name, item_id)
+    assert filled.output("rm", name, item_id) == "1 removed\n"
     done = filled("rm", name, item_id)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (1, "0 removed\n")
     assert "is not in the queue" in done.stderr
     other = json.loads(filled.output("peek", name, "--json"))["id"]
     assert "is not the id of an item" in error_of(filled("rm", name, other, "nonsense"))
