@@ -28,7 +28,7 @@ from rich.progress import (
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, TaskQueue, existing_queue, queue_names
 from fdbqueue.embedded import Database
-from fdbqueue.errors import FdbqueueError, QueueNotFound
+from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
 from fdbqueue.priorities import priority_as_json
 
 __all__ = [
@@ -137,6 +137,8 @@ def _with_options(command: _F, creates: bool) -> _F:
             if error.code != 1031:
                 raise
             sentence = f"the database did not answer within {timeout:g} seconds (--timeout)"
+            if isinstance(error, LockTimeout):
+                sentence += f": {error.reason}"
             if not isinstance(db, Database):
                 file = cluster_file or url or os.environ.get("FDB_CLUSTER_FILE") or "CLUSTER_FILE"
                 sentence += f"; `fdbcli -C {file} --exec status` tells whether the cluster is up"

@@ -38,9 +38,11 @@ class Combiner(Generic[_Request, _Result]):
     of them does the requests of all, in the order in which they came. So nobody waits for longer
     than the batch under way, and threads of one process do not conflict with each other.
 
+    The main thread does its own requests alone: a signal handler may interrupt it anywhere, so it
+    leads no others, and leaves no request with another leader, who would do it for nobody.
+
     If the batch fails in a way that says nothing took effect, each does its own request by itself
-    and has its own error; an error of the database is everybody's. After an interrupt of the one
-    that does a batch, the others do not know what became of it (1021).
+    and has its own error; an error of the database is everybody's.
 
     Parameters: `performer()`, which makes a `Performer` for each database, and in a forked child
     anew; `cost`, of a request, and `budget`, for those of one batch together.
@@ -77,23 +79,18 @@ class Combiner(Generic[_Request, _Result]):
             self._begin()  # a forked child has none of the threads that wait
         line = self._lines.get(db) or self._new_line(db)
         thread = threading.get_ident()
-        if line.leader == thread:  # who calls from within a call cannot wait for itself
+        # A call from within a call cannot wait for itself.
+        if thread == threading.main_thread().ident or thread == line.leader:
             return self._alone(db, line, request)
         call: _Call[_Request, _Result] = _Call(request)
-        # Nobody is to wait for a thread that was interrupted. (Within the `finally` of `_lead`,
-        # some microseconds, Python has no way to hold an interrupt back.)
-        try:
-            with self._guard:
-                if line.leader is None:
-                    call.leads, line.leader = True, thread
-                else:
-                    call.will_wait()
-                line.waiting.append(call)
-            if not call.leads:
-                call.wait()
-        except BaseException:
-            self._withdraw(call, line)
-            raise
+        with self._guard:
+            if line.leader is None:
+                call.leads, line.leader = True, thread
+            else:
+                call.will_wait()
+            line.waiting.append(call)
+        if not call.leads:
+            call.wait()
         if call.leads:
             self._lead(db, line, call)
         return self._alone(db, line, request) if call.is_alone else call.outcome()
@@ -130,14 +127,6 @@ class Combiner(Generic[_Request, _Result]):
         (result,) = line.performer.perform(db, Batch([request]))
         return result
 
-    def _withdraw(self, call: _Call[_Request, _Result], line: _Line[_Request, _Result]) -> None:
-        """Have nobody do a request whose thread was interrupted, unless somebody is at it."""
-        with self._guard:
-            if call in line.waiting:
-                line.waiting.remove(call)
-            if call.leads:
-                self._let_next_lead(line)
-
     def _lead(self, db: Any, line: _Line[_Request, _Result], own: _Call[_Request, _Result]) -> None:
         """Do the requests at the head of the line; the first is this thread's own."""
         calls: list[_Call[_Request, _Result]] = []
@@ -152,10 +141,6 @@ class Combiner(Generic[_Request, _Result]):
                 line.waiting.extendleft(reversed(calls[len(results) :]))
                 del calls[len(results) :]
         except BaseException as error:
-            with self._guard:
-                if own in line.waiting:  # the interrupt came before anything else
-                    line.waiting.remove(own)
-                    calls.append(own)
             for call in calls:
                 call.fail(error, is_own=call is own, is_shared=len(calls) > 1)
         finally:

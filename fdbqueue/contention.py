@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
 import random
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -137,8 +137,8 @@ class StagedPops:
             self._contended_until = time.monotonic() + _CONTENDED
         self._turn = outcome.turn
         if self._turn is not None and not self._is_watched:
-            self._is_watched = True
-            threading.Thread(target=self._keep_watch, args=[db], daemon=True).start()
+            # An interrupt within this call leaves nothing behind, as one in `Thread.start` may.
+            _thread.start_new_thread(self._keep_watch, (db,))
         self._size = len(taken)
         if outcome.error is not None:
             raise outcome.error
@@ -169,7 +169,8 @@ class StagedPops:
             self._fresh_until = time.monotonic() + _FRESH
 
     def _keep_watch(self, db: Any) -> None:
-        while self._turn is not None:
+        while self._turn is not None and not self._is_watched:
+            self._is_watched = True
             self._watch_turn(db)
             self._is_watched = False
 

@@ -299,8 +299,18 @@ def run(db: Any, body: Callable[[Any], _T]) -> _T:
             transaction.commit().wait()
             return result
         except error_classes() as error:
-            transaction.on_error(error.code).wait()
-            retries.note(error.code)
+            _prepare_retry(transaction, error)
+
+
+def _prepare_retry(transaction: Any, error: Any) -> None:
+    """Wait until the next attempt of a transaction; raise the error if there is to be none."""
+    try:
+        transaction.on_error(error.code).wait()
+    except error_classes() as final:
+        if final.code == error.code:
+            raise error from None  # it may say more than its code
+        raise
+    retries.note(error.code)
 
 
 def run_once(
@@ -408,12 +418,11 @@ class _Operation:
             except error_classes() as error:
                 uncertain = uncertain or (committing and error.code in _MAYBE_COMMITTED)
                 try:
-                    transaction.on_error(error.code).wait()
+                    _prepare_retry(transaction, error)
                 except error_classes():
                     if not uncertain:
                         raise
                     return self._settle(error)
-                retries.note(error.code)
             else:
                 self._committed(transaction)
                 return result

@@ -12,6 +12,7 @@ __all__ = [
     "DiskFull",
     "FDBError",
     "FdbqueueError",
+    "FilesReplaced",
     "ForeignKey",
     "FormatVersionMismatch",
     "HandlerTooSlow",
@@ -28,6 +29,7 @@ __all__ = [
     "InvalidValue",
     "LayoutVersionMismatch",
     "LeaseLost",
+    "LockTimeout",
     "NotADatabase",
     "OptionsMismatch",
     "PayloadTooLarge",
@@ -175,6 +177,51 @@ class ReadOnlyDatabase(StorageError):
 
     problem = "the database cannot be written"
     advice = "make the directory and its files writable for this user, or name another directory"
+
+
+class FilesReplaced(StorageError):
+    """A file of the database is not the one that this process opened.
+
+    Something removed, replaced or truncated it, or moved the directory. Nothing of this transaction
+    was stored. `name` is the file's.
+    """
+
+    advice = "close the database, and open it again once no process has the old files open"
+
+    def __init__(self, path: str, name: str) -> None:
+        self.name = name
+        super().__init__(
+            path, f"the file {name} was removed, replaced or truncated while it was in use"
+        )
+
+
+class LockTimeout(FDBError):
+    """A transaction timed out (1031) while another process held the writers' lock.
+
+    Nothing was stored. `process` is the holder's id, `None` if it is not known; `is_stopped` tells
+    whether that process is stopped, by Ctrl-Z or a debugger for example.
+    """
+
+    def __init__(self, path: str, process: int | None, is_stopped: bool) -> None:
+        super().__init__(1031)
+        self.path = path
+        self.process = process
+        self.is_stopped = is_stopped
+
+    @property
+    def reason(self) -> str:
+        """Which process holds the lock, and what to do about it."""
+        if self.process is None:
+            return f"another process holds the lock {self.path}"
+        if not self.is_stopped:
+            return f"process {self.process} holds the lock {self.path}"
+        return (
+            f"process {self.process} is stopped and holds the lock {self.path}; "
+            f"continue it (kill -CONT {self.process}) or end it"
+        )
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}: {self.reason}"
 
 
 class ClusterUnavailable(FdbqueueError):

@@ -105,17 +105,29 @@ def test_an_error_of_the_database_is_everybodys() -> None:
     assert work.combiner(work.db, 4) == 8
 
 
-def test_an_interrupt_is_only_its_own_threads_and_the_others_know_that_nobody_knows() -> None:
-    def interrupted(requests: list[int]) -> list[int]:
+def test_what_ends_a_leader_leaves_the_outcome_of_the_others_unknown() -> None:
+    def ended(requests: list[int]) -> list[int]:
         if len(requests) > 1:
-            raise KeyboardInterrupt
+            raise SystemExit
         return doubled(requests)
 
-    work = Work(interrupted)
+    work = Work(ended)
     errors = [future.exception() for future in work.run([1, 2, 3])]
-    assert isinstance(errors[1], KeyboardInterrupt)
+    assert isinstance(errors[1], SystemExit)
     assert errors[2].code == 1021
     assert work.combiner(work.db, 4) == 8
+
+
+def test_the_main_thread_which_signals_interrupt_neither_leads_nor_follows() -> None:
+    work = Work(doubled)
+    thread = threading.Thread(target=work.combiner, args=[work.db, 1])
+    thread.start()
+    assert work.begun.wait(10)
+    assert work.combiner(work.db, 2) == 4
+    assert work.batches == [[1], [2]]
+    assert not work.combiner._lines[work.db].waiting
+    work.let_go.set()
+    thread.join()
 
 
 def test_a_call_from_within_a_call_does_not_wait_for_itself() -> None:

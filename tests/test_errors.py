@@ -16,6 +16,8 @@ ALL = [
     errors.FormatVersionMismatch("/path", 2, 1),
     errors.DiskFull("/path", "no space", "make some"),
     errors.ReadOnlyDatabase("/path"),
+    errors.FilesReplaced("/path", "fdbqueue.lock"),
+    errors.LockTimeout("/path", 4711, True),
     errors.ClusterUnavailable("there is no cluster file x"),
     errors.LayoutVersionMismatch(b"\x15\x02", 1),
     errors.InvalidPriority(True, "an integer"),

@@ -11,7 +11,8 @@ from fdbqueue.embedded import limits
 from fdbqueue.embedded.atomics import MutationType
 from fdbqueue.embedded.locks import Turn
 from fdbqueue.embedded.ranges import Range, key_after
-from fdbqueue.embedded.storage import Snapshot, Storage
+from fdbqueue.embedded.snapshot import Snapshot
+from fdbqueue.embedded.storage import Storage
 from fdbqueue.embedded.write_map import NO_VALUE, Mutation, WriteMap
 from fdbqueue.errors import FDBError
 
@@ -72,6 +73,9 @@ class Attempt:
     _write_map: WriteMap | None = None
     _mapped = 0
 
+    deadline: float | None = None
+    """When to stop waiting for the writers' lock, by `time.monotonic()`."""
+
     def __init__(self, storage: Storage, snapshot_ryw: int, starved: bool) -> None:
         self.storage = storage
         self.snapshot_ryw = snapshot_ryw
@@ -88,7 +92,7 @@ class Attempt:
                 snapshot = self.storage.begin_at(self.version)
             else:
                 if self._starved and self.turn is None:
-                    self.turn = self.storage.turn()
+                    self.turn = self.storage.turn(self.deadline)
                 snapshot = self.storage.begin()
             self.snapshot = snapshot
         return snapshot
@@ -105,8 +109,6 @@ class Attempt:
     def read_version(self) -> int:
         """The version of the snapshot."""
         if self.version is None:
-            if self.turn is not None:
-                self.turn.end()  # the lock is asked for below
             self.version = self.storage.read_version(self.view())
         return self.version
 
@@ -121,7 +123,13 @@ class Attempt:
         snapshot, self.snapshot = self.snapshot, None
         turn, self.turn = self.turn, None
         return self.storage.commit(
-            snapshot, turn, self.reads, self.mutations, self.writes, self.stamped_keys
+            snapshot,
+            turn,
+            self.reads,
+            self.mutations,
+            self.writes,
+            self.stamped_keys,
+            self.deadline,
         )
 
     # Own writes

@@ -1,40 +1,49 @@
-"""The log of recent commits, in memory that all processes of a database share.
+"""The log of recent commits, in a file that all processes of a database share.
 
 A commit is checked against what was written since its transaction's snapshot. That is all the log
-is for, so it need not outlive the machine: it is a ring in a mapped file, begun anew by whoever
-opens the database while nobody else has it open.
+is for, so it need not outlive the machine: it is a ring in a file that stays in the system's page
+cache, begun anew by whoever opens the database while nobody else has it open. It is read and
+written by system calls, not mapped: if something truncates the file, a mapping would kill the
+process where a call returns too few bytes.
 
-Only who has the writers' lock writes, or reads entries. The order of a commit is: write the entry;
-note it as written; SQLite's COMMIT; publish. A process killed in between leaves an entry that is
-written and not published; the next writer publishes it, whether its COMMIT took place or not. An
-entry too many can cause a conflict that was none; an entry too few cannot happen.
+Only who has the writers' lock writes. The order of a commit is: say that one begins, and take its
+version from the clock after that; write the entry; note it as written; SQLite's COMMIT; publish. A
+process killed in between leaves an entry that is written and not published; the next writer
+publishes it, whether its COMMIT took place or not. An entry too many can cause a conflict that was
+none; an entry too few cannot happen.
 """
 
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
+import random
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from fdbqueue.embedded.ranges import Range, pack_ranges, unpack_ranges
-from fdbqueue.errors import FDBError
+from fdbqueue.errors import FDBError, FilesReplaced, StorageError
 
 __all__ = ["CommitLog"]
 
-_HEADER = struct.Struct("<QqQqq")  # tail, last version; written tail, written version; ceiling
-_PUBLISHED = struct.Struct("<Qq")
-_WRITTEN = struct.Struct("<Qq")
-_CEILING = struct.Struct("<q")
+# Tail and version of the last commit that was published, and of the last one that was written; the
+# ceiling; the version from which on a commit is under way, if that is over the last one's.
+_HEADER = struct.Struct("<QqQqqq")
+_COMMIT = struct.Struct("<Qq")
+_PUBLISHED_AT, _WRITTEN_AT, _CEILING_AT, _BEGAN_AT = 0, 16, 32, 40
+_VERSION = struct.Struct("<q")
 _ENTRY = struct.Struct("<Iq")  # size, version
 
 _BEGIN = 64  # bytes before the ring
 _RING = 4 << 20  # bytes
+_SIZE = _BEGIN + _RING
 _LARGEST_ENTRY = _RING // 8
 # A writer killed in the middle may have overwritten the oldest entries by as much as one entry has.
 _KEPT = _RING - 2 * _LARGEST_ENTRY
+
+_LONGEST_OPENING = 10.0  # seconds for which to wait for a process that is at opening the database
 
 
 class CommitLog:
@@ -45,59 +54,95 @@ class CommitLog:
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            if os.fstat(self._descriptor).st_size < _BEGIN + _RING:
-                _reserve(self._descriptor, _BEGIN + _RING)
-            self._map = mmap.mmap(self._descriptor, _BEGIN + _RING)
-        except BaseException:
-            os.close(self._descriptor)
-            raise
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def is_first(self) -> bool:
-        """Whether nobody else has the database open; asked once, under the writers' lock."""
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            first = False
-        else:
-            first = True
-        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
-        return first
+        """Wait until the database may be opened; whether nobody else has it open.
+
+        The first one has the file to itself until it calls `join`, and calls `begin_anew` before.
+        """
+        deadline = time.monotonic() + _LONGEST_OPENING
+        while True:
+            if self._lock(fcntl.LOCK_EX):
+                return True
+            if self._lock(fcntl.LOCK_SH):
+                if os.fstat(self._descriptor).st_size >= _SIZE:
+                    return False
+                # Whoever was first died before it had made the log.
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            if time.monotonic() > deadline:
+                raise StorageError(
+                    str(self._path.parent),
+                    "another process has been opening the database for ten seconds",
+                    "see what stops it; a stopped process can be continued (kill -CONT) or ended",
+                )
+            time.sleep(random.uniform(0.001, 0.01))
 
     def join(self) -> None:
         """Be one of those that have the database open."""
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
+    def _lock(self, kind: int) -> bool:
+        try:
+            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
     def begin_anew(self, version: int, ceiling: int) -> None:
         """Forget all entries; `version` is that of the last commit."""
-        _HEADER.pack_into(self._map, 0, 0, version, 0, version, ceiling)
+        _reserve(self._descriptor, _SIZE)
+        self._write(_HEADER.pack(0, version, 0, version, ceiling, 0), 0)
 
     def close(self) -> None:
-        """Let the next one be first. The map stays for threads that still look at it."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # the map has the descriptor too
-        os.close(self._descriptor)
+        """Let the next one be first."""
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
+
+    def check_size(self) -> None:
+        """Raise `FilesReplaced` if the file was truncated."""
+        if os.fstat(self._descriptor).st_size < _SIZE:
+            raise FilesReplaced(str(self._path.parent), self._path.name)
 
     @property
     def published(self) -> tuple[int, int]:
         """The tail and the version of the last commit that is sure to be visible."""
-        return _PUBLISHED.unpack_from(self._map, 0)
+        return _COMMIT.unpack(self._read(_COMMIT.size, _PUBLISHED_AT))
+
+    def under_way(self) -> tuple[int, int | None]:
+        """The tail of what is written; the version from which on a commit is under way, if one is.
+
+        Where none is, each later one has a version from the clock of a moment after this call.
+        """
+        _, _, tail, version, _, began = _HEADER.unpack(self._read(_HEADER.size, 0))
+        return tail, began if began > version else None
 
     @property
     def ceiling(self) -> int:
         """The version below which all versions are that anybody was told of."""
-        return int(_CEILING.unpack_from(self._map, 32)[0])
+        return int(_VERSION.unpack(self._read(_VERSION.size, _CEILING_AT))[0])
 
     @ceiling.setter
     def ceiling(self, version: int) -> None:
-        _CEILING.pack_into(self._map, 32, version)
+        self._write(_VERSION.pack(version), _CEILING_AT)
 
     def recover(self) -> tuple[int, int]:
         """Publish what a killed writer left; the tail and the version of the last commit."""
-        written = self._map[16:32]
-        if written != self._map[:16]:
-            self._map[:16] = written
-        return self.published
+        *published, tail, version, _, began = _HEADER.unpack(self._read(_HEADER.size, 0))
+        if began > version:
+            self.give_up()
+        if published != [tail, version]:
+            self.publish(tail, version)
+        return tail, version
+
+    def begin(self, version: int) -> None:
+        """Say that a commit is under way, whose version will be this one or a later one."""
+        self._write(_VERSION.pack(version), _BEGAN_AT)
+
+    def give_up(self) -> None:
+        """Say that no commit is under way any more."""
+        self._write(_VERSION.pack(0), _BEGAN_AT)
 
     def append(self, tail: int, version: int, writes: list[tuple[bytes, bytes | None]]) -> int:
         """Write the entry of a commit that is about to take place; where the log will end."""
@@ -109,15 +154,18 @@ class CommitLog:
             )
         entry = _ENTRY.pack(len(packed), version) + packed
         self._put(tail, entry)
-        _WRITTEN.pack_into(self._map, 16, tail + len(entry), version)
+        self._write(_COMMIT.pack(tail + len(entry), version), _WRITTEN_AT)
         return tail + len(entry)
 
-    def publish(self) -> None:
+    def publish(self, tail: int, version: int) -> None:
         """Say that the commit took place."""
-        self._map[:16] = self._map[16:32]
+        self._write(_COMMIT.pack(tail, version), _PUBLISHED_AT)
 
     def since(self, place: int) -> Iterator[Range]:
-        """What commits wrote since a place; raises 1007 if that is no longer known."""
+        """What commits wrote since a place; raises 1007 if that is no longer known.
+
+        With the writers' lock.
+        """
         tail = self.published[0]
         while place < tail:
             size, _ = self._entry(place)
@@ -125,38 +173,48 @@ class CommitLog:
             place += _ENTRY.size + size
 
     def version_after(self, place: int) -> int:
-        """The version of the first commit since a place; there is one."""
+        """The version of the first commit written since a place; there is one."""
         return self._entry(place)[1]
 
     def _entry(self, place: int) -> tuple[int, int]:
-        if self.published[0] - place > _KEPT:
-            raise FDBError(1007)
         size, version = _ENTRY.unpack(self._get(place, _ENTRY.size))
+        if self.under_way()[0] - place > _KEPT:  # looked at afterwards: writers may go on
+            raise FDBError(1007)
         return size, version
 
     @property
     def unpublished(self) -> bool:
         """Whether a commit is on its way, or was left by a writer that was killed."""
-        return self._map[16:32] != self._map[:16]
+        header = self._read(2 * _COMMIT.size, _PUBLISHED_AT)
+        return header[: _COMMIT.size] != header[_COMMIT.size :]
 
     def _put(self, place: int, data: bytes) -> None:
-        at = _BEGIN + place % _RING
-        room = _BEGIN + _RING - at
-        if len(data) <= room:
-            self._map[at : at + len(data)] = data
-        else:
-            self._map[at : at + room] = data[:room]
-            self._map[_BEGIN : _BEGIN + len(data) - room] = data[room:]
+        at = place % _RING
+        room = _RING - at
+        self._write(data[:room], _BEGIN + at)
+        if len(data) > room:
+            self._write(data[room:], _BEGIN)
 
     def _get(self, place: int, size: int) -> bytes:
-        at = _BEGIN + place % _RING
-        room = _BEGIN + _RING - at
-        data = self._map[at : at + min(size, room)]
-        return data if size <= room else data + self._map[_BEGIN : _BEGIN + size - room]
+        at = place % _RING
+        room = _RING - at
+        data = self._read(min(size, room), _BEGIN + at)
+        return data if size <= room else data + self._read(size - room, _BEGIN)
+
+    def _read(self, size: int, at: int) -> bytes:
+        if self._descriptor < 0:
+            raise FDBError(1025)
+        data = os.pread(self._descriptor, size, at)
+        if len(data) < size:
+            raise FilesReplaced(str(self._path.parent), self._path.name)
+        return data
+
+    def _write(self, data: bytes, at: int) -> None:
+        os.pwrite(self._descriptor, data, at)
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Give the file its blocks now: a write to a mapped hole on a full disk kills the process."""
+    """Give the file its blocks now, so that a full disk stops no commit in the middle."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
     else:

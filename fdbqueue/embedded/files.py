@@ -4,25 +4,32 @@ fdbqueue.sqlite       the key-value pairs
 fdbqueue.sqlite-wal   SQLite's write-ahead log: what was committed since the last checkpoint
 fdbqueue.sqlite-shm   SQLite's index of it, shared by the processes
 fdbqueue.lock         the writers' lock
-fdbqueue.log          the log of recent commits, shared memory
+fdbqueue.commits      the log of recent commits, shared by the processes
+
+All of them are one database: a process that has it open fails as soon as one of them is no longer
+the file that it opened. Only their owner may read them, unless the directory or the files are given
+other permissions.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import shutil
 import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fdbqueue.embedded.commit_log import CommitLog
 from fdbqueue.errors import (
     CorruptDatabase,
     DiskFull,
+    FilesReplaced,
     FormatVersionMismatch,
     NotADatabase,
     ReadOnlyDatabase,
@@ -30,28 +37,41 @@ from fdbqueue.errors import (
 )
 
 __all__ = [
+    "COMMITS_FILE",
     "DATABASE_FILE",
     "FORMAT_VERSION",
     "LOCK_FILE",
-    "LOG_FILE",
+    "WRITE_AHEAD_LOG",
+    "OpenFiles",
     "connect",
+    "create_database",
     "create_or_check",
     "explained",
     "memory_directory",
     "microseconds",
     "prepare_directory",
+    "shorten_write_ahead_log",
     "storage_errors",
 ]
 
 _OUR_FILES = "fdbqueue."
 DATABASE_FILE = "fdbqueue.sqlite"
+WRITE_AHEAD_LOG = "fdbqueue.sqlite-wal"
 LOCK_FILE = "fdbqueue.lock"
-LOG_FILE = "fdbqueue.log"
+COMMITS_FILE = "fdbqueue.commits"
+_FILES = (DATABASE_FILE, WRITE_AHEAD_LOG, f"{DATABASE_FILE}-shm", LOCK_FILE, COMMITS_FILE)
+_OLD_COMMITS_FILE = "fdbqueue.log"  # of format 1
 APPLICATION_ID = 0x66646271  # "fdbq", in the header of the SQLite file
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+_BUSY_TIMEOUT = 30.0  # seconds for which SQLite waits for a lock of its own
+_LONG_LOG = 64 << 20  # bytes
+_SETTLED = 10**9  # nanoseconds after which a change of the directory has a time of its own
 
 _MEMORY_PREFIX = "fdbqueue-memory-"
 _MEMORY_ROOM = 1 << 30  # bytes that a file system in memory must have free to be taken
+
+logger = logging.getLogger("fdbqueue")
 
 _SCHEMA = """
 CREATE TABLE kv (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
@@ -68,13 +88,13 @@ def prepare_directory(path: Path, create: bool) -> None:
     """Make the directory of a database, unless it is there; raises `NotADatabase` for another."""
     if (path / DATABASE_FILE).exists():
         return
-    if (path / LOG_FILE).exists():  # made after it
+    if _has_commits(path):
         raise CorruptDatabase(str(path), f"the file {DATABASE_FILE} is gone")
     if not create and (path.is_dir() or not path.exists()):
         raise NotADatabase(
             str(path), "there is no database here", "the first push makes it; or is it elsewhere?"
         )
-    path.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Not /etc because somebody mistyped a name; "lost+found" is what a new file system has.
     others = {entry.name for entry in path.iterdir()} - {"lost+found"}
     if not all(name.startswith(_OUR_FILES) for name in others):
@@ -85,11 +105,17 @@ def prepare_directory(path: Path, create: bool) -> None:
         )
 
 
+def _has_commits(path: Path) -> bool:
+    """Whether there is a log of commits, which is made after the database."""
+    commits = path / COMMITS_FILE
+    return (commits.exists() and commits.stat().st_size > 0) or (path / _OLD_COMMITS_FILE).exists()
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """A connection whose transactions are begun and ended by hand."""
     connection = sqlite3.connect(
         path / DATABASE_FILE,
-        timeout=30.0,
+        timeout=_BUSY_TIMEOUT,
         isolation_level=None,
         check_same_thread=False,
         cached_statements=64,
@@ -101,13 +127,19 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def create_database(path: Path) -> None:
+    """Make the SQLite file, for its owner alone, unless it is there; the other files inherit it."""
+    with suppress(FileExistsError):
+        os.close(os.open(path / DATABASE_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
 def create_or_check(path: Path, connection: sqlite3.Connection) -> None:
-    """Make the tables of a new database, or check those of an old one; under the writers' lock."""
+    """Make the tables of a new database, or check those of an old one."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application == 0 and tables == 0:
-        if (path / LOG_FILE).exists():  # made after them
+        if _has_commits(path):
             raise CorruptDatabase(str(path / DATABASE_FILE), "there is nothing in the database")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.executescript(
@@ -116,8 +148,98 @@ def create_or_check(path: Path, connection: sqlite3.Connection) -> None:
         )
     elif application != APPLICATION_ID:
         raise NotADatabase(str(path / DATABASE_FILE))
+    elif version == 1:
+        _migrate_from_1(path, connection)
     elif version != FORMAT_VERSION:
         raise FormatVersionMismatch(str(path), version, FORMAT_VERSION)
+
+
+def _migrate_from_1(path: Path, connection: sqlite3.Connection) -> None:
+    """Give the log of commits its new name; the older release must not have the database open.
+
+    The two would not see each other's commits.
+    """
+    in_use = StorageError(
+        str(path),
+        "a process of an older release of fdbqueue has the database open",
+        "end all of them, and open it again",
+    )
+    # The older release opens its log while it has the writers' lock.
+    with (path / LOCK_FILE).open("rb+") as lock, (path / _OLD_COMMITS_FILE).open("ab") as commits:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(commits, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise in_use from None
+        connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+        (path / _OLD_COMMITS_FILE).unlink()
+
+
+def shorten_write_ahead_log(path: Path, connection: sqlite3.Connection) -> None:
+    """Begin SQLite's write-ahead log anew if it is long; with the writers' lock.
+
+    Snapshots that are in use keep it from that. Whatever happens, the next commit can try again.
+    """
+    try:
+        if (path / WRITE_AHEAD_LOG).stat().st_size > _LONG_LOG:
+            connection.execute("PRAGMA busy_timeout = 50")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except (sqlite3.Error, OSError) as error:
+        logger.warning("%s: the write-ahead log cannot be shortened: %s", path, error)
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {1000 * _BUSY_TIMEOUT:.0f}")
+
+
+class OpenFiles:
+    """The files of a database as this process opened them.
+
+    A name that leads to another file, or to none, is found by the device and inode; the files that
+    are open keep their own, so none of them is used again.
+    """
+
+    def __init__(self, path: Path, log: CommitLog) -> None:
+        self._path = path
+        self._log = log
+        self._files = {name: self._identity(name) for name in _FILES}
+        self._checked: tuple[int, int, int] | None = None
+
+    def _identity(self, name: str) -> tuple[int, int]:
+        try:
+            found = os.stat(self._path / name)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise FilesReplaced(str(self._path), name) from error
+        return found.st_dev, found.st_ino
+
+    def check(self) -> None:
+        """Raise `FilesReplaced` if one of the files is no longer the one that was opened.
+
+        As long as the directory was not changed, one look at that is enough, and one at the log of
+        commits, which must not be truncated.
+        """
+        self._log.check_size()
+        try:
+            found = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise FilesReplaced(str(self._path), DATABASE_FILE) from error
+        directory = found.st_dev, found.st_ino, found.st_mtime_ns
+        if directory == self._checked:
+            return
+        for name, identity in self._files.items():
+            if self._identity(name) != identity:
+                raise FilesReplaced(str(self._path), name)
+        # The time of a change is coarse: another one may follow with the same.
+        if time.time_ns() - found.st_mtime_ns > _SETTLED:
+            self._checked = directory
+
+    def replaced(self) -> str | None:
+        """The name of a file that is no longer the one that was opened, if there is one."""
+        try:
+            self.check()
+        except FilesReplaced as error:
+            return error.name
+        except OSError:
+            return None  # it was just closed, or cannot be looked at now
+        return None
 
 
 @contextmanager
@@ -125,20 +247,27 @@ def storage_errors(path: Path) -> Iterator[None]:
     """Turn what SQLite and the system say of the files into an error that names the path."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise explained(path, error) from error
-    except (PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        if isinstance(error, PermissionError):
-            raise ReadOnlyDatabase(str(path)) from error
-        raise NotADatabase(str(path)) from error
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise DiskFull(str(path)) from error
-        advice = None if error.errno == errno.EIO else "name another directory"
-        raise StorageError(str(path), error.strerror or str(error), advice) from error
 
 
-def explained(path: Path, error: sqlite3.Error) -> StorageError:
+def explained(path: Path, error: sqlite3.Error | OSError) -> StorageError:
+    """The error that names the path and says what to do."""
+    return _of_system(path, error) if isinstance(error, OSError) else _of_sqlite(path, error)
+
+
+def _of_system(path: Path, error: OSError) -> StorageError:
+    if isinstance(error, PermissionError):
+        return ReadOnlyDatabase(str(path))
+    if isinstance(error, (FileExistsError, NotADirectoryError, IsADirectoryError)):
+        return NotADatabase(str(path))
+    if error.errno == errno.ENOSPC:
+        return DiskFull(str(path))
+    advice = None if error.errno == errno.EIO else "name another directory"
+    return StorageError(str(path), error.strerror or str(error), advice)
+
+
+def _of_sqlite(path: Path, error: sqlite3.Error) -> StorageError:
     # By its words: SQLite's codes are on the exception only since Python 3.11.
     words = str(error)
     if "is full" in words:
@@ -147,7 +276,7 @@ def explained(path: Path, error: sqlite3.Error) -> StorageError:
         return ReadOnlyDatabase(str(path))
     if "not a database" in words:
         # Beside a log of commits, it was one.
-        kind = CorruptDatabase if (path / LOG_FILE).exists() else NotADatabase
+        kind = CorruptDatabase if _has_commits(path) else NotADatabase
         return kind(str(path / DATABASE_FILE))
     if "malformed" in words or "no such table" in words or "no such column" in words:
         return CorruptDatabase(str(path / DATABASE_FILE))

@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from fdbqueue.errors import FDBError
@@ -90,15 +91,17 @@ class Future:
         if not futures:
             raise ValueError("wait_for_any requires at least one future")
         ready: list[int] = []
-        event = threading.Event()
+        woken = threading.Lock()
+        woken.acquire()
         for index, future in enumerate(futures):
 
             def note(_: Future, index: int = index) -> None:
                 ready.append(index)
-                event.set()
+                with suppress(RuntimeError):  # another one has woken it
+                    woken.release()
 
             future.on_ready(note)
-        event.wait()
+        woken.acquire()
         return ready[0]
 
 
@@ -147,16 +150,20 @@ class Pause(FutureVoid):
 
 
 class WatchFuture(FutureVoid):
-    """Ready once the watched key has another value, or once the watch is given up."""
+    """Ready once the watched key has another value, or once the watch is given up.
 
-    __slots__ = ("__weakref__", "_callbacks", "_event", "_lock", "_on_cancel", "database")
+    It waits by a lock of the waiting thread's own, and not by a `threading.Event`: an interrupt
+    inside of an event leaves its lock behind, and the next thread that sets the event hangs.
+    """
+
+    __slots__ = ("__weakref__", "_callbacks", "_is_ready", "_lock", "_on_cancel", "database")
 
     database: object
     """What has to stay open while somebody waits."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._event = threading.Event()
+        self._is_ready = False
         self._lock = threading.Lock()
         self._callbacks: list[Callback] = []
         self._on_cancel: Callable[[WatchFuture], object] | None = None
@@ -164,25 +171,28 @@ class WatchFuture(FutureVoid):
     def finish(self, error: BaseException | None = None) -> None:
         """Make it ready, once; what comes later has no effect."""
         with self._lock:
-            if self._event.is_set():
+            if self._is_ready:
                 return
             self._error = error
-            self._event.set()
+            self._is_ready = True
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             super().on_ready(callback)
 
     def is_ready(self) -> bool:
-        return self._event.is_set()
+        return self._is_ready
 
     def block_until_ready(self) -> None:
-        # In slices: a signal must reach a main thread that waits.
-        while not self._event.wait(1.0):
+        woken = threading.Lock()
+        woken.acquire()
+        self.on_ready(lambda _: woken.release())
+        # In slices: on some systems no signal reaches a main thread that waits for a lock.
+        while not woken.acquire(timeout=1.0):
             pass
 
     def on_ready(self, callback: Callback) -> None:
         with self._lock:
-            if not self._event.is_set():
+            if not self._is_ready:
                 self._callbacks.append(callback)
                 return
         super().on_ready(callback)

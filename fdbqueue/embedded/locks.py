@@ -3,143 +3,202 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import random
+import re
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from typing import TypeVar
 
-from fdbqueue.errors import FDBError, StorageError
+from fdbqueue.errors import FDBError, LockTimeout, StorageError
 
-__all__ = ["SharedSync", "WritersLock"]
+__all__ = ["SharedSync", "Turn", "WritersLock"]
 
-_TURN = 0.25  # seconds; a starved transaction may keep the writers' lock for one to two of them
+logger = logging.getLogger("fdbqueue")
+
+# Seconds between two tries to get the lock, at first and after many.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.000_05, 0.002
+_SLOW = 5.0  # seconds of waiting after which the log names the holder
+
+_T = TypeVar("_T")
 
 
 class WritersLock:
     """One writer at a time, among threads and processes; the death of a holder frees it.
 
-    Waiters queue in the kernel (`flock`), which wakes them at once, where SQLite's busy handler
-    would sleep between tries.
+    What needs the lock is a section, a function that `run` calls. `_inside` tells the threads of
+    this process apart, `flock` the processes. Python leaves the `with` statement of a lock of its
+    own in one step, so `_inside` is held exactly as long as a thread is in a section, whatever an
+    exception of a signal handler interrupts. The `flock` may then stay behind; whoever is next
+    inside knows that it is nobody's, and `reclaim`, called now and then, frees it for others.
+
+    Waiters for another process try again and again instead of queueing in the kernel: so their wait
+    ends at its deadline, whatever that process does.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        # A finalizer may end a turn while its thread is inside.
+        self._inside = threading.RLock()
+        self._turn: Turn | None = None
         self._descriptor = self._opened()
-        self._threads = threading.Lock()
-        self._watchdog = _Watchdog()
 
     def _opened(self) -> int:
-        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def __enter__(self) -> None:
-        self._threads.acquire()
-        try:
-            if self._descriptor < 0:
-                raise FDBError(1025)  # closed while this thread waited
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        except BaseException:
-            # Whatever it was, a signal handler's exception for example: the lock is not held.
-            self.__exit__()
-            raise
+    def run(
+        self, section: Callable[[], _T], deadline: float | None, turn: Turn | None = None
+    ) -> _T:
+        """Wait for the lock, and call a section that has it.
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
-        try:
-            if self._descriptor >= 0:
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        finally:
-            self._threads.release()
+        Args:
+            section: What to do with the lock.
+            deadline: When to give up, by `time.monotonic()`; `None` waits forever.
+            turn: The turn of the caller, which ends with the section.
 
-    def close(self) -> None:
-        """Close it for good; called by its holder."""
-        descriptor, self._descriptor = self._descriptor, -1
-        os.close(descriptor)
+        Raises:
+            LockTimeout: The deadline passed.
+            FDBError: 1025, the database was closed.
+        """
+        pause = _SHORTEST_PAUSE
+        slow = None
+        while True:
+            with self._inside:
+                if self._lock(turn):
+                    try:
+                        return section()
+                    finally:
+                        self._unlock()
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                raise LockTimeout(str(self._path), *self.holder())
+            if slow is None:
+                slow = now + _SLOW
+            elif now >= slow:
+                slow = now + 10 * _SLOW
+                logger.warning("%s", LockTimeout(str(self._path), *self.holder()).reason)
+            time.sleep(pause * random.uniform(0.5, 1))
+            pause = min(_LONGEST_PAUSE, 1.5 * pause)
 
-    def renew_after_fork(self) -> None:
-        """In a forked child: a lock of its own, not held, in place of the parent's, which is."""
-        os.close(self._descriptor)
-        self._descriptor = self._opened()
-        self._threads = threading.Lock()
-        self._watchdog = _Watchdog()
+    def run_if_free(self, section: Callable[[], object]) -> bool:
+        """Call a section unless another process has the lock; whether it was called."""
+        with self._inside:
+            if not self._lock():
+                return False
+            try:
+                section()
+            finally:
+                self._unlock()
+        return True
 
-    def turn(self) -> Turn:
+    def take_turn(self, deadline: float | None) -> Turn:
         """Take the lock for a whole transaction."""
         turn = Turn(self)
-        try:
-            self._watchdog.watch(turn)
-        except BaseException:
-            turn.end()
-            raise
+
+        def begin() -> None:
+            self._turn = turn
+
+        self.run(begin, deadline)
         return turn
+
+    def _lock(self, turn: Turn | None = None) -> bool:
+        if self._descriptor < 0:
+            raise FDBError(1025)
+        if self._turn is not None:
+            if self._turn is not turn:
+                return False
+            self._turn = None
+            return True
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _unlock(self) -> None:
+        if self._turn is None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def end_turn(self, turn: Turn) -> None:
+        """Give the lock back, unless the turn is over already."""
+        with self._inside:
+            self._end_turn(turn)
+
+    def _end_turn(self, turn: Turn | None) -> None:
+        if turn is not None and turn is self._turn:
+            self._turn = None
+            self._unlock()
+
+    def reclaim(self, undo: Callable[[], None]) -> None:
+        """End a turn that takes too long, or what an interrupt left behind, after `undo()`."""
+        with self._inside:
+            if self._descriptor < 0:
+                return
+            if self._turn is None:
+                undo()
+                self._unlock()
+            elif self._turn.is_seen:
+                self._end_turn(self._turn)
+            else:
+                self._turn.is_seen = True
+
+    def close(self) -> None:
+        """Close it for good: no section is called any more."""
+        with self._inside:
+            self._turn = None
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def before_fork(self) -> None:
+        """Keep every thread out of the sections."""
+        self._inside.acquire()
+        self._end_turn(self._turn)
+
+    def after_fork(self, in_child: bool) -> None:
+        """Go on; a child has a lock of its own."""
+        if in_child:
+            os.close(self._descriptor)
+            self._descriptor = self._opened()
+            self._inside = threading.RLock()
+        else:
+            self._inside.release()
+
+    def holder(self) -> tuple[int | None, bool]:
+        """The process that has the lock, and whether it is stopped; `None` if unknown.
+
+        Linux tells in `/proc/locks`; other systems, and other containers, do not.
+        """
+        with suppress(OSError):
+            inode = os.fstat(self._descriptor).st_ino
+            for line in Path("/proc/locks").read_text().splitlines():
+                found = re.match(r"\d+: FLOCK +ADVISORY +WRITE +(\d+) \S+:(\d+) ", line)
+                if found and int(found[2]) == inode and int(found[1]):
+                    process = int(found[1])
+                    # The state stands behind the name, which may have parentheses of its own.
+                    state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+                    return process, state in ("T", "t")
+        return None, False
 
 
 class Turn:
-    """A starved transaction's turn: the lock from its first read until it ends.
+    """A starved transaction's turn: it has the lock from its first read until it ends.
 
-    Nobody else commits meanwhile, so its commit cannot conflict. A turn is ended by the
-    watchdog after a quarter to half a second: a transaction that dawdles, or waits for another
-    one, stops nobody.
+    Nobody else commits meanwhile, so its commit cannot conflict. `WritersLock.reclaim`, called
+    every quarter of a second, ends it at the second look: a transaction that dawdles, or waits for
+    another one, stops nobody.
     """
 
     def __init__(self, lock: WritersLock) -> None:
         self._lock = lock
-        self._guard = threading.Lock()
-        self._held = True
-        lock.__enter__()
-
-    @property
-    def is_over(self) -> bool:
-        return not self._held
+        self.is_seen = False
 
     def end(self) -> None:
-        """Give the lock back, if the turn was not over already."""
-        if self.claim():
-            self._lock.__exit__()
-
-    def claim(self) -> bool:
-        """End the turn; whether the lock was still held, and so now is the caller's to leave."""
-        with self._guard:
-            held, self._held = self._held, False
-        return held
-
-
-class _Watchdog:
-    """Ends turns that take too long, by a thread that is there while turns are taken.
-
-    A timer for each turn would be a thread for each: several times the cost of the turn.
-    """
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._turn: Turn | None = None
-        self._is_there = False
-
-    def watch(self, turn: Turn) -> None:
-        """Watch this turn, which took the place of the one before."""
-        with self._guard:
-            self._turn = turn
-            if not self._is_there:
-                threading.Thread(target=self._look, daemon=True).start()
-                self._is_there = True
-
-    def _look(self) -> None:
-        seen: Turn | None = None
-        while True:
-            time.sleep(_TURN)
-            with self._guard:
-                turn = self._turn
-                if turn is seen and (turn is None or turn.is_over):
-                    self._turn, self._is_there = None, False
-                    return
-            if turn is not None and turn is seen:
-                turn.end()
-            seen = turn
+        """Give the lock back, unless the turn is over already."""
+        self._lock.end_turn(self)
 
 
 class SharedSync:

@@ -12,127 +12,48 @@ the clock began anew, after a reboot, versions go on from the ceiling.
 
 from __future__ import annotations
 
-import logging
+import _thread
 import os
 import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Generator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from fdbqueue.embedded import forks
 from fdbqueue.embedded.commit_log import CommitLog
 from fdbqueue.embedded.files import (
-    DATABASE_FILE,
+    COMMITS_FILE,
     LOCK_FILE,
-    LOG_FILE,
+    WRITE_AHEAD_LOG,
+    OpenFiles,
     connect,
+    create_database,
     create_or_check,
     explained,
     memory_directory,
     microseconds,
     prepare_directory,
+    shorten_write_ahead_log,
     storage_errors,
 )
-from fdbqueue.embedded.limits import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
+from fdbqueue.embedded.limits import VERSIONS_PER_SECOND
 from fdbqueue.embedded.locks import SharedSync, Turn, WritersLock
 from fdbqueue.embedded.ranges import Range, RangeSet
+from fdbqueue.embedded.snapshot import Snapshot
 from fdbqueue.embedded.write_map import Mutation
-from fdbqueue.embedded.writer import GET, Writer, stamped
-from fdbqueue.errors import FDBError
+from fdbqueue.embedded.writer import Writer, stamped
+from fdbqueue.errors import FDBError, FilesReplaced
 
-__all__ = ["Snapshot", "Storage"]
-
-_FORWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
-_BACKWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT ?"
-
-logger = logging.getLogger("fdbqueue")
+__all__ = ["Storage"]
 
 _CEILING_STEP = 10 * VERSIONS_PER_SECOND
-_WAL_TOO_LONG = 64 << 20  # bytes
 
-
-class Snapshot:
-    """The database at one read version, until it is ended or five seconds old.
-
-    SQLite takes its snapshot at the first read. `place` and `version` are noted before that; if a
-    commit came in between, they are noted again and the read is done again.
-    """
-
-    __slots__ = (
-        "_settled",
-        "_storage",
-        "began",
-        "busy",
-        "connection",
-        "expired",
-        "place",
-        "version",
-    )
-
-    def __init__(self, storage: Storage, connection: sqlite3.Connection, now: float) -> None:
-        self._storage = storage
-        self.connection = connection
-        self.began = now
-        self.busy = threading.Lock()  # held by a thread that reads, and by one that expires it
-        self.expired = False
-        self._settled = False
-        self.place, self.version = storage.log.published
-
-    def get(self, key: bytes) -> bytes | None:
-        """The value of a key."""
-        rows = self._fetch(GET, (key,))
-        return rows[0][0] if rows else None
-
-    def first_rows(
-        self, begin: bytes, end: bytes, reverse: bool, limit: int
-    ) -> list[tuple[bytes, bytes]]:
-        """The first rows of a range, read at once."""
-        return self._fetch(_BACKWARD if reverse else _FORWARD, (begin, end, limit))
-
-    def rows(
-        self, begin: bytes, end: bytes, reverse: bool
-    ) -> Generator[tuple[bytes, bytes], None, None]:
-        """The rows of a range in order, read as they are asked for; to be closed."""
-        self.settle()
-        with self.busy:
-            self.check_age()
-            try:
-                yield from self.connection.execute(
-                    _BACKWARD if reverse else _FORWARD, (begin, end, -1)
-                )
-            except sqlite3.Error as error:
-                raise self._storage.failure(error) from error
-
-    def settle(self) -> None:
-        """Take the snapshot now, if no read has."""
-        if not self._settled:
-            self._fetch(GET, (b"",))
-
-    def _fetch(self, statement: str, parameters: tuple[Any, ...]) -> list[Any]:
-        with self.busy:
-            self.check_age()
-            try:
-                rows = self.connection.execute(statement, parameters).fetchall()
-                while not self._settled:
-                    now = self._storage.log.published
-                    self._settled = now == (self.place, self.version)
-                    if not self._settled:
-                        self.place, self.version = now
-                        self.connection.execute("ROLLBACK")
-                        self.connection.execute("BEGIN")
-                        rows = self.connection.execute(statement, parameters).fetchall()
-            except sqlite3.Error as error:
-                raise self._storage.failure(error) from error
-        return rows
-
-    def check_age(self) -> None:
-        """Raise 1007 for a snapshot that is too old, or gone."""
-        if self.expired or time.monotonic() - self.began > TRANSACTION_LIFETIME:
-            raise FDBError(1025 if self._storage.is_closed else 1007)
+_LOOK = 0.25  # seconds from one look at old snapshots, and at the files, to the next
+_CLOSE_WITHIN = 1.0  # seconds for which closing waits for a thread that reads
 
 
 class Storage:
@@ -154,53 +75,63 @@ class Storage:
         self._active: dict[Snapshot, None] = {}
         # Held while connections come and go; the end of a transaction may be collected meanwhile.
         self._gate = threading.RLock()
-        self._next_expiry = 0.0
+        self._is_watched = False
+        self._replaced: str | None = None  # a file that is no longer the one that was opened
         self._next_checkpoint = 0
         self._writer = Writer()
+        self._writing: sqlite3.Connection | None = None
         self._closed = False
         with storage_errors(path), ExitStack() as undo:
             prepare_directory(path, create)
+            create_database(path)
             self._lock = WritersLock(path / LOCK_FILE)
             undo.callback(self._lock.close)
-            with self._lock:
-                self._anchor = connect(path)
-                undo.callback(self._anchor.close)
-                create_or_check(path, self._anchor)
-                self.log = CommitLog(path / LOG_FILE)
-                undo.callback(self.log.close)
-                self._shift = self._set_clock()
-            self._open_sync()
-            if self._durable:
+            self.log = CommitLog(path / COMMITS_FILE)
+            undo.callback(self.log.close)
+            is_first = self.log.is_first()
+            self._anchor = connect(path)
+            undo.callback(self._anchor.close)
+            create_or_check(path, self._anchor)
+            if is_first:
+                self._set_clock()
+                self.log.join()
+            # Only now: another one may have been first, and have set it, in between.
+            self._shift = self._stored_shift()
+            self._open_files()
+            if is_first and self._durable:
                 # No version is told before it is sure that versions go on from above it.
                 self._sync.wait(self._sync.ticket())
             undo.pop_all()
 
-    def _open_sync(self) -> None:
+    def _open_files(self) -> None:
         """Begin to sync the write-ahead log, which is where it is while a connection is open."""
-        self._write_ahead_log = self.path / (DATABASE_FILE + "-wal")
-        self._sync = SharedSync(self._write_ahead_log)
+        self._files = OpenFiles(self.path, self.log)
+        self._sync = SharedSync(self.path / WRITE_AHEAD_LOG)
         directory = os.open(self.path, os.O_RDONLY)
         os.fsync(directory)
         os.close(directory)
 
-    def _set_clock(self) -> int:
-        """The shift from the machine's clock to versions; the first to open sets it."""
+    def _stored_shift(self) -> int:
+        return int(self._anchor.execute("SELECT shift FROM clock").fetchone()[0])
+
+    def _set_clock(self) -> None:
+        """Store the shift from the machine's clock to versions, and begin the log of commits."""
         shift, ceiling = self._anchor.execute("SELECT shift, ceiling FROM clock").fetchone()
-        if self.log.is_first():
-            shift = max(shift, ceiling - microseconds())
-            now = microseconds() + shift
-            self._anchor.execute(
-                "UPDATE clock SET shift = ?, ceiling = ?", (shift, now + _CEILING_STEP)
-            )
-            self.log.begin_anew(now, now + _CEILING_STEP)
-        return int(shift)
+        shift = max(shift, ceiling - microseconds())
+        now = microseconds() + shift
+        self._anchor.execute(
+            "UPDATE clock SET shift = ?, ceiling = ?", (shift, now + _CEILING_STEP)
+        )
+        self.log.begin_anew(now, now + _CEILING_STEP)
 
     def _close_connections(self) -> None:
-        """Close every connection to SQLite; the gate and the writers' lock are held."""
+        """Close every connection to SQLite; the gate is held, and no thread is in a section."""
         for snapshot in list(self._active):
-            with snapshot.busy:
-                snapshot.expired = True
+            snapshot.expired = True
+            # An interrupt may have left a read in the middle: its connection goes with it.
+            if snapshot.busy.acquire(timeout=_CLOSE_WITHIN):
                 snapshot.connection.close()
+                snapshot.busy.release()
         self._active.clear()
         for connection in [*self._idle, self._anchor]:
             connection.close()
@@ -214,7 +145,7 @@ class Storage:
         of locks that only the parent has. Transactions under way are too old afterwards (1007).
         """
         self._gate.acquire()
-        self._lock.__enter__()
+        self._lock.before_fork()
         self._close_connections()
 
     def after_fork(self, in_child: bool) -> None:
@@ -225,18 +156,18 @@ class Storage:
                     self._owner = None
                     self._gate = threading.RLock()
                     self._gate.acquire()
-                    self._lock.renew_after_fork()
-                    self.log = CommitLog(self.path / LOG_FILE)
+                    self._is_watched = False
+                    self.log.close()
+                    self.log = CommitLog(self.path / COMMITS_FILE)
                     self.log.join()
                 self._anchor = connect(self.path)
-                self._anchor.execute("SELECT shift FROM clock").fetchone()
-                self._open_sync()
+                self._stored_shift()
+                self._open_files()
         except BaseException:
             self._closed = True
             raise
         finally:
-            if not in_child:
-                self._lock.__exit__()
+            self._lock.after_fork(in_child)
             self._gate.release()
 
     def close(self) -> None:
@@ -244,13 +175,12 @@ class Storage:
         if self._closed:
             return
         with self._gate:
-            with self._lock:
-                if self._closed:
-                    return
-                self._closed = True
-                self._close_connections()
-                self.log.close()
-                self._lock.close()
+            if self._closed:
+                return
+            self._closed = True
+            self._lock.close()
+            self._close_connections()
+            self.log.close()
             if self._owner is not None:
                 shutil.rmtree(self.path, ignore_errors=True)
                 os.close(self._owner)
@@ -259,8 +189,8 @@ class Storage:
     def is_closed(self) -> bool:
         return self._closed
 
-    def failure(self, error: sqlite3.Error) -> Exception:
-        """What an error of SQLite means to the caller."""
+    def failure(self, error: sqlite3.Error | OSError) -> Exception:
+        """The error for the caller, of one of SQLite or of the system."""
         if self._closed or isinstance(error, sqlite3.ProgrammingError):
             return FDBError(1025)  # the database, or an expired snapshot, was closed under it
         return explained(self.path, error)
@@ -269,59 +199,79 @@ class Storage:
 
     def begin(self) -> Snapshot:
         """A snapshot of the newest version."""
-        now = time.monotonic()
-        if now > self._next_expiry:
-            self._next_expiry = now + 1.0
-            self._expire_old(now)
+        if self._replaced is not None:
+            raise FilesReplaced(str(self.path), self._replaced)
+        if not self._is_watched:
+            _thread.start_new_thread(self._look_after, ())
         with self._gate:
-            connection = self._connection()
-            connection.execute("BEGIN")
-            snapshot = Snapshot(self, connection, now)
+            snapshot = Snapshot(self, self._connection(), time.monotonic())
+            # From here on it expires in time, whatever interrupts this thread.
             self._active[snapshot] = None
+            snapshot.connection.execute("BEGIN")
         return snapshot
 
     def end(self, snapshot: Snapshot) -> None:
         """Give a snapshot up."""
         with self._gate:
-            if self._active.pop(snapshot, snapshot) is None:
-                self._give_back(snapshot.connection)
+            if snapshot in self._active:
+                connection = snapshot.connection
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                del self._active[snapshot]
+                self._give_back(connection)
 
-    def turn(self) -> Turn:
+    def turn(self, deadline: float | None) -> Turn:
         """The writers' lock for a transaction that conflicted too often."""
-        return self._lock.turn()
+        return self._lock.take_turn(deadline)
 
     def read_version(self, snapshot: Snapshot) -> int:
-        """The newest version of which the snapshot is the state.
+        """The newest version of which the snapshot is sure to be the state; without waiting.
 
-        Commits take their version from the clock, under the lock; so if none came since the
-        snapshot, the snapshot is the state of the present moment too.
+        Commits take their version from the clock, after they have said that they begin. So if none
+        came since the snapshot, and none is under way, the snapshot is the state of the present
+        moment too. If one is, it is the state until that.
         """
-        with self._lock:
-            place, _ = self.log.recover()
-            snapshot.settle()
+        snapshot.settle()
+        while True:
+            # The next commit may have this very microsecond as its version.
+            now = microseconds() + self._shift - 1
+            place, began = self.log.under_way()
             if place != snapshot.place:
                 return self.log.version_after(snapshot.place) - 1
-            # The next commit may have this very microsecond as its version.
-            now = max(snapshot.version, microseconds() + self._shift - 1)
-            if now < self.log.ceiling:
-                return now
-            # Raised by a commit of its own: SQLite then lets no older snapshot go on to write.
-            connection = self._connection()
-            try:
+            if began is None:
+                break
+            if not self.recover():  # it is not that of a killed process
+                now = began - 1
+                break
+        if now >= (ceiling := self.log.ceiling) and not self._raise_ceiling_to(now, snapshot.place):
+            now = ceiling - 1
+        return max(snapshot.version, now)
+
+    def _raise_ceiling_to(self, version: int, place: int) -> bool:
+        """Store a higher ceiling by a commit of its own, unless others are at committing.
+
+        It is one of its own so that SQLite lets no older snapshot go on to write.
+        """
+        ticket = 0
+
+        def section() -> None:
+            nonlocal ticket
+            if self.log.recover()[0] != place:
+                return
+            with self._written_by(self._connection()) as connection:
                 self._begin_anew(connection)
-                ceiling = self._raise_ceiling(connection, now)
-                self.log.append(place, now, [])
+                self._files.check()
+                ceiling = self._raise_ceiling(connection, version)
+                tail = self.log.append(place, version, [])
                 connection.execute("COMMIT")
                 self.log.ceiling = ceiling
-                self.log.publish()
+                self.log.publish(tail, version)
                 ticket = self._sync.ticket()
-            except sqlite3.Error as error:
-                raise self.failure(error) from error
-            finally:
-                self._give_back(connection)
-        if self._durable:
+
+        self._lock.run_if_free(section)
+        if ticket and self._durable:
             self._sync.wait(ticket)
-        return now
+        return ticket > 0
 
     def begin_at(self, version: int) -> Snapshot:
         """The snapshot at a version that the caller names.
@@ -331,11 +281,9 @@ class Storage:
         """
         snapshot = self.begin()
         try:
-            with self._lock:
-                _, last = self.log.recover()
-                if version > last and version >= microseconds() + self._shift:
-                    raise FDBError(1009)
-                snapshot.settle()
+            snapshot.settle()
+            if version > snapshot.version and version >= microseconds() + self._shift:
+                raise FDBError(1009)
             if snapshot.version > version:
                 raise FDBError(1007)
         except BaseException:
@@ -343,10 +291,9 @@ class Storage:
             raise
         return snapshot
 
-    def recover(self) -> None:
-        """Publish the commit of a writer that was killed in the middle."""
-        with self._lock:
-            self.log.recover()
+    def recover(self) -> bool:
+        """Publish the commit of a writer that was killed; false if one is at work."""
+        return self._lock.run_if_free(self.log.recover)
 
     def _connection(self) -> sqlite3.Connection:
         if self._closed:
@@ -360,13 +307,31 @@ class Storage:
         except sqlite3.Error as error:
             raise self.failure(error) from error
 
-    def _expire_old(self, now: float) -> None:
-        """End the snapshots that somebody forgot.
+    # What has to be done in time
+
+    def _look_after(self) -> None:
+        """End what takes too long, as long as the database is open.
+
+        Runs in a thread of its own, which no signal handler interrupts. An interrupted thread may
+        have begun two of them; the second one ends at once.
+        """
+        with self._gate:
+            if self._is_watched or self._closed:
+                return
+            self._is_watched = True
+        while not self._closed:
+            time.sleep(_LOOK)
+            self._expire_old()
+            self._lock.reclaim(self._undo)
+            self._replaced = self._files.replaced()
+
+    def _expire_old(self) -> None:
+        """End the snapshots that are too old.
 
         As long as they are there, SQLite cannot begin its write-ahead log anew.
         """
         for snapshot in self._active.copy():
-            if now - snapshot.began > TRANSACTION_LIFETIME and snapshot.busy.acquire(False):
+            if snapshot.is_too_old and snapshot.busy.acquire(False):
                 try:
                     snapshot.expired = True
                     self.end(snapshot)
@@ -382,74 +347,116 @@ class Storage:
         reads: list[Range],
         mutations: list[Mutation],
         writes: list[tuple[bytes, bytes | None]],
-        stamped_keys: tuple[bytes, ...] = (),
+        stamped_keys: tuple[bytes, ...],
+        deadline: float | None,
     ) -> int:
         """Commit and return the version; acknowledged is on disk, where the database is durable.
 
-        Raises 1020 where a key of `reads` was written since the snapshot, and 1007 where the
-        snapshot is too old to tell. The snapshot is ended in any case.
+        Raises 1020 where a key of `reads` was written since the snapshot, 1007 where the snapshot
+        is too old to tell, and 1031 if another process has the writers' lock until the deadline.
+        The snapshot is ended in any case.
         """
-        lock = self._lock
-        if turn is None or not turn.claim():
-            lock.__enter__()
-        try:
-            connection, place, last = self._begin_to_write(snapshot, reads)
-            try:
-                version = max(last + 1, microseconds() + self._shift)
-                if stamped_keys:
-                    writes = writes + [(stamped(key, version), None) for key in stamped_keys]
-                try:
-                    self._writer.apply(connection, mutations, version, place)
-                except sqlite3.OperationalError as error:
-                    if "locked" not in str(error):
-                        raise
-                    # A checkpoint began SQLite's log anew since the snapshot. Nobody committed, so
-                    # the transaction is the same from the new beginning.
-                    self._begin_anew(connection)
-                    self._writer.apply(connection, mutations, version, place)
-                ceiling = self.log.ceiling
-                if version >= ceiling:
-                    ceiling = self._raise_ceiling(connection, version)
-                place = self.log.append(place, version, writes)
-                connection.execute("COMMIT")
-                self.log.ceiling = ceiling
-                self.log.publish()
-                self._writer.committed(place)
-                ticket = self._sync.ticket()
-                self._keep_short(connection, version)
-            finally:
-                self._give_back(connection)
-        except sqlite3.Error as error:
-            raise self.failure(error) from error
-        finally:
-            lock.__exit__()
+        section = partial(self._commit, snapshot, reads, mutations, writes, stamped_keys)
+        version, ticket = self._lock.run(section, deadline, turn)
         if self._durable:
             self._sync.wait(ticket)
         return version
 
-    def _begin_to_write(
-        self, snapshot: Snapshot | None, reads: list[Range]
-    ) -> tuple[sqlite3.Connection, int, int]:
-        """A connection that may write, if nothing conflicts; place and version of the last commit.
+    def _commit(
+        self,
+        snapshot: Snapshot | None,
+        reads: list[Range],
+        mutations: list[Mutation],
+        writes: list[tuple[bytes, bytes | None]],
+        stamped_keys: tuple[bytes, ...],
+    ) -> tuple[int, int]:
+        """The section of a commit; its version, and its ticket for the sync."""
+        self._undo()
+        with self._written_by(self._taken(snapshot)) as connection:
+            place, version, writes = self._write(
+                connection, snapshot, reads, mutations, writes, stamped_keys
+            )
+            self._files.check()
+            ceiling = self.log.ceiling
+            if version >= ceiling:
+                ceiling = self._raise_ceiling(connection, version)
+            place = self.log.append(place, version, writes)
+            connection.execute("COMMIT")
+            self.log.ceiling = ceiling
+            self.log.publish(place, version)
+            self._writer.committed(place)
+            ticket = self._sync.ticket()
+            self._keep_short(connection, version)
+        return version, ticket
 
-        If nobody committed since the snapshot, it goes on from reading to writing.
+    @contextmanager
+    def _written_by(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+        """Give a connection back in the end, after undoing what it wrote and did not commit."""
+        self._writing = connection
+        try:
+            yield connection
+        except Exception as error:
+            self._undo()
+            self.log.give_up()
+            self._give_back(connection)
+            if isinstance(error, (sqlite3.Error, OSError)):
+                raise self.failure(error) from error
+            raise
+        self._writing = None
+        self._give_back(connection)
+
+    def _undo(self) -> None:
+        """Undo what the last section left behind if it failed, or was interrupted anywhere."""
+        connection = self._writing
+        if connection is not None:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            self._writing = None
+
+    def _taken(self, snapshot: Snapshot | None) -> sqlite3.Connection:
+        """The connection of the snapshot if it has one still, or another one."""
+        if snapshot is not None and self._active.pop(snapshot, snapshot) is None:
+            return snapshot.connection
+        return self._connection()
+
+    def _write(
+        self,
+        connection: sqlite3.Connection,
+        snapshot: Snapshot | None,
+        reads: list[Range],
+        mutations: list[Mutation],
+        writes: list[tuple[bytes, bytes | None]],
+        stamped_keys: tuple[bytes, ...],
+    ) -> tuple[int, int, list[tuple[bytes, bytes | None]]]:
+        """Write the mutations if nothing conflicts; place of the log, version, and what it writes.
+
+        If nobody committed since the snapshot, the connection goes on from reading to writing.
+        SQLite refuses that ("locked") if the state that it reads is not the newest one: then a
+        checkpoint began SQLite's log anew, or somebody committed who has another lock, which takes
+        a file that was replaced. So the conflicts are checked again, and under SQLite's own lock.
         """
         place, last = self.log.recover()
-        if snapshot is not None and self._active.pop(snapshot, snapshot) is None:
-            connection = snapshot.connection
-        else:
-            connection = self._connection()
-        try:
+        goes_on = snapshot is not None and place == snapshot.place and connection.in_transaction
+        while True:
+            if not goes_on:
+                self._begin_anew(connection)
+                place, last = self.log.recover()
             if snapshot is not None and reads:
                 snapshot.check_age()
-            if snapshot is None or place != snapshot.place or not connection.in_transaction:
-                if snapshot is not None and reads:
+                if place != snapshot.place:
                     self._check_conflicts(snapshot.place, reads)
-                self._begin_anew(connection)
-            return connection, place, last
-        except BaseException:
-            self._give_back(connection)
-            raise
+            self.log.begin(microseconds() + self._shift)
+            version = max(last + 1, microseconds() + self._shift)
+            try:
+                self._writer.apply(connection, mutations, version, place)
+            except sqlite3.OperationalError as error:
+                if not goes_on or "locked" not in str(error):
+                    raise
+                goes_on = False
+            else:
+                if stamped_keys:
+                    writes = writes + [(stamped(key, version), None) for key in stamped_keys]
+                return place, version, writes
 
     @staticmethod
     def _begin_anew(connection: sqlite3.Connection) -> None:
@@ -471,21 +478,10 @@ class Storage:
         return ceiling
 
     def _keep_short(self, connection: sqlite3.Connection, version: int) -> None:
-        """About once a second, see that readers have not let SQLite's write-ahead log grow.
-
-        The commit has taken place: if this fails, it is for the next one to try again.
-        """
-        if version < self._next_checkpoint:
-            return
-        self._next_checkpoint = version + VERSIONS_PER_SECOND
-        try:
-            if self._write_ahead_log.stat().st_size > _WAL_TOO_LONG:
-                connection.execute("PRAGMA busy_timeout = 50")
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        except (sqlite3.Error, OSError) as error:
-            logger.warning("%s: the write-ahead log cannot be shortened: %s", self.path, error)
-        finally:
-            connection.execute("PRAGMA busy_timeout = 30000")
+        """About once a second, see that readers have not let SQLite's write-ahead log grow."""
+        if version >= self._next_checkpoint:
+            self._next_checkpoint = version + VERSIONS_PER_SECOND
+            shorten_write_ahead_log(self.path, connection)
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         if self._closed:

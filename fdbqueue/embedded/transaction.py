@@ -425,9 +425,9 @@ class Transaction(TransactionRead):
         """Begin anew, as a transaction just created."""
         self._settings = None
         self._retries = self._conflicts = 0
+        self._deadline = None
         self._restart()
         self._backoff = limits.INITIAL_BACKOFF
-        self._deadline = None
         if self.database.defaults.timeout:
             self.restart_timeout()
 
@@ -444,6 +444,7 @@ class Transaction(TransactionRead):
             self.database.defaults.snapshot_ryw,
             starved=self._conflicts >= _STARVED,
         )
+        self._attempt.deadline = self._deadline
         self._deferred = self._over = None
         self._commit_started = False
         self._committed_version = -1
@@ -472,6 +473,7 @@ class Transaction(TransactionRead):
         """Count the time-out from now."""
         timeout = self._setting().timeout
         self._deadline = time.monotonic() + timeout / 1000 if timeout else None
+        self._attempt.deadline = self._deadline
 
 
 def _stamp_fits(template: bytes) -> bool:

@@ -6,6 +6,7 @@ are watches, and at the watched keys only when it moved.
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -32,8 +33,8 @@ class Watcher:
         self._storage = storage
         self._lock = threading.Lock()
         self._watches: dict[WatchFuture, tuple[bytes, bytes | None]] = {}
-        self._thread: threading.Thread | None = None
-        self._closed = threading.Event()
+        self._is_running = False
+        self._is_closed = False
 
     def reserve(self, more: int) -> None:
         """Raise 1032 where `more` watches would be too many."""
@@ -44,24 +45,19 @@ class Watcher:
         """Finish the future once the key has another value than this."""
         future.when_cancelled(self._forget)
         with self._lock:
-            if self._closed.is_set():
+            if self._is_closed:
                 future.finish(FDBError(1025))
                 return
             self._watches[future] = (key, value)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(
-                    target=self._run, name="fdbqueue-watches", daemon=True
-                )
-                self._thread.start()
+        if not self._is_running:
+            # An interrupt within this call leaves nothing behind, as one in `Thread.start` may.
+            _thread.start_new_thread(self._run, ())
 
     def close(self) -> None:
-        """End every watch with 1025."""
-        self._closed.set()
+        """End every watch with 1025, and the thread within its next look."""
         with self._lock:
+            self._is_closed = True
             watches, self._watches = self._watches, {}
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
         for future in watches:
             future.finish(FDBError(1025))
 
@@ -70,18 +66,22 @@ class Watcher:
             self._watches.pop(future, None)
 
     def _run(self) -> None:
+        with self._lock:
+            if self._is_running:
+                return
+            self._is_running = True
         seen = None
         moved = 0.0
         known: set[WatchFuture] = set()
         try:
-            while not self._closed.is_set():
+            while not self._is_closed:
                 if self._storage.log.unpublished:
                     self._storage.recover()
                 counter = self._storage.log.published
                 with self._lock:
                     watches = dict(self._watches)
                     if not watches:
-                        self._thread = None
+                        self._is_running = False
                         return
                 # A new watch is looked at once, whatever the counter says: the change may have
                 # come between its transaction and now.
@@ -91,10 +91,10 @@ class Watcher:
                 if counter != seen or not known.issuperset(watches):
                     self._look(watches)
                     seen, known = counter, set(watches)
-                self._closed.wait(min(_LONGEST, max(_SHORTEST, _SHARE * (now - moved))))
+                time.sleep(min(_LONGEST, max(_SHORTEST, _SHARE * (now - moved))))
         except FdbqueueError as error:
             with self._lock:
-                watches, self._watches, self._thread = self._watches, {}, None
+                watches, self._watches, self._is_running = self._watches, {}, False
             for future in watches:
                 future.finish(error)
 

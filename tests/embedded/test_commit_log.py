@@ -23,8 +23,7 @@ def log(tmp_path: Path) -> Any:
 
 
 def write(log: CommitLog, version: int, *keys: bytes) -> None:
-    log.append(log.published[0], version, [(key, None) for key in keys])
-    log.publish()
+    log.publish(log.append(log.published[0], version, [(key, None) for key in keys]), version)
 
 
 def test_entries_since_a_place(log: CommitLog) -> None:
@@ -32,8 +31,7 @@ def test_entries_since_a_place(log: CommitLog) -> None:
     assert version == 100
     write(log, 101, b"a", b"b")
     middle = log.published[0]
-    log.append(middle, 102, [(b"c", b"e")])
-    log.publish()
+    log.publish(log.append(middle, 102, [(b"c", b"e")]), 102)
     assert list(log.since(middle)) == [(b"c", b"e")]
     assert list(log.since(begin)) == [(b"a", b"a\0"), (b"b", b"b\0"), (b"c", b"e")]
     assert log.published[1] == 102
@@ -57,14 +55,17 @@ def test_the_ring_goes_round_and_says_what_it_no_longer_knows(
 
 def test_an_entry_that_is_too_large_becomes_one_range_around_it(log: CommitLog) -> None:
     begin, _ = log.published
-    log.append(begin, 101, [(b"%06d" % number, None) for number in range(100_000)])
-    log.publish()
+    log.publish(
+        log.append(begin, 101, [(b"%06d" % number, None) for number in range(100_000)]), 101
+    )
     assert list(log.since(begin)) == [(b"000000", b"099999\0")]
 
 
-def test_who_opens_alone_is_first_and_nobody_else(tmp_path: Path) -> None:
+def test_only_the_one_that_opens_alone_is_first(tmp_path: Path) -> None:
     one, two = CommitLog(tmp_path / "log"), CommitLog(tmp_path / "log")
     assert one.is_first()
+    one.begin_anew(100, 1000)
+    one.join()
     assert not two.is_first()
     one.close()
     two.close()

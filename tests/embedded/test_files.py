@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -17,6 +22,7 @@ from fdbqueue.embedded.locks import SharedSync
 from fdbqueue.errors import (
     CorruptDatabase,
     DiskFull,
+    FilesReplaced,
     FormatVersionMismatch,
     NotADatabase,
     StorageError,
@@ -265,15 +271,197 @@ def test_what_a_killed_process_left_in_memory_is_removed(tmp_path: Path) -> None
     assert not left.exists()
 
 
-def test_the_write_ahead_log_stays_short_beside_a_reader_that_never_ends(tmp_path: Path) -> None:
-    """Forgotten transactions are ended after five seconds, so that the log can begin anew."""
-    with Database(tmp_path / "db", "os") as db:
-        forgotten = db.create_transaction()
-        forgotten[b"k"].wait()
-        forgotten._attempt.snapshot.began -= 10
-        db.storage._next_expiry = 0
-        for number in range(300):
-            db[b"k"] = b"%d" % number * 10_000
-        assert (tmp_path / "db" / "fdbqueue.sqlite-wal").stat().st_size < 40_000_000
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_an_idle_transaction_is_dropped_by_the_clock_and_lets_the_log_begin_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may be the only one that does something, so no later call can drop it."""
+    monkeypatch.setattr("fdbqueue.embedded.snapshot.TRANSACTION_LIFETIME", 0.1)
+    monkeypatch.setattr("fdbqueue.embedded.files._LONG_LOG", 1_000_000)
+    log = path / files.WRITE_AHEAD_LOG
+    with Database(path, "os") as idle, Database(path, "os") as busy:
+        transaction = idle.create_transaction()
+        transaction[b"k"].wait()
+        while log.stat().st_size < 2_000_000:
+            busy[b"k"] = b"x" * 50_000
+        wait_until(lambda: not idle.storage._active)
+        busy.storage._next_checkpoint = 0
+        busy[b"k"] = b"short"
+        assert log.stat().st_size < 1_000_000
         with pytest.raises(fdbqueue.FDBError, match="1007"):
-            forgotten[b"k"].wait()
+            transaction[b"k"].wait()
+
+
+# Files that are no longer the ones that were opened
+
+ALL_FILES = (
+    files.DATABASE_FILE,
+    files.WRITE_AHEAD_LOG,
+    files.DATABASE_FILE + "-shm",
+    files.LOCK_FILE,
+    files.COMMITS_FILE,
+)
+
+
+def test_no_file_looks_like_a_log_that_may_be_rotated(path: Path) -> None:
+    with Database(path):
+        assert sorted(ALL_FILES) == sorted(each.name for each in path.iterdir())
+        assert not [name for name in ALL_FILES if name.endswith(".log")]
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced by a copy"])
+@pytest.mark.parametrize("name", ALL_FILES)
+def test_nothing_is_committed_once_a_file_is_gone(path: Path, name: str, how: str) -> None:
+    with Database(path) as db:
+        reader = db.create_transaction()
+        assert reader[b"k"] == b"v"
+        copy = path / f"{name}.copy"
+        copy.write_bytes((path / name).read_bytes())
+        if how == "removed":
+            copy.unlink()
+            (path / name).unlink()
+        else:
+            copy.rename(path / name)
+        reader[b"k"] = b"after"
+        with pytest.raises(FilesReplaced, match=rf"{path}: the file {name} was removed, repl"):
+            reader.commit().wait()
+        wait_until(lambda: db.storage._replaced == name)
+        with pytest.raises(FilesReplaced, match="open it again"):
+            db[b"k"]
+
+
+@pytest.mark.parametrize("how", ["moved", "removed"])
+def test_nothing_is_committed_once_the_directory_is_gone(path: Path, how: str) -> None:
+    with Database(path) as db:
+        db[b"k"] = b"before"
+        if how == "moved":
+            path.rename(path.with_name("elsewhere"))
+        else:
+            shutil.rmtree(path)
+        with pytest.raises(FilesReplaced):
+            db[b"k"] = b"after"
+        if how == "moved":
+            path.with_name("elsewhere").rename(path)
+            db[b"k"] = b"it is back"
+
+
+TRUNCATES = """
+import os, sys
+from fdbqueue.embedded import Database
+from fdbqueue.errors import FilesReplaced
+db = Database(sys.argv[1])
+db[b"k"] = b"before"
+tr = db.create_transaction()
+tr[b"k"].wait()
+os.truncate(sys.argv[2], int(sys.argv[3]))
+for step in (tr.commit().wait, lambda: db.set(b"k", b"after"), lambda: db.add(b"k", b"1")):
+    try:
+        step()
+    except FilesReplaced as error:
+        print(error.name)
+"""
+
+
+@pytest.mark.parametrize("size", [0, 20, 100_000])
+def test_a_log_of_commits_that_was_truncated_is_an_error_and_kills_nobody(
+    path: Path, size: int
+) -> None:
+    arguments = [str(path), str(path / files.COMMITS_FILE), str(size)]
+    done = subprocess.run(
+        [sys.executable, "-c", TRUNCATES, *arguments], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == [files.COMMITS_FILE] * 2
+    with Database(path) as db:
+        assert db[b"k"] == b"before"
+
+
+POPS = """
+import sys
+import fdbqueue
+db = fdbqueue.open(sys.argv[1], durability="os")
+jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+print("ready", flush=True)
+try:
+    while (item := jobs.pop(db)) is not None:
+        print(item.value, flush=True)
+except fdbqueue.FdbqueueError as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("name", [files.LOCK_FILE, files.COMMITS_FILE, "fdbqueue.sqlite-shm"])
+def test_no_item_is_taken_twice_after_a_file_was_removed(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "db"
+    items = 1500
+    with fdbqueue.open(path, durability="os") as db:
+        fdbqueue.PriorityQueue.named(db, "jobs").push_many(db, range(items))
+
+    def start(output: IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", POPS, str(path)], stdout=output)
+
+    outputs = [(tmp_path / f"output-{number}").open("wb+") for number in range(4)]
+    processes = [start(output) for output in outputs[:2]]
+    wait_until(lambda: all(b"\n1" in Path(output.name).read_bytes() for output in outputs[:2]))
+    (path / name).unlink()
+    processes += [start(output) for output in outputs[2:]]
+    for process in processes:
+        assert process.wait() == 0
+    said = [word for output in outputs for word in Path(output.name).read_text().split()]
+    taken = sorted(int(word) for word in said if word.isdigit())
+    assert "FilesReplaced" in said
+    for output in outputs:
+        output.close()
+    with fdbqueue.open(path) as db:
+        jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        left = [item.value for item in jobs.items(db)]
+        assert sorted(taken + left) == list(range(items))
+        assert fdbqueue.check(db, jobs).ok
+
+
+# Format 1
+
+
+@pytest.fixture
+def old_path(path: Path) -> Path:
+    """A database as the release before made it."""
+    connection = sqlite3.connect(path / files.DATABASE_FILE)
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    (path / files.COMMITS_FILE).rename(path / "fdbqueue.log")
+    return path
+
+
+def test_a_database_of_format_1_is_taken_over(old_path: Path) -> None:
+    with Database(old_path) as db:
+        assert db[b"k"] == b"v"
+        db[b"k"] = b"new"
+    assert not (old_path / "fdbqueue.log").exists()
+    with Database(old_path) as db:
+        assert db[b"k"] == b"new"
+
+
+def test_a_database_that_an_older_release_has_open_is_not_taken_over(old_path: Path) -> None:
+    with (old_path / "fdbqueue.log").open("rb") as in_use:
+        fcntl.flock(in_use, fcntl.LOCK_SH)
+        with pytest.raises(StorageError, match="older release of fdbqueue has the database open"):
+            Database(old_path)
+    with Database(old_path) as db:
+        assert db[b"k"] == b"v"
+
+
+def test_payloads_are_private(tmp_path: Path) -> None:
+    path = tmp_path / "above" / "db"
+    with Database(path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(each.stat().st_mode) for each in path.iterdir()} == {0o600}
+    (path / files.DATABASE_FILE).chmod(0o660)
+    with Database(path) as db:
+        db[b"k"] = b"v"
+        assert stat.S_IMODE((path / files.WRITE_AHEAD_LOG).stat().st_mode) == 0o660

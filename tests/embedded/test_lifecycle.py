@@ -30,7 +30,7 @@ def test_versions_grow_with_every_commit(db: Any) -> None:
 
 
 def test_the_read_version_grows_about_a_million_a_second_without_commits(db: Any) -> None:
-    before, began = db.create_transaction().get_read_version().wait(), time.monotonic()
+    began, before = time.monotonic(), db.create_transaction().get_read_version().wait()
     time.sleep(0.2)
     after, elapsed = db.create_transaction().get_read_version().wait(), time.monotonic() - began
     assert 200_000 * 0.9 <= after - before <= elapsed * 1_000_000 * 1.1

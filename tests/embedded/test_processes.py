@@ -238,7 +238,8 @@ def test_slow_readers_are_too_old_and_nothing_worse(
     db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Snapshots are expired by other threads, never under a read."""
-    monkeypatch.setattr("fdbqueue.embedded.storage.TRANSACTION_LIFETIME", 0.2)
+    monkeypatch.setattr("fdbqueue.embedded.snapshot.TRANSACTION_LIFETIME", 0.2)
+    monkeypatch.setattr("fdbqueue.embedded.storage._LOOK", 0.01)
     tr = db.create_transaction()
     for number in range(3000):
         tr[b"k%05d" % number] = b"x" * 20
@@ -256,7 +257,6 @@ def test_slow_readers_are_too_old_and_nothing_worse(
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads):
-        db.storage._next_expiry = 0
-        db[b"q"]
+    for thread in threads:
+        thread.join(20)
     assert ends == [1007] * 4

@@ -1,0 +1,162 @@
+"""A process that is stopped in the middle of a commit, by Ctrl-Z or a debugger for example."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from fdbqueue.embedded import Database
+from fdbqueue.errors import LockTimeout
+
+STOPS = """
+import os, signal, sys
+from fdbqueue.embedded import Database, writer
+apply = writer.Writer.apply
+def stop(*arguments):
+    apply(*arguments)
+    print("stopped", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+writer.Writer.apply = stop
+with Database(sys.argv[1]) as db:
+    db[b"k"] = b"of the stopped one"
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with Database(tmp_path / "db") as db:
+        db[b"k"] = b"before"
+    return tmp_path / "db"
+
+
+@pytest.fixture
+def stopped(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that is stopped while it has the writers' lock."""
+    program = [sys.executable, "-c", STOPS, str(path)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "stopped\n"
+        while Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "T":
+            time.sleep(0.01)
+        yield process
+        process.kill()
+
+
+# What follows must not hang, so it runs in processes that end.
+@pytest.mark.parametrize(
+    ("what", "program", "printed"),
+    [
+        ("reading", "print(db[b'k'])", "b'before'"),
+        ("a read version", "print(db.create_transaction().get_read_version().wait() > 0)", "True"),
+        ("a fork", "pid = os.fork(); pid or os._exit(0); print(os.waitpid(pid, 0)[1])", "0"),
+        (
+            "a watch",
+            "tr = db.create_transaction(); watch = tr.watch(b'k'); tr.commit().wait();"
+            "time.sleep(0.1); print(watch.is_ready())",
+            "False",
+        ),
+    ],
+)
+def test_only_writers_wait_for_it(
+    stopped: subprocess.Popen[str], path: Path, what: str, program: str, printed: str
+) -> None:
+    program = (
+        f"import os, sys, time, fdbqueue; db = fdbqueue.open(sys.argv[1]); {program}; db.close()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout.strip(), done.stderr) == (printed, "")
+
+
+def test_waiting_for_its_lock_counts_as_time_of_the_transaction(
+    stopped: subprocess.Popen[str], path: Path
+) -> None:
+    with Database(path) as db:
+        tr = db.create_transaction()
+        tr.options.set_timeout(200)
+        tr[b"k"] = b"mine"
+        with pytest.raises(LockTimeout) as error:
+            tr.commit().wait()
+        assert (error.value.code, error.value.process) == (1031, stopped.pid)
+        assert error.value.is_stopped
+        assert f"kill -CONT {stopped.pid}" in str(error.value)
+        assert db[b"k"] == b"before"
+        stopped.send_signal(signal.SIGCONT)
+        stopped.wait()
+        db[b"k"] = b"mine"
+        assert db[b"k"] == b"mine"
+
+
+def test_a_starved_transaction_waits_for_it_no_longer_than_its_time_out(
+    stopped: subprocess.Popen[str], path: Path
+) -> None:
+    with Database(path) as db:
+        tr = db.create_transaction()
+        tr.options.set_timeout(1000)
+        tr.options.set_max_retry_delay(0)
+        for _ in range(3):
+            tr.on_error(1020).wait()
+        with pytest.raises(LockTimeout):
+            tr[b"k"].wait()
+
+
+def test_a_call_of_a_queue_names_the_process(stopped: subprocess.Popen[str], path: Path) -> None:
+    with fdbqueue.open(path) as db:
+        db.options.set_transaction_timeout(200)
+        jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        calls: list[Callable[[], object]] = [
+            lambda: jobs.push(db, 1),
+            lambda: jobs.push_many(db, [1]),
+            lambda: jobs.clear(db),
+        ]
+        for call in calls:
+            with pytest.raises(LockTimeout, match=f"process {stopped.pid} is stopped"):
+                call()
+
+
+@pytest.mark.parametrize("command", ["push jobs 1", "ls", "peek jobs", "pop jobs"])
+def test_a_command_ends_in_time(stopped: subprocess.Popen[str], path: Path, command: str) -> None:
+    words = [*command.split(), "--db", str(path), "--timeout", "0.5"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fdbq", *words], capture_output=True, text=True, timeout=60
+    )
+    if command.startswith("push"):
+        assert done.returncode == 2
+        assert f"process {stopped.pid} is stopped" in done.stderr
+    else:
+        assert done.stderr == ""
+
+
+def test_versions_are_of_the_present_although_a_commit_was_given_up(path: Path) -> None:
+    """A commit that begins keeps read versions back; one that failed must not go on doing so."""
+    with Database(path) as db:
+        reader = db.create_transaction()
+        reader[b"k"].wait()
+        db[b"k"] = b"after"
+        reader[b"k"] = b"conflict"
+        with pytest.raises(fdbqueue.FDBError, match="1020"):
+            reader.commit().wait()
+        before = db.create_transaction().get_read_version().wait()
+        time.sleep(0.05)
+        assert db.create_transaction().get_read_version().wait() >= before + 50_000
+
+
+def test_versions_are_of_the_present_although_a_writer_was_killed(
+    stopped: subprocess.Popen[str], path: Path
+) -> None:
+    with Database(path) as db:
+        held_back = db.create_transaction().get_read_version().wait()
+        time.sleep(0.05)
+        assert db.create_transaction().get_read_version().wait() == held_back
+        os.kill(stopped.pid, signal.SIGKILL)
+        stopped.wait()
+        assert db.create_transaction().get_read_version().wait() >= held_back + 50_000
