@@ -7,10 +7,10 @@ written by system calls, not mapped: if something truncates the file, a mapping 
 process where a call returns too few bytes.
 
 Only who has the writers' lock writes. The order of a commit is: say that one begins, and take its
-version from the clock after that; write the entry; note it as written; SQLite's COMMIT; publish. A
-process killed in between leaves an entry that is written and not published; the next writer
-publishes it, whether its COMMIT took place or not. An entry too many can cause a conflict that was
-none; an entry too few cannot happen.
+version from the clock after that; write the entry; SQLite's COMMIT; publish. A process killed in
+between leaves an entry that is not published; the next writer publishes it if it is whole, whether
+its COMMIT took place or not. An entry too many can cause a conflict that was none; an entry too few
+cannot happen, for what is not whole was not committed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from fdbqueue.errors import FDBError, FilesReplaced, StorageError
 
 __all__ = ["CommitLog"]
 
-# Tail and version of the last commit that was published, and of the last one that was written; the
-# ceiling; the version from which on a commit is under way, if that is over the last one's.
-_HEADER = struct.Struct("<QqQqqq")
-_COMMIT = struct.Struct("<Qq")
-_PUBLISHED_AT, _WRITTEN_AT, _CEILING_AT, _BEGAN_AT = 0, 16, 32, 40
+# Tail and version of the last commit; the version from which on another one is under way, if it is
+# higher than that; the ceiling.
+_HEADER = struct.Struct("<Qqqq")
+_PUBLISHED = struct.Struct("<Qq")
 _VERSION = struct.Struct("<q")
-_ENTRY = struct.Struct("<Iq")  # size, version
+_PUBLISHED_AT, _BEGAN_AT, _CEILING_AT = 0, 16, 24
+_ENTRY = struct.Struct("<Iq")  # size, version; the version stands behind the entry once more
 
 _BEGIN = 64  # bytes before the ring
 _RING = 4 << 20  # bytes
@@ -93,7 +93,7 @@ class CommitLog:
     def begin_anew(self, version: int, ceiling: int) -> None:
         """Forget all entries; `version` is that of the last commit."""
         _reserve(self._descriptor, _SIZE)
-        self._write(_HEADER.pack(0, version, 0, version, ceiling, 0), 0)
+        self._write(_HEADER.pack(0, version, 0, ceiling), 0)
 
     def close(self) -> None:
         """Let the next one be first."""
@@ -102,39 +102,41 @@ class CommitLog:
 
     def check_size(self) -> None:
         """Raise `FilesReplaced` if the file was truncated."""
-        if os.fstat(self._descriptor).st_size < _SIZE:
+        if os.lseek(self._descriptor, 0, os.SEEK_END) < _SIZE:
             raise FilesReplaced(str(self._path.parent), self._path.name)
 
     @property
     def published(self) -> tuple[int, int]:
         """The tail and the version of the last commit that is sure to be visible."""
-        return _COMMIT.unpack(self._read(_COMMIT.size, _PUBLISHED_AT))
+        return _PUBLISHED.unpack(self._read(_PUBLISHED.size, _PUBLISHED_AT))
 
-    def under_way(self) -> tuple[int, int | None]:
-        """The tail of what is written; the version from which on a commit is under way, if one is.
+    def state(self) -> tuple[int, int, int | None, int]:
+        """Tail and version of the last commit; the version from which on another is under way.
 
-        Where none is, each later one has a version from the clock of a moment after this call.
+        If none is, `None`: then each later one has a version from the clock of a moment after this
+        call. Last, the ceiling: all versions that anybody was told of are below it.
         """
-        _, _, tail, version, _, began = _HEADER.unpack(self._read(_HEADER.size, 0))
-        return tail, began if began > version else None
+        tail, version, began, ceiling = _HEADER.unpack(self._read(_HEADER.size, 0))
+        return tail, version, began if began > version else None, ceiling
 
-    @property
-    def ceiling(self) -> int:
-        """The version below which all versions are that anybody was told of."""
-        return int(_VERSION.unpack(self._read(_VERSION.size, _CEILING_AT))[0])
+    def recover(self) -> tuple[int, int, int]:
+        """Publish what a killed writer left; tail and version of the last commit, and the ceiling.
 
-    @ceiling.setter
-    def ceiling(self, version: int) -> None:
-        self._write(_VERSION.pack(version), _CEILING_AT)
-
-    def recover(self) -> tuple[int, int]:
-        """Publish what a killed writer left; the tail and the version of the last commit."""
-        *published, tail, version, _, began = _HEADER.unpack(self._read(_HEADER.size, 0))
-        if began > version:
-            self.give_up()
-        if published != [tail, version]:
-            self.publish(tail, version)
-        return tail, version
+        With the writers' lock.
+        """
+        tail, version, began, ceiling = self.state()
+        if began is not None:
+            size, written = self._entry(tail)
+            end = tail + _ENTRY.size + size + _VERSION.size
+            if (
+                written >= began
+                and _VERSION.unpack(self._get(end - _VERSION.size, 8))[0] == written
+            ):
+                tail, version = end, written
+                self.publish(tail, version)
+            else:
+                self.give_up()
+        return tail, version, ceiling
 
     def begin(self, version: int) -> None:
         """Say that a commit is under way, whose version will be this one or a later one."""
@@ -144,6 +146,10 @@ class CommitLog:
         """Say that no commit is under way any more."""
         self._write(_VERSION.pack(0), _BEGAN_AT)
 
+    def raise_ceiling(self, version: int) -> None:
+        """Note a ceiling that is stored."""
+        self._write(_VERSION.pack(version), _CEILING_AT)
+
     def append(self, tail: int, version: int, writes: list[tuple[bytes, bytes | None]]) -> int:
         """Write the entry of a commit that is about to take place; where the log will end."""
         packed = pack_ranges(writes)
@@ -152,14 +158,13 @@ class CommitLog:
             packed = pack_ranges(
                 [(min(b for b, _ in writes), max(e or b + b"\0" for b, e in writes))]
             )
-        entry = _ENTRY.pack(len(packed), version) + packed
+        entry = _ENTRY.pack(len(packed), version) + packed + _VERSION.pack(version)
         self._put(tail, entry)
-        self._write(_COMMIT.pack(tail + len(entry), version), _WRITTEN_AT)
         return tail + len(entry)
 
     def publish(self, tail: int, version: int) -> None:
         """Say that the commit took place."""
-        self._write(_COMMIT.pack(tail, version), _PUBLISHED_AT)
+        self._write(_PUBLISHED.pack(tail, version), _PUBLISHED_AT)
 
     def since(self, place: int) -> Iterator[Range]:
         """What commits wrote since a place; raises 1007 if that is no longer known.
@@ -170,23 +175,17 @@ class CommitLog:
         while place < tail:
             size, _ = self._entry(place)
             yield from unpack_ranges(self._get(place + _ENTRY.size, size))
-            place += _ENTRY.size + size
+            place += _ENTRY.size + size + _VERSION.size
 
     def version_after(self, place: int) -> int:
-        """The version of the first commit written since a place; there is one."""
+        """The version of the first commit since a place; there is one."""
         return self._entry(place)[1]
 
     def _entry(self, place: int) -> tuple[int, int]:
         size, version = _ENTRY.unpack(self._get(place, _ENTRY.size))
-        if self.under_way()[0] - place > _KEPT:  # looked at afterwards: writers may go on
+        if self.published[0] - place > _KEPT:  # looked at afterwards: writers may go on
             raise FDBError(1007)
         return size, version
-
-    @property
-    def unpublished(self) -> bool:
-        """Whether a commit is on its way, or was left by a writer that was killed."""
-        header = self._read(2 * _COMMIT.size, _PUBLISHED_AT)
-        return header[: _COMMIT.size] != header[_COMMIT.size :]
 
     def _put(self, place: int, data: bytes) -> None:
         at = place % _RING

@@ -66,7 +66,7 @@ FORMAT_VERSION = 2
 
 _BUSY_TIMEOUT = 30.0  # seconds for which SQLite waits for a lock of its own
 _LONG_LOG = 64 << 20  # bytes
-_SETTLED = 10**9  # nanoseconds after which a change of the directory has a time of its own
+_SETTLED = 10**8  # nanoseconds after which a change of the directory has a time of its own
 
 _MEMORY_PREFIX = "fdbqueue-memory-"
 _MEMORY_ROOM = 1 << 30  # bytes that a file system in memory must have free to be taken

@@ -18,8 +18,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -46,7 +45,7 @@ from fdbqueue.embedded.ranges import Range, RangeSet
 from fdbqueue.embedded.snapshot import Snapshot
 from fdbqueue.embedded.write_map import Mutation
 from fdbqueue.embedded.writer import Writer, stamped
-from fdbqueue.errors import FDBError, FilesReplaced
+from fdbqueue.errors import FDBError, FilesReplaced, LockTimeout
 
 __all__ = ["Storage"]
 
@@ -235,7 +234,7 @@ class Storage:
         while True:
             # The next commit may have this very microsecond as its version.
             now = microseconds() + self._shift - 1
-            place, began = self.log.under_way()
+            place, _, began, ceiling = self.log.state()
             if place != snapshot.place:
                 return self.log.version_after(snapshot.place) - 1
             if began is None:
@@ -243,35 +242,12 @@ class Storage:
             if not self.recover():  # it is not that of a killed process
                 now = began - 1
                 break
-        if now >= (ceiling := self.log.ceiling) and not self._raise_ceiling_to(now, snapshot.place):
-            now = ceiling - 1
+        if now >= ceiling:
+            try:
+                self.commit(None, None, [], [], [], (), time.monotonic())  # which raises it
+            except LockTimeout:
+                now = ceiling - 1
         return max(snapshot.version, now)
-
-    def _raise_ceiling_to(self, version: int, place: int) -> bool:
-        """Store a higher ceiling by a commit of its own, unless others are at committing.
-
-        It is one of its own so that SQLite lets no older snapshot go on to write.
-        """
-        ticket = 0
-
-        def section() -> None:
-            nonlocal ticket
-            if self.log.recover()[0] != place:
-                return
-            with self._written_by(self._connection()) as connection:
-                self._begin_anew(connection)
-                self._files.check()
-                ceiling = self._raise_ceiling(connection, version)
-                tail = self.log.append(place, version, [])
-                connection.execute("COMMIT")
-                self.log.ceiling = ceiling
-                self.log.publish(tail, version)
-                ticket = self._sync.ticket()
-
-        self._lock.run_if_free(section)
-        if ticket and self._durable:
-            self._sync.wait(ticket)
-        return ticket > 0
 
     def begin_at(self, version: int) -> Snapshot:
         """The snapshot at a version that the caller names.
@@ -372,38 +348,34 @@ class Storage:
     ) -> tuple[int, int]:
         """The section of a commit; its version, and its ticket for the sync."""
         self._undo()
-        with self._written_by(self._taken(snapshot)) as connection:
-            place, version, writes = self._write(
-                connection, snapshot, reads, mutations, writes, stamped_keys
-            )
+        connection = self._writing = self._taken(snapshot)
+        try:
+            place, version, ceiling = self._write(connection, snapshot, reads, mutations)
+            if stamped_keys:
+                writes = writes + [(stamped(key, version), None) for key in stamped_keys]
             self._files.check()
-            ceiling = self.log.ceiling
-            if version >= ceiling:
-                ceiling = self._raise_ceiling(connection, version)
+            is_raised = version >= ceiling
+            if is_raised:
+                ceiling = version + _CEILING_STEP
+                connection.execute("UPDATE clock SET ceiling = ?", (ceiling,))
             place = self.log.append(place, version, writes)
             connection.execute("COMMIT")
-            self.log.ceiling = ceiling
+            if is_raised:
+                self.log.raise_ceiling(ceiling)
             self.log.publish(place, version)
             self._writer.committed(place)
             ticket = self._sync.ticket()
             self._keep_short(connection, version)
-        return version, ticket
-
-    @contextmanager
-    def _written_by(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-        """Give a connection back in the end, after undoing what it wrote and did not commit."""
-        self._writing = connection
-        try:
-            yield connection
         except Exception as error:
             self._undo()
-            self.log.give_up()
+            self.log.recover()
             self._give_back(connection)
             if isinstance(error, (sqlite3.Error, OSError)):
                 raise self.failure(error) from error
             raise
         self._writing = None
         self._give_back(connection)
+        return version, ticket
 
     def _undo(self) -> None:
         """Undo what the last section left behind if it failed, or was interrupted anywhere."""
@@ -425,22 +397,20 @@ class Storage:
         snapshot: Snapshot | None,
         reads: list[Range],
         mutations: list[Mutation],
-        writes: list[tuple[bytes, bytes | None]],
-        stamped_keys: tuple[bytes, ...],
-    ) -> tuple[int, int, list[tuple[bytes, bytes | None]]]:
-        """Write the mutations if nothing conflicts; place of the log, version, and what it writes.
+    ) -> tuple[int, int, int]:
+        """Write the mutations if nothing conflicts; the log's tail, the version and the ceiling.
 
         If nobody committed since the snapshot, the connection goes on from reading to writing.
         SQLite refuses that ("locked") if the state that it reads is not the newest one: then a
         checkpoint began SQLite's log anew, or somebody committed who has another lock, which takes
         a file that was replaced. So the conflicts are checked again, and under SQLite's own lock.
         """
-        place, last = self.log.recover()
+        place, last, ceiling = self.log.recover()
         goes_on = snapshot is not None and place == snapshot.place and connection.in_transaction
         while True:
             if not goes_on:
                 self._begin_anew(connection)
-                place, last = self.log.recover()
+                place, last, ceiling = self.log.recover()
             if snapshot is not None and reads:
                 snapshot.check_age()
                 if place != snapshot.place:
@@ -454,9 +424,7 @@ class Storage:
                     raise
                 goes_on = False
             else:
-                if stamped_keys:
-                    writes = writes + [(stamped(key, version), None) for key in stamped_keys]
-                return place, version, writes
+                return place, version, ceiling
 
     @staticmethod
     def _begin_anew(connection: sqlite3.Connection) -> None:
@@ -469,13 +437,6 @@ class Storage:
         for begin, end in self.log.since(place):
             if read.overlaps(begin, end):
                 raise FDBError(1020)
-
-    @staticmethod
-    def _raise_ceiling(connection: sqlite3.Connection, version: int) -> int:
-        """Store a new ceiling, which holds once that is committed."""
-        ceiling = version + _CEILING_STEP
-        connection.execute("UPDATE clock SET ceiling = ?", (ceiling,))
-        return ceiling
 
     def _keep_short(self, connection: sqlite3.Connection, version: int) -> None:
         """About once a second, see that readers have not let SQLite's write-ahead log grow."""

@@ -75,9 +75,9 @@ class Watcher:
         known: set[WatchFuture] = set()
         try:
             while not self._is_closed:
-                if self._storage.log.unpublished:
-                    self._storage.recover()
-                counter = self._storage.log.published
+                *counter, began, _ = self._storage.log.state()
+                if began is not None and self._storage.recover():
+                    continue  # a killed process may have left a commit
                 with self._lock:
                     watches = dict(self._watches)
                     if not watches:
