@@ -124,6 +124,7 @@ def test_the_main_thread_which_signals_interrupt_neither_leads_nor_follows() -> 
     thread.start()
     assert work.begun.wait(10)
     assert work.combiner(work.db, 2) == 4
+    assert thread.is_alive()  # it leads still
     assert work.batches == [[1], [2]]
     assert not work.combiner._lines[work.db].waiting
     work.let_go.set()
