@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from fdbqueue import DeadLetter, PriorityQueue, TaskQueue, existing_queue
+from fdbqueue.errors import QueueFull
 from fdbqueue.priorities import priority_as_json
 
 from .common import as_line, command_options, queue_argument, tell_each
@@ -100,7 +101,7 @@ def show(db: Any, queue: str, id: str, as_json: bool) -> None:
 def retry(db: Any, queue: str, ids: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Put dead letters of QUEUE back to their places, to be tried anew.
 
-    Exit code 1 if one of them was not there.
+    Exit code 1 if one of them was not there, or the queue has no room for it.
 
     \b
     Example:
@@ -142,9 +143,20 @@ def _each(
     for item_id in ids:
         queue.state(db, item_id)  # a bad one is an error before anything is changed
     chosen = [letter.id for letter in queue.dead_letters(db)] if everything else ids
-    results = {item_id: change(db, item_id) for item_id in chosen}
+    full: set[str] = set()
+
+    def changed(item_id: str) -> bool:
+        try:
+            return change(db, item_id)
+        except QueueFull:
+            full.add(item_id)
+            return False
+
+    results = {item_id: changed(item_id) for item_id in chosen}
 
     def why_not(item_id: str) -> str:
+        if item_id in full:
+            return "the queue is full"
         is_dead = queue.state(db, item_id) == "dead"
         return "another item has its unique key" if is_dead else "it is no dead letter"
 

@@ -135,7 +135,7 @@ class _Bound(click.ParamType):  # type: ignore[type-arg]
 
 
 _LIMITS = {
-    "size": ("max_size", "How many items there are at most."),
+    "size": ("max_size", "How many items there are at most, with delayed and claimed ones."),
     "attempts": ("max_attempts", "How often an item is claimed before it is a dead letter."),
     "concurrency": ("concurrency", "How many items are claimed at a time."),
     "agent-concurrency": ("agent_concurrency", "The same, of each agent of a task queue."),

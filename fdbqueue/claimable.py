@@ -281,8 +281,11 @@ class ClaimableStore(ItemStore):
         """Put a dead letter back to its own place, to be tried anew; false if there is none.
 
         It has all its attempts again, and does not expire. If it is to be unique, and another item
-        has its key meanwhile, it stays a dead letter: false, too. Given a database it takes effect
-        exactly once; in a transaction the caller's own retry rules hold. Raises `InvalidItemId`.
+        has its key meanwhile, it stays a dead letter: false, too. In a queue with a bound it takes
+        a place, as a push does. Given a database it takes effect exactly once; in a transaction the
+        caller's own retry rules hold.
+
+        Raises `QueueFull` if there is no place for it (it stays a dead letter), `InvalidItemId`.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -292,7 +295,9 @@ class ClaimableStore(ItemStore):
         >>> jobs.retry_dead_letter(db, item.id), jobs.claim(db).attempt
         (True, 1)
         """
-        return self._change_dead(tr, item, self._leases.retry_dead)
+        self.schedule.prepare(tr)  # what is to expire makes room
+        retry = partial(self._leases.retry_dead, reserve=self._pushing.reserve)
+        return self._change_dead(tr, item, retry)
 
     def drop_dead_letter(self, tr: Any, item: Any) -> bool:
         """Drop a dead letter; false if there is none. As `retry_dead_letter`.

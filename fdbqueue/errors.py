@@ -379,14 +379,14 @@ def _named(value: object) -> str:
 
 
 class QueueFull(FdbqueueError):
-    """There is no room for what was to be pushed; nothing was stored."""
+    """There is no room for an item to push, or a dead letter to retry; nothing was changed."""
 
     def __init__(self, max_size: int, wanted: int) -> None:
         self.max_size = max_size
         self.wanted = wanted
         super().__init__(
             f"the queue holds at most {max_size:,} items and has no room for {wanted:,} more; "
-            "push again when some were popped"
+            "delayed and claimed items count: try again when some were popped or acknowledged"
         )
 
 

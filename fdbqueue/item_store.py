@@ -142,7 +142,7 @@ class ItemStore:
         else:
             (keys,) = self._pushing.push(tr, [push])
             if len(keys) < len(entries):
-                tr.add_read_conflict_key(self.layout.went)  # the caller may rely on it
+                self._pushing.rely_on_full(tr)
         if raise_if_full:
             self.check_room(push, keys)
         return keys
@@ -173,7 +173,8 @@ class ItemStore:
     def set_max_size(self, tr: Any, max_size: int | None) -> None:
         """Give the queue another bound, or none; items that are over it stay.
 
-        Who has the queue open keeps to it from the next push on. Given a database it takes effect
+        Items count that wait, are delayed, or are claimed, whenever that was. All clients that have
+        the queue open keep to the bound from their next push on. Given a database it takes effect
         exactly once; in a transaction the caller's own retry rules hold. Conflicts with pushes.
 
         Parameters: `max_size`, from 1, or `None`. Raises `OptionsMismatch`, `ValueError`.

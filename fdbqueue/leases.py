@@ -197,14 +197,18 @@ class Leases:
         died = datetime.fromtimestamp(died_at / 1000, timezone.utc)
         return DeadLetter(item, layout.item_id(item_key), attempts, died, error)
 
-    def retry_dead(self, tr: Any, dead: Found) -> bool:
-        """Put a dead letter back to its place; false if another item has its unique key."""
+    def retry_dead(self, tr: Any, dead: Found, reserve: Callable[[Any], None]) -> bool:
+        """Put a dead letter back to its place; false if another item has its unique key.
+
+        `reserve(tr)` takes its place in the bound of the queue, or raises.
+        """
         layout = self._layout
         place = layout.place(dead.key)
         header, payload = header_of(dead.value)
+        if header.unique is not None and tr[layout.unique_key(header.unique)].present():
+            return False
+        reserve(tr)
         if header.unique is not None:
-            if tr[layout.unique_key(header.unique)].present():
-                return False
             tr[layout.unique_key(header.unique)] = place
         self._rows.let_go(tr, layout.dead, place)
         tr.add(layout.died, MINUS_ONE)

@@ -42,10 +42,10 @@ class PriorityQueue(ClaimableStore):
     Parameters: `subspace`, where the queue is; `codec`, `"json"`, `"bytes"`, `"tuple"` or an object
     with `encode` and `decode`; `priorities`, `int` (64 bits) or the types of a tuple's elements, as
     in `(int, float)`: from `int`, `float`, `str` and `bytes`; `max_size`, how many items the queue
-    has at most, from 1, `None` for whatever bound it has; `max_attempts`, how often an item is
-    claimed before it is a dead letter, from 1, `None` for whatever it has. The first push stores
-    these options with the queue, and one by a client that was given others raises
-    `OptionsMismatch`.
+    has at most, with delayed and claimed ones, from 1, `None` for whatever bound it has;
+    `max_attempts`, how often an item is claimed before it is a dead letter, from 1, `None` for
+    whatever it has. The first push stores these options with the queue, and one by a client that
+    was given others raises `OptionsMismatch`.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues" and its Extensions.
 
@@ -217,9 +217,10 @@ class PriorityQueue(ClaimableStore):
         Conflicts with nothing: two pushes at once both go through, in either order. (The very first
         one stores the queue's options, and conflicts with another first one.) Those to a queue with
         a bound conflict the more, the fewer places are left (`fdbqueue.bounds` says how), and never
-        exceed it. Given a database it takes effect exactly once; in a transaction
-        the caller's own retry rules hold. Cost: two reads at once, and three keys written (a
-        payload over 90,000 bytes: a key more for each 90,000).
+        exceed it: an item keeps its place while it is delayed or claimed. Given a database it takes
+        effect exactly once; in a transaction the caller's own retry rules hold. Cost: two reads at
+        once (with a bound four, one of them of a row for each claimed item), and three keys written
+        (a payload over 90,000 bytes: a key more for each 90,000).
 
         Parameters: `value`, what the codec takes, up to 8,000,000 bytes encoded; `priority`, what
         the queue takes, the lowest comes first; `delay`, in seconds, or `at`, a `datetime` with a

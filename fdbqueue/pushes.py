@@ -11,7 +11,7 @@ from fdbqueue.bounds import Places
 from fdbqueue.combining import Batch
 from fdbqueue.database import run_once
 from fdbqueue.directory import register
-from fdbqueue.errors import InvalidUniqueKey, OptionsMismatch
+from fdbqueue.errors import InvalidUniqueKey, OptionsMismatch, QueueFull
 from fdbqueue.layout import Layout, decode_options, encode_count, encode_options
 from fdbqueue.rows import Entry, Rows
 from fdbqueue.types import Options
@@ -68,16 +68,35 @@ class Pushing:
         """
         # Every read is under way before the first is waited for.
         stored = tr[self.layout.options]
-        size = None if self._options.max_size is None else self.layout.begin_size(tr.snapshot)
+        known = self._options.max_size
+        taken = None if known is None else self._places.begin_count(tr, known)
         levels = {entry.level for push in pushes for entry in push.entries}
         lasts = {level: self._rows.last(tr, level) for level in levels}
         self._agree(tr, stored.value)
         fitting = [push.entries for push in pushes]
-        if self._options.max_size is not None:
-            size = size or self.layout.begin_size(tr.snapshot)
-            fitting = self._fitting(tr, pushes, size(), self._options.max_size)
+        bound = self._options.max_size
+        if bound is not None:
+            if taken is None or bound != known:
+                taken = self._places.begin_count(tr, bound)
+            fitting = self._fitting(tr, pushes, taken(), bound)
         keys = iter(self._rows.append_all(tr, [*chain.from_iterable(fitting)], lasts))
         return [list(islice(keys, len(entries))) for entries in fitting]
+
+    def reserve(self, tr: Any) -> None:
+        """Take the place of a dead letter that comes back; raises `QueueFull` if there is none."""
+        stored = tr[self.layout.options].value
+        bound = None if stored is None else decode_options(stored).max_size
+        if bound is None:
+            return
+        taken = self._places.begin_count(tr, bound)()
+        if taken >= bound:
+            self._places.rely_on_full(tr)
+            raise QueueFull(bound, 1)
+        self._places.take(tr, taken, bound, 1)
+
+    def rely_on_full(self, tr: Any) -> None:
+        """Conflict with whatever makes room: the caller may rely on a push that found none."""
+        self._places.rely_on_full(tr)
 
     def _agree(self, tr: Any, stored: bytes | None) -> None:
         """Take the options that are stored, or store these."""
@@ -92,19 +111,19 @@ class Pushing:
         self._options = agreed(self._given, decode_options(stored))
         self._stored = stored
 
-    def _fitting(self, tr: Any, pushes: list[Push], size: int, bound: int) -> list[list[Entry]]:
+    def _fitting(self, tr: Any, pushes: list[Push], taken: int, bound: int) -> list[list[Entry]]:
         fitting = []
-        room = bound - size
+        room = bound - taken
         for push in pushes:
             entries = push.entries
             if len(entries) > room:
                 entries = entries[: max(0, room)] if push.as_many_as_fit else []
             room -= len(entries)
             fitting.append(entries)
-        taken = bound - size - room
-        if taken:
-            self._places.take(tr, size, bound, taken)
-        rejected = sum(len(push.entries) for push in pushes) - taken
+        pushed = bound - taken - room
+        if pushed:
+            self._places.take(tr, taken, bound, pushed)
+        rejected = sum(len(push.entries) for push in pushes) - pushed
         if rejected:
             tr.add(self.layout.rejected, encode_count(rejected))
         return fitting

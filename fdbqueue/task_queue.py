@@ -45,11 +45,12 @@ class TaskQueue(TaskStore):
     each other in transactions, and are served together where they are given a database.
 
     Parameters: `subspace`, where the queue is (`named` takes a name instead); `max_size`, how many
-    tasks wait at most, from 1; `max_attempts`, how often a task is claimed before it is a dead
-    letter, from 1; `ageing`, after how long a task that waits is as urgent as a new one
-    of the next higher priority: whole seconds, or `None` for never. With it no task starves:
-    nothing that was pushed more than five times `ageing` after a task comes before it. They are
-    stored with the queue by its first push; `OptionsMismatch` tells a client that differs.
+    tasks there are at most, with delayed and claimed ones, from 1; `max_attempts`, how often a task
+    is claimed before it is a dead letter, from 1; `ageing`, after how long a task that waits is as
+    urgent as a new one of the next higher priority: whole seconds, or `None` for never. With it no
+    task starves: nothing that was pushed more than five times `ageing` after a task comes before
+    it. They are stored with the queue by its first push; `OptionsMismatch` tells a client that
+    differs.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues", with a tuple as priority.
 

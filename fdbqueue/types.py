@@ -36,11 +36,12 @@ class Options:
 
     `kind` is `"priority"`, `"fifo"` or `"task"`; `codec` the name of its codec, of one of the
     caller's own the name of its class; `priorities` what it takes as priority, `None` in a FIFO
-    queue; `max_size` how many items it has at most, `None` if there is no such bound; `ageing`
-    after how many seconds a task that waits is as urgent as a new one of the next higher priority,
-    `None` for never; `max_attempts` how often an item is claimed before it is a dead letter, `None`
-    for any number of times; `concurrency` how many items are claimed at a time at most, in all, and
-    `agent_concurrency`, of a task queue, of each agent; `paused` whether nothing is handed out.
+    queue; `max_size` how many items it has at most, with delayed and claimed ones, `None` if there
+    is no such bound; `ageing` after how many seconds a task that waits is as urgent as a new one of
+    the next higher priority, `None` for never; `max_attempts` how often an item is claimed before
+    it is a dead letter, `None` for any number of times; `concurrency` how many items are claimed at
+    a time at most, in all, and `agent_concurrency`, of a task queue, of each agent; `paused`
+    whether nothing is handed out.
     """
 
     kind: str

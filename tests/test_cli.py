@@ -587,6 +587,19 @@ def test_dead_letters_are_listed_shown_retried_and_dropped(fdbq: Shell, name: st
     assert "no queue named" in error_of(fdbq("dead", "ls", f"{name}nope"))
 
 
+def test_dead_letters_that_a_full_queue_has_no_room_for_are_told(
+    fdbq: Shell, name: str, db: Any
+) -> None:
+    queue = fdbqueue.PriorityQueue.named(db, name, max_attempts=1, max_size=2)
+    ids = [item.id for item in queue.push_many(db, [1, 2])]
+    queue.nack(db, queue.claim(db, n=2))
+    queue.push(db, 3)
+    done = fdbq("dead", "retry", name, "--all")
+    assert (done.returncode, done.stdout) == (1, "1 retried\n")
+    assert f"{ids[1]} was not retried: the queue is full" in done.stderr
+    assert [letter.id for letter in queue.dead_letters(db)] == [ids[1]]
+
+
 def test_an_item_is_delayed(fdbq: Shell, name: str) -> None:
     fdbq.output("push", name, "1", "--delay", "0.5")
     fdbq.output("push", name, "2", "--at", "2100-01-01T00:00:00+01:00")
