@@ -11,6 +11,7 @@ from fdb import tuple as fdb_tuple
 
 from fdbqueue.database import run_once
 from fdbqueue.errors import IdempotencyKeyReused, InvalidIdempotencyKey
+from fdbqueue.layout import Layout
 from fdbqueue.priority_queue import PriorityQueue
 from fdbqueue.types import Priority
 
@@ -32,10 +33,13 @@ def push_once(
 ) -> list[str]:
     """Push values, unless a push with the same idempotency key did; the ids of the items.
 
-    A repeated push has the ids that the first one had, for 24 hours, whatever became of the items
-    meanwhile. One that found no room is not remembered. Takes effect exactly once; two at once with
-    one key conflict, and the second is the repeated one. Cost: two reads and two keys beside those
-    of the push.
+    A repeated push has the ids that the first one had, whatever became of the items meanwhile. A
+    key is remembered for at least 24 hours and at most 25, by the clients' clocks: until the end of
+    the hour in which the 24 hours are over. Then it is a new key. A push that found no room is not
+    remembered. Each call drops up to 100 keys whose time is over.
+
+    Takes effect exactly once; two at once with one key conflict, and the second is the repeated
+    one. Cost: two reads and two keys beside those of the push.
 
     Parameters: `key`, 1 to 255 bytes of text, of the queue's own.
 
@@ -62,17 +66,15 @@ def push_once(
     digest = hashlib.sha256(fdb_tuple.pack((as_many_as_fit, *parts))).digest()
 
     def body(tr: Any) -> list[str]:
-        first = tr[stored_key].value
-        outdated = layout.idempotency_keys_before(hour - _HOURS)
-        notes = tr.snapshot.get_range(*outdated, limit=_MOST_DROPPED)
-        if first is not None:
-            _, first_digest, *ids = fdb_tuple.unpack(first)
-            if first_digest != digest:
-                raise IdempotencyKeyReused(key)
-            return list(ids)
-        for note in notes:
-            del tr[note.key]
-            del tr[layout.idempotency_key(layout.key_in_hour(note.key))]
+        stored = tr[stored_key]
+        _drop_outdated(tr, layout, hour)
+        if stored.present():
+            stored_hour, stored_digest, *ids = fdb_tuple.unpack(stored.value)
+            if stored_hour >= hour - _HOURS:
+                if stored_digest != digest:
+                    raise IdempotencyKeyReused(key)
+                return list(ids)
+            del tr[layout.idempotency_hour(stored_hour, key)]
         items = queue.push_many(tr, values, priorities=priorities, as_many_as_fit=as_many_as_fit)
         if items:
             tr[stored_key] = fdb_tuple.pack((hour, digest, *(item.id for item in items)))
@@ -80,3 +82,16 @@ def push_once(
         return [item.id for item in items]
 
     return run_once(db, body, layout.receipts)
+
+
+def _drop_outdated(tr: Any, layout: Layout, hour: int) -> None:
+    """Drop keys that are remembered no longer, as many as one push may; conflict with nothing."""
+    outdated = layout.idempotency_keys_before(hour - _HOURS)
+    notes = [row.key for row in tr.snapshot.get_range(*outdated, limit=_MOST_DROPPED)]
+    keys = [layout.idempotency_key(layout.key_in_hour(note)) for note in notes]
+    # Every read is under way before the first is waited for.
+    reads = [tr.snapshot[key] for key in keys]
+    for note, key, stored in zip(notes, keys, reads):
+        del tr[note]
+        if stored.present():  # and is still the same: a push may use the key again meanwhile
+            tr.compare_and_clear(key, stored.value)
