@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue, check
+from fdbqueue import PriorityQueue, Queue, check, directory
 from fdbqueue.errors import (
     InvalidQueueName,
     OptionsMismatch,
@@ -18,6 +19,7 @@ from fdbqueue.errors import (
     UndecodableItem,
     UnknownCodec,
 )
+from fdbqueue.layout import RENAMES
 from fdbqueue.testing import FaultyDatabase
 
 
@@ -152,6 +154,84 @@ def test_a_queue_that_was_renamed_and_dropped_does_not_become_another_one(
     assert mine(db, name) == {f"{name}a": 1, f"{name}b": 1}
     assert PriorityQueue.existing(db, f"{name}a").pop(db).value == "new"
     assert PriorityQueue.existing(db, f"{name}b").pop(db).value == "made anew"
+
+
+def traces(db: Any) -> dict[bytes, bytes]:
+    """Read what renames left behind, in the whole database."""
+    return {row.key: row.value for row in db[RENAMES.range()]}
+
+
+def test_a_queue_that_is_renamed_again_and_again_leaves_one_trace(db: Any, name: str) -> None:
+    before = traces(db)
+    queue = PriorityQueue.named(db, f"{name}0")
+    queue.push(db, "kept")
+    for number in range(100):
+        fdbqueue.rename_queue(db, f"{name}{number}", f"{name}{number + 1}")
+    assert len(traces(db).keys() - before.keys()) <= 1
+    assert mine(db, name) == {f"{name}100": 1}
+    assert PriorityQueue.named(db, f"{name}50").push(db, "another").value == "another"
+    assert queue.pop(db).value == "kept"
+    assert mine(db, name) == {f"{name}100": 0, f"{name}50": 1}
+
+
+def test_queues_that_were_renamed_and_dropped_leave_a_bounded_number_of_traces(
+    db: Any, name: str
+) -> None:
+    """And none of them becomes another one, whoever has it open."""
+    old = []
+    for number in range(40):
+        PriorityQueue.named(db, f"{name}{number}").push(db, "old")
+        fdbqueue.rename_queue(db, f"{name}{number}", f"{name}other")
+        old.append(PriorityQueue.named(db, f"{name}other"))
+        fdbqueue.drop_queue(db, f"{name}other")
+        assert len(traces(db)) <= directory.MOST_TRACES + 1
+    for number in range(40):
+        PriorityQueue.named(db, f"{name}{number}").push(db, "new")
+    assert [queue.pop(db) for queue in old] == [None] * 40
+    assert mine(db, name) == {f"{name}{number}": 1 for number in range(40)}
+
+
+def test_no_queue_is_made_where_a_renamed_one_was(
+    db: Any, name: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "MOST_TRACES", rng.choice([0, 1, 3]))
+    names = [f"{name}{letter}" for letter in "abcde"]
+    where: dict[str, bytes] = {}  # the queues that there are
+    had: dict[bytes, set[str]] = {}  # the names that each subspace ever had
+    for _ in range(300):
+        each, other = rng.sample(names, 2)
+        if each not in where:
+            queue = PriorityQueue.named(db, each)
+            queue.push(db, each)
+            subspace = queue.subspace.key()
+            assert had.get(subspace, {each}) == {each}, "it was another queue's"
+            assert subspace not in where.values()
+            where[each], had[subspace] = subspace, {each}
+        elif rng.random() < 0.3:
+            fdbqueue.drop_queue(db, each)
+            del where[each]
+        elif other not in where:
+            fdbqueue.rename_queue(db, each, other)
+            where[other] = where.pop(each)
+            had[where[other]].add(other)
+    found = directory.subspaces(db)
+    assert {each: found[each].key() for each in names if each in found} == where
+
+
+@pytest.mark.parametrize("first", ["fold", "other"])
+def test_a_rename_that_folds_the_traces_and_another_one_at_once_lose_none(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    for each in "abc":
+        PriorityQueue.named(db, f"{name}{each}").push(db, each)
+    fdbqueue.rename_queue(db, f"{name}c", f"{name}new-c")
+    transactions = {each: db.create_transaction() for each in ("fold", "other")}
+    fdbqueue.rename_queue(transactions["other"], f"{name}a", f"{name}new-a")
+    monkeypatch.setattr(directory, "MOST_TRACES", 0)
+    fdbqueue.rename_queue(transactions["fold"], f"{name}b", f"{name}new-b")
+    transactions.pop(first).commit().wait()
+    with pytest.raises(fdbqueue.error_classes()):
+        transactions.popitem()[1].commit().wait()
 
 
 @pytest.mark.parametrize("lose", ["before", "after"])

@@ -60,15 +60,16 @@ The queues that have a name are in the subspace R = ("fdbqueue",):
 | --- | --- | --- |
 | R (name, ...) | the queue of this name | as above |
 | R (0, name) | the prefix of the queue of this name | first push, rename |
-| R (1, name, number, ...) | the same, after so many of this name were given another one | |
+| R (1, name, number, ...) | the same, if the number was above 0 when the queue was made | |
 | R (2, hour, client id) | as Q (4, ...) | rename, drop |
-| R (3, name) | int64 LE: how many queues of this name were given another one | rename |
+| R (3, name) | int64 LE: the number under which the next queue of this name is made | rename |
+| R (3, null) | int64 LE: the same for all names whose own number is lower or not there | rename |
 
 A change to any of this is a new layout version; `tests/test_layout.py` pins the bytes.
 """
 
 from fdbqueue.layout.counters import MINUS_ONE, ONE, ZERO, decode_count, encode_count
-from fdbqueue.layout.names import NAMES, ROOT, default_subspace, name_key, renames_key
+from fdbqueue.layout.names import NAMES, RENAMES, ROOT, default_subspace, name_key, renames_key
 from fdbqueue.layout.queue import MAX_PAYLOAD, Layout
 from fdbqueue.layout.values import (
     LAYOUT_VERSION,
@@ -89,6 +90,7 @@ __all__ = [
     "NAMES",
     "NO_HEADER",
     "ONE",
+    "RENAMES",
     "ROOT",
     "ZERO",
     "Header",

@@ -6,10 +6,11 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidQueueName
 
-__all__ = ["NAMES", "ROOT", "default_subspace", "name_key", "renames_key"]
+__all__ = ["NAMES", "RENAMES", "ROOT", "default_subspace", "name_key", "renames_key"]
 
 ROOT = Subspace(("fdbqueue",))
 NAMES = ROOT[0]
+RENAMES = ROOT[3]
 _MAX_NAME = 255  # bytes of UTF-8
 
 
@@ -29,12 +30,15 @@ def name_key(name: str) -> bytes:
     return key
 
 
-def renames_key(name: str) -> bytes:
-    """Where it is counted how many queues of this name were given another one."""
-    key: bytes = ROOT[3].pack((name,))
+def renames_key(name: str | None) -> bytes:
+    """Return the key of the number under which the next queue of this name is made.
+
+    `None` stands for all names that have no number of their own.
+    """
+    key: bytes = RENAMES.pack((name,))
     return key
 
 
 def default_subspace(name: str, number: int) -> Subspace:
-    """Where a queue of this name is made, after so many of them were given another name."""
+    """Return the subspace in which the queue of this name and number is made."""
     return ROOT[1][name][number] if number else ROOT[name]
