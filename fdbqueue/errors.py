@@ -467,8 +467,8 @@ class ImportRunning(FdbqueueError):
     def __init__(self, source: str) -> None:
         self.source = source
         super().__init__(
-            f"{source}: another import of it is running; when that has ended, run this one again "
-            "to go on from there"
+            f"{source}: another import of it is running, or the queue was cleared; when that has "
+            "ended, run this one again to go on from there"
         )
 
 

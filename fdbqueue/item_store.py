@@ -324,7 +324,11 @@ class ItemStore:
         return self._change(tr, lambda tr: self._remove(tr, key))
 
     def clear(self, tr: Any) -> None:
-        """Take all items out of the queue; the queue itself stays.
+        """Take all items out of the queue; the queue itself stays, with its options.
+
+        Claims and dead letters end too, counters begin at zero, and an import of the same file
+        stores its lines anew. Idempotency keys stay for their 24 hours: a request that is repeated
+        by mistake is not done again.
 
         Given a database it takes effect exactly once; in a transaction the caller's own retry
         rules hold. A push that commits before it is cleared, one that commits later is not. Pops
@@ -342,7 +346,7 @@ class ItemStore:
 
         def body(tr: Any) -> bool:
             layout = self.layout
-            for prefix in (*layout.of_items, layout.totals):
+            for prefix in (*layout.of_items, layout.totals, layout.imports):
                 tr.clear_range(*layout.range_of(prefix))
             return True
 

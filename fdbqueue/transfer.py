@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fdb import tuple as fdb_tuple
 
 from fdbqueue.database import run, run_once
 from fdbqueue.errors import FdbqueueError, ImportMismatch, ImportRunning, InvalidLine
+from fdbqueue.layout import Layout
 from fdbqueue.priority_queue import PriorityQueue
 from fdbqueue.types import Priority
 
@@ -19,6 +22,10 @@ __all__ = ["ImportReport", "import_lines"]
 
 _BATCH_LINES = 1000
 _BATCH_BYTES = 1_000_000
+
+_WEEK = 7 * 86_400  # seconds
+_WEEKS = 4  # that an import is remembered at least
+_PAGE = 100  # imports that one transaction forgets
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,10 @@ def import_lines(
     it came, with a digest of everything so far. An import that was killed is simply run again. Two
     imports of one source at once do not double a line either: one of them fails.
 
+    How far an import came is remembered for at least four weeks after its last run, and at most
+    five, by the clients' clocks; `clear` forgets it at once. After that the same lines are stored
+    anew. Each import forgets all old ones first, in transactions of 100.
+
     Parameters: `source`, what tells this import from others, for example the path of a file, or
     `None` for one that is not to be gone on with: every line is pushed;
     `priority`, of lines without a priority of their own, in its JSON form (a tuple is a list);
@@ -91,8 +102,7 @@ def import_lines(
     >>> jobs.pop(db).value
     {'n': 2, 'p': 3}
     """
-    key = None if source is None else queue.layout.import_key(source)
-    mark = None if key is None else run(db, lambda tr: tr[key].value)
+    mark = _begin(db, queue.layout, source)
     stored_lines, stored_digest = (0, b"") if mark is None or again else fdb_tuple.unpack(mark)
     numbered = _numbered(lines)
     size = _pass_over(numbered, source, stored_lines, stored_digest)
@@ -108,11 +118,51 @@ def import_lines(
     return ImportReport(stored, stored_lines)
 
 
+def _week() -> int:
+    return int(time.time() // _WEEK)
+
+
+def _begin(db: Any, layout: Layout, source: str | None) -> bytes | None:
+    """Forget old imports, and note that this one is run; return its mark."""
+    week = _week()
+    while not run(db, partial(_drop_outdated, layout=layout, week=week)):
+        pass
+    if source is None:
+        return None
+
+    def body(tr: Any) -> bytes | None:
+        mark: bytes | None = tr[layout.import_key(source)].value
+        if mark is not None:
+            tr[layout.import_week(week, source)] = b""
+        return mark
+
+    return run(db, body)
+
+
+def _drop_outdated(tr: Any, layout: Layout, week: int) -> bool:
+    """Forget imports that were not run for some weeks, a page of them; false if there are more."""
+    oldest = week - _WEEKS
+    outdated = layout.import_weeks_before(oldest)
+    notes = [row.key for row in tr.snapshot.get_range(*outdated, limit=_PAGE)]
+    sources = [layout.source_in(note) for note in notes]
+    # Every read is under way before the first is waited for.
+    later = [
+        [tr[layout.import_week(each, source)] for each in range(oldest, week + 1)]
+        for source in sources
+    ]
+    for note, source, reads in zip(notes, sources, later):
+        del tr[note]
+        if not any(read.present() for read in reads):
+            del tr[layout.import_key(source)]
+    return len(notes) < _PAGE
+
+
 def _store(
     db: Any, queue: PriorityQueue, batch: list[_Line], source: str | None, mark: bytes | None
 ) -> tuple[int, bytes | None]:
     """Store the lines for which there is room; how many, and the mark of how far that is."""
     filled = [line for line in batch if not line.blank]
+    week = _week()
 
     def body(tr: Any) -> tuple[int, bytes | None]:
         if source is not None and tr[queue.layout.import_key(source)].value != mark:
@@ -128,6 +178,7 @@ def _store(
         new_mark = done[-1].mark if done else mark
         if source is not None and done:
             tr[queue.layout.import_key(source)] = new_mark
+            tr[queue.layout.import_week(week, source)] = b""
         return len(items), new_mark
 
     return run_once(db, body, queue.layout.receipts)

@@ -13,7 +13,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.embedded import KeyValue
 from fdbqueue.errors import LayoutVersionMismatch
-from fdbqueue.layout import default_subspace, name_key
+from fdbqueue.layout import default_subspace, name_key, renames_key
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as PriorityRecipe
 from recipes.queue import Queue as QueueRecipe
@@ -176,6 +176,18 @@ def test_golden_bytes_of_a_name(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
     assert db[name_key(name)] == queue.subspace.key() == default_subspace(name, 0).key()
+
+
+def test_golden_bytes_of_what_renames_and_imports_leave(space: Subspace) -> None:
+    assert renames_key("mail") == b"\x02fdbqueue\x00\x15\x03\x02mail\x00"
+    assert renames_key(None) == b"\x02fdbqueue\x00\x15\x03\x00"
+    layout = PriorityQueue(space).layout
+    assert layout.import_key("f") == space.key() + b"\x15\x06\x02f\x00"
+    note = layout.import_week(2916, "f")
+    assert note == space.key() + b"\x15\x06\x16\x0b\x64\x02f\x00"
+    assert layout.source_in(note) == "f"
+    begin, end = layout.import_weeks_before(2917)
+    assert layout.import_key("f") < begin <= note < end
 
 
 def test_golden_bytes_of_the_places_of_a_bounded_queue(space: Subspace) -> None:

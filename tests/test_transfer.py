@@ -10,17 +10,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue
+from fdbqueue import PriorityQueue, transfer
 from fdbqueue.errors import ImportMismatch, ImportRunning, InvalidLine
 from fdbqueue.priorities import priority_as_json
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.transfer import ImportReport, import_lines
+
+WEEK = 7 * 86_400.0  # seconds
 
 
 def lines(numbers: Any) -> list[bytes]:
@@ -199,3 +202,100 @@ def test_an_import_killed_at_random_stores_each_line_once(
     assert numbers(db, queue) == list(range(60_000))
     assert fdbqueue.check(db, queue).ok
     assert killed > 1
+
+
+# What an import leaves behind
+
+
+def marks(db: Any, queue: PriorityQueue) -> int:
+    """Count the rows that imports keep."""
+    return len(list(db.get_range_startswith(queue.layout.imports)))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A clock at the beginning of a week, which a test sets."""
+    clock = SimpleNamespace(now=WEEK * (time.time() // WEEK))
+    monkeypatch.setattr(transfer, "time", SimpleNamespace(time=lambda: clock.now))
+    return clock
+
+
+def test_clear_forgets_imports_too(db: Any, queue: PriorityQueue) -> None:
+    for number in range(20):
+        import_lines(db, queue, lines([number]), f"file {number}")
+    queue.clear(db)
+    assert marks(db, queue) == 0
+    assert import_lines(db, queue, lines([7]), "file 7") == ImportReport(1, 0)
+    assert numbers(db, queue) == [7]
+
+
+def test_an_import_under_way_ends_when_the_queue_is_cleared(db: Any, queue: PriorityQueue) -> None:
+    def clears() -> Any:
+        yield from lines(range(1500))
+        queue.clear(db)
+        yield from lines(range(1500, 3000))
+
+    with pytest.raises(ImportRunning, match="or the queue was cleared"):
+        import_lines(db, queue, clears(), "f")
+    assert import_lines(db, queue, lines(range(3000)), "f") == ImportReport(3000, 0)
+    assert numbers(db, queue) == list(range(3000))
+
+
+def test_imports_are_forgotten_five_weeks_after_their_last_run(
+    db: Any, queue: PriorityQueue, clock: Any
+) -> None:
+    for number in range(200):
+        import_lines(db, queue, lines([number]), f"file {number}")
+        clock.now += WEEK / 10
+    assert marks(db, queue) <= 2 * 60
+    assert import_lines(db, queue, lines([199]), "file 199") == ImportReport(0, 1)
+    clock.now += 100 * WEEK
+    import_lines(db, queue, lines([1000]), None)
+    assert marks(db, queue) == 0
+    assert import_lines(db, queue, lines([199]), "file 199") == ImportReport(1, 0)
+    assert fdbqueue.check(db, queue).ok
+
+
+@pytest.mark.parametrize("day", [0, 3, 6])
+def test_an_import_is_remembered_for_at_least_four_weeks_and_at_most_five(
+    db: Any, queue: PriorityQueue, clock: Any, day: int
+) -> None:
+    clock.now += day * 86_400
+    begun = clock.now
+    import_lines(db, queue, lines([1]), "f")
+    clock.now = begun + 4 * WEEK
+    assert import_lines(db, queue, lines([1]), "f") == ImportReport(0, 1)
+    clock.now += 5 * WEEK
+    assert import_lines(db, queue, lines([1]), "f") == ImportReport(1, 0)
+
+
+def test_an_import_that_is_run_each_week_is_never_forgotten(
+    db: Any, queue: PriorityQueue, clock: Any
+) -> None:
+    import_lines(db, queue, lines([1]), "f")
+    for _ in range(60):
+        clock.now += WEEK
+        assert import_lines(db, queue, lines([1]), "f") == ImportReport(0, 1)
+        assert marks(db, queue) <= 6
+
+
+def test_an_import_of_an_earlier_release_goes_on(db: Any, queue: PriorityQueue, clock: Any) -> None:
+    import_lines(db, queue, lines([1]), "f")
+    week = int(clock.now // WEEK)
+    del db[queue.layout.import_week(week, "f")]  # which that release did not write
+    clock.now += 50 * WEEK
+    assert import_lines(db, queue, lines([1, 2]), "f") == ImportReport(1, 1)
+
+
+def test_a_sweep_does_not_forget_an_import_that_goes_on_meanwhile(
+    db: Any, queue: PriorityQueue, clock: Any
+) -> None:
+    import_lines(db, queue, lines([1]), "f")
+    clock.now += 5 * WEEK
+    tr = db.create_transaction()
+    transfer._drop_outdated(tr, queue.layout, int(clock.now // WEEK))
+    clock.now -= WEEK  # the clock of another client is behind
+    assert import_lines(db, queue, lines([1, 2]), "f") == ImportReport(1, 1)
+    with pytest.raises(fdbqueue.error_classes()):
+        tr.commit().wait()
+    assert import_lines(db, queue, lines([1, 2]), "f") == ImportReport(0, 2)

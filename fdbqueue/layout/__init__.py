@@ -14,6 +14,7 @@ One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
 | Q (4, hour, client id) | (sequence, attempt) of the client's last operation | `run_once` |
 | Q (5, "layout") | (3, the version of this table; the options of the queue) | first push |
 | Q (6, source) | (lines, sha256) of an import: what is stored of it | fdbq import |
+| Q (6, week, source) | empty: the import was run in this week since 1970 | fdbq import |
 | Q (7, version, name) | (is next, n, at max, ...): pops that wait | a pop that met contention |
 | Q (8, version, name, number) | what such pops get: keys and values of items | who serves them |
 | Q (9,) | the name of who serves the others at present | who does |

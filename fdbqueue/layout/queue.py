@@ -453,6 +453,20 @@ class Layout:
         key: bytes = self.imports + fdb_tuple.pack((source,))
         return key
 
+    def import_week(self, week: int, source: str) -> bytes:
+        """Return the key that notes that an import was run in a week since 1970."""
+        key: bytes = self.imports + fdb_tuple.pack((week, source))
+        return key
+
+    def import_weeks_before(self, week: int) -> tuple[bytes, bytes]:
+        """Return the range of the notes of earlier weeks."""
+        return self.imports + fdb_tuple.pack((0,)), self.imports + fdb_tuple.pack((week,))
+
+    def source_in(self, note: bytes) -> str:
+        """Return the source of the import in such a note."""
+        source: str = fdb_tuple.unpack(note[len(self.imports) :])[1]
+        return source
+
     @staticmethod
     def range_of(prefix: bytes) -> tuple[bytes, bytes]:
         """The range of the packed keys with a prefix."""
