@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
 
@@ -20,6 +20,7 @@ from fdbqueue.layout import (
     name_key,
     renames_key,
 )
+from fdbqueue.rows import WANT_ALL
 
 __all__ = [
     "drop_queue",
@@ -27,10 +28,16 @@ __all__ = [
     "place",
     "queue_names",
     "queues",
+    "read_pages",
     "register",
     "rename_queue",
     "subspaces",
 ]
+
+_T = TypeVar("_T")
+
+_PAGE = 200
+"""How many queues one transaction reads."""
 
 MOST_TRACES = 16
 """How many names have a number of their own at most."""
@@ -99,7 +106,8 @@ def queue_names(tr: Any) -> list[str]:
 def queues(tr: Any) -> dict[str, int]:
     """The names of all queues and how many items each has, in order of the names.
 
-    Cost: a range read, one row for each queue, and the reads of two counters for each, all at once.
+    Given a database in pages of 200 queues, each its own transaction. Cost: for each page a range
+    read, and the reads of two counters for each queue, all at once.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -108,14 +116,11 @@ def queues(tr: Any) -> dict[str, int]:
     {'mail': 2}
     """
 
-    def body(tr: Any) -> dict[str, int]:
-        sizes = {
-            name: Layout(subspace).begin_size(tr.snapshot)
-            for name, subspace in subspaces(tr).items()
-        }
-        return {name: max(0, size()) for name, size in sizes.items()}
+    def sizes(tr: Any, page: dict[str, Subspace]) -> list[tuple[str, int]]:
+        begun = {name: Layout(subspace).begin_size(tr) for name, subspace in page.items()}
+        return [(name, max(0, size())) for name, size in begun.items()]
 
-    return read(tr, body)
+    return dict(read_pages(tr, sizes))
 
 
 def rename_queue(tr: Any, name: str, new_name: str) -> None:
@@ -179,16 +184,29 @@ def drop_queue(tr: Any, name: str) -> None:
 
 
 def subspaces(tr: Any) -> dict[str, Subspace]:
-    """Where each named queue is, in order of the names."""
+    """Return where each named queue is, in order of the names; in pages, as `queues`."""
+    return dict(read_pages(tr, lambda tr, page: list(page.items())))
 
-    def body(tr: Any) -> dict[str, Subspace]:
-        whole = NAMES.range()
-        return {
-            NAMES.unpack(row.key)[0]: Subspace(rawPrefix=row.value)
-            for row in tr.snapshot.get_range(whole.start, whole.stop)
-        }
 
-    return read(tr, body)
+def read_pages(tr: Any, read_page: Callable[[Any, dict[str, Subspace]], list[_T]]) -> list[_T]:
+    """Read something of all named queues, in order of the names, by snapshot reads.
+
+    `read_page(tr, page)` reads it of some of them. Given a database, each page is its own
+    transaction: a queue that is renamed meanwhile may be read twice, or not at all.
+    """
+    whole = NAMES.range()
+    begin, results = whole.start, list[_T]()
+
+    def body(tr: Any) -> tuple[bytes, list[_T]]:
+        rows = list(tr.snapshot.get_range(begin, whole.stop, limit=_PAGE, streaming_mode=WANT_ALL))
+        page = {NAMES.unpack(row.key)[0]: Subspace(rawPrefix=row.value) for row in rows}
+        end = rows[-1].key + b"\x00" if len(rows) == _PAGE else whole.stop
+        return end, read_page(tr.snapshot, page)
+
+    while begin < whole.stop:
+        begin, page = read(tr, body)
+        results += page
+    return results
 
 
 def _change(tr: Any, body: Callable[[Any], None]) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from itertools import islice
 from typing import Any
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.database import first_greater_or_equal, is_database, run
-from fdbqueue.directory import subspaces
+from fdbqueue.database import first_greater_or_equal
+from fdbqueue.directory import read_pages
 from fdbqueue.layout import Layout, decode_count
+from fdbqueue.rows import WANT_ALL
 
 __all__ = ["QueueStatus", "overview"]
 
@@ -36,10 +37,11 @@ class QueueStatus:
 
 
 def overview(tr: Any) -> list[QueueStatus]:
-    """How all named queues are, in order of their names.
+    """Return how all named queues are, in order of their names.
 
-    Snapshot reads. Cost: a range read of the names, and for each queue that of its counters and a
-    key of each priority, of at most 100; items are not read.
+    Snapshot reads; given a database in pages of 200 queues, each its own transaction. Cost: for
+    each page a range read of the names, and for each queue that of its counters and a key of each
+    priority, of at most 100, those of a page at once; items are not read.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -47,33 +49,50 @@ def overview(tr: Any) -> list[QueueStatus]:
     >>> [(status.name, status.size, status.counts) for status in overview(db)]
     [('mail', 1, {5: 1})]
     """
-    found = subspaces(tr).items()
-    if is_database(tr):
-        return [run(tr, partial(_status, name=name, subspace=where)) for name, where in found]
-    return [_status(tr, name, where) for name, where in found]
+    return read_pages(tr, _statuses)
 
 
-def _status(tr: Any, name: str, subspace: Subspace) -> QueueStatus:
-    layout = Layout(subspace)
-    came, went = tr.snapshot[layout.came], tr.snapshot[layout.went]
-    levels = {
-        layout.counted_level(row.key): decode_count(row.value)
-        for row in tr.snapshot.get_range(*layout.range_of(layout.counts))
-    }
-    begins = [first_greater_or_equal(level + b"\x00", 0) for level in [*levels][:_MOST_LEVELS]]
-    firsts = [tr.snapshot.get_key(begin) for begin in begins]
-    first_id = tr.snapshot.get_key(first_greater_or_equal(layout.ids + b"\x00", 0))
-    times = [
-        layout.pushed_at(first.value)
-        for first, level in zip(firsts, levels)
-        if layout.is_place(first.value, level)
-    ]
-    times.append(layout.time_of_id(first_id.value))
-    counted = decode_count(came.value), decode_count(went.value)
-    return QueueStatus(
-        name,
-        max(0, counted[0] - counted[1]),
-        {layout.priority_of(level): count for level, count in levels.items() if count > 0},
-        *counted,
-        min((time for time in times if time is not None), default=None),
-    )
+def _statuses(tr: Any, page: dict[str, Subspace]) -> list[QueueStatus]:
+    # Every read is under way before the first is waited for; some depend on others.
+    reads = [_Reads(tr, name, subspace) for name, subspace in page.items()]
+    for each in reads:
+        each.begin_firsts(tr)
+    return [each.status() for each in reads]
+
+
+class _Reads:
+    """The reads of one queue."""
+
+    def __init__(self, tr: Any, name: str, subspace: Subspace) -> None:
+        layout = self._layout = Layout(subspace)
+        self._name = name
+        self._came, self._went = tr[layout.came], tr[layout.went]
+        self._counts = tr.get_range(*layout.range_of(layout.counts), streaming_mode=WANT_ALL)
+        self._first_id = tr.get_key(first_greater_or_equal(layout.ids + b"\x00", 0))
+
+    def begin_firsts(self, tr: Any) -> None:
+        """Begin to read the first key of each priority."""
+        level_of = self._layout.counted_level
+        self._levels = {level_of(row.key): decode_count(row.value) for row in self._counts}
+        self._firsts = [
+            (level, tr.get_key(first_greater_or_equal(level + b"\x00", 0)))
+            for level in islice(self._levels, _MOST_LEVELS)
+        ]
+
+    def status(self) -> QueueStatus:
+        layout = self._layout
+        times = [
+            layout.pushed_at(first.value)
+            for level, first in self._firsts
+            if layout.is_place(first.value, level)
+        ]
+        times.append(layout.time_of_id(self._first_id.value))
+        came, went = decode_count(self._came.value), decode_count(self._went.value)
+        return QueueStatus(
+            self._name,
+            max(0, came - went),
+            {layout.priority_of(level): n for level, n in self._levels.items() if n > 0},
+            came,
+            went,
+            min((time for time in times if time is not None), default=None),
+        )

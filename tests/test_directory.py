@@ -337,3 +337,30 @@ def test_a_queue_in_a_directory_of_the_cluster(cluster: Any, db: Any, name: str)
     finally:
         fdb.directory.remove(db, (name,))
         db.clear_range_startswith(b"\xfe")
+
+
+def test_many_queues_are_read_in_pages_of_bounded_transactions(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(7):
+        queue = PriorityQueue.named(db, f"{name}{number}")
+        queue.push_many(db, range(number + 1), priorities=range(number + 1))
+        queue.pop(db)
+    expected = [(f"{name}{n}", n, dict.fromkeys(range(1, n + 1), 1), n + 1, 1) for n in range(7)]
+    others = len(fdbqueue.queue_names(db)) - 7
+    created = []
+    create = type(db).create_transaction
+    monkeypatch.setattr(
+        type(db), "create_transaction", lambda self: created.append(1) or create(self)
+    )
+    for page, transactions in [(2, 4), (7, 2), (3, 3), (200, 1)]:
+        monkeypatch.setattr(directory, "_PAGE", page)
+        for look in (fdbqueue.overview, fdbqueue.queues, fdbqueue.queue_names):
+            created.clear()
+            look(db)
+            assert others or len(created) == transactions
+        found = [each for each in fdbqueue.overview(db) if each.name.startswith(name)]
+        seen = [(each.name, each.size, each.counts, each.came, each.went) for each in found]
+        assert seen == expected
+        assert fdbqueue.transactional(lambda tr: fdbqueue.overview(tr))(db) == fdbqueue.overview(db)
+        assert mine(db, name) == {f"{name}{number}": number for number in range(7)}

@@ -51,6 +51,12 @@ def _packed_integer(number: int) -> bytes:
 
 
 @functools.lru_cache(4096)
+def _packed(parts: tuple[Any, ...]) -> bytes:
+    packed: bytes = fdb_tuple.pack(parts)
+    return packed
+
+
+@functools.lru_cache(4096)
 def _unpacked(packed: bytes) -> Any:
     """The one element of a packed tuple."""
     return fdb_tuple.unpack(packed)[0]
@@ -72,37 +78,42 @@ class Layout:
             )
         self.subspace = subspace
         self.name = name
-        self.items: bytes = subspace.pack((0,))
-        self.counts: bytes = subspace.pack((1,))
-        self.came: bytes = subspace.pack((2, 0))
-        self.went: bytes = subspace.pack((2, 1))
-        self.moved: bytes = subspace.pack((2, 2))
-        self.removed: bytes = subspace.pack((2, 3))
-        self.rejected: bytes = subspace.pack((2, 4))
-        self.totals: bytes = subspace.pack((2,))
-        self.pieces: bytes = subspace.pack((3,))
+        prefix: bytes = subspace.key()
+
+        def key(*parts: Any) -> bytes:
+            return prefix + _packed(parts)
+
+        self.items: bytes = key(0)
+        self.counts: bytes = key(1)
+        self.came: bytes = key(2, 0)
+        self.went: bytes = key(2, 1)
+        self.moved: bytes = key(2, 2)
+        self.removed: bytes = key(2, 3)
+        self.rejected: bytes = key(2, 4)
+        self.totals: bytes = key(2)
+        self.pieces: bytes = key(3)
         self.receipts = subspace[4]
-        self.options: bytes = subspace.pack((5, "layout"))
-        self.imports: bytes = subspace.pack((6,))
-        self.requests: bytes = subspace.pack((7,))
-        self.results: bytes = subspace.pack((8,))
-        self.expired: bytes = subspace.pack((2, 5))
-        self.died: bytes = subspace.pack((2, 6))
-        self.ids: bytes = subspace.pack((13, 0))
-        self.ids_elsewhere: bytes = subspace.pack((13, 1))
-        self.agents: bytes = subspace.pack((14, 0))
-        self.clients: bytes = subspace.pack((14, 1))
-        self.agent_counts: bytes = subspace.pack((15,))
+        self.options: bytes = key(5, "layout")
+        self.imports: bytes = key(6)
+        self.requests: bytes = key(7)
+        self.results: bytes = key(8)
+        self.expired: bytes = key(2, 5)
+        self.died: bytes = key(2, 6)
+        self.ids: bytes = key(13, 0)
+        self.ids_elsewhere: bytes = key(13, 1)
+        self.agents: bytes = key(14, 0)
+        self.clients: bytes = key(14, 1)
+        self.agent_counts: bytes = key(15)
         self.counters = (self.counts, self.agent_counts)
-        self.claims: bytes = subspace.pack((16,))
-        self.leases: bytes = subspace.pack((17,))
-        self.delayed: bytes = subspace.pack((18,))
-        self.dues: bytes = subspace.pack((19,))
-        self.dead: bytes = subspace.pack((20,))
-        self.expiries: bytes = subspace.pack((21,))
-        self.unique_keys: bytes = subspace.pack((22,))
-        self.slots: bytes = subspace.pack((23,))
-        self.agent_slots: bytes = subspace.pack((23, 1))
+        self.claims: bytes = key(16)
+        self.leases: bytes = key(17)
+        self.delayed: bytes = key(18)
+        self.dues: bytes = key(19)
+        self.dead: bytes = key(20)
+        self.expiries: bytes = key(21)
+        self.unique_keys: bytes = key(22)
+        self.slots: bytes = key(23)
+        self.agent_slots: bytes = key(23, 1)
         self.elsewhere = (self.delayed, self.claims, self.dead)
         self.indexes = (
             *(self.ids, self.ids_elsewhere, self.agents, self.clients),
@@ -112,15 +123,15 @@ class Layout:
             *(self.items, self.pieces, self.results),
             *(*self.indexes, *self.counters, *self.elsewhere),
         )
-        self.scheduled: bytes = subspace.pack((5, "scheduled"))
-        self.freed: bytes = subspace.pack((5, "freed"))
-        self.turn: bytes = subspace.pack((9,))
+        self.scheduled: bytes = key(5, "scheduled")
+        self.freed: bytes = key(5, "freed")
+        self.turn: bytes = key(9)
         # Never written, only conflicted on: no request is to come as the turn goes to nobody.
-        self.turn_ends: bytes = subspace.pack((9, "ends"))
-        self.places: bytes = subspace.pack((10, 0))
-        self.places_below: bytes = subspace.pack((10, 1))
-        self.idempotency_keys: bytes = subspace.pack((11,))
-        self.idempotency_hours: bytes = subspace.pack((12,))
+        self.turn_ends: bytes = key(9, "ends")
+        self.places: bytes = key(10, 0)
+        self.places_below: bytes = key(10, 1)
+        self.idempotency_keys: bytes = key(11)
+        self.idempotency_hours: bytes = key(12)
 
     # Items
 
