@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 __all__ = ["main"]
 
 
 def main() -> None:
-    """Run `fdbq`; what it needs is loaded here, so that an interrupt meanwhile is no traceback."""
+    """Run `fdbq`; its signals are seen to before anything else is loaded."""
     try:
-        from .main import main as run
+        from .signals import install
+
+        install()
     except KeyboardInterrupt:
-        print("fdbq: interrupted; what was done before that is done", file=sys.stderr)
-        sys.exit(130)
+        if sys.stderr is not None:
+            os.write(2, b"fdbq: interrupted; what was done before that is done\n")
+        os._exit(130)
+    from .main import main as run
+
     run()
 
 

@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +30,8 @@ from fdbqueue.embedded import Database
 from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
 from fdbqueue.priorities import priority_as_json
 
+from .signals import at_end
+
 __all__ = [
     "PRIORITY",
     "TIME",
@@ -47,7 +48,7 @@ __all__ = [
     "priority_line",
     "progress_bar",
     "queue_argument",
-    "signals_held_back",
+    "showing_cursor_at_end",
     "tell",
 ]
 
@@ -235,7 +236,7 @@ def print_items(items: list[Item], as_json: bool) -> None:
 class PrintFailed(Exception):
     """Standard output did not take these items."""
 
-    def __init__(self, left: list[Item]) -> None:
+    def __init__(self, left: list[Any]) -> None:
         self.left = left
         super().__init__(f"the output cannot be written; {len(left):,} items are not in it")
 
@@ -311,10 +312,11 @@ def json_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue
     return queue
 
 
-def progress_bar(amount: ProgressColumn | None = None) -> Progress:
+@contextmanager
+def progress_bar(amount: ProgressColumn | None = None) -> Iterator[Progress]:
     """A bar on standard error, where that is a terminal."""
     console = Console(stderr=True)
-    return Progress(
+    progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         amount or MofNCompleteColumn(),
@@ -322,20 +324,16 @@ def progress_bar(amount: ProgressColumn | None = None) -> Progress:
         console=console,
         disable=not console.is_terminal,
     )
+    with showing_cursor_at_end(console), progress:
+        yield progress
 
 
 @contextmanager
-def signals_held_back() -> Iterator[None]:
-    """Let a SIGINT or SIGTERM that comes meanwhile take effect afterwards."""
-    held: list[int] = []
-    handlers = {
-        number: signal.signal(number, lambda number, _: held.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
+def showing_cursor_at_end(console: Console) -> Iterator[None]:
+    """Show the cursor, which a live display hides, if a signal ends the process meanwhile."""
+    if not console.is_terminal or console.is_dumb_terminal:
         yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for each in held:
-            os.kill(os.getpid(), each)
+        return
+    terminal = console.file.fileno()
+    with at_end(lambda: os.write(terminal, b"\x1b[?25h\n")):
+        yield

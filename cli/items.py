@@ -27,10 +27,10 @@ from .common import (
     print_items,
     priority_line,
     queue_argument,
-    signals_held_back,
     tell,
     tell_each,
 )
+from .signals import held_back
 
 __all__ = ["clear", "items", "peek", "pop", "push", "rm"]
 
@@ -124,8 +124,8 @@ def pop(db: Any, queue: str, highest: bool, count: int, wait: float, as_json: bo
 
     Exit code 1 and no output if the queue is empty, with --wait if it stays so. The items (with
     -n, all in one transaction) are gone from the queue before they are printed; those that cannot
-    be printed are put back. An interrupt (Ctrl-C, SIGTERM) comes before items are taken, or when
-    they are printed.
+    be printed are put back. A signal that ends the command (Ctrl-C, SIGTERM, SIGHUP) takes effect
+    before items are taken or after they are printed; if printing takes long, the rest is put back.
 
     \b
     Example:
@@ -144,8 +144,8 @@ def pop(db: Any, queue: str, highest: bool, count: int, wait: float, as_json: bo
 def _take_and_print(
     db: Any, queue: PriorityQueue, count: int, highest: bool, as_json: bool
 ) -> bool:
-    """Pop and print; whether there was something. A signal comes before it or after it."""
-    with signals_held_back():
+    """Pop and print; whether there was something. A signal takes effect before or after that."""
+    with held_back():
         items = queue.pop_many(db, count, max=highest)
         try:
             print_items(items, as_json)

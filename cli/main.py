@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
-import signal
 import sys
-from typing import NoReturn
 
 import click
 from click.shell_completion import get_completion_class
@@ -13,7 +12,7 @@ from click.shell_completion import get_completion_class
 from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
-from . import dead, items, queues, serve, tasks, top, transfer, work
+from . import dead, items, queues, serve, signals, tasks, top, transfer, work
 from .common import NotTold, PrintFailed
 
 __all__ = ["cli", "main"]
@@ -76,25 +75,16 @@ for command in (
 
 def main() -> None:
     """Run `fdbq`; an error is one line on standard error and exit code 2."""
-    try:
-        _run()
-    except KeyboardInterrupt:  # a second one, while the first was told
-        _tell_interrupt()
-
-
-def _tell_interrupt() -> NoReturn:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would be told by a traceback
-    click.echo("fdbq: interrupted; what was done before that is done", err=True)
-    sys.stderr.flush()
-    # FoundationDB's client, interrupted as it starts, has no orderly end.
-    os._exit(130)
-
-
-def _run() -> None:
     if sys.stdout is None:
         _fail("fdbq: standard output is closed; nothing was done")
     if sys.stdin is None:
         sys.stdin = open(os.devnull)  # noqa: SIM115
+    if isinstance(sys.stdout.buffer, io.RawIOBase):
+        # PYTHONUNBUFFERED is set. Such a stream drops the rest of a line that a signal, or a disk
+        # that is nearly full, lets it write in part.
+        sys.stdout = open(  # noqa: SIM115
+            1, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False
+        )
     try:
         sys.exit(cli.main(prog_name="fdbq", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -113,13 +103,11 @@ def _run() -> None:
         _fail(f"{command}: {error.format_message()} (see {command} --help)")
     except click.ClickException as error:
         _fail(f"fdbq: {error.format_message()}")
-    except click.Abort as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):
-            _tell_interrupt()
+    except click.Abort:
         _fail("fdbq: aborted, nothing was changed")
     except BrokenPipeError:
         _drop_output()
-        sys.exit(2)
+        sys.exit(signals.exit_code(2))
     except (NotTold, PrintFailed) as error:
         _drop_output()
         _fail(f"fdbq: {error}")
@@ -141,4 +129,4 @@ def _drop_output() -> None:
 
 def _fail(message: str) -> None:
     click.echo(" ".join(message.split()), err=True)
-    sys.exit(2)
+    sys.exit(signals.exit_code(2))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import signal
 import socket
+import sys
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import click
 
 from .common import command_options
+from .signals import INTERRUPTED, end, stopped_by
 
 __all__ = ["serve"]
 
@@ -60,7 +63,7 @@ def serve(
     """Serve the queues over HTTP, until it is interrupted: a page at /, OpenAPI at /docs.
 
     Needs `pip install 'fdbqueue[server]'`. Any other address than the loopback's needs a token.
-    SIGTERM and Ctrl-C let requests in flight finish.
+    SIGTERM, SIGHUP and Ctrl-C let requests in flight finish; a second Ctrl-C ends it at once.
 
     \b
     Example:
@@ -89,6 +92,8 @@ def serve(
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            if self.should_exit and sig == signal.SIGINT:
+                end(sig)  # the second one
             app.state.stop()
             super().handle_exit(sig, frame)
 
@@ -108,7 +113,18 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=_STOP_WITHIN,
     )
-    Server(config).run([listening])
+    server = Server(config)
+    came: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        server.handle_exit(number, frame)
+
+    with stopped_by(stop, patience=2):
+        server.run([listening])
+    if signal.SIGINT in came:
+        click.echo(INTERRUPTED, err=True)
+        sys.exit(128 + signal.SIGINT)
 
 
 def _listen(host: str, port: int) -> socket.socket:

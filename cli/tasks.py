@@ -16,14 +16,15 @@ from fdbqueue.errors import QueueNotFound
 
 from .common import (
     TIME,
+    PrintFailed,
     Seconds,
     as_line,
     command_options,
     queue_argument,
-    signals_held_back,
     tell,
     tell_each,
 )
+from .signals import held_back
 
 __all__ = ["task"]
 
@@ -135,15 +136,16 @@ def pop(db: Any, queue: str, agent: str | None, as_json: bool) -> None:
       fdbq task pop todo --agent billing
     """
     tasks = _tasks(db, queue)
-    with signals_held_back():
+    with held_back():
         claim = tasks.claim(db, within=1, agent=agent)
         if claim is None:
             sys.exit(1)
         try:
-            tell(_line(claim.item) if as_json else as_line(claim.item.payload))
-        except BaseException:
+            click.echo(_line(claim.item) if as_json else as_line(claim.item.payload))
+            sys.stdout.flush()
+        except BaseException as error:
             tasks.release(db, claim)
-            raise
+            raise PrintFailed([claim.item]) from error
         tasks.ack(db, claim)
 
 

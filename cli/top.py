@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue as queues
 import time
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -13,7 +15,8 @@ from rich.table import Table
 
 from fdbqueue import QueueStatus, overview
 
-from .common import Seconds, as_line, command_options
+from .common import Seconds, as_line, command_options, showing_cursor_at_end
+from .signals import stopped_by
 
 __all__ = ["top"]
 
@@ -43,25 +46,29 @@ def top(db: Any, interval: float, looks: int, as_json: bool) -> None:
     before: dict[str, QueueStatus] = {}
     then = time.monotonic()
     look = 0
-    try:
-        with Live(console=console, auto_refresh=False, transient=looks == 0) as live:
-            while True:
-                now = overview(db)
-                seconds = max(1e-9, time.monotonic() - then)
-                then += seconds
-                rows = [_row(status, before.get(status.name), seconds) for status in now]
-                before = {status.name: status for status in now}
-                look += 1
-                if as_json:
-                    for row in rows:
-                        console.print(as_line(row), soft_wrap=True)
-                else:
-                    live.update(_table(rows), refresh=True)
-                if look == looks:
-                    return
-                time.sleep(interval)
-    except KeyboardInterrupt:
-        return  # it is how one ends it
+    signals: queues.SimpleQueue[int] = queues.SimpleQueue()
+    with (
+        showing_cursor_at_end(console),
+        stopped_by(lambda number, _: signals.put(number), patience=1),
+        Live(console=console, auto_refresh=False, transient=looks == 0) as live,
+    ):
+        while True:
+            now = overview(db)
+            seconds = max(1e-9, time.monotonic() - then)
+            then += seconds
+            rows = [_row(status, before.get(status.name), seconds) for status in now]
+            before = {status.name: status for status in now}
+            look += 1
+            if as_json:
+                for row in rows:
+                    console.print(as_line(row), soft_wrap=True)
+            else:
+                live.update(_table(rows), refresh=True)
+            if look == looks:
+                return
+            with suppress(queues.Empty):
+                signals.get(timeout=interval)
+                return
 
 
 def _row(status: QueueStatus, before: QueueStatus | None, seconds: float) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import IO, Any, BinaryIO
 
@@ -26,6 +26,7 @@ from .common import (
     queue_argument,
     tell,
 )
+from .signals import at_end, held_back
 
 __all__ = ["export_command", "import_command"]
 
@@ -137,9 +138,10 @@ def _replacing(path: str) -> Iterator[IO[bytes]]:
     target = os.path.realpath(path)
     if not os.path.isdir(os.path.dirname(target)):
         raise click.ClickException(f"there is no directory {os.path.dirname(target)}")
-    with tempfile.NamedTemporaryFile(
-        dir=os.path.dirname(target), prefix=f".{os.path.basename(target)}.", delete=False
-    ) as file:
+    with ExitStack() as stack:
+        with held_back():
+            file = stack.enter_context(_temporary_file(target))
+            stack.enter_context(at_end(lambda: os.unlink(file.name)))
         try:
             yield file
             file.flush()
@@ -148,6 +150,12 @@ def _replacing(path: str) -> Iterator[IO[bytes]]:
         except BaseException:
             os.unlink(file.name)
             raise
+
+
+def _temporary_file(target: str) -> Any:
+    """A file beside the one that it is to replace."""
+    directory, name = os.path.split(target)
+    return tempfile.NamedTemporaryFile(dir=directory, prefix=f".{name}.", delete=False)
 
 
 def _mode(path: str) -> int:

@@ -17,6 +17,7 @@ from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport, existing_qu
 from fdbqueue.errors import QueueNotFound
 
 from .common import Seconds, as_line, command_options, progress_bar, queue_argument, tell
+from .signals import stopped_by
 
 __all__ = ["work"]
 
@@ -99,7 +100,7 @@ def work(
         worker = Worker(db, target, function, concurrency=concurrency, lease=lease, agent=agent)
     except (TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from error
-    with progress_bar() as progress:
+    with progress_bar() as progress, stopped_by(lambda *_: worker.stop(), patience=2):
         task = progress.add_task("work", total=target.size(db), visible=drain)
         report = worker.run(
             drain=drain,
