@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,16 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded.files import LOCK_FILE
 
+from .forked import Forked
 from .server import serving
 from .test_cli import Shell
 
 INTERRUPTED = "fdbq: interrupted; what was done before that is done\n"
 TRIES = int(os.environ.get("FDBQ_INTERRUPTS", "60"))
-"""How many commands `test_commands_end_soon_at_any_moment` interrupts; by hand, 10,000."""
+"""How many commands `test_commands_end_soon_at_any_moment` interrupts; by hand, 10,000.
+
+Of many, most are forked with their modules loaded: their start was interrupted often enough.
+"""
 
 SOON = 2.0  # seconds
 LONGEST = 60.0  # seconds, after which a command counts as hung
@@ -44,23 +49,40 @@ def fdbq(db: Any, shared_url: str, name: str, tmp_path: Path) -> Shell:
     return Shell(tmp_path, shared_url, name)
 
 
-def start(fdbq: Shell, *arguments: str, stdout: Any = subprocess.PIPE) -> Process:
-    return subprocess.Popen(
+_started: list[Process] = []
+
+
+@pytest.fixture(autouse=True)
+def _kill_what_was_started() -> Iterator[None]:
+    yield
+    while _started:
+        process = _started.pop()
+        process.kill()
+        process.communicate()
+
+
+def start(fdbq: Shell, *arguments: str) -> Process:
+    process = subprocess.Popen(
         [sys.executable, "-m", "fdbq", *arguments],
         stdin=subprocess.DEVNULL,
-        stdout=stdout,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=fdbq.environment,
         cwd=fdbq.path,
         text=True,
     )
+    _started.append(process)
+    return process
 
 
-def has_handlers(process: Process) -> bool:
+def has_handlers(process: Process | Forked) -> bool:
     """Whether a process handles signals already; before, Python itself prints a traceback."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    caught = next(int(line.split()[1], 16) for line in status.split("\n") if "SigCgt" in line)
-    return bool(caught >> (signal.SIGTERM - 1) & 1)
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+    caught = [int(line.split()[1], 16) for line in status.split("\n") if "SigCgt" in line]
+    return not caught or bool(caught[0] >> (signal.SIGTERM - 1) & 1)  # none: it has ended
 
 
 def wait_until(condition: Any) -> None:
@@ -233,9 +255,9 @@ class Interrupts:
             ("serve", "--port", "0"),
             ("--help",),
         ]
-        began = time.monotonic()
-        fdbq.output("counts", many)
-        self._span = time.monotonic() - began  # in which the moments lie
+        # The moments lie in the time that a command takes, with its modules loaded or without.
+        self._seconds(True, many)  # for the first one, modules are loaded
+        self._spans = {is_forked: self._seconds(is_forked, many) for is_forked in (False, True)}
 
     def interrupt_one(self) -> None:
         rng = self._rng
@@ -248,9 +270,10 @@ class Interrupts:
         elif is_task_pop:
             self._tasks.push(self._db, payload=self._tasks_pushed)
             self._tasks_pushed += 1
-        moment = self._span * rng.random()
+        is_forked = TRIES > 100 and rng.random() < 0.9
+        moment = self._spans[is_forked] * rng.random() ** 2
         told = f"{' '.join(command)}, interrupted after {moment:.3f} s, second {second}"
-        process = start(self._fdbq, *command)
+        process = self._start(is_forked, command)
         if sys.platform == "linux" and rng.random() < 0.8:
             wait_until(lambda: has_handlers(process))
         time.sleep(moment)
@@ -262,7 +285,7 @@ class Interrupts:
         began = time.monotonic()
         try:
             output, errors = process.communicate(timeout=LONGEST)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, TimeoutError):
             process.kill()
             output, errors = process.communicate()
             self.failures.append(f"{told}: hung")
@@ -274,10 +297,22 @@ class Interrupts:
             self._printed += self._lines(output)
         elif is_task_pop:
             self._tasks_printed += self._lines(output)
+        assert process.returncode is not None
+        _started.clear()
         outcome = self._outcome(process.returncode, errors, is_handled)
         self.outcomes[outcome or "wrong"] += 1
         if outcome is None:
             self.failures.append(f"{told}: exit code {process.returncode}, {errors!r}")
+
+    def _seconds(self, is_forked: bool, queue: str) -> float:
+        began = time.monotonic()
+        self._start(is_forked, ("counts", queue)).communicate(timeout=LONGEST)
+        return time.monotonic() - began
+
+    def _start(self, is_forked: bool, command: tuple[str, ...]) -> Process | Forked:
+        if is_forked:
+            return Forked(self._fdbq.path, self._fdbq.environment, *command)
+        return start(self._fdbq, *command)
 
     @staticmethod
     def _lines(output: str) -> list[Any]:
