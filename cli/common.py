@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import click
 from rich.console import Console
@@ -29,6 +29,7 @@ from fdbqueue import Item, PriorityQueue, TaskQueue, existing_queue, queue_names
 from fdbqueue.embedded import Database
 from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
 from fdbqueue.priorities import priority_as_json
+from fdbqueue.transfer import MAX_LINE
 
 from .signals import at_end
 
@@ -36,6 +37,7 @@ __all__ = [
     "PRIORITY",
     "TIME",
     "NotTold",
+    "OutputFailed",
     "PrintFailed",
     "Seconds",
     "any_queue",
@@ -48,6 +50,7 @@ __all__ = [
     "priority_line",
     "progress_bar",
     "queue_argument",
+    "read_value",
     "showing_cursor_at_end",
     "tell",
 ]
@@ -233,7 +236,11 @@ def print_items(items: list[Item], as_json: bool) -> None:
             raise PrintFailed(items[number:]) from error
 
 
-class PrintFailed(Exception):
+class OutputFailed(Exception):
+    """Standard output did not take what was printed."""
+
+
+class PrintFailed(OutputFailed):
     """Standard output did not take these items."""
 
     def __init__(self, left: list[Any]) -> None:
@@ -265,7 +272,7 @@ def tell_each(
         sys.exit(1)
 
 
-class NotTold(Exception):
+class NotTold(OutputFailed):
     """Standard output did not take a line about what was changed."""
 
     def __init__(self, line: str, error: Exception) -> None:
@@ -310,6 +317,14 @@ def json_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue
             f"the values of {name!r} are not JSON, its codec is {codec}; use it from Python"
         )
     return queue
+
+
+def read_value(file: BinaryIO) -> bytes:
+    """Read a value, and of one that is too long no more than shows that."""
+    text = file.read(MAX_LINE + 1)
+    if len(text) > MAX_LINE:
+        raise click.UsageError(f"the value is longer than {MAX_LINE:,} bytes")
+    return text
 
 
 @contextmanager

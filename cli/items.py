@@ -27,6 +27,7 @@ from .common import (
     print_items,
     priority_line,
     queue_argument,
+    read_value,
     tell,
     tell_each,
 )
@@ -83,9 +84,9 @@ def push(
     if (value is None) == (file is None):
         raise click.UsageError("give the value as an argument, as `-`, or by --file")
     if file is not None:
-        text: str | bytes = file.read()
+        text: str | bytes = read_value(file)
     else:
-        text = sys.stdin.buffer.read() if value == "-" else str(value)
+        text = read_value(sys.stdin.buffer) if value == "-" else str(value)
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -13,7 +13,7 @@ from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
 from . import dead, items, queues, serve, signals, tasks, top, transfer, work
-from .common import NotTold, PrintFailed
+from .common import OutputFailed
 
 __all__ = ["cli", "main"]
 
@@ -108,15 +108,18 @@ def main() -> None:
     except BrokenPipeError:
         _drop_output()
         sys.exit(signals.exit_code(2))
-    except (NotTold, PrintFailed) as error:
+    except OutputFailed as error:
         _drop_output()
         _fail(f"fdbq: {error}")
     except UnicodeEncodeError as error:
         _fail(
             f"fdbq: the terminal's encoding, {error.encoding}, has no {error.object!a}; try UTF-8"
         )
-    except (FdbqueueError, OSError) as error:
+    except FdbqueueError as error:
         _fail(f"fdbq: {error}")
+    except OSError as error:
+        _drop_output()
+        _fail(f"fdbq: {error.filename or 'the input or the output'}: {error.strerror or error}")
     except error_classes() as error:  # of a cluster; those of the embedded engine are above
         text = getattr(error, "description", b"")
         _fail(f"fdbq: {text.decode() if isinstance(text, bytes) else text} ({error.code})")

@@ -21,6 +21,7 @@ from .common import (
     as_line,
     command_options,
     queue_argument,
+    read_value,
     tell,
     tell_each,
 )
@@ -100,7 +101,7 @@ def push(
       fdbq task push todo '{"invoice": 7}' --priority high --deadline 2030-01-31T08:00+01:00
     """
     try:
-        value = json.loads(sys.stdin.buffer.read() if payload == "-" else payload)
+        value = json.loads(read_value(sys.stdin.buffer) if payload == "-" else payload)
     except (ValueError, RecursionError) as error:
         raise click.UsageError(f"the payload is not JSON: {error}") from error
     try:

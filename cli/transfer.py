@@ -14,10 +14,12 @@ from typing import IO, Any, BinaryIO
 import click
 from rich.progress import DownloadColumn
 
+from fdbqueue.states import State, count_elsewhere
 from fdbqueue.transfer import import_lines
 
 from .common import (
     PRIORITY,
+    OutputFailed,
     as_line,
     command_options,
     item_line,
@@ -105,6 +107,8 @@ def import_command(
 def export_command(db: Any, queue: str, file: str, after: str | None, as_json: bool) -> None:
     """Write the items of QUEUE to FILE as JSON lines, in order, and leave them in the queue.
 
+    Items that are delayed, claimed or dead are left out; a line on standard error says how many
+    there were. With --json it is JSON with all numbers, and on standard output if FILE is given.
     `fdbq import` reads them back with --priority-field priority --value-field value. A FILE that is
     there is replaced once all items are written, and stays if they are not.
 
@@ -115,19 +119,46 @@ def export_command(db: Any, queue: str, file: str, after: str | None, as_json: b
     target = json_queue(db, queue, must_exist=True)
     with progress_bar(DownloadColumn()) as progress, _replacing(file) as output:
         task = progress.add_task("export", total=None)
-        written = 0
+        written = lines = 0
         for item in target.items(db, after=after):
             line = item_line(item).encode() + b"\n"
             output.write(line)
             written += len(line)
+            lines += 1
             progress.update(task, completed=written)
+    _tell_left_out(count_elsewhere(db, target.layout), lines, as_json, on_error=file == "-")
+
+
+def _tell_left_out(
+    left_out: dict[State, int], exported: int, as_json: bool, on_error: bool
+) -> None:
+    if as_json:
+        report = as_line({"exported": exported, "left_out": left_out})
+        click.echo(report, err=True) if on_error else tell(report)
+    elif any(left_out.values()):
+        numbers = ", ".join(f"{number:,} {state}" for state, number in left_out.items() if number)
+        click.echo(f"fdbq export: left out {numbers}; only items that wait are exported", err=True)
 
 
 @contextmanager
 def _replacing(path: str) -> Iterator[IO[bytes]]:
     """A file that takes the place of the one at this path when all went well; `-`: the output."""
+    try:
+        with _opened(path) as file:
+            yield file
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if path == "-":
+            raise OutputFailed(f"the output cannot be written: {error.strerror}") from error
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
     if path == "-":
         yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
         return
     if os.path.exists(path) and not os.path.isfile(path):  # a pipe, for example
         with open(path, "wb") as file:

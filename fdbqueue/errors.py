@@ -7,6 +7,7 @@ from typing import Any
 
 __all__ = [
     "DESCRIPTIONS",
+    "ClockOutOfRange",
     "ClusterUnavailable",
     "CorruptDatabase",
     "DiskFull",
@@ -266,6 +267,13 @@ class InvalidTask(FdbqueueError, ValueError):
         self.value = value
         self.expected = expected
         super().__init__(f"{field} {value!r} ({type(value).__name__}) is not {expected}")
+
+
+class ClockOutOfRange(FdbqueueError):
+    """This machine's clock shows a time that ids and times of items cannot hold."""
+
+    def __init__(self) -> None:
+        super().__init__("this machine's clock is before 1970 or after 2262; set it and try again")
 
 
 class PayloadTooLarge(FdbqueueError, ValueError):

@@ -12,6 +12,7 @@ from fdbqueue.database import is_database, read, run
 from fdbqueue.layout import ONE, Layout, decode_facts, decode_options, header_of, with_header
 from fdbqueue.rows import Rows
 from fdbqueue.types import Options
+from fdbqueue.uuids import nanoseconds
 
 __all__ = ["VERSIONS", "Schedule", "backoff", "due_time", "expiry_time", "milliseconds"]
 
@@ -21,6 +22,7 @@ VERSIONS = 1_000_000
 _MOST = 32  # items of each kind that are read at a time,
 _ROUNDS = 8  # so many times in one transaction
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 3600.0  # seconds, after the first failure, and after many
+_MOST_SECONDS = 10**10  # 317 years
 _LOOK = 1.0  # seconds from one look at whether anything was ever scheduled to the next
 _SWEEP = 0.05  # seconds from one sweep of a database to the next
 
@@ -31,7 +33,7 @@ def milliseconds() -> int:
     >>> milliseconds() > 1_700_000_000_000
     True
     """
-    return time.time_ns() // 1_000_000
+    return nanoseconds() // 1_000_000
 
 
 def due_time(delay: float | None, at: datetime | None) -> int | None:
@@ -69,8 +71,10 @@ def expiry_time(ttl: float | None) -> int | None:
 def _check_seconds(name: str, seconds: object) -> None:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise TypeError(f"{name} is a number of seconds, not {seconds!r}")
-    if not 0 <= seconds < 10**10:  # NaN neither
-        raise ValueError(f"{name} is a number of seconds from 0, not {seconds!r}")
+    if not 0 <= seconds < _MOST_SECONDS:  # NaN neither
+        raise ValueError(
+            f"{name} is a number of seconds from 0, below {_MOST_SECONDS:,}, not {seconds!r}"
+        )
 
 
 def backoff(attempt: int) -> float:

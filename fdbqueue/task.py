@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -219,10 +218,12 @@ def deadline_number(deadline: object) -> int:
     """
     if deadline is None:
         return NO_DEADLINE
-    if isinstance(deadline, datetime) and deadline.utcoffset() is not None:
-        with suppress(OverflowError):  # in UTC it is before the year 1, or after 9999
-            return (deadline.astimezone(timezone.utc) - _EPOCH) // _MICROSECOND
-    raise InvalidTask("deadline", deadline, "a datetime that has a time zone, or None")
+    if not isinstance(deadline, datetime) or deadline.utcoffset() is None:
+        raise InvalidTask("deadline", deadline, "a datetime that has a time zone, or None")
+    try:
+        return (deadline.astimezone(timezone.utc) - _EPOCH) // _MICROSECOND
+    except OverflowError:
+        raise InvalidTask("deadline", deadline, "in the years 1 to 9999 of UTC") from None
 
 
 def deadline_from(number: int) -> datetime | None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from io import IOBase
 from typing import Any
 
 from fdb import tuple as fdb_tuple
@@ -18,10 +19,12 @@ from fdbqueue.layout import Layout
 from fdbqueue.priority_queue import PriorityQueue
 from fdbqueue.types import Priority
 
-__all__ = ["ImportReport", "import_lines"]
+__all__ = ["MAX_LINE", "ImportReport", "import_lines"]
 
 _BATCH_LINES = 1000
 _BATCH_BYTES = 1_000_000
+MAX_LINE = 50_000_000
+"""Bytes of a line: the largest payload with each byte as in `\\u0061`, and other fields."""
 
 _WEEK = 7 * 86_400  # seconds
 _WEEKS = 4  # that an import is remembered at least
@@ -86,10 +89,11 @@ def import_lines(
     without `again`); `progress(lines, size)`, called after each batch with the lines and bytes read
     so far.
 
-    Raises `InvalidLine` with the number of the line; the lines before it are stored, and an import
-    of the corrected input goes on from there. Raises `ImportMismatch` if the beginning of the input
-    is not what was stored, and `ImportRunning` if another import of the source stores lines too. A
-    queue that is full is no error: the report says so, and the import can be gone on with.
+    Raises `InvalidLine` with the number of the line, also of one over 50 MB; the lines before it
+    are stored, and an import of the corrected input goes on from there. Raises `ImportMismatch` if
+    the beginning of the input is not what was stored, and `ImportRunning` if another import of the
+    source stores lines too. A queue that is full is no error: the report says so, and the import
+    can be gone on with.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -185,8 +189,13 @@ def _store(
 
 
 def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
-    """Each line with its number and the digest of all lines up to it."""
+    """Each line with its number and the digest of all lines up to it.
+
+    Of a file no more is read of a line than shows that it is too long.
+    """
     digest = hashlib.sha256()
+    if isinstance(lines, IOBase):
+        lines = iter(partial(lines.readline, MAX_LINE + 1), b"")
     for number, line in enumerate(lines, 1):
         digest.update(line.rstrip(b"\r\n") + b"\n")
         yield number, line, digest.digest()
@@ -245,6 +254,8 @@ def _batches(
 def _parsed(
     line: bytes, priority: int, priority_field: str | None, value_field: str | None
 ) -> tuple[Any, Any]:
+    if len(line) > MAX_LINE:
+        raise ValueError(f"it is longer than {MAX_LINE:,} bytes")
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:

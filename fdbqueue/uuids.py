@@ -10,18 +10,35 @@ import time
 from datetime import datetime, timezone
 from random import Random
 
-__all__ = ["time_of", "uuids"]
+from fdbqueue.errors import ClockOutOfRange
+
+__all__ = ["nanoseconds", "time_of", "uuids"]
 
 _SIZE = 16  # bytes
 
 
+def nanoseconds() -> int:
+    """Return the time since 1970 by this machine's clock; raise `ClockOutOfRange`.
+
+    >>> nanoseconds() > 1_700_000_000 * 10**9
+    True
+    """
+    try:
+        now = time.time_ns()
+    except OverflowError:  # after 2262
+        raise ClockOutOfRange from None
+    if now < 0:
+        raise ClockOutOfRange
+    return now
+
+
 def uuids(count: int) -> list[bytes]:
-    """New ones; to be made once, outside of any retry loop.
+    """Return new ones; make them once, outside of any retry loop. Raise `ClockOutOfRange`.
 
     >>> len(uuids(2)[0])
     16
     """
-    now = time.time_ns()
+    now = nanoseconds()
     return [_uuid7(now) for _ in range(count)]
 
 

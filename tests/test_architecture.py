@@ -34,7 +34,8 @@ LAYERS = [
     ["layout", "waiting", "combining", "task"],
     ["codec", "database"],
     ["embedded"],
-    ["errors", "types", "uuids", "telemetry", "handlers"],
+    ["uuids"],
+    ["errors", "types", "telemetry", "handlers"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -672,3 +672,80 @@ def test_verbose_tells_what_comes_and_goes(filled: Shell, name: str) -> None:
     done = filled("pop", name, "-v")
     assert f"popped from {name}, priority" in done.stderr
     assert filled("pop", name).stderr == ""
+
+
+def test_an_export_says_what_it_left_out(filled: Shell, name: str, db: Any) -> None:
+    queue = fdbqueue.PriorityQueue.named(db, name)
+    queue.set_max_attempts(db, 1)
+    queue.push_many(db, ["claimed", "dead", "dead"])
+    queue.claim(db, n=1, lease=600)
+    queue.nack(db, queue.claim(db, n=2))
+    queue.push(db, "delayed", delay=600)
+    whole = filled("export", name)
+    assert whole.stdout.count("\n") == 2
+    assert whole.stderr == (
+        "fdbq export: left out 1 delayed, 1 claimed, 2 dead; only items that wait are exported\n"
+    )
+    numbers = {"exported": 2, "left_out": {"delayed": 1, "claimed": 1, "dead": 2}}
+    assert json.loads(filled.output("export", name, "out.jsonl", "--json")) == numbers
+    assert json.loads(filled("export", name, "--json").stderr) == numbers
+
+
+def test_an_export_counts_what_it_left_out_in_any_number(fdbq: Shell, name: str, db: Any) -> None:
+    queue = fdbqueue.PriorityQueue.named(db, name)
+    queue.push_many(db, [*range(2345)], delay=600)
+    assert "left out 2,345 delayed" in fdbq("export", name).stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_device_is_an_error_that_says_what_cannot_be_written(
+    filled: Shell, unbuffered: str
+) -> None:
+    filled.environment["PYTHONUNBUFFERED"] = unbuffered
+    full = "No space left on device"
+    assert error_of(filled.script("fdbq export $q /dev/full")) == (
+        f"fdbq: /dev/full cannot be written: {full}\n"
+    )
+    for command in ("export", "items", "counts"):
+        assert full in error_of(filled.script(f"fdbq {command} $q > /dev/full"))
+    assert "the output cannot be written" in filled.script("fdbq export $q > /dev/full").stderr
+
+
+def test_a_line_or_value_without_an_end_is_read_no_further_than_its_limit(
+    fdbq: Shell, name: str
+) -> None:
+    endless = "tr '\\0' 1 < /dev/zero"
+    error = error_of(fdbq.script(f"(echo 7; {endless}) | fdbq import $q"))
+    assert "line 2: it is longer than 50,000,000 bytes; the lines before it are stored" in error
+    assert fdbq.output("pop", name) == "7\n"
+    for command in ("push", "task push"):
+        error = error_of(fdbq.script(f"{endless} | fdbq {command} $q -"))
+        assert "longer than 50,000,000 bytes" in error
+
+
+@pytest.mark.parametrize(
+    "clock", ["-1", "exec('raise OverflowError')"], ids=["before 1970", "after 2262"]
+)
+def test_a_clock_that_cannot_be_is_an_error(fdbq: Shell, name: str, clock: str) -> None:
+    program = (
+        f"import time; time.time = time.time_ns = lambda: {clock}\n"
+        "import sys; from fdbq.__main__ import main; main()"
+    )
+    for command in (["push", name, "1"], ["task", "push", name, "1"], ["pop", name]):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *command],
+            capture_output=True,
+            text=True,
+            env=fdbq.environment,
+        )
+        assert "this machine's clock is" in error_of(done)
+    assert sizes(fdbq, name) == {}
+
+
+def test_a_time_beyond_its_range_is_named_with_the_range(fdbq: Shell, name: str) -> None:
+    for option in ("--delay", "--ttl"):
+        error = error_of(fdbq("push", name, "1", option, "1e10"))
+        assert "is a number of seconds from 0, below 10,000,000,000, not 1" in error
+    for deadline in ("0001-01-01T00:00+14:00", "9999-12-31T23:00-14:00"):
+        error = error_of(fdbq("task", "push", name, "1", "--deadline", deadline))
+        assert "is not in the years 1 to 9999 of UTC" in error

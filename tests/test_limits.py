@@ -14,7 +14,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, check
-from fdbqueue.errors import InvalidUniqueKey, QueueFull
+from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull
 from fdbqueue.schedule import milliseconds
 from fdbqueue.testing import FaultyDatabase
 
@@ -553,3 +553,14 @@ def test_a_bad_error_is_refused_before_anything_is_changed(db: Any, space: Subsp
         with pytest.raises(TypeError, match="a text or an exception"):
             queue.nack(db, claim, error=bad)
     assert queue.state(db, item) == "claimed"
+
+
+def test_a_clock_before_1970_is_an_error_and_changes_nothing(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: -1)
+        for push in (lambda: queue.push(db, "x"), lambda: queue.push(db, "x", delay=5)):
+            with pytest.raises(ClockOutOfRange, match="clock is before 1970 or after 2262"):
+                push()
+    assert queue.size(db) == 0
