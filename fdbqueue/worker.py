@@ -125,7 +125,7 @@ class Worker:
         self._name = queue.layout.name or repr(queue.subspace.key())
         self._telemetry = Telemetry(self._name)
         self._may_claim_ahead = True
-        self._stopping = threading.Event()
+        self._stopping = False  # a flag: an event has a lock, which a signal handler must not take
         self._guard = threading.Lock()
         self._ended = threading.Condition(self._guard)
         self._held: set[_Job] = set()
@@ -142,7 +142,7 @@ class Worker:
         >>> worker.run()
         WorkerReport(done=0, failed=0, lost=0)
         """
-        self._stopping.set()
+        self._stopping = True
 
     def run(
         self, *, drain: bool = False, progress: Callable[[WorkerReport], object] = lambda _: None
@@ -155,7 +155,7 @@ class Worker:
 
         def work() -> None:
             while (job := ready.get()) is not None:
-                if self._stopping.is_set():
+                if self._stopping:
                     self._release([job])
                 else:
                     self._do(job, acks.submit, progress)
@@ -185,7 +185,7 @@ class Worker:
     def _feed(self, ready: queues.SimpleQueue[_Job | None], drain: bool) -> None:
         """Claim jobs as long as few enough are held."""
         errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
-        while not self._stopping.is_set():
+        while not self._stopping:
             n = self._room()
             if n == 0:
                 with self._ended:
@@ -199,7 +199,7 @@ class Worker:
                 )
             except errors as error:
                 _log.error("%s: no job can be claimed: %s", self._name, error)
-                self._stopping.wait(_PAUSE)
+                time.sleep(_PAUSE)
                 continue
             if claim is not None:
                 for job in self._kept(claim):
@@ -293,7 +293,7 @@ class Worker:
 
         def body(tr: Any) -> bool:
             nonlocal tries, seconds
-            if tries and self._stopping.is_set():
+            if tries and self._stopping:
                 raise _Stopped
             if seconds > _TRANSACTION:
                 raise HandlerTooSlow(seconds)
@@ -380,7 +380,7 @@ class Worker:
             return
 
         def handle(number: int, _: Any) -> None:
-            if self._stopping.is_set():  # it was said before
+            if self._stopping:  # it was said before
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             self.stop()

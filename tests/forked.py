@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
+import signal
 import sys
 from contextlib import suppress
 from multiprocessing.context import ForkServerContext
@@ -62,6 +64,7 @@ def _run(path: Path, environment: dict[str, str], arguments: tuple[str, ...]) ->
         descriptor = os.open(path / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(descriptor, number)
         os.close(descriptor)
+    faulthandler.register(signal.SIGTRAP)  # which shows where a process hangs
     from fdbq.__main__ import main
 
     main()
