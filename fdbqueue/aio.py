@@ -7,9 +7,15 @@
     item = await jobs.pop(db, wait=60)
 
 Pushes and pops that come at the same time share transactions, as those of threads do, and threads;
-every other call is done by a thread of a pool of this module's. Who waits for an item holds none.
+every other call runs in a thread of this module's pool. A call that waits for an item holds none.
 What belongs into one transaction is a plain function, `fdbqueue.transactional`, that
 `await run(function, db, ...)` runs.
+
+A pop or claim that is cancelled takes nothing, whenever and however often it is cancelled: it ends
+with `CancelledError` once its transaction has ended and what that took is back in its place. If
+the database fails then, it raises that error instead. If the event loop is closed, or the program
+ends, before the call has its items, a thread puts them back. A push or another change that is
+cancelled may take effect all the same.
 """
 
 from __future__ import annotations
@@ -18,25 +24,24 @@ import asyncio
 import functools
 import logging
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary, ref
 
 from fdbqueue import directory, fifo, priority_queue, task_queue
 from fdbqueue.claimable import ClaimableStore
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE
+from fdbqueue.errors import LeaseLost
+from fdbqueue.handover import HandOver, call, pool, start
 from fdbqueue.item_store import ItemStore
 from fdbqueue.layout import Header
 from fdbqueue.limits import First
 from fdbqueue.logs import log_items
 from fdbqueue.pushes import Push
 from fdbqueue.schedule import due_time, expiry_time
-from fdbqueue.task import Task
+from fdbqueue.task import Task, checked_agent
 from fdbqueue.types import Claim, Item, Priority
 from fdbqueue.waiting import begin_watch, checked_wait
 
@@ -57,10 +62,7 @@ _S = TypeVar("_S", bound=ItemStore)
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 
-_THREADS = 40
 _PAGE = 500
-
-_pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fdbqueue.aio")
 
 
 async def run(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -70,8 +72,8 @@ async def run(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -
     >>> asyncio.run(run(fdbqueue.queue_names, fdbqueue.open("memory:")))
     []
     """
-    call = functools.partial(function, *args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_pool, call)
+    work = functools.partial(function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(pool, work)
 
 
 def _awaitable(function: Callable[_P, _T]) -> Callable[_P, Awaitable[_T]]:
@@ -88,46 +90,16 @@ rename_queue = _awaitable(directory.rename_queue)
 drop_queue = _awaitable(directory.drop_queue)
 
 
-async def _combined(combiner: Combiner[_Request, _Result], db: Any, request: _Request) -> _Result:
-    """Do a request together with others; it goes on even if who waits for it is cancelled."""
-    loop = asyncio.get_running_loop()
-    outcomes = _outcomes.get(loop) or _outcomes.setdefault(loop, _Outcomes(loop))
-    future: asyncio.Future[_Result] = loop.create_future()
-    combiner.submit(db, request, _pool.submit, functools.partial(outcomes.add, future))
-    return await asyncio.shield(future)
-
-
-class _Outcomes:
-    """What threads have done for an event loop: it is woken once for all that came meanwhile.
-
-    To wake it a thread has to let the others go on, and then waits for its own turn again.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = ref(loop)
-        self._done: deque[tuple[asyncio.Future[Any], Callable[[], Any]]] = deque()
-        self._is_woken = False
-
-    def add(self, future: asyncio.Future[_T], outcome: Callable[[], _T]) -> None:
-        """Give a future its outcome."""
-        self._done.append((future, outcome))
-        loop = self._loop()
-        if loop is not None and not self._is_woken:
-            self._is_woken = True
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-                loop.call_soon_threadsafe(self._finish)
-
-    def _finish(self) -> None:
-        self._is_woken = False
-        while self._done:
-            future, outcome = self._done.popleft()
-            try:
-                future.set_result(outcome())
-            except BaseException as error:
-                future.set_exception(error)
-
-
-_outcomes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Outcomes] = WeakKeyDictionary()
+async def _combined(
+    combiner: Combiner[_Request, _Result],
+    db: Any,
+    request: _Request,
+    undo: Callable[[_Result], object] | None = None,
+) -> _Result:
+    """Do a request together with others; it goes on even if the task is cancelled."""
+    handover: HandOver[_Result] = HandOver(undo)
+    combiner.submit(db, request, start, handover.arrive)
+    return await handover.result()
 
 
 def _method(
@@ -154,6 +126,16 @@ def _listed(
         return await run(lambda: list(bound(*args, **kwargs)))
 
     return call
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _cancel_all(watches: list[Any]) -> None:
+    for watch in watches:
+        watch.cancel()
 
 
 class _Store:
@@ -186,88 +168,100 @@ class _Store:
     dead_letters = _listed(ClaimableStore.dead_letters)
 
     async def claim(self, db: Any, *, wait: float = 0, **options: Any) -> Claim | None:
-        """As `fdbqueue.PriorityQueue.claim`; what is claimed when it is cancelled is released."""
+        """As `fdbqueue.PriorityQueue.claim`; a cancelled call releases what it claimed."""
         return await self._claim(db, wait, None, options)
 
     async def _claim(
         self, db: Any, wait: float, first: First | None, options: dict[str, Any]
     ) -> Claim | None:
-        deadline = time.monotonic() + checked_wait(db, wait)
-        while True:
-            claiming = asyncio.ensure_future(run(self.queue.claim, db, **options))
-            try:
-                claim: Claim | None = await asyncio.shield(claiming)
-            except asyncio.CancelledError:
-                if claim := await claiming:
-                    await asyncio.shield(self.release(db, claim))
-                raise
-            left = deadline - time.monotonic()
-            if claim is not None or left <= 0:
-                return claim
-            keys = functools.partial(self.queue.to_watch_claims, first=first)
-            await self._sleep(db, min(left, LEASE), keys)
+        def release(claim: Claim | None) -> None:
+            with suppress(LeaseLost):  # the items are back already
+                self.queue.release(db, claim)
+
+        claim = functools.partial(self.queue.claim, db, **options)
+        keys = functools.partial(self.queue.to_watch_claims, first=first)
+        return await self._until_found(db, wait, lambda: call(claim, release), keys)
 
     async def wait(self, db: Any, seconds: float) -> bool:
         """Sleep until there is an item, and leave it; whether there is one."""
-        deadline = time.monotonic() + checked_wait(db, seconds)
-        while await run(self.queue.has_none, db):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            await self._sleep(db, min(left, LEASE), self.queue.to_watch)
-        return True
 
-    async def _sleep(self, db: Any, seconds: float, keys: Callable[[Any], list[bytes]]) -> None:
+        async def has_some() -> bool:
+            return not await run(self.queue.has_none, db)
+
+        return await self._until_found(db, seconds, has_some, self.queue.to_watch)
+
+    async def _until_found(
+        self,
+        db: Any,
+        wait: float,
+        look: Callable[[], Awaitable[_T]],
+        keys: Callable[[Any], list[bytes]],
+        ends: Sequence[asyncio.Future[Any]] = (),
+    ) -> _T:
+        """Look, and again whenever a key changes that `keys(tr)` returns, until there is something.
+
+        When the time is over there is one more look; once one of `ends` is done, there is none.
+        """
+        deadline = time.monotonic() + checked_wait(db, wait)
+        while True:
+            found = await look()
+            left = deadline - time.monotonic()
+            if found or left <= 0:
+                return found
+            await self._sleep(db, min(left, LEASE), keys, ends)
+            if any(end.done() for end in ends):
+                return found
+
+    async def _sleep(
+        self,
+        db: Any,
+        seconds: float,
+        keys: Callable[[Any], list[bytes]],
+        ends: Sequence[asyncio.Future[Any]],
+    ) -> None:
         """Sleep until one of the keys that `keys(tr)` returns changes; not at all for none."""
         seconds = min(seconds, await run(self.queue.schedule.seconds_left, db))
-        watches = await run(begin_watch, db, keys)
+        watches = await call(functools.partial(begin_watch, db, keys), _cancel_all)
         if not watches:
             return
         loop = asyncio.get_running_loop()
-        fired = asyncio.Event()
+        fired = loop.create_future()
 
-        def fire(_: Any) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(fired.set)
+        def wake(_: Any) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_settle, fired)
 
-        for watch in watches:
-            watch.on_ready(fire)
         try:
-            await asyncio.wait_for(fired.wait(), seconds)
-        except asyncio.TimeoutError:
-            pass
-        finally:
             for watch in watches:
-                watch.cancel()
+                watch.on_ready(wake)
+            # `wait_for` drops a cancel that comes when the watch has fired, before Python 3.12.
+            await asyncio.wait([fired, *ends], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            _cancel_all(watches)
 
-    async def _pop(self, db: Any, n: int, at_max: bool, wait: float) -> list[Item]:
-        """Pop, and wait for something to pop.
-
-        Who is cancelled in the middle of a pop gets nothing: what was taken goes back.
-        """
+    async def _pop(
+        self,
+        db: Any,
+        n: int,
+        at_max: bool,
+        wait: float,
+        ends: Sequence[asyncio.Future[Any]] = (),
+    ) -> list[Item]:
+        """Pop, and wait for something to pop, until one of `ends` is done."""
         self.queue.check_number(n)
-        deadline = time.monotonic() + checked_wait(db, wait)
         schedule = self.queue.schedule
-        while n:
+        put_back = functools.partial(self.queue.put_back, db)
+
+        async def look() -> list[Item]:
             is_ready = schedule.is_ready
             if schedule.is_time():
                 is_ready = await run(schedule.prepare, db)
-            taken = await self._pop_now(db, n, at_max) if is_ready else []
-            left = deadline - time.monotonic()
-            if taken or left <= 0:
-                return taken
-            await self._sleep(db, min(left, LEASE), self.queue.to_watch)
-        return []
+            if not n or not is_ready:
+                return []
+            return await _combined(self.queue.pops, db, (n, at_max), put_back)
 
-    async def _pop_now(self, db: Any, n: int, at_max: bool) -> list[Item]:
-        popping = asyncio.ensure_future(_combined(self.queue.pops, db, (n, at_max)))
-        try:
-            return await asyncio.shield(popping)
-        except asyncio.CancelledError:
-            taken = await popping
-            if taken:
-                await asyncio.shield(self.put_back(db, taken))
-            raise
+        wait = checked_wait(db, wait)
+        return await self._until_found(db, wait if n else 0, look, self.queue.to_watch, ends)
 
     async def _items(self, db: Any, options: dict[str, Any]) -> AsyncIterator[Item]:
         left = options.pop("limit")
@@ -286,8 +280,8 @@ class _Store:
 class PriorityQueue(_Store):
     """`fdbqueue.PriorityQueue`, whose methods are awaited and take a database.
 
-    A call that is cancelled may take effect all the same; a pop that is cancelled puts back what it
-    took.
+    A pop or claim that is cancelled ends when what it took is back in its place. A push that is
+    cancelled may take effect all the same.
 
     >>> import asyncio, fdbqueue
     >>> async def main():
@@ -359,14 +353,14 @@ class PriorityQueue(_Store):
         return next(iter(await self.push_many(db, (value,), priority, **options)), None)
 
     async def pop_many(self, db: Any, n: int, max: bool = False, *, wait: float = 0) -> list[Item]:
-        """As `fdbqueue.PriorityQueue.pop_many`; what is taken when it is cancelled goes back."""
+        """As `fdbqueue.PriorityQueue.pop_many`; a cancelled call puts back what it took."""
         items = await self._pop(db, n, max, wait)
         self._log(db, "popped from", items)
         return items
 
     def _log(self, db: Any, verb: str, items: list[Item]) -> None:
         if logging.getLogger("fdbqueue").isEnabledFor(logging.INFO):
-            _pool.submit(log_items, self.queue, db, verb, items)
+            start(functools.partial(log_items, self.queue, db, verb, items))
 
     async def pop_min(self, db: Any, *, wait: float = 0) -> Item | None:
         """As `fdbqueue.PriorityQueue.pop_min`."""
@@ -409,7 +403,7 @@ class Queue(_Store):
     peek = _method(fifo.Queue.peek)
 
     async def dequeue_many(self, db: Any, n: int, *, wait: float = 0) -> list[Item]:
-        """As `fdbqueue.Queue.dequeue_many`; what is taken when it is cancelled goes back."""
+        """As `fdbqueue.Queue.dequeue_many`; a cancelled call puts back what it took."""
         return await self._pop(db, n, False, wait)
 
     async def dequeue(self, db: Any, *, wait: float = 0) -> Item | None:
@@ -461,24 +455,23 @@ class TaskQueue(_Store):
     async def claim(
         self, db: Any, *, wait: float = 0, agent: str | None = None, **options: Any
     ) -> Claim | None:
-        """As `fdbqueue.TaskQueue.claim`; what is claimed when it is cancelled is released."""
+        """As `fdbqueue.TaskQueue.claim`; a cancelled call releases what it claimed."""
         return await self._claim(db, wait, self.queue.first_of(agent), {"agent": agent, **options})
 
     async def pop_many(self, db: Any, n: int, *, wait: float = 0) -> list[Task]:
-        """As `fdbqueue.TaskQueue.pop_many`; what is taken when it is cancelled goes back."""
+        """As `fdbqueue.TaskQueue.pop_many`; a cancelled call puts back what it took."""
         return [self.queue.shown(item) for item in await self._pop(db, n, False, wait)]
 
     async def pop(self, db: Any, *, agent: str | None = None, wait: float = 0) -> Task | None:
-        """As `fdbqueue.TaskQueue.pop`; what is taken when it is cancelled goes back.
-
-        Of an agent it is claimed, and acknowledged at once: who is cancelled during that has lost
-        it.
-        """
+        """As `fdbqueue.TaskQueue.pop`; a cancelled call puts back what it took."""
         if agent is None:
             return next(iter(await self.pop_many(db, 1, wait=wait)), None)
-        claim = await self.claim(db, wait=wait, agent=agent)
-        if claim is None:
-            return None
-        await self.ack(db, claim)
-        task: Task = claim.item
-        return task
+        checked_agent(agent)
+
+        def put_back(item: Item | None) -> None:
+            self.queue.put_back(db, [item])
+
+        pop = functools.partial(self.queue.pop_first_of, db, agent)
+        keys = functools.partial(self.queue.to_watch_of, agent=agent)
+        item = await self._until_found(db, wait, lambda: call(pop, put_back), keys)
+        return None if item is None else self.queue.shown(item)

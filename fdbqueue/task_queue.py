@@ -25,7 +25,7 @@ from fdbqueue.task import (
     ranked_task,
 )
 from fdbqueue.task_store import TaskStore
-from fdbqueue.types import Claim
+from fdbqueue.types import Claim, Item
 from fdbqueue.uuids import uuids
 from fdbqueue.waiting import checked_wait, wait_for_change
 
@@ -234,13 +234,17 @@ class TaskQueue(TaskStore):
         checked_agent(agent)
         deadline = time.monotonic() + checked_wait(tr, wait)
         while True:
-            task = self._change(tr, partial(self._pop_of, agent=agent, now=milliseconds()))
+            item = self.pop_first_of(tr, agent)
             left = deadline - time.monotonic()
-            if task is not None or left <= 0:
+            if item is not None or left <= 0:
                 break
             left = min(left, self.schedule.seconds_left(tr))
-            wait_for_change(tr, partial(self._to_watch_of, agent=agent), left)
-        return task
+            wait_for_change(tr, partial(self.to_watch_of, agent=agent), left)
+        return None if item is None else self._task(item)
+
+    def pop_first_of(self, tr: Any, agent: str) -> Item | None:
+        """Take the first task of an agent; as it is stored, so that it can be put back."""
+        return self._change(tr, partial(self._pop_of, agent=agent, now=milliseconds()))
 
     def pop_many(self, tr: Any, n: int, *, wait: float = 0) -> list[Task]:
         """Take the first `n` tasks in one transaction, in order; fewer if there are fewer.
@@ -284,15 +288,17 @@ class TaskQueue(TaskStore):
         """How to read the first tasks of an agent; `None` for all tasks."""
         return None if agent is None else partial(self._index.first_of, agent=checked_agent(agent))
 
-    def _pop_of(self, tr: Any, agent: str, now: int) -> Task | None:
+    def _pop_of(self, tr: Any, agent: str, now: int) -> Item | None:
         found = self._index.first_of(tr, 1, agent) if self.schedule.admits(tr, now) else []
         if not found:
             return None
-        task = self._read(tr, *found[0])
+        item = self._item(tr, *found[0])
+        self._task(item)  # a key that is not a task's stays where it is
         self._take_one(tr, *found[0])
-        return task
+        return item
 
-    def _to_watch_of(self, tr: Any, agent: str) -> list[bytes]:
+    def to_watch_of(self, tr: Any, agent: str) -> list[bytes]:
+        """What changes once a task of an agent can be taken; nothing if one can be."""
         if not self._index.first_of(tr, 1, agent):
             return [self.layout.came]
         return [self.layout.freed] if self.schedule.is_paused(tr) else []

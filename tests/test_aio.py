@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from itertools import chain
 from typing import Any, TypeVar
@@ -198,5 +199,134 @@ def test_a_claim_that_is_cancelled_leaves_the_item(db: Any, name: str) -> None:
         for each in waits:
             each.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
+
+    run(main())
+
+
+async def _tasks_of_ada(db: Any, name: str) -> aio.TaskQueue:
+    tasks = await aio.TaskQueue.named(db, f"{name}tasks")
+    await tasks.push_many(db, [{"payload": n, "agent_name": "ada"} for n in range(40)])
+    return tasks
+
+
+async def _jobs(db: Any, name: str) -> aio.PriorityQueue:
+    jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
+    await jobs.push_many(db, list(range(40)))
+    return jobs
+
+
+TAKING: dict[str, tuple[Any, Any]] = {
+    "pop": (_jobs, lambda jobs, db: jobs.pop(db, wait=60)),
+    "pop_max": (_jobs, lambda jobs, db: jobs.pop_max(db)),
+    "pop_many": (_jobs, lambda jobs, db: jobs.pop_many(db, 3, wait=60)),
+    "claim": (_jobs, lambda jobs, db: jobs.claim(db, lease=600, n=2, wait=60)),
+    "pop of a task": (_tasks_of_ada, lambda tasks, db: tasks.pop(db, wait=60)),
+    "pop of an agent": (_tasks_of_ada, lambda tasks, db: tasks.pop(db, agent="ada", wait=60)),
+    "claim of an agent": (
+        _tasks_of_ada,
+        lambda tasks, db: tasks.claim(db, agent="ada", lease=600, wait=60),
+    ),
+}
+
+
+@pytest.mark.parametrize("call", TAKING)
+def test_what_a_cancelled_call_took_is_back_when_it_has_ended_however_often_it_is_cancelled(
+    db: Any, name: str, rng: random.Random, call: str
+) -> None:
+    make, take = TAKING[call]
+
+    async def main() -> None:
+        queue = await make(db, name)
+        longest = 0.001
+        left = 40
+        for _ in range(40):
+            taking = asyncio.ensure_future(take(queue, db))
+            await asyncio.sleep(rng.random() * longest)
+            was_cancelled = taking.cancel()
+            for _ in range(rng.randrange(4)):
+                await asyncio.sleep(rng.choice((0, 0, 0.0005)))
+                taking.cancel()
+            try:
+                taken = await taking
+                left -= len(taken) if isinstance(taken, (list, fdbqueue.Claim)) else 1
+                assert not was_cancelled
+                longest /= 1.5
+            except asyncio.CancelledError:
+                longest *= 1.5
+            assert await queue.size(db) == left
+            if left < 10:
+                break
+        assert fdbqueue.check(db, queue.queue).ok
+
+    run(main())
+
+
+def test_the_end_of_the_loop_loses_nothing(db: Any, name: str, rng: random.Random) -> None:
+    """Tasks that wait are cancelled then, as by Ctrl-C, and none outlives the loop."""
+    queue = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    queue.push_many(db, range(400))
+    taken: list[Any] = []
+
+    async def main() -> None:
+        jobs = await aio.PriorityQueue.existing(db, f"{name}jobs")
+
+        async def work() -> None:
+            while (item := await jobs.pop(db, wait=5)) is not None:
+                taken.append(item.value)
+
+        workers.extend(asyncio.ensure_future(work()) for _ in range(3))
+        await asyncio.sleep(rng.random() * 0.005)
+
+    for _ in range(20):
+        workers: list[asyncio.Future[None]] = []
+        asyncio.run(main())
+        assert all(worker.cancelled() for worker in workers)
+        assert len(taken) + queue.size(db) == 400
+    assert sorted(taken + [item.value for item in queue.items(db)]) == list(range(400))
+
+
+def test_a_loop_that_is_closed_over_pops_loses_nothing(
+    db: Any, name: str, rng: random.Random
+) -> None:
+    queue = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    queue.push_many(db, range(100))
+    jobs = aio.PriorityQueue(queue)
+    tasks: list[asyncio.Task[Any]] = []
+    for _ in range(20):
+        loop = asyncio.new_event_loop()
+        tasks += [loop.create_task(jobs.pop(db, wait=5)) for _ in range(3)]
+        loop.run_until_complete(asyncio.sleep(rng.random() * 0.003))
+        loop.close()
+    taken = sum(task.done() for task in tasks)
+    for task in tasks:
+        task._log_destroy_pending = False
+    assert eventually(lambda: queue.size(db) == 100 - taken)
+
+
+def eventually(is_so: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 10
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return is_so()
+
+
+def test_a_cancel_ends_a_wait_though_a_push_comes_at_the_same_time(
+    db: Any, name: str, rng: random.Random
+) -> None:
+    """`asyncio.wait_for` drops such a cancel before Python 3.12."""
+
+    async def main() -> None:
+        jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
+        for number in range(60):
+            waiting = asyncio.ensure_future(jobs.wait(db, 60))
+            await asyncio.sleep(0.002)
+            pushing = asyncio.ensure_future(jobs.push(db, number))
+            await asyncio.sleep(rng.random() * 0.004)
+            if waiting.cancel():
+                done, _ = await asyncio.wait([waiting], timeout=5)
+                assert done
+                assert waiting.cancelled()
+            await pushing
+            await jobs.clear(db)
 
     run(main())

@@ -35,7 +35,7 @@ LAYERS = [
     ["codec", "database"],
     ["embedded"],
     ["uuids"],
-    ["errors", "types", "telemetry", "handlers"],
+    ["errors", "types", "telemetry", "handlers", "handover"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -64,6 +64,8 @@ INTERNAL = (
     "has_none",
     "extend_each",
     "first_of",
+    "pop_first_of",
+    "to_watch_of",
     "shown",
     "to_watch",
     "to_watch_claims",

@@ -1,0 +1,202 @@
+"""Results that threads make for an event loop: a coroutine takes each of them, or it is undone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary, finalize, ref
+
+__all__ = ["HandOver", "call", "finished", "pool", "start"]
+
+_T = TypeVar("_T")
+
+_THREADS = 40
+
+_log = logging.getLogger("fdbqueue")
+
+pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fdbqueue.aio")
+
+
+def start(job: Callable[[], object]) -> None:
+    """Run a job in a thread of the pool; while the interpreter exits, in this thread."""
+    try:
+        pool.submit(job)
+    except RuntimeError:  # the interpreter waits for the pool's threads, and admits no more work
+        job()
+
+
+async def call(function: Callable[[], _T], undo: Callable[[_T], object]) -> _T:
+    """Call a function in a thread of the pool; undo its result if this coroutine does not get it.
+
+    >>> asyncio.run(call(lambda: 7, print))
+    7
+    """
+    handover = HandOver(undo)
+    pool.submit(function).add_done_callback(lambda done: handover.arrive(done.result))
+    return await handover.result()
+
+
+async def finished(work: Future[_T]) -> _T:
+    """Wait for the end of a thread's work, however often this task is cancelled meanwhile.
+
+    Raises `CancelledError` only then.
+
+    >>> asyncio.run(finished(pool.submit(lambda: 7)))
+    7
+    """
+    cancelled = None
+    end = asyncio.wrap_future(work)
+    while not end.done():
+        try:
+            await asyncio.wait([end])  # a cancel of this leaves `end` as it is
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None and end.exception() is None:
+        raise cancelled
+    return end.result()
+
+
+class HandOver(Generic[_T]):
+    """One result on its way from a thread to the coroutine that waits for it.
+
+    The outcome is in a deque of one. The coroutine pops it and has the result; or, if the coroutine
+    was cancelled or its loop is closed, a thread pops it and calls `undo(result)`. Only one of them
+    can. `undo` is not called for an error, or for a result that is false, which took nothing.
+    Without `undo` the result of a coroutine that is gone is dropped.
+    """
+
+    def __init__(self, undo: Callable[[_T], object] | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._mailbox = _mailboxes.get(loop) or _mailboxes.setdefault(loop, _Mailbox(loop))
+        self._undo = undo
+        self._outcome: deque[Callable[[], _T]] = deque()
+        self._is_left = False
+        self._has_arrived = loop.create_future()
+        self._undone: Future[None] = Future()
+
+    def arrive(self, outcome: Callable[[], _T]) -> None:
+        """Bring the outcome, from any thread, once: `outcome()` returns the result or raises."""
+        self._outcome.append(outcome)
+        if self._is_left:
+            self._give_back()
+        else:
+            self._mailbox.post(self)
+
+    async def result(self) -> _T:
+        """Return the result, or raise its error.
+
+        If the task is cancelled, however often, wait until the result is there and undone.
+        """
+        try:
+            await self._has_arrived
+            outcome = self._outcome.pop()
+        except BaseException as error:
+            self.leave()
+            if isinstance(error, asyncio.CancelledError) and self._undo is not None:
+                await finished(self._undone)
+            raise
+        return outcome()
+
+    def wake(self) -> None:
+        """Have the coroutine take the outcome; called by its loop."""
+        if not self._has_arrived.done():
+            self._has_arrived.set_result(None)
+
+    def leave(self) -> None:
+        """Have the result undone, now or when it arrives, unless the coroutine has it."""
+        # Both sides first leave their mark and then look for the other's: one of them sees both.
+        self._is_left = True
+        self._give_back()
+
+    def _give_back(self) -> None:
+        with suppress(IndexError):  # it is not there yet, or somebody has it
+            start(partial(self._end, self._outcome.pop()))
+
+    def _end(self, outcome: Callable[[], _T]) -> None:
+        try:
+            if self._undo is not None and (result := outcome()):
+                _undo(self._undo, result)
+        except BaseException as error:
+            self._undone.set_exception(error)
+        else:
+            self._undone.set_result(None)
+
+
+def _undo(undo: Callable[[_T], object], result: _T) -> None:
+    try:
+        undo(result)
+    except BaseException:
+        _log.exception("a call was cancelled, and its result could not be undone: %r", result)
+        raise
+
+
+class _Mailbox:
+    """Results that arrived for an event loop, which is woken once for all of them.
+
+    To wake it a thread has to let the others go on, and then waits for its own turn again.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)
+        self._arrived: deque[HandOver[Any]] = deque()
+        self._is_woken = False
+
+    def post(self, handover: HandOver[Any]) -> None:
+        self._arrived.append(handover)
+        if self._is_woken:
+            return
+        self._is_woken = True
+        loop = self._loop()
+        if loop is None:
+            self.give_back([])
+            return
+        wake = _Wake(self, loop)
+        with suppress(RuntimeError):  # the loop is closed, and drops what would wake it
+            loop.call_soon_threadsafe(wake)
+
+    def take_all(self) -> list[HandOver[Any]]:
+        """Empty the mailbox; the next one that arrives wakes the loop again."""
+        self._is_woken = False
+        handovers = []
+        with suppress(IndexError):
+            while True:
+                handovers.append(self._arrived.popleft())
+        return handovers
+
+    def give_back(self, handovers: list[HandOver[Any]]) -> None:
+        """Undo these results and those in the mailbox: the loop does not run any more."""
+        for each in [*handovers, *self.take_all()]:
+            each.leave()
+
+
+class _Wake:
+    """Wakes an event loop, which alone holds it until the coroutines have what it brought.
+
+    A loop that is closed, or left behind when the interpreter exits, drops it before that. Then the
+    finalizer gives the results back.
+    """
+
+    def __init__(self, mailbox: _Mailbox, loop: asyncio.AbstractEventLoop) -> None:
+        self._mailbox = mailbox
+        self._loop = loop
+        self._handovers: list[HandOver[Any]] = []
+        self._finalizer = finalize(self, mailbox.give_back, self._handovers)
+
+    def __call__(self) -> None:
+        self._handovers += self._mailbox.take_all()
+        for each in self._handovers:
+            each.wake()
+        # A loop calls in order: first the coroutines that were woken, then this.
+        self._loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        self._finalizer.detach()
+
+
+_mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = WeakKeyDictionary()
