@@ -26,6 +26,7 @@ from rich.progress import (
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, TaskQueue, existing_queue, queue_names
+from fdbqueue.codec import json_bytes
 from fdbqueue.embedded import Database
 from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
 from fdbqueue.priorities import priority_as_json
@@ -209,7 +210,7 @@ queue_argument = click.argument("queue", shell_complete=_complete_queue)
 
 def as_line(value: Any) -> str:
     """A JSON value on one line."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return json_bytes(value).decode()
 
 
 def priority_line(priority: Any) -> str:

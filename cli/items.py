@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import click
 
 from fdbqueue import FdbqueueError, Item, PriorityQueue, error_classes, existing_queue
+from fdbqueue.codec import with_stack
 
 from .common import (
     PRIORITY,
@@ -88,8 +89,8 @@ def push(
     else:
         text = read_value(sys.stdin.buffer) if value == "-" else str(value)
     try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        parsed = with_stack(json.loads, text)
+    except ValueError as error:
         hint = " (text needs quotes of its own: '\"text\"')" if isinstance(text, str) else ""
         raise click.UsageError(f"the value is not JSON: {error}{hint}") from error
     target = json_queue(db, queue)

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from fdbqueue import FdbqueueError, PriorityQueue, Task, TaskPriority, TaskQueue, existing_queue
+from fdbqueue.codec import with_stack
 from fdbqueue.errors import QueueNotFound
 
 from .common import (
@@ -101,8 +102,9 @@ def push(
       fdbq task push todo '{"invoice": 7}' --priority high --deadline 2030-01-31T08:00+01:00
     """
     try:
-        value = json.loads(read_value(sys.stdin.buffer) if payload == "-" else payload)
-    except (ValueError, RecursionError) as error:
+        text = read_value(sys.stdin.buffer) if payload == "-" else payload
+        value = with_stack(json.loads, text)
+    except ValueError as error:
         raise click.UsageError(f"the payload is not JSON: {error}") from error
     try:
         task_id = _tasks(db, queue, must_exist=False).push(

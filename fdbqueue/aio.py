@@ -34,7 +34,7 @@ from fdbqueue.claimable import ClaimableStore
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE
 from fdbqueue.errors import LeaseLost
-from fdbqueue.handover import HandOver, call, pool, start
+from fdbqueue.handover import HandOver, call, finished, pool, start
 from fdbqueue.item_store import ItemStore
 from fdbqueue.layout import Header
 from fdbqueue.limits import First
@@ -152,7 +152,6 @@ class _Store:
     throughput = _method(ClaimableStore.throughput)
     remove = _method(ClaimableStore.remove)
     clear = _method(ClaimableStore.clear)
-    put_back = _method(ClaimableStore.put_back)
     ack = _method(ClaimableStore.ack)
     nack = _method(ClaimableStore.nack)
     extend = _method(ClaimableStore.extend)
@@ -181,6 +180,10 @@ class _Store:
         claim = functools.partial(self.queue.claim, db, **options)
         keys = functools.partial(self.queue.to_watch_claims, first=first)
         return await self._until_found(db, wait, lambda: call(claim, release), keys)
+
+    async def put_back(self, db: Any, items: Iterable[Item]) -> None:
+        """As `fdbqueue.PriorityQueue.put_back`; a cancel does not keep it from its end."""
+        await finished(pool.submit(self.queue.put_back, db, list(items)))
 
     async def wait(self, db: Any, seconds: float) -> bool:
         """Sleep until there is an item, and leave it; whether there is one."""
@@ -239,6 +242,12 @@ class _Store:
         finally:
             _cancel_all(watches)
 
+    async def pop_until(
+        self, ends: Sequence[asyncio.Future[Any]], db: Any, n: int, wait: float
+    ) -> list[Item]:
+        """Pop as `pop_many`, and wait for items no longer than until one of `ends` is done."""
+        return await self._pop(db, n, False, wait, ends)
+
     async def _pop(
         self,
         db: Any,
@@ -247,7 +256,6 @@ class _Store:
         wait: float,
         ends: Sequence[asyncio.Future[Any]] = (),
     ) -> list[Item]:
-        """Pop, and wait for something to pop, until one of `ends` is done."""
         self.queue.check_number(n)
         schedule = self.queue.schedule
         put_back = functools.partial(self.queue.put_back, db)

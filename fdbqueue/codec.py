@@ -6,7 +6,9 @@ Nothing is ever unpickled or evaluated.
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from fdb import tuple as fdb_tuple
 
@@ -15,32 +17,86 @@ from fdbqueue.types import Codec
 
 __all__ = [
     "CODECS",
+    "MAX_NESTING",
     "BytesCodec",
     "JsonCodec",
     "MissingCodec",
     "TupleCodec",
     "codec_name",
     "codec_named",
+    "json_bytes",
     "stored_codec",
+    "with_stack",
 ]
+
+_T = TypeVar("_T")
+_V = TypeVar("_V")
+
+MAX_NESTING = 100
+"""How many lists, objects and tuples a value may have one in another.
+
+So deep, every Python reads and writes it, with 1,000 levels of calls by default, and so do the JSON
+libraries of other languages, which often end at 128.
+"""
+
+_TOO_DEEP = f"it is nested too deeply: {MAX_NESTING} levels of lists and objects at most"
 
 _decoder = json.JSONDecoder()
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_any_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def with_stack(function: Callable[[_V], _T], argument: _V) -> _T:
+    """Call a function that recurses; in a new thread if the caller's stack has no room for it.
+
+    Raises `ValueError` if a new thread's stack has none either.
+
+    >>> with_stack(json.loads, "[" * 980 + "]" * 980) == []
+    False
+    """
+    try:
+        return function(argument)
+    except RecursionError:
+        pass
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_unless_too_deep, function, argument).result()
+
+
+def _unless_too_deep(function: Callable[[_V], _T], argument: _V) -> _T:
+    try:
+        return function(argument)
+    except RecursionError as error:
+        raise ValueError(_TOO_DEEP) from error
+
+
+def json_bytes(value: Any) -> bytes:
+    """The JSON text, in UTF-8, of a value that a queue has: whatever was stored can be written.
+
+    >>> json_bytes({"half a character": chr(0xD83D)})
+    b'{"half a character":"\\\\ud83d"}'
+    """
+    # Half a character can stand only in a string, where this is its escape.
+    return with_stack(_any_encoder.encode, value).encode("utf-8", "backslashreplace")
 
 
 class JsonCodec:
     """Any JSON value, stored as its text in UTF-8; `None` is JSON's `null`, a value.
 
     What would come back as something else is refused: a tuple (as a list), a key that is no text,
-    NaN and infinity (which JSON does not have).
+    NaN and infinity (which JSON does not have). So is what could not be read back everywhere: more
+    than `MAX_NESTING` lists and objects one in another.
 
     >>> JsonCodec().encode({"to": "ada@example.com"})
     b'{"to":"ada@example.com"}'
     """
 
     def encode(self, value: Any, /) -> bytes:
-        _check_json(value)
+        _check_json(value, MAX_NESTING)
         return _encoder.encode(value).encode()
+
+    def restore(self, value: Any, /) -> bytes:
+        """The payload of a value that `decode` returned, which may be of another program."""
+        return json_bytes(value)
 
     def decode(self, payload: bytes, /) -> Any:
         return _decoder.decode(str(payload, "utf-8"))
@@ -49,20 +105,28 @@ class JsonCodec:
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-def _check_json(value: Any) -> None:
-    """Raise for what `json` would turn into something else."""
-    if isinstance(value, dict):
-        for key, part in value.items():
-            if not isinstance(key, str):
-                raise TypeError(f"a JSON object's keys are text, not {key!r}")
+def _check_json(value: Any, levels: int) -> None:
+    """Raise for what `json` would turn into something else, and for more levels than these."""
+    if isinstance(value, (dict, list)):
+        if not levels:
+            raise ValueError(_TOO_DEEP)
+        if isinstance(value, dict):
+            for key in value:
+                if not isinstance(key, str):
+                    raise TypeError(f"a JSON object's keys are text, not {key!r}")
+        for part in value.values() if isinstance(value, dict) else value:
             if type(part) not in _SCALARS:
-                _check_json(part)
-    elif isinstance(value, list):
-        for part in value:
-            if type(part) not in _SCALARS:
-                _check_json(part)
+                _check_json(part, levels - 1)
     elif not (value is None or isinstance(value, (str, int, float))):
         raise TypeError(f"a value of type {type(value).__name__} is not JSON: {value!r}")
+
+
+def _check_tuple(value: Any, levels: int) -> None:
+    if not levels:
+        raise ValueError(_TOO_DEEP)
+    for part in value:
+        if isinstance(part, (tuple, list)):
+            _check_tuple(part, levels - 1)
 
 
 class BytesCodec:
@@ -84,6 +148,8 @@ class BytesCodec:
 class TupleCodec:
     """Tuples of what FoundationDB's tuple layer stores: text, bytes, numbers, UUIDs, tuples.
 
+    At most `MAX_NESTING` of them one in another.
+
     >>> TupleCodec().decode(TupleCodec().encode((1, "a", None)))
     (1, 'a', None)
     """
@@ -91,6 +157,11 @@ class TupleCodec:
     def encode(self, value: Any, /) -> bytes:
         if not isinstance(value, tuple):
             raise TypeError(f"this queue stores tuples, not {type(value).__name__}")
+        _check_tuple(value, MAX_NESTING)
+        return self.restore(value)
+
+    def restore(self, value: Any, /) -> bytes:
+        """The payload of a value that `decode` returned."""
         packed: bytes = fdb_tuple.pack(value)
         return packed
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue.codec import with_stack
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE, MOST_ITEMS, StagedPops
 from fdbqueue.database import is_database, read, run, run_once
@@ -97,11 +98,18 @@ class ItemStore:
 
     def encoded(self, value: Any) -> bytes:
         """The payload of a value; raises `InvalidValue` or `PayloadTooLarge`."""
+        return self._payload(self._codec.encode, value)
+
+    def _restored(self, item: Item) -> bytes:
+        """The payload of an item that was taken; an older release may have stored a deeper one."""
+        return self._payload(getattr(self._codec, "restore", self._codec.encode), item.value)
+
+    def _payload(self, encode: Callable[[Any], bytes], value: Any) -> bytes:
         try:
-            payload = self._codec.encode(value)
+            payload = with_stack(encode, value)
         except FdbqueueError:
             raise
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError) as error:
             raise InvalidValue(value, f"the value cannot be stored: {error}") from error
         if not isinstance(payload, bytes):
             raise InvalidValue(value, f"the codec made {type(payload).__name__}, not bytes")
@@ -115,8 +123,8 @@ class ItemStore:
         item_id = self.layout.item_id(key)
         payload = self.layout.read_payload(tr, stored)
         try:
-            value = self._codec.decode(payload)
-        except (ValueError, TypeError, RecursionError) as error:
+            value = with_stack(self._codec.decode, payload)
+        except (ValueError, TypeError) as error:
             raise UndecodableItem(item_id, str(error)) from error
         return Item(value, priority, item_id, key)
 
@@ -368,7 +376,7 @@ class ItemStore:
         >>> jobs.pop(db).value
         'first'
         """
-        places = [(self.key_of(item), self.encoded(item.value)) for item in items]
+        places = [(self.key_of(item), self._restored(item)) for item in items]
         if not is_database(tr):
             self._put_back(tr, places)
             return

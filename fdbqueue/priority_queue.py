@@ -222,8 +222,9 @@ class PriorityQueue(ClaimableStore):
         once (with a bound four, one of them of a row for each claimed item), and three keys written
         (a payload over 90,000 bytes: a key more for each 90,000).
 
-        Parameters: `value`, what the codec takes, up to 8,000,000 bytes encoded; `priority`, what
-        the queue takes, the lowest comes first; `delay`, in seconds, or `at`, a `datetime` with a
+        Parameters: `value`, what the codec takes, up to 8,000,000 bytes encoded, with lists and
+        objects nested up to 100 levels; `priority`, what the queue takes, the lowest comes
+        first; `delay`, in seconds, or `at`, a `datetime` with a
         time zone, before which nobody gets the item (by the clocks of clients; it counts from now
         on, and comes to the place that it would have now); `ttl`, in seconds, after which an item
         that nobody took is dropped (by the same clocks); `unique`, text of 1 to 255 bytes: while

@@ -301,9 +301,16 @@ class TaskCodec:
     def encode(self, value: Any, /) -> bytes:
         if not isinstance(value, TaskRecord):
             raise TypeError(f"this queue stores tasks, not {type(value).__name__}")
-        priority, agent, client, payload = value
-        header: bytes = fdb_tuple.pack((int(priority), agent, client))
-        return _SIZE.pack(len(header)) + header + _json.encode(payload)
+        return self._header(value) + _json.encode(value.payload)
+
+    def restore(self, value: TaskRecord, /) -> bytes:
+        """The bytes of a record that `decode` returned."""
+        return self._header(value) + _json.restore(value.payload)
+
+    @staticmethod
+    def _header(record: TaskRecord) -> bytes:
+        packed: bytes = fdb_tuple.pack((int(record.priority), record.agent_name, record.client_id))
+        return _SIZE.pack(len(packed)) + packed
 
     def decode(self, payload: bytes, /) -> TaskRecord:
         priority, agent, client = decode_header(payload)

@@ -13,6 +13,7 @@ from typing import Any
 
 from fdb import tuple as fdb_tuple
 
+from fdbqueue.codec import with_stack
 from fdbqueue.database import run, run_once
 from fdbqueue.errors import FdbqueueError, ImportMismatch, ImportRunning, InvalidLine
 from fdbqueue.layout import Layout
@@ -257,8 +258,8 @@ def _parsed(
     if len(line) > MAX_LINE:
         raise ValueError(f"it is longer than {MAX_LINE:,} bytes")
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        value = with_stack(json.loads, line)
+    except ValueError as error:
         raise ValueError(f"it is not JSON: {error}") from error
     rank = priority
     if priority_field is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from fastapi import Response
 
 from fdbqueue.aio import PriorityQueue
+from fdbqueue.codec import json_bytes
 from fdbqueue.http.models import Error
 from fdbqueue.types import Item
 
@@ -40,5 +40,4 @@ def found(queue: PriorityQueue, item: Item) -> dict[str, Any]:
 
 def as_json(content: dict[str, Any], status: int = 200) -> Response:
     """An answer that is made of what needs no check."""
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return Response(text, status, media_type="application/json")
+    return Response(json_bytes(content), status, media_type="application/json")

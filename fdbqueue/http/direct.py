@@ -20,8 +20,9 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
-from fdbqueue.http.answers import ERRORS, as_json, found
+from fdbqueue.http.answers import ERRORS, as_json
 from fdbqueue.http.models import Popped, Push, Pushed
+from fdbqueue.http.taken import Taken
 from fdbqueue.idempotency import push_once
 from fdbqueue.types import Item
 
@@ -127,8 +128,8 @@ async def push(request: Request) -> Response:
 async def pop(request: Request) -> Response:
     """Take the first items: the lowest priority first, the oldest of each first.
 
-    They are gone when the answer is sent. An empty list if there are none; with `wait`, if there
-    are none for so long.
+    They are gone when the answer is sent. If the client goes away before that, they are back in
+    their places. An empty list if there are none; with `wait`, if there are none for so long.
     """
     depth, wait = 1, 0.0
     if request.scope["query_string"]:
@@ -136,9 +137,11 @@ async def pop(request: Request) -> Response:
         wait = _number(request, _WAIT, float)
     served = request.app.state.served
     queue = await served.queue(request.path_params["name"])
-    popping = queue.pop_many(served.db, depth, wait=wait)
-    taken = await (_unless_gone(request, popping) if wait else popping)
-    return as_json({"items": [found(queue, item) for item in taken]})
+    if wait:
+        taken = await _pop_for(request, queue, depth, wait)
+    else:
+        taken = await queue.pop_many(served.db, depth)
+    return Taken(queue, served.db, taken)
 
 
 def _number(request: Request, parameter: dict[str, Any], kind: Callable[[str], float]) -> float:
@@ -156,24 +159,20 @@ def _number(request: Request, parameter: dict[str, Any], kind: Callable[[str], f
     raise HTTPException(422, f"{name}: {schema['type']} from {low} to {high:g} expected")
 
 
-async def _unless_gone(request: Request, popping: Coroutine[Any, Any, list[Item]]) -> list[Item]:
-    """The items; nothing is taken for a client that went away, or when the server stops."""
-    task = asyncio.ensure_future(popping)
-    others = [
+async def _pop_for(
+    request: Request, queue: aio.PriorityQueue, depth: int, wait: float
+) -> list[Item]:
+    """Pop, and wait for items until the client goes away or the server stops."""
+    state = request.app.state
+    ends = [
         asyncio.ensure_future(_disconnect(request)),
-        asyncio.ensure_future(request.app.state.stopping.wait()),
+        asyncio.ensure_future(state.stopping.wait()),
     ]
     try:
-        await asyncio.wait([task, *others], return_when=asyncio.FIRST_COMPLETED)
+        return await queue.pop_until(ends, state.served.db, depth, wait)
     finally:
-        for each in others:
-            each.cancel()
-    if task.done():
-        return task.result()
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        return await task
-    return []
+        for end in ends:
+            end.cancel()
 
 
 async def _disconnect(request: Request) -> None:

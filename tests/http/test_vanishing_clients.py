@@ -1,0 +1,222 @@
+"""Clients that go away while they are answered: what they did not get is back in the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from fdbqueue import PriorityQueue
+from fdbqueue.http import create_app
+
+
+class Connection:
+    """A request to an application, as an ASGI server makes it."""
+
+    def __init__(self, app: Any, path: str, query: str = "") -> None:
+        self.app = app
+        self.scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [(b"host", b"127.0.0.1")],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 80),
+        }
+        self.is_gone = asyncio.Event()
+        self.body = b""
+
+    async def receive(self) -> Any:
+        await self.is_gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        """A client that is gone gets nothing more, and nobody says so."""
+        if not self.is_gone.is_set():
+            self.body += message.get("body", b"")
+
+    def leave(self) -> None:
+        """Go away; a server reads the end of the connection a turn later, and tells it in the next.
+
+        What it writes meanwhile the client gets: it has ended only its own side.
+        """
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self.is_gone.set)
+
+    async def run(self) -> list[Any]:
+        """Have the request answered; the items that the client got."""
+        await self.app(self.scope, self.receive, self.send)
+        try:
+            return [item["item"]["n"] for item in json.loads(self.body)["items"]]
+        except ValueError:
+            return []  # it is not whole
+
+
+@pytest.fixture
+def filled(db: Any, name: str) -> PriorityQueue:
+    queue = PriorityQueue.named(db, f"{name}jobs")
+    queue.push_many(db, [{"n": n, "text": "x" * 10_000} for n in range(8)])
+    return queue
+
+
+@pytest.mark.parametrize("depth", [1, 5])
+@pytest.mark.parametrize("query", ["", "&wait=5"])
+def test_a_client_gets_items_or_they_are_back_at_whatever_turn_of_the_loop_it_goes(
+    db: Any, filled: PriorityQueue, depth: int, query: str
+) -> None:
+    async def main() -> None:
+        app = create_app(db)
+        path = f"/queue/{filled.layout.name}/pop"
+        got = []
+        for turns in range(300):
+            connection = Connection(app, path, f"depth={depth}{query}")
+            answering = asyncio.ensure_future(connection.run())
+            for _ in range(turns):
+                if answering.done():
+                    break
+                await asyncio.sleep(0 if turns % 2 else 0.0001)
+            is_answered = answering.done()
+            connection.leave()
+            items = await answering
+            assert filled.size(db) == 8 - len(items)
+            assert [item.value["n"] for item in filled.items(db)] == list(range(len(items), 8))
+            got.append(bool(items))
+            filled.clear(db)
+            filled.push_many(db, [{"n": n, "text": "x" * 10_000} for n in range(8)])
+            if is_answered:
+                break
+        assert got[-1]
+        assert not got[0]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("sent", range(5))
+def test_a_part_of_the_answer_that_cannot_be_written_returns_the_items(
+    db: Any, filled: PriorityQueue, sent: int
+) -> None:
+    class Leaving(Connection):
+        async def send(self, message: Any) -> None:
+            if len(parts) == sent:
+                self.is_gone.set()
+            parts.append(message)
+            await super().send(message)
+
+    async def main() -> list[Any]:
+        path = f"/queue/{filled.layout.name}/pop"
+        return await Leaving(create_app(db), path, "depth=5").run()
+
+    parts: list[Any] = []
+    whole = asyncio.run(main())
+    assert filled.size(db) == 8 - len(whole)
+    assert bool(whole) == (sent == 4)  # the last part is empty
+
+
+@pytest.mark.parametrize("cancels", [1, 3])
+def test_a_request_that_the_server_cancels_takes_nothing_but_what_was_sent(
+    db: Any, filled: PriorityQueue, cancels: int
+) -> None:
+    async def main() -> None:
+        app = create_app(db)
+        for turns in range(60):
+            connection = Connection(app, f"/queue/{filled.layout.name}/pop", "wait=5")
+            answering = asyncio.ensure_future(connection.run())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for _ in range(cancels):
+                answering.cancel()
+                await asyncio.sleep(0)
+            await asyncio.wait([answering])
+            sent = b'"items":[{' in connection.body and connection.body.endswith(b"]}")
+            assert filled.size(db) == 8 - sent
+            filled.clear(db)
+            filled.push_many(db, [{"n": n} for n in range(8)])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("levels", range(940, 1000, 4))
+def test_an_item_that_cannot_be_answered_stays(
+    client: TestClient, db: Any, name: str, levels: int
+) -> None:
+    """An older release took JSON that is nested too deeply for its own answers."""
+    queue = PriorityQueue.named(db, f"{name}jobs")
+    db[queue.push(db, {}).key] = b'{"a":' * levels + b"1" + b"}" * levels
+    answer = client.post(f"/queue/{name}jobs/pop")
+    assert answer.status_code in (200, 409, 500)
+    assert queue.size(db) == (0 if answer.status_code == 200 else 1)
+    if answer.status_code == 200:
+        assert answer.text.count('{"a":') == levels
+
+
+def test_json_that_is_nested_too_deeply_is_refused(client: TestClient, name: str) -> None:
+    headers = {"content-type": "application/json"}
+    for levels in (101, 150, 500, 975, 5000):
+        item = b'{"a":' * levels + b"1" + b"}" * levels
+        one, many = b'{"item":%b}' % item, b'{"items":[{"item":%b}]}' % item
+        for route, body in (("push", one), ("batch", many)):
+            path = f"/queue/{name}jobs/{route}"
+            answer = client.post(path, content=body, headers=headers)
+            assert answer.status_code in (400, 422), (levels, answer.text)
+    item = b'{"a":' * 100 + b"1" + b"}" * 100
+    for route, body in (
+        ("push", b'{"item":%b}' % item),
+        ("batch", b'{"items":[{"item":%b}]}' % item),
+    ):
+        path = f"/queue/{name}jobs/{route}"
+        assert client.post(path, content=body, headers=headers).status_code == 201
+        assert item in client.post(f"/queue/{name}jobs/pop").content
+
+
+def test_clients_that_vanish_by_the_hundred_lose_nothing(
+    serve: Any, name: str, rng: random.Random
+) -> None:
+    """Each ends its side of the connection at some moment, and reads what comes all the same."""
+    received: list[int] = []
+
+    def vanish(address: Any, seconds: float) -> None:
+        with socket.create_connection(address, timeout=60) as connection:
+            connection.sendall(
+                f"POST /queue/{name}/pop?wait=60 HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+                "content-length: 0\r\n\r\n".encode()
+            )
+            time.sleep(seconds)
+            connection.shutdown(socket.SHUT_WR)
+            answer = b""
+            while part := connection.recv(65536):
+                answer += part
+        body = answer.partition(b"\r\n\r\n")[2]
+        if body:
+            received.extend(item["item"]["n"] for item in json.loads(body)["items"])
+
+    with serve() as (_, client), ThreadPoolExecutor(20) as pool:
+        address = (client.base_url.host, client.base_url.port)
+        client.post(f"/queue/{name}/push", json={"item": {"n": -1}})
+        client.post(f"/queue/{name}/pop")
+        for wave in range(10):
+            leaving = [pool.submit(vanish, address, rng.random() * 0.1) for _ in range(20)]
+            time.sleep(rng.random() * 0.1)
+            items = [{"item": {"n": 20 * wave + number}} for number in range(20)]
+            assert client.post(f"/queue/{name}/batch", json={"items": items}).status_code == 201
+            for each in leaving:
+                each.result(60)
+        left = client.get(f"/queue/{name}/items", params={"limit": 1000}).json()["items"]
+        deadline = time.monotonic() + 20
+        while len(received) + len(left) < 200 and time.monotonic() < deadline:
+            time.sleep(0.1)  # the last ones are being put back
+            left = client.get(f"/queue/{name}/items", params={"limit": 1000}).json()["items"]
+        print(f"{len(received)} of 200 received")
+        assert sorted(received + [each["item"]["n"] for each in left]) == list(range(200))
