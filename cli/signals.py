@@ -1,4 +1,4 @@
-"""How a signal ends `fdbq`: at once, with one line and without taking a lock.
+"""How a signal ends `fdbq`: at once, with one line and without waiting for a lock.
 
 The database is crash-safe, so an interrupted command needs no orderly way out. A signal raises no
 exception in the main thread, which may hold any lock at that moment: its handler prints one line
@@ -64,13 +64,13 @@ def _uninstall() -> None:
 
 def _handle(number: int, _: FrameType | None) -> None:
     global _held
-    if not _ending.locked():
+    if _ending.acquire(blocking=False):  # and a second signal, while this one is told, is held
         end(number)
     _held = number
 
 
 def end(number: int) -> NoReturn:
-    """End the process because of this signal, from any thread, without taking any lock."""
+    """End the process because of this signal, from any thread, without waiting for a lock."""
     for act in reversed(_last_acts):
         with suppress(OSError):
             act()
