@@ -1,0 +1,394 @@
+"""The clients of a storm: processes that work on the same queues until they are told to stop.
+
+    python -m tests.hostile.clients KIND WORLD DATABASE PREFIX DIRECTORY CLIENT SEED
+
+What a client does with a queue is written once, as coroutines: an asyncio client awaits the methods
+of `fdbqueue.aio`, a thread those of the library, which block. An HTTP client has operations and bad
+manners of its own.
+
+There are two worlds, with queues of their own: `killed`, whose processes are killed, and `spared`,
+whose processes are not. A pop in flight when its process is killed may have taken something that
+nobody can name, and such a doubt must not explain what a cancelled call has lost. HTTP clients that
+close both ways raise the same doubt: they pop from a queue of their own, `left`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fdbqueue
+from fdbqueue import aio
+
+from .http_client import HttpClient
+from .ledger import Ledger
+
+__all__ = ["KINDS", "QUEUES", "WORLDS", "open_queue"]
+
+KINDS = ("threads", "aio", "http")
+WORLDS = ("spared", "killed")
+QUEUES = [f"{world}-{name}" for world in WORLDS for name in ("jobs", "tasks", "swept", "left")]
+LEASE = 0.5  # seconds
+PRIORITIES = 4
+AGENTS = ("ada", "bob", None)
+THREADS = 3
+TASKS = 8
+LARGE = "x" * 100_000  # more than fits into one key
+
+
+def open_queue(db: Any, prefix: str, queue: str) -> Any:
+    """One of the storm's queues, for the library."""
+    kind = fdbqueue.TaskQueue if queue.endswith("tasks") else fdbqueue.PriorityQueue
+    return kind.named(db, prefix + queue)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a client was started with."""
+
+    kind: str
+    world: str
+    url: str
+    prefix: str
+    directory: Path
+    client: str
+    seed: int
+
+    @property
+    def longest_wait(self) -> float:
+        """How long a pop waits: of a process that is killed hardly, so that few are in flight."""
+        return 1.0 if self.world == "spared" else 0.02
+
+    def queue(self, kind: type[Jobs]) -> str:
+        """The name of a queue, without the prefix."""
+        return f"{self.world}-{kind.base}"
+
+    def open(self, db: Any, kind: type[Jobs]) -> Any:
+        """A queue, for the library."""
+        return open_queue(db, self.prefix, self.queue(kind))
+
+    def must_stop(self) -> bool:
+        """Whether the storm is over, or the process that leads it is gone."""
+        return (self.directory / "stop").exists() or os.getppid() == 1
+
+
+class Blocking:
+    """A queue of the library whose methods block, to be awaited like those of `fdbqueue.aio`."""
+
+    def __init__(self, queue: Any) -> None:
+        self.queue = queue
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*arguments: Any, **options: Any) -> Any:
+            result = getattr(self.queue, name)(*arguments, **options)
+            return list(result) if isinstance(result, Iterator) else result
+
+        return call
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine that awaits nothing but `Blocking`."""
+    with suppress(StopIteration):
+        coroutine.send(None)
+        raise AssertionError("it waits for an event loop")
+
+
+class Jobs:
+    """All that a client does with a priority queue."""
+
+    base = "jobs"
+
+    def __init__(
+        self, setting: Setting, db: Any, queue: Any, ledger: Ledger, values: Iterator[str]
+    ) -> None:
+        self.name = setting.queue(type(self))
+        self.db, self.queue, self.ledger, self._values = db, queue, ledger, values
+        self._longest_wait = setting.longest_wait
+
+    async def step(self, rng: random.Random) -> None:
+        """Do one thing."""
+        steps = [self.push, self.pop, self.claim, self.change, self.remove, self.dead]
+        (step,) = rng.choices(steps, [30, 25, 25, 5, 5, 10])
+        await step(rng)
+
+    def wait(self, rng: random.Random) -> float:
+        """How long to wait for an item."""
+        return rng.choice([0, rng.uniform(0, self._longest_wait)])
+
+    # What differs between kinds of queues
+
+    def value_of(self, item: Any) -> str:
+        return str(item.value["id"])
+
+    async def _push(self, values: list[Any], rng: random.Random, delay: float | None) -> None:
+        priorities = [rng.randrange(PRIORITIES) for _ in values]
+        if len(values) == 1:
+            await self.queue.push(self.db, values[0], priorities[0], delay=delay)
+        else:
+            await self.queue.push_many(self.db, values, priorities=priorities, delay=delay)
+
+    async def _pop(self, n: int, rng: random.Random) -> list[Any]:
+        return list(await self.queue.pop_many(self.db, n, rng.random() < 0.3, wait=self.wait(rng)))
+
+    async def _claim(self, n: int, lease: float, rng: random.Random) -> Any:
+        return await self.queue.claim(self.db, n=n, lease=lease, wait=self.wait(rng))
+
+    async def _first(self) -> list[Any]:
+        return list(await self.queue.peek_many(self.db, 5))
+
+    async def _remove(self, item: Any) -> bool:
+        return bool(await self.queue.remove(self.db, item))
+
+    async def _change(self, item: Any, rng: random.Random) -> bool:
+        return bool(await self.queue.reprioritize(self.db, item, rng.randrange(PRIORITIES)))
+
+    # Operations
+
+    async def push(self, rng: random.Random) -> None:
+        names = [next(self._values) for _ in range(rng.choice([1, 1, 1, 3]))]
+        large = {"large": LARGE} if rng.random() < 0.02 else {}
+        delay = 0.3 if rng.random() < 0.2 else None
+        with self.ledger.operation("push", self.name, names) as operation:
+            await self._push([{"id": name, **large} for name in names], rng, delay)
+            operation.done()
+
+    async def pop(self, rng: random.Random) -> None:
+        n = rng.choice([1, 1, 1, 2, 5])
+        with self.ledger.operation("pop", self.name, at_most=n) as operation:
+            items = await self._pop(n, rng)
+            operation.done(map(self.value_of, items))
+        if operation.values and self.base == "jobs" and rng.random() < 0.3:
+            back = items[rng.randrange(len(items)) :]
+            names = list(map(self.value_of, back))
+            with self.ledger.operation("put_back", self.name, names) as operation:
+                await self.queue.put_back(self.db, back)
+                operation.done()
+
+    async def claim(self, rng: random.Random) -> None:
+        n = rng.choice([1, 1, 3])
+        with self.ledger.operation("claim", self.name, at_most=n, lease=LEASE) as operation:
+            claim = await self._claim(n, LEASE, rng)
+            if claim is not None:
+                operation.done(map(self.value_of, claim.items))
+        if operation.outcome == "done":
+            for each in claim if rng.random() < 0.5 else [claim]:
+                await self._end(each, operation.number, rng)
+
+    async def _end(self, claim: Any, number: int, rng: random.Random) -> None:
+        """Acknowledge a claim, or give it back, or forget it; soon, or when it is over."""
+        kinds = ["ack", "nack", "release", "extend", "forget"]
+        (kind,) = rng.choices(kinds, [60, 15, 10, 10, 5])
+        if rng.random() < 0.1:
+            await self._pause(1.2 * LEASE)
+        options = {"delay": rng.choice([0, 0.2, None])} if kind == "nack" else {}
+        if kind == "forget":
+            return
+        names = map(self.value_of, claim.items)
+        with self.ledger.operation(kind, self.name, names, claim=number) as operation:
+            await getattr(self.queue, kind)(self.db, claim, **options)
+            operation.done()
+        if kind == "extend" or rng.random() < 0.05:  # also what is over is acknowledged
+            names = map(self.value_of, claim.items)
+            with self.ledger.operation("ack", self.name, names, claim=number) as operation:
+                await self.queue.ack(self.db, claim)
+                operation.done()
+
+    async def _pause(self, seconds: float) -> None:
+        if isinstance(self.queue, Blocking):
+            threading.Event().wait(seconds)
+        else:
+            await asyncio.sleep(seconds)
+
+    async def remove(self, rng: random.Random) -> None:
+        for item in rng.sample(items := await self._first(), min(1, len(items))):
+            with self.ledger.operation("remove", self.name, [self.value_of(item)]) as operation:
+                if await self._remove(item):
+                    operation.done()
+
+    async def change(self, rng: random.Random) -> None:
+        for item in rng.sample(items := await self._first(), min(1, len(items))):
+            values = [self.value_of(item)]
+            with self.ledger.operation("reprioritize", self.name, values) as operation:
+                if await self._change(item, rng):
+                    operation.done()
+
+    async def dead(self, rng: random.Random) -> None:
+        letters = await self.queue.dead_letters(self.db)
+        for letter in rng.sample(letters, min(3, len(letters))):
+            kind, method = rng.choice(
+                [("retry", self.queue.retry_dead_letter), ("drop", self.queue.drop_dead_letter)]
+            )
+            with self.ledger.operation(kind, self.name, [self.value_of(letter.item)]) as operation:
+                if await method(self.db, letter.id):
+                    operation.done()
+
+
+class Tasks(Jobs):
+    """All that a client does with a task queue."""
+
+    base = "tasks"
+
+    def value_of(self, item: Any) -> str:
+        return str(item.payload["id"])
+
+    async def _push(self, values: list[Any], rng: random.Random, delay: float | None) -> None:
+        tasks = [
+            {
+                "payload": value,
+                "priority": rng.randint(1, 5),
+                "agent_name": rng.choice(AGENTS),
+                "delay": delay,
+            }
+            for value in values
+        ]
+        if len(tasks) == 1:
+            await self.queue.push(self.db, **tasks[0])
+        else:
+            await self.queue.push_many(self.db, tasks)
+
+    async def _pop(self, n: int, rng: random.Random) -> list[Any]:
+        agent = rng.choice(AGENTS)
+        if agent is None:
+            return list(await self.queue.pop_many(self.db, n, wait=self.wait(rng)))
+        task = await self.queue.pop(self.db, agent=agent, wait=self.wait(rng))
+        return [] if task is None else [task]
+
+    async def _claim(self, n: int, lease: float, rng: random.Random) -> Any:
+        agent = rng.choice(AGENTS)
+        return await self.queue.claim(self.db, n=n, lease=lease, wait=self.wait(rng), agent=agent)
+
+    async def _first(self) -> list[Any]:
+        return list(await self.queue.get_all_tasks(self.db, limit=5))
+
+    async def _remove(self, item: Any) -> bool:
+        return bool(await self.queue.remove_task(self.db, item.id))
+
+    async def _change(self, item: Any, rng: random.Random) -> bool:
+        changes = rng.choice([{"priority": rng.randint(1, 5)}, {"agent_name": rng.choice(AGENTS)}])
+        return bool(await self.queue.reprioritize(self.db, item.id, **changes))
+
+
+class Swept(Jobs):
+    """A queue that is cleared now and then; nothing is put back into it later."""
+
+    base = "swept"
+
+    async def step(self, rng: random.Random) -> None:
+        (step,) = rng.choices([self.push, self.pop, self.claim, self.clear], [60, 15, 20, 5])
+        await step(rng)
+
+    async def clear(self, rng: random.Random) -> None:
+        with self.ledger.operation("clear", self.name) as operation:
+            await self.queue.clear(self.db)
+            operation.done()
+
+
+def named_values(client: str) -> Iterator[str]:
+    """Values that no other client has."""
+    number = 0
+    while True:
+        number += 1
+        yield f"{client}-{number}"
+
+
+def threads(setting: Setting, ledger: Ledger) -> None:
+    """Threads that share a database and queues."""
+    db = fdbqueue.open(setting.url)
+    values = named_values(setting.client)
+    works = [
+        kind(setting, db, Blocking(setting.open(db, kind)), ledger, values)
+        for kind in (Jobs, Jobs, Tasks, Swept)
+    ]
+    rngs = [random.Random(f"{setting.seed} {number}") for number in range(THREADS)]
+
+    def work(rng: random.Random) -> None:
+        while not setting.must_stop():
+            run_blocking(rng.choice(works).step(rng))
+
+    each_in_a_thread(work, rngs)
+
+
+def each_in_a_thread(work: Callable[[Any], None], arguments: list[Any]) -> None:
+    """Call a function in a thread for each argument; a thread that fails ends the process."""
+
+    def call(argument: Any) -> None:
+        try:
+            work(argument)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+
+    running = [threading.Thread(target=call, args=[argument]) for argument in arguments]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+
+
+def asynchronous(setting: Setting, ledger: Ledger) -> None:
+    """Event loops, one after the other, whose tasks are cancelled: once, often, and at the end."""
+    db = fdbqueue.open(setting.url)
+    values = named_values(setting.client)
+    rng = random.Random(setting.seed)
+
+    def work(kind: type[Jobs]) -> Jobs:
+        wrapped = aio.TaskQueue if kind is Tasks else aio.PriorityQueue
+        return kind(setting, db, wrapped(setting.open(db, kind)), ledger, values)
+
+    async def live() -> None:
+        works, swept = [work(Jobs), work(Jobs), work(Tasks)], work(Swept)
+        running = [asyncio.create_task(rng.choice(works).step(rng)) for _ in range(TASKS)]
+        for _ in range(rng.randrange(5, 40)):
+            if setting.must_stop():
+                break
+            await swept.step(rng)  # which nobody cancels: a pop may not outlast a clear
+            for number, task in enumerate(running):
+                if rng.random() < 0.3:
+                    await cancel(task, rng)
+                if task.done():
+                    running[number] = asyncio.create_task(rng.choice(works).step(rng))
+            await asyncio.sleep(rng.uniform(0, 0.02))
+        # The others are cancelled by the end of the loop.
+
+    async def cancel(task: asyncio.Task[None], rng: random.Random) -> None:
+        for _ in range(rng.choice([1, 1, 2, 3])):
+            task.cancel()
+            for _ in range(rng.randrange(3)):
+                await asyncio.sleep(0)
+
+    while not setting.must_stop():
+        asyncio.run(live())
+
+
+def http(setting: Setting, ledger: Ledger) -> None:
+    """Threads that speak HTTP, and vanish."""
+    values = named_values(setting.client)
+    rngs = [random.Random(f"{setting.seed} {number}") for number in range(THREADS)]
+
+    def work(rng: random.Random) -> None:
+        server = setting.directory / f"{setting.world}.server"
+        client = HttpClient(server, setting.prefix, setting.world, ledger, values)
+        while not setting.must_stop():
+            client.step(rng)
+
+    each_in_a_thread(work, rngs)
+
+
+def main() -> None:
+    kind, world, url, prefix, directory, client, seed = sys.argv[1:]
+    setting = Setting(kind, world, url, prefix, Path(directory), client, int(seed))
+    ledger = Ledger(setting.directory / f"{client}.ledger")
+    work = {"threads": threads, "aio": asynchronous, "http": http}[kind]
+    work(setting, ledger)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""An HTTP client without manners: it hangs up before, during and after the answer.
+
+How it leaves decides what it can know afterwards:
+
+- `stay`: it reads the answer.
+- `half`: it closes its own side and reads what comes. A server that drops the answer then knows
+  that its client is gone; so whoever gets not one byte has taken nothing.
+- `close` and `reset`: it closes both sides. What its socket holds at that moment was sent to a
+  client that did not read it: these values are known, and the operation's outcome is not. What the
+  server sends later is refused by the socket, and nobody knows.
+- `cut`: it sends only a part of its request, which has no effect.
+"""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import io
+import json
+import random
+import select
+import socket
+import struct
+import threading
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .ledger import HALF_CLOSED, HUNG_UP, Gone, Ledger
+
+__all__ = ["HttpClient"]
+
+LEAVES = {"stay": 30, "half": 35, "close": 15, "reset": 15, "cut": 5}
+CERTAIN = ("stay", "half", "cut")
+TIMEOUT = 60  # seconds, for a server that is stopped meanwhile
+TRIES = 1_000  # at most for one push
+RESET = struct.pack("ii", 1, 0)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole answer."""
+
+    status: int
+    body: Any
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for."""
+
+    method: str
+    path: str
+    body: Any = None
+    key: str | None = None
+    """Its idempotency key."""
+    is_pop: bool = False
+    """Whether it must have no effect if its client is known to be gone."""
+
+    def encoded(self, prefix: str) -> bytes:
+        """The request as it is sent, for a queue with a prefix before its name."""
+        content = b"" if self.body is None else json.dumps(self.body).encode()
+        lines = [
+            f"{self.method} /queue/{prefix}{self.path} HTTP/1.1",
+            "host: 127.0.0.1",
+            "connection: close",
+            "content-type: application/json",
+            f"content-length: {len(content)}",
+            *([] if self.key is None else [f"idempotency-key: {self.key}"]),
+        ]
+        return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
+
+
+class HttpClient:
+    """The operations of one client; it has a connection for each."""
+
+    def __init__(
+        self, server: Path, prefix: str, world: str, ledger: Ledger, values: Iterator[str]
+    ) -> None:
+        self._server = server
+        self._prefix = prefix
+        self._world = world
+        self._ledger = ledger
+        self._values = values
+
+    def step(self, rng: random.Random) -> None:
+        """Do one thing."""
+        queue = f"{self._world}-{rng.choice(['jobs', 'jobs', 'left'])}"
+        steps = [self.push, self.push_until_told, self.pop, self.remove]
+        (step,) = rng.choices(steps, [4, 2, 8, 1])
+        step(queue, rng)
+
+    def push(self, queue: str, rng: random.Random) -> None:
+        names = [next(self._values) for _ in range(rng.choice([1, 1, 3]))]
+        items = [{"item": {"id": name}, "priority": rng.randrange(4)} for name in names]
+        path, body = ("push", items[0]) if len(items) == 1 else ("batch", {"items": items})
+        with self._ledger.operation("push", queue, names) as operation:
+            self._ask(Request("POST", f"{queue}/{path}", body), rng)
+            operation.done()
+
+    def push_until_told(self, queue: str, rng: random.Random) -> None:
+        """Repeat a push with the same idempotency key until it is answered."""
+        name, key = next(self._values), uuid.UUID(int=rng.getrandbits(128)).hex
+        body = {"item": {"id": name}, "priority": rng.randrange(4)}
+        with self._ledger.operation("push", queue, [name]) as operation:
+            for _ in range(TRIES):
+                with suppress(Gone):
+                    self._ask(Request("POST", f"{queue}/push", body, key), rng)
+                    return operation.done()
+            raise Gone("unknown", "gave up")
+
+    def pop(self, queue: str, rng: random.Random) -> None:
+        depth, wait = rng.choice([1, 1, 1, 4]), rng.choice([0, 0.1, 1])
+        leaves = LEAVES if queue.endswith("left") else CERTAIN
+        with self._ledger.operation("pop", queue, at_most=depth) as operation:
+            request = Request("POST", f"{queue}/pop?depth={depth}&wait={wait}", is_pop=True)
+            operation.done(found(self._ask(request, rng, leaves)))
+
+    def remove(self, queue: str, rng: random.Random) -> None:
+        try:
+            items = self._exchange(Request("GET", f"{queue}/items?limit=5"))
+        except Gone:
+            return
+        for item in rng.sample(items := items_of(items), min(1, len(items))):
+            with self._ledger.operation("remove", queue, [item["item"]["id"]]) as operation:
+                self._ask(Request("DELETE", f"{queue}/items/{item['id']}"), rng)
+                operation.done()
+
+    # Requests
+
+    def _ask(
+        self, request: Request, rng: random.Random, leaves: Iterable[str] = tuple(LEAVES)
+    ) -> Answer:
+        """The answer; raises `Gone` if there is none, or it says that nothing was done."""
+        (leave,) = rng.choices([*leaves], [LEAVES[each] for each in leaves])
+        moment = rng.choice([0.0, rng.uniform(0, 0.1), TIMEOUT])
+        answer = self._exchange(request, leave, moment)
+        if answer.status == 404:
+            raise Gone("nothing", "404")
+        if answer.status >= 300:
+            raise RuntimeError(f"{request}: {answer}")
+        return answer
+
+    def _exchange(self, request: Request, leave: str = "stay", moment: float = 0.0) -> Answer:
+        """Send a request, and leave after `moment` seconds, or as the answer begins."""
+        content = request.encoded(self._prefix)
+        with self._connect() as connection:
+            if leave == "cut":
+                connection.sendall(content[: len(content) // 2])
+                raise Gone("nothing", "cut")
+            try:
+                connection.sendall(content)
+            except OSError:
+                raise Gone("unknown", HUNG_UP) from None
+            if leave in ("close", "reset"):
+                return self._vanish(connection, leave, moment)
+            if leave == "half":
+                select.select([connection], [], [], moment)
+                shut(connection, socket.SHUT_WR)
+            received = read_all(connection)
+        answer = parsed(received)
+        if answer is None and leave == "half" and not received:
+            raise Gone("nothing" if request.is_pop else "unknown", HALF_CLOSED)
+        if answer is None:
+            raise Gone("unknown", HUNG_UP)
+        return answer
+
+    @staticmethod
+    def _vanish(connection: socket.socket, leave: str, moment: float) -> Answer:
+        select.select([connection], [], [], moment)
+        if leave == "reset":
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        shut(connection, socket.SHUT_RDWR)
+        received = read_all(connection)
+        answer = parsed(received)
+        if answer is None:
+            raise Gone("unknown", f"vanished {'in' if received else 'before'} the answer")
+        if answer.body == {"items": []}:
+            raise Gone("nothing", "vanished with an empty answer")
+        if answer.status < 300:
+            raise Gone("unknown", "vanished with the answer", found(answer))
+        return answer
+
+    def _connect(self) -> socket.socket:
+        try:
+            host, port = self._server.read_text().split()
+            return socket.create_connection((host, int(port)), TIMEOUT)
+        except (OSError, ValueError):
+            threading.Event().wait(0.05)
+            raise Gone("nothing", "no server") from None
+
+
+def items_of(answer: Answer) -> list[Any]:
+    """The items of an answer."""
+    return list(answer.body.get("items", [])) if isinstance(answer.body, dict) else []
+
+
+def found(answer: Answer) -> list[str]:
+    """The values in the answer to a pop."""
+    return [item["item"]["id"] for item in items_of(answer)]
+
+
+def shut(connection: socket.socket, how: int) -> None:
+    """Shut it down, if the other side has not done so."""
+    try:
+        connection.shutdown(how)
+    except OSError as error:
+        if error.errno != errno.ENOTCONN:
+            raise
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """All that comes until the end, however it comes."""
+    received = b""
+    try:
+        while data := connection.recv(65536):
+            received += data
+    except ConnectionError:
+        pass
+    return received
+
+
+def parsed(received: bytes) -> Answer | None:
+    """A whole answer; `None` for less."""
+    answer = http.client.HTTPResponse(_Received(received))
+    try:
+        answer.begin()
+        content = answer.read()
+    except (http.client.HTTPException, ConnectionError):
+        return None
+    return Answer(answer.status, json.loads(content) if content else None)
+
+
+class _Received:
+    """What was received, as `http.client` wants to read it."""
+
+    def __init__(self, received: bytes) -> None:
+        self._received = received
+
+    def makefile(self, _: str) -> io.BytesIO:
+        return io.BytesIO(self._received)

@@ -1,0 +1,374 @@
+"""An external ledger of a storm: each client writes down its operations, and the sum must be right.
+
+A client writes one line before an operation begins (the intent, with the values it names) and one
+after it knows the result. Each line is on the disk (fdatasync) before the client goes on. So an
+operation ends in one of three ways, and a fourth that tells of a bug:
+
+- `done`: it was acknowledged. Its values are what it really put, took or claimed.
+- `nothing`: it was refused (`LeaseLost`, 404), found nothing, or promises to have no effect: a pop
+  that was cancelled, and one of an HTTP client that hung up and never got a byte.
+- `unknown`: it was in flight when its process or its server was killed, when its call was cancelled
+  (a push may take effect all the same), or when its client vanished with the answer on its way.
+- `failed`: it raised an error that nothing in a storm excuses.
+
+`account` puts the ledgers of all clients together with what is left in the queues. Every value is
+unique, and belongs to one queue. For each value:
+
+- Puts (push, put_back) and takes (pop, ack, remove, drop) alternate. A take that was `done` needs a
+  put that began before it ended; so does being left in the queue. One too many is **doubled**, and
+  one without any put **appeared**.
+- A put that was `done` needs a take that was `done`, or the value is still there. Else an `unknown`
+  operation has to explain it: one that named the value, or a pop in flight, which explains as many
+  values as it asked for, all of them put before it ended, or a clear. Else the value is **lost**.
+- A clear takes everything that was put before it began and nothing that was put after it ended.
+- Of a claim, nothing succeeds any more once another claim of the same value was acknowledged, and
+  no other claim or pop gets the value while the lease lasts.
+
+Times are those of the machine's monotonic clock, which its processes share.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import time
+from asyncio import CancelledError
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from fdbqueue.errors import LeaseLost
+
+__all__ = ["HALF_CLOSED", "Gone", "Ledger", "Operation", "Verdict", "account", "read_ledger"]
+
+PUTS = frozenset({"push", "put_back"})
+TAKES = frozenset({"pop", "ack", "remove", "drop"})
+ENDS_OF_CLAIMS = frozenset({"ack", "nack", "release", "extend"})
+NO_EFFECT_IF_CANCELLED = frozenset({"pop", "claim"})
+
+LEASE_LOST = "lease lost"
+HALF_CLOSED = "half-closed"
+HUNG_UP = "the server hung up"
+_CLEARING_UP = 3.0  # seconds that a server may take to put back what its client did not wait for
+_SURELY = 0.9  # of a lease has not run out, however the database counts time
+
+
+class Gone(Exception):
+    """A client went away or its server did; the operation is `outcome` because of `why`."""
+
+    def __init__(self, outcome: str, why: str, values: Sequence[str] = ()) -> None:
+        super().__init__(why)
+        self.outcome, self.why, self.values = outcome, why, list(values)
+
+
+@dataclass
+class Operation:
+    """One operation of one client, and how it ended."""
+
+    client: str
+    number: int
+    kind: str
+    queue: str
+    values: list[str] = field(default_factory=list)
+    """What it names; when it is done, what it put, took, claimed or saw."""
+    at_most: int = 0
+    """How many values it takes at most, of a pop."""
+    claim: int | None = None
+    """The number of the claim that it ends or extends."""
+    lease: float = 0.0
+    """In seconds, of a claim."""
+    began: float = 0.0
+    ended: float = math.inf
+    outcome: str = "nothing"
+    why: str = ""
+
+    def done(self, values: Iterable[str] | None = None) -> None:
+        """Note that it was acknowledged, and with which values if they were not named."""
+        self.outcome = "done"
+        if values is not None:
+            self.values = list(values)
+
+    def __str__(self) -> str:
+        name = f"{self.kind} {self.queue} {self.values or self.at_most} by {self.client}"
+        return f"{name} [{self.began:.3f} to {self.ended:.3f}]: {self.outcome} {self.why}".strip()
+
+
+_FIRST = ("number", "kind", "queue", "values", "at_most", "claim", "lease", "began")
+_LAST = ("number", "values", "outcome", "why", "ended")
+
+
+class Ledger:
+    """The ledger of one process; its threads may write at the same time."""
+
+    def __init__(self, path: Path) -> None:
+        self._client = path.stem
+        self._numbers = itertools.count(1)
+        self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+
+    @contextmanager
+    def operation(
+        self,
+        kind: str,
+        queue: str,
+        values: Iterable[str] = (),
+        *,
+        at_most: int = 0,
+        claim: int | None = None,
+        lease: float = 0.0,
+    ) -> Iterator[Operation]:
+        """Note the intent, let the block do it and call `done`, and note how it ended.
+
+        Of the errors only a cancellation goes on.
+        """
+        number = next(self._numbers)
+        operation = Operation(
+            self._client, number, kind, queue, list(values), at_most, claim, lease, time.monotonic()
+        )
+        self._write(operation, _FIRST)
+        try:
+            yield operation
+        except LeaseLost:
+            operation.outcome, operation.why = "nothing", LEASE_LOST
+        except Gone as gone:
+            operation.outcome, operation.why = gone.outcome, gone.why
+            operation.values = gone.values or operation.values
+        except CancelledError:
+            operation.outcome = "nothing" if kind in NO_EFFECT_IF_CANCELLED else "unknown"
+            operation.why = "cancelled"
+            raise
+        except Exception as error:
+            operation.outcome, operation.why = "failed", repr(error)
+        finally:
+            operation.ended = time.monotonic()
+            self._write(operation, _LAST)
+
+    def _write(self, operation: Operation, names: tuple[str, ...]) -> None:
+        facts = asdict(operation)
+        line = json.dumps({name: facts[name] for name in names}) + "\n"
+        os.write(self._file, line.encode())
+        os.fdatasync(self._file)
+
+
+def read_ledger(path: Path, killed_at: float = math.inf) -> list[Operation]:
+    """The operations of one process; what has no end was in flight when it was killed."""
+    lines = path.read_text().split("\n")[:-1]  # the last one is empty, or torn
+    operations: dict[int, Operation] = {}
+    for facts in map(json.loads, lines):
+        number = facts["number"]
+        if "kind" in facts:
+            started = Operation(path.stem, **facts, ended=killed_at)
+            operations[number] = replace(started, outcome="unknown", why="killed")
+        else:
+            operations[number] = replace(operations[number], **facts)
+    return list(operations.values())
+
+
+@dataclass
+class Verdict:
+    """What an accounting found."""
+
+    outcomes: Counter[str]
+    """How many operations ended how and why."""
+    unknown: Counter[str]
+    """How many values only an operation explains whose outcome is unknown, by why it is."""
+    problems: list[str]
+
+    def __str__(self) -> str:
+        return f"{dict(self.outcomes)}; explained by unknown operations: {dict(self.unknown)}"
+
+
+def account(
+    operations: Iterable[Operation],
+    left: Mapping[str, Sequence[str]],
+    server_kills: Sequence[tuple[float, float]] = (),
+) -> Verdict:
+    """Account for every value.
+
+    Parameters: `operations`, of all clients; `left`, the values in each queue in the end, dead
+    letters too; `server_kills`, when HTTP servers were killed: just before and just after.
+    """
+    heeded = [_with_server_kills(each, server_kills) for each in operations]
+    verdict = Verdict(Counter(), Counter(), [])
+    for each in heeded:
+        verdict.outcomes[f"{each.outcome} ({each.why})" if each.why else each.outcome] += 1
+        if each.outcome == "failed":
+            verdict.problems.append(f"failed: {each}")
+    for queue in sorted({each.queue for each in heeded} | left.keys()):
+        own = [each for each in heeded if each.queue == queue]
+        _Queue(own, left.get(queue, ()), verdict).account()
+    return verdict
+
+
+def _with_server_kills(each: Operation, kills: Sequence[tuple[float, float]]) -> Operation:
+    """Say of an operation whose server was killed that its outcome is unknown, or that none was."""
+    patience = _CLEARING_UP if each.why == HALF_CLOSED else 0.0
+    if any(each.began < after and before < each.ended + patience for before, after in kills):
+        if each.why == HALF_CLOSED:
+            return replace(each, outcome="unknown", why="half-closed, and the server was killed")
+    elif each.why == HUNG_UP:
+        return replace(each, outcome="failed")
+    return each
+
+
+class _Value:
+    """What is known of one value."""
+
+    def __init__(self) -> None:
+        self.puts: list[Operation] = []
+        self.takes: list[Operation] = []
+        """Those that took place, or may have."""
+        self.claims: list[Operation] = []
+        self.seen = -math.inf
+        """When the last operation began that shows it was there."""
+        self.left = 0
+
+    @property
+    def surely_left(self) -> int:
+        """How many are in the queue, as far as it is known: 1 or 0, or it was doubled."""
+        done = [sum(each.outcome == "done" for each in some) for some in (self.puts, self.takes)]
+        return done[0] - done[1]
+
+
+class _Queue:
+    """The accounting of one queue."""
+
+    def __init__(self, operations: list[Operation], left: Sequence[str], verdict: Verdict) -> None:
+        self._verdict = verdict
+        self._operations = [each for each in operations if each.outcome != "nothing"]
+        self._values: dict[str, _Value] = defaultdict(_Value)
+        for each in self._operations:
+            self._note(each)
+        self._ends: dict[tuple[str, int | None], list[Operation]] = defaultdict(list)
+        for each in operations:
+            if each.kind in ENDS_OF_CLAIMS:
+                self._ends[each.client, each.claim].append(each)
+        self._has_clears = any(each.kind == "clear" for each in operations)
+        for value in left:
+            self._values[value].left += 1
+
+    def _note(self, each: Operation) -> None:
+        for name in each.values:
+            value = self._values[name]
+            if each.kind in PUTS:
+                value.puts.append(each)
+            elif each.kind in TAKES:
+                value.takes.append(each)
+            elif each.kind == "claim" and each.outcome == "done":
+                value.claims.append(each)
+            if each.outcome == "done" and each.kind not in TAKES:
+                value.seen = max(value.seen, each.began)
+
+    def account(self) -> None:
+        for name, value in self._values.items():
+            self._look_for_doubles(name, value)
+            self._look_at_claims(name, value)
+        self._look_for_losses(self._clears())
+
+    def _problem(self, what: str, name: str, *operations: Operation) -> None:
+        about = "".join(f"\n    {each}" for each in operations)
+        self._verdict.problems.append(f"{what}: {name}{about}")
+
+    def _look_for_doubles(self, name: str, value: _Value) -> None:
+        puts = sorted(each.began for each in value.puts)
+        takes = sorted(each.ended for each in value.takes if each.outcome == "done")
+        takes += [math.inf] * value.left
+        for number, ended in enumerate(takes):
+            if number >= len(puts) or puts[number] >= ended:
+                what = "doubled" if puts else "appeared"
+                self._problem(what, name, *value.puts, *value.takes)
+                return
+
+    # Claims
+
+    def _look_at_claims(self, name: str, value: _Value) -> None:
+        for claim in value.claims:
+            ends = self._ends[claim.client, claim.number]
+            self._look_for_an_early_end(name, claim, ends)
+            for other in value.claims:
+                if other.began <= claim.ended:
+                    continue
+                for end in ends:
+                    if end.outcome == "done" and end.began > other.ended:
+                        self._problem("not fenced", name, claim, other, end)
+                self._look_for_two_holders(name, claim, other, ends)
+            for take in value.takes:
+                if take.kind == "pop" and take.outcome == "done" and take.began > claim.ended:
+                    self._look_for_two_holders(name, claim, take, ends)
+
+    def _look_for_an_early_end(self, name: str, claim: Operation, ends: list[Operation]) -> None:
+        """The first that the holder does with a claim succeeds while the lease lasts."""
+        first = min(ends, key=lambda end: end.began, default=claim)
+        in_time = first.ended < claim.began + _SURELY * claim.lease
+        if first.why == LEASE_LOST and in_time and not self._has_clears:
+            self._problem("lost its lease too early", name, claim, first)
+
+    def _look_for_two_holders(
+        self, name: str, claim: Operation, other: Operation, ends: list[Operation]
+    ) -> None:
+        if other.ended < claim.began + _SURELY * claim.lease and not any(
+            end.began < other.ended for end in ends
+        ):
+            self._problem("handed out twice", name, claim, other)
+
+    # What is missing
+
+    def _clears(self) -> list[Operation]:
+        """The clears that took place, or may have."""
+        clears = []
+        for clear in self._operations:
+            if clear.kind != "clear":
+                continue
+            survivors = [
+                name for name, value in self._values.items() if self._survived(value, clear)
+            ]
+            if clear.outcome == "done":
+                for name in survivors:
+                    self._problem("not cleared", name, clear, *self._values[name].takes)
+            if clear.outcome == "done" or not survivors:
+                clears.append(clear)
+        return clears
+
+    @staticmethod
+    def _survived(value: _Value, clear: Operation) -> bool:
+        """Whether it was put before a clear began, and was there after that had ended."""
+        if not value.puts or any(put.ended >= clear.began for put in value.puts):
+            return False
+        takes = [take for take in value.takes if take.outcome == "done"]
+        return bool(value.left) or any(each.began > clear.ended for each in [*takes, *value.claims])
+
+    def _look_for_losses(self, clears: list[Operation]) -> None:
+        pops = [
+            pop
+            for pop in self._operations
+            if pop.kind == "pop" and pop.outcome == "unknown" and not pop.values
+        ]
+        slots = sorted((pop for pop in pops for _ in range(pop.at_most)), key=lambda pop: pop.ended)
+        missing = [
+            (value.seen, name)
+            for name, value in self._values.items()
+            if value.surely_left > value.left and not self._is_explained(value, clears)
+        ]
+        # The latest first: an operation that explains it explains the earlier ones, too.
+        for seen, name in sorted(missing, reverse=True):
+            if slots and slots[-1].ended > seen:
+                self._verdict.unknown[slots.pop().why] += 1
+            else:
+                value = self._values[name]
+                self._problem("lost", name, *value.puts, *value.takes, *value.claims)
+
+    def _is_explained(self, value: _Value, clears: list[Operation]) -> bool:
+        """Whether an operation explains where it is that named the value, or was a clear."""
+        named = [take for take in value.takes if take.outcome == "unknown"]
+        if named:
+            self._verdict.unknown[named[0].why] += 1
+            return True
+        for clear in clears:
+            if value.seen < clear.ended:
+                if clear.outcome == "unknown":
+                    self._verdict.unknown[clear.why] += 1
+                return True
+        return False

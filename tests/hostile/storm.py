@@ -1,0 +1,283 @@
+"""The conductor of a storm: it kills, stops and starts clients and servers, and does the sum.
+
+Everything is drawn from a seed but how fast the processes are: a seed repeats what they try, not
+how it interleaves. The storm lasts until there were as many kills, stops, cancelled calls and
+vanished clients as asked for, so a slow machine changes how long it takes, and nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fdbqueue
+
+from ..server import serving
+from .clients import KINDS, QUEUES, WORLDS, open_queue
+from .ledger import Verdict, account, read_ledger
+
+__all__ = ["Amount", "Storm"]
+
+ROOT = Path(__file__).parent.parent.parent
+STOPPED = (0.6, 1.0)  # seconds: longer than a lease
+MAX_ATTEMPTS = 3
+SERVER_SHARE = 0.1  # of the kills and stops that hit the HTTP server
+QUIET = 300.0  # seconds without any operation after which a storm has failed
+REST = 60.0  # seconds until leases, delays and the requests of dead processes must be over
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much must happen before a storm is over."""
+
+    kills: int
+    stops: int
+    cancelled: int
+    vanished: int
+
+    def is_reached(self, so_far: Amount) -> bool:
+        return all(getattr(so_far, name) >= most for name, most in vars(self).items())
+
+
+class Client:
+    """A process of the storm, and what it has written."""
+
+    def __init__(
+        self, kind: str, world: str, client: str, setting: list[str], directory: Path
+    ) -> None:
+        self.kind, self.world = kind, world
+        self.killed_at = float("inf")
+        self.ledger = directory / f"{client}.ledger"
+        self.errors = directory / f"{client}.stderr"
+        self._read = 0
+        with self.errors.open("wb") as errors:
+            command = [sys.executable, "-m", "tests.hostile.clients", kind, world, *setting]
+            self.process = subprocess.Popen(command, cwd=ROOT, stderr=errors)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun to work, and was not killed."""
+        has_begun = self.ledger.exists() and self.ledger.stat().st_size > 0
+        return has_begun and self.process.poll() is None
+
+    def new_lines(self) -> list[str]:
+        """The lines that it wrote since the last call."""
+        if not self.ledger.exists():
+            return []
+        with self.ledger.open("rb") as file:
+            file.seek(self._read)
+            whole = file.read().rpartition(b"\n")[0]
+        self._read += len(whole) + 1 if whole else 0
+        return whole.decode().split("\n") if whole else []
+
+    def raise_if_failed(self) -> None:
+        """Raise what it said if it ended by itself, and not well."""
+        code = self.process.poll()
+        if code and self.killed_at == float("inf"):
+            raise AssertionError(f"{self.ledger.stem}: {code}\n{self.errors.read_text()}")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.killed_at = time.monotonic()
+
+
+class HttpServer:
+    """`fdbq serve`, whose address is in a file; what it writes is kept."""
+
+    def __init__(self, url: str, world: str, directory: Path) -> None:
+        self.world = world
+        self._stack = ExitStack()
+        self.process, address = self._stack.enter_context(serving(url))
+        self._output = (directory / f"{world}.stderr").open("ab")
+        self._reader = threading.Thread(target=self._keep, daemon=True)
+        self._reader.start()
+        file = directory / f"{world}.server"
+        temporary = file.with_suffix(".new")
+        temporary.write_text(address.removeprefix("http://").replace(":", " "))
+        temporary.replace(file)
+
+    def _keep(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._output.write(line.encode())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._reader.join()
+        self._output.close()
+        self._stack.close()
+
+
+@dataclass
+class Storm:
+    """A storm over the queues whose names begin with a prefix; `url` opens their database."""
+
+    url: str
+    prefix: str
+    seed: int
+    directory: Path
+    clients: list[Client] = field(default_factory=list)
+    server_kills: list[tuple[float, float]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def run(self, amount: Amount) -> Verdict:
+        """Let it storm until that much has happened, and account for everything."""
+        self._rng = random.Random(self.seed)
+        self.db = fdbqueue.open(self.url)
+        self._stopped: dict[int, tuple[float, Any]] = {}
+        for name in QUEUES:
+            open_queue(self.db, self.prefix, name).set_max_attempts(self.db, MAX_ATTEMPTS)
+        self._servers: dict[str, HttpServer] = {}
+        try:
+            for world in WORLDS:
+                self._servers[world] = HttpServer(self.url, world, self.directory)
+                for kind in KINDS:
+                    self._start(kind, world)
+            self._storm(amount)
+            self._end()
+        finally:
+            for each in [*self.clients, *self._servers.values()]:
+                each.kill()
+        return self._account()
+
+    # The storm
+
+    def _start(self, kind: str, world: str) -> None:
+        client = f"{world}-{kind}-{len(self.clients)}"
+        seed = str(self._rng.randrange(2**32))
+        setting = [self.url, self.prefix, str(self.directory), client, seed]
+        self.clients.append(Client(kind, world, client, setting, self.directory))
+
+    def _storm(self, amount: Amount) -> None:
+        last_progress = time.monotonic()
+        while not amount.is_reached(self.so_far):
+            time.sleep(self._rng.uniform(0, 0.2))
+            if self._look():
+                last_progress = time.monotonic()
+            assert time.monotonic() < last_progress + QUIET, f"nothing goes on: {self.counts}"
+            self._continue(time.monotonic())
+            self._hit(amount)
+            for client in self.clients:
+                client.raise_if_failed()
+
+    @property
+    def so_far(self) -> Amount:
+        counts = self.counts
+        return Amount(counts["kills"], counts["stops"], counts["cancelled"], counts["vanished"])
+
+    def _look(self) -> bool:
+        """Count what the clients have written; whether there was anything."""
+        lines = [line for client in self.clients for line in client.new_lines()]
+        self.counts["operations"] += sum('"ended"' in line for line in lines)
+        self.counts["cancelled"] += sum('"why": "cancelled"' in line for line in lines)
+        gone = ('"why": "half', '"why": "vanished', '"why": "cut')
+        self.counts["vanished"] += sum(any(why in line for why in gone) for line in lines)
+        return bool(lines)
+
+    def _hit(self, amount: Amount) -> None:
+        """Kill one that works, or stop it for a while."""
+        kinds = [kind for kind in ("kills", "stops") if self.counts[kind] < getattr(amount, kind)]
+        if not kinds:
+            return
+        kind = self._rng.choice(kinds)
+        worlds = ("killed",) if kind == "kills" else WORLDS
+        victims: list[Client | HttpServer] = [
+            each for each in self.clients if each.is_running and each.world in worlds
+        ]
+        if self._rng.random() < SERVER_SHARE:
+            victims = [self._servers[world] for world in worlds]
+        victims = [each for each in victims if each.process.pid not in self._stopped]
+        if victims and kind == "kills":
+            self._kill(self._rng.choice(victims))
+        elif victims:
+            self._stop(self._rng.choice(victims))
+
+    def _kill(self, victim: Client | HttpServer) -> None:
+        before = time.monotonic()
+        victim.kill()
+        self.counts["kills"] += 1
+        if isinstance(victim, Client):
+            self._start(victim.kind, victim.world)
+        else:
+            self.server_kills.append((before, time.monotonic()))
+            self._servers[victim.world] = HttpServer(self.url, victim.world, self.directory)
+
+    def _stop(self, victim: Client | HttpServer) -> None:
+        victim.process.send_signal(signal.SIGSTOP)
+        until = time.monotonic() + self._rng.uniform(*STOPPED)
+        self._stopped[victim.process.pid] = until, victim
+        self.counts["stops"] += 1
+
+    def _continue(self, now: float) -> None:
+        """Let those go on that were stopped for long enough."""
+        for pid, (until, stopped) in list(self._stopped.items()):
+            if until <= now:
+                stopped.process.send_signal(signal.SIGCONT)
+                del self._stopped[pid]
+
+    def _end(self) -> None:
+        """Let every client come to the end of what it is about."""
+        self._continue(float("inf"))
+        (self.directory / "stop").touch()
+        for client in self.clients:
+            if client.killed_at == float("inf"):
+                client.process.wait(QUIET)
+                client.raise_if_failed()
+        # What an HTTP client left behind is put back before the server ends.
+        for server in self._servers.values():
+            server.process.send_signal(signal.SIGTERM)
+            server.process.wait(QUIET)
+
+    # The sum
+
+    def _account(self) -> Verdict:
+        self._look()
+        problems: list[str] = []
+        left = {name: self._drain(name, problems) for name in QUEUES}
+        operations = [
+            operation
+            for client in self.clients
+            if client.ledger.exists()
+            for operation in read_ledger(client.ledger, client.killed_at)
+        ]
+        verdict = account(operations, left, self.server_kills)
+        verdict.problems[:0] = problems
+        return verdict
+
+    def _drain(self, name: str, problems: list[str]) -> list[str]:
+        """Empty a queue, also of what is claimed, delayed or put aside at first; its values."""
+        pushed = "payload" if name.endswith("tasks") else "value"
+        values = []
+        deadline = time.monotonic() + REST
+        self._check(name, problems)
+        while True:
+            # A handle that is new clears up at once after processes that died in line.
+            queue = open_queue(self.db, self.prefix, name)
+            while items := queue.pop_many(self.db, 100):
+                values += [getattr(item, pushed)["id"] for item in items]
+            layout = queue.layout
+            elsewhere = [layout.claims, layout.delayed, layout.results]
+            if not any(list(self.db[slice(*layout.range_of(prefix))]) for prefix in elsewhere):
+                break
+            if time.monotonic() > deadline:
+                problems.append(f"{name} does not come to rest")
+                break
+            time.sleep(0.1)
+        letters = list(queue.dead_letters(self.db))
+        values += [getattr(letter.item, pushed)["id"] for letter in letters]
+        self._check(name, problems)
+        return values
+
+    def _check(self, name: str, problems: list[str]) -> None:
+        report = fdbqueue.check(self.db, open_queue(self.db, self.prefix, name))
+        problems += [f"check of {name}: {problem}" for problem in report.problems]
