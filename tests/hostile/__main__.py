@@ -2,6 +2,7 @@
 
 python -m tests.hostile [--engine embedded|cluster] [--kills 1000] [--stops 1000]
     [--cancelled 10000] [--vanished 10000] [--seed N] [--directory PATH]
+        [--kinds threads aio http]
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ..cluster import a_cluster
+from .clients import KINDS
 from .storm import Amount, Storm
 
 
@@ -26,6 +28,7 @@ def main() -> int:
     parser.add_argument("--cancelled", type=int, default=10_000)
     parser.add_argument("--vanished", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--directory", type=Path, help="where the ledgers stay")
     given = parser.parse_args()
     amount = Amount(given.kills, given.stops, given.cancelled, given.vanished)
@@ -38,7 +41,7 @@ def main() -> int:
         url = f"embedded:{directory / 'db'}"
         if given.engine == "cluster":
             url = str(stack.enter_context(a_cluster(directory)).file)
-        storm = Storm(url, f"storm-{given.seed}-", given.seed, directory)
+        storm = Storm(url, f"storm-{given.seed}-", given.seed, directory, given.kinds)
         began = time.monotonic()
         verdict = storm.run(amount)
     print(

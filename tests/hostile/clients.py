@@ -62,11 +62,6 @@ class Setting:
     client: str
     seed: int
 
-    @property
-    def longest_wait(self) -> float:
-        """How long a pop waits: of a process that is killed hardly, so that few are in flight."""
-        return 1.0 if self.world == "spared" else 0.02
-
     def queue(self, kind: type[Jobs]) -> str:
         """The name of a queue, without the prefix."""
         return f"{self.world}-{kind.base}"
@@ -111,7 +106,7 @@ class Jobs:
     ) -> None:
         self.name = setting.queue(type(self))
         self.db, self.queue, self.ledger, self._values = db, queue, ledger, values
-        self._longest_wait = setting.longest_wait
+        self._is_killed = setting.world == "killed"
 
     async def step(self, rng: random.Random) -> None:
         """Do one thing."""
@@ -120,8 +115,8 @@ class Jobs:
         await step(rng)
 
     def wait(self, rng: random.Random) -> float:
-        """How long to wait for an item."""
-        return rng.choice([0, rng.uniform(0, self._longest_wait)])
+        """How long to wait for an item; hardly if it is killed, so that few pops are in flight."""
+        return rng.choice([0, rng.uniform(0, 0.02 if self._is_killed else 1)])
 
     # What differs between kinds of queues
 
@@ -188,12 +183,12 @@ class Jobs:
         (kind,) = rng.choices(kinds, [60, 15, 10, 10, 5])
         if rng.random() < 0.1:
             await self._pause(1.2 * LEASE)
-        options = {"delay": rng.choice([0, 0.2, None])} if kind == "nack" else {}
+        options = {"nack": {"delay": rng.choice([0, 0.2, None])}, "extend": {"lease": LEASE}}
         if kind == "forget":
             return
         names = map(self.value_of, claim.items)
         with self.ledger.operation(kind, self.name, names, claim=number) as operation:
-            await getattr(self.queue, kind)(self.db, claim, **options)
+            await getattr(self.queue, kind)(self.db, claim, **options.get(kind, {}))
             operation.done()
         if kind == "extend" or rng.random() < 0.05:  # also what is over is acknowledged
             names = map(self.value_of, claim.items)
@@ -256,7 +251,9 @@ class Tasks(Jobs):
 
     async def _pop(self, n: int, rng: random.Random) -> list[Any]:
         agent = rng.choice(AGENTS)
-        if agent is None:
+        # An asyncio client claims the task of an agent, for a time: whoever is killed meanwhile
+        # leaves it claimed for longer than a storm is to last.
+        if agent is None or (self._is_killed and not isinstance(self.queue, Blocking)):
             return list(await self.queue.pop_many(self.db, n, wait=self.wait(rng)))
         task = await self.queue.pop(self.db, agent=agent, wait=self.wait(rng))
         return [] if task is None else [task]

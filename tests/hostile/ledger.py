@@ -242,10 +242,10 @@ class _Queue:
         self._values: dict[str, _Value] = defaultdict(_Value)
         for each in self._operations:
             self._note(each)
-        self._ends: dict[tuple[str, int | None], list[Operation]] = defaultdict(list)
+        self._ends: dict[tuple[str, int | None, str], list[Operation]] = defaultdict(list)
         for each in operations:
-            if each.kind in ENDS_OF_CLAIMS:
-                self._ends[each.client, each.claim].append(each)
+            for name in each.values if each.kind in ENDS_OF_CLAIMS else ():
+                self._ends[each.client, each.claim, name].append(each)
         self._has_clears = any(each.kind == "clear" for each in operations)
         for value in left:
             self._values[value].left += 1
@@ -286,7 +286,7 @@ class _Queue:
 
     def _look_at_claims(self, name: str, value: _Value) -> None:
         for claim in value.claims:
-            ends = self._ends[claim.client, claim.number]
+            ends = self._ends[claim.client, claim.number, name]
             self._look_for_an_early_end(name, claim, ends)
             for other in value.claims:
                 if other.began <= claim.ended:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,6 +127,7 @@ class Storm:
     prefix: str
     seed: int
     directory: Path
+    kinds: Sequence[str] = KINDS
     clients: list[Client] = field(default_factory=list)
     server_kills: list[tuple[float, float]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -141,7 +143,7 @@ class Storm:
         try:
             for world in WORLDS:
                 self._servers[world] = HttpServer(self.url, world, self.directory)
-                for kind in KINDS:
+                for kind in self.kinds:
                     self._start(kind, world)
             self._storm(amount)
             self._end()
@@ -210,6 +212,7 @@ class Storm:
             self._start(victim.kind, victim.world)
         else:
             self.server_kills.append((before, time.monotonic()))
+            self._continue(float("inf"))  # to start another one takes a while
             self._servers[victim.world] = HttpServer(self.url, victim.world, self.directory)
 
     def _stop(self, victim: Client | HttpServer) -> None:

@@ -1,0 +1,187 @@
+"""The ledger of the storm tells right from wrong, and what is unknown from what is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fdbqueue.errors import LeaseLost
+
+from .ledger import HALF_CLOSED, HUNG_UP, Gone, Ledger, Operation, account, read_ledger
+
+SERVER_KILLS = [(100.0, 101.0)]
+
+
+def done(kind: str, at: float, *values: str, **facts: Any) -> Operation:
+    """An operation of one second that was acknowledged; what a claim's holder does names it."""
+    operation = Operation("holder", int(at), kind, "jobs", list(values), began=at, ended=at + 1)
+    claim = facts.pop("claim", None)
+    if claim is not None:
+        facts |= {"client": claim.client, "claim": claim.number}
+    return replace(operation, **{"outcome": "done"} | facts)
+
+
+def unknown(kind: str, at: float, *values: str, why: str = "killed", **facts: Any) -> Operation:
+    """One that was in flight."""
+    return done(kind, at, *values, outcome="unknown", why=why, **facts)
+
+
+def nothing(kind: str, at: float, *values: str, why: str = "", **facts: Any) -> Operation:
+    """One that promises to have had no effect."""
+    return done(kind, at, *values, outcome="nothing", why=why, **facts)
+
+
+PUSH, POP = done("push", 1, "a"), done("pop", 3, "a")
+CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.0, client="other")
+
+
+@pytest.mark.parametrize(
+    ("operations", "left", "problem"),
+    [
+        # Losses
+        ([PUSH], "", "lost"),
+        ([PUSH], "a", None),
+        ([PUSH, POP], "", None),
+        ([PUSH, POP, done("put_back", 5, "a")], "", "lost"),
+        ([PUSH, POP, done("put_back", 5, "a"), done("pop", 7, "a")], "", None),
+        ([PUSH, CLAIM], "", "lost"),
+        ([PUSH, CLAIM, done("ack", 5, "a", claim=CLAIM)], "", None),
+        ([PUSH, CLAIM, done("nack", 5, "a", claim=CLAIM), done("drop", 7, "a")], "", None),
+        ([done("push", 1, "a", "b"), done("remove", 3, "a")], "", "lost: b"),
+        ([PUSH, nothing("pop", 3, why="cancelled", at_most=1)], "", "lost"),
+        ([PUSH, nothing("pop", 3, why=HALF_CLOSED, at_most=1)], "", "lost"),
+        # Doubles
+        ([PUSH, POP], "a", "doubled"),
+        ([PUSH], "aa", "doubled"),
+        ([PUSH, POP, done("pop", 5, "a")], "", "doubled"),
+        ([PUSH, POP, done("pop", 5, "a"), done("put_back", 7, "a")], "", "doubled"),
+        ([PUSH, POP, done("put_back", 3.5, "a"), done("pop", 4, "a")], "", None),
+        ([done("push", 5, "a"), POP], "", "doubled"),  # before it was pushed
+        ([], "a", "appeared"),
+        ([nothing("push", 1, "a", why="cut")], "a", "appeared"),
+        # What is unknown is neither
+        ([unknown("push", 1, "a")], "", None),
+        ([unknown("push", 1, "a")], "a", None),
+        ([unknown("push", 1, "a"), POP], "a", "doubled"),
+        ([PUSH, unknown("pop", 3, at_most=1)], "", None),
+        ([PUSH, unknown("pop", 3, at_most=1)], "a", None),
+        ([done("push", 1, "a", "b"), unknown("pop", 3, at_most=1)], "", "lost"),
+        ([done("push", 1, "a", "b"), unknown("pop", 3, at_most=2)], "", None),
+        ([PUSH, unknown("pop", 3, "b", at_most=1)], "", "lost: a"),
+        ([done("push", 9, "a"), unknown("pop", 3, at_most=1)], "", "lost"),  # pushed later
+        ([PUSH, done("claim", 9, "a"), unknown("pop", 3, at_most=1)], "", "lost"),  # seen later
+        ([PUSH, unknown("ack", 3, "a")], "", None),
+        ([PUSH, unknown("ack", 3, "b")], "", "lost: a"),
+        ([PUSH, unknown("nack", 3, "a")], "", "lost"),
+        # Clears
+        ([PUSH, done("clear", 3)], "", None),
+        ([PUSH, done("clear", 3)], "a", "not cleared"),
+        ([PUSH, done("clear", 3), done("pop", 5, "a")], "", "not cleared"),
+        ([PUSH, done("clear", 3), done("pop", 3.5, "a")], "", None),
+        ([done("push", 3.5, "a"), done("clear", 3)], "a", None),
+        ([done("push", 9, "a"), done("clear", 3)], "", "lost"),
+        ([PUSH, unknown("clear", 3)], "", None),
+        ([done("push", 1, "a", "b"), unknown("clear", 3)], "b", "lost: a"),  # it did not take place
+        # Claims
+        ([PUSH, CLAIM, LATER, done("ack", 12, "a", claim=LATER)], "", None),
+        ([PUSH, CLAIM, LATER, done("ack", 12, "a", claim=CLAIM)], "", "not fenced"),
+        ([PUSH, CLAIM, LATER, done("extend", 12, "a", claim=CLAIM)], "a", "not fenced"),
+        ([PUSH, CLAIM, done("claim", 5, "a", client="other")], "a", "handed out twice"),
+        ([PUSH, CLAIM, done("pop", 5, "a", client="other")], "", "handed out twice"),
+        (
+            [PUSH, CLAIM, done("release", 4, "a", claim=CLAIM), done("claim", 5.5, "a")],
+            "a",
+            None,
+        ),
+        ([PUSH, CLAIM, nothing("ack", 4, "a", claim=CLAIM, why="lease lost")], "a", "too early"),
+        ([PUSH, CLAIM, nothing("ack", 9, "a", claim=CLAIM, why="lease lost")], "a", None),
+        # Servers that were killed
+        ([PUSH, unknown("pop", 3, why=HUNG_UP, at_most=1)], "", "failed"),
+        ([PUSH, unknown("pop", 99.5, why=HUNG_UP, at_most=1)], "", None),
+        ([PUSH, nothing("pop", 98, why=HALF_CLOSED, at_most=1)], "", None),
+        ([PUSH, done("pop", 3, outcome="failed", why="OSError()")], "a", "failed"),
+    ],
+)
+def test_a_verdict_is_right(operations: list[Operation], left: str, problem: str | None) -> None:
+    verdict = account(operations, {"jobs": list(left)}, SERVER_KILLS)
+    if problem is None:
+        assert verdict.problems == []
+    else:
+        assert verdict.problems
+        assert problem in verdict.problems[0]
+
+
+def test_what_only_an_unknown_operation_explains_is_counted() -> None:
+    operations = [
+        done("push", 1, *"abcde"),
+        unknown("pop", 3, at_most=3, why="killed"),
+        unknown("remove", 3, "a", why="cancelled"),
+        unknown("pop", 3, "b", why="vanished with the answer"),
+    ]
+    verdict = account(operations, {"jobs": ["e"]})
+    assert verdict.problems == []
+    assert verdict.unknown == Counter(killed=2, cancelled=1) + Counter(
+        {"vanished with the answer": 1}
+    )
+    assert verdict.outcomes["unknown (killed)"] == 1
+
+
+def test_a_value_belongs_to_one_queue() -> None:
+    operations = [PUSH, Operation("other", 1, "pop", "tasks", ["a"], outcome="done", ended=5)]
+    assert len(account(operations, {}).problems) == 2  # lost here, and it appeared there
+
+
+# What clients write
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "client.ledger")
+    with ledger.operation("push", "jobs", ["a"]) as push:
+        push.done()
+    with ledger.operation("pop", "jobs", at_most=2) as pop:
+        pop.done(["b"])
+    with ledger.operation("ack", "jobs", ["c"], claim=7):
+        raise LeaseLost("c")
+    with ledger.operation("pop", "jobs", at_most=1):
+        raise Gone("unknown", "vanished", ["d"])
+    with ledger.operation("push", "jobs", ["e"]):
+        raise OSError
+    operations = read_ledger(tmp_path / "client.ledger")
+    assert operations[:2] == [push, pop]
+    assert [(each.values, each.outcome, each.why) for each in operations[2:]] == [
+        (["c"], "nothing", "lease lost"),
+        (["d"], "unknown", "vanished"),
+        (["e"], "failed", "OSError()"),
+    ]
+    assert all(each.began <= each.ended for each in operations)
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [("pop", "nothing"), ("push", "unknown")])
+def test_a_cancelled_call_goes_on_being_cancelled(tmp_path: Path, kind: str, outcome: str) -> None:
+    ledger = Ledger(tmp_path / "client.ledger")
+    with pytest.raises(asyncio.CancelledError), ledger.operation(kind, "jobs"):
+        raise asyncio.CancelledError
+    (operation,) = read_ledger(tmp_path / "client.ledger")
+    assert (operation.outcome, operation.why) == (outcome, "cancelled")
+
+
+def test_the_last_line_of_a_process_that_was_killed_may_be_torn(tmp_path: Path) -> None:
+    file = tmp_path / "client.ledger"
+    ledger = Ledger(file)
+    for value in "ab":
+        with ledger.operation("push", "jobs", [value]) as operation:
+            operation.done()
+    whole = file.read_bytes()
+    starts = [0, *(end + 1 for end, byte in enumerate(whole) if byte == ord("\n"))]
+    for size, known in [(5, 0), (starts[1], 1), (starts[2] + 30, 1), (starts[3], 2)]:
+        file.write_bytes(whole[:size])
+        assert len(read_ledger(file)) == known
+    file.write_bytes(whole[: starts[3] + 30])
+    first, second = read_ledger(file, killed_at=9.0)
+    assert (first.outcome, second.outcome, second.why) == ("done", "unknown", "killed")
+    assert second.ended == 9.0
