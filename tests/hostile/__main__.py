@@ -12,6 +12,7 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -50,7 +51,8 @@ def main() -> int:
     )
     print(verdict)
     print(*verdict.problems[:20], sep="\n")
-    print(f"{len(verdict.problems)} problems")
+    kinds = Counter(problem.partition(":")[0] for problem in verdict.problems)
+    print(f"{len(verdict.problems)} problems: {dict(kinds)}")
     return 1 if verdict.problems else 0
 
 

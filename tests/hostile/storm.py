@@ -7,6 +7,7 @@ vanished clients as asked for, so a slow machine changes how long it takes, and 
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,17 +141,18 @@ class Storm:
         self._stopped: dict[int, tuple[float, Any]] = {}
         for name in QUEUES:
             open_queue(self.db, self.prefix, name).set_max_attempts(self.db, MAX_ATTEMPTS)
-        self._servers: dict[str, HttpServer] = {}
-        try:
-            for world in WORLDS:
-                self._servers[world] = HttpServer(self.url, world, self.directory)
-                for kind in self.kinds:
+        self._servers: dict[str, Future[HttpServer]] = {}
+        with ThreadPoolExecutor(len(WORLDS)) as self._pool:
+            try:
+                for world in WORLDS if "http" in self.kinds else ():
+                    self._start_server(world)
+                for kind, world in itertools.product(self.kinds, WORLDS):
                     self._start(kind, world)
-            self._storm(amount)
-            self._end()
-        finally:
-            for each in [*self.clients, *self._servers.values()]:
-                each.kill()
+                self._storm(amount)
+                self._end()
+            finally:
+                for each in [*self.clients, *(each.result() for each in self._servers.values())]:
+                    each.kill()
         return self._account()
 
     # The storm
@@ -159,6 +162,10 @@ class Storm:
         seed = str(self._rng.randrange(2**32))
         setting = [self.url, self.prefix, str(self.directory), client, seed]
         self.clients.append(Client(kind, world, client, setting, self.directory))
+
+    def _start_server(self, world: str) -> None:
+        """Have a thread start one, which takes a while: the storm goes on meanwhile."""
+        self._servers[world] = self._pool.submit(HttpServer, self.url, world, self.directory)
 
     def _storm(self, amount: Amount) -> None:
         last_progress = time.monotonic()
@@ -197,7 +204,8 @@ class Storm:
             each for each in self.clients if each.is_running and each.world in worlds
         ]
         if self._rng.random() < SERVER_SHARE:
-            victims = [self._servers[world] for world in worlds]
+            servers = [each for world in worlds if (each := self._servers.get(world))]
+            victims = [each.result() for each in servers if each.done()]
         victims = [each for each in victims if each.process.pid not in self._stopped]
         if victims and kind == "kills":
             self._kill(self._rng.choice(victims))
@@ -212,8 +220,7 @@ class Storm:
             self._start(victim.kind, victim.world)
         else:
             self.server_kills.append((before, time.monotonic()))
-            self._continue(float("inf"))  # to start another one takes a while
-            self._servers[victim.world] = HttpServer(self.url, victim.world, self.directory)
+            self._start_server(victim.world)
 
     def _stop(self, victim: Client | HttpServer) -> None:
         victim.process.send_signal(signal.SIGSTOP)
@@ -237,9 +244,9 @@ class Storm:
                 client.process.wait(QUIET)
                 client.raise_if_failed()
         # What an HTTP client left behind is put back before the server ends.
-        for server in self._servers.values():
-            server.process.send_signal(signal.SIGTERM)
-            server.process.wait(QUIET)
+        for each in self._servers.values():
+            each.result().process.send_signal(signal.SIGTERM)
+            each.result().process.wait(QUIET)
 
     # The sum
 
