@@ -27,6 +27,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import aio
+from fdbqueue.testing import FaultyDatabase
 
 from .http_client import HttpClient
 from .ledger import Ledger
@@ -297,11 +298,14 @@ def named_values(client: str) -> Iterator[str]:
 
 
 def threads(setting: Setting, ledger: Ledger) -> None:
-    """Threads that share a database and queues."""
+    """Threads that share queues and two databases, of which one loses the answers of commits."""
     db = fdbqueue.open(setting.url)
+    db.options.set_transaction_max_retry_delay(20)  # milliseconds
+    faults = {"before": 0.05, "after": 0.05, "lost_as": (1021, 1039), "conflict": 0.05}
     values = named_values(setting.client)
     works = [
-        kind(setting, db, Blocking(setting.open(db, kind)), ledger, values)
+        kind(setting, each, Blocking(setting.open(db, kind)), ledger, values)
+        for each in (db, FaultyDatabase(db, **faults, seed=setting.seed))
         for kind in (Jobs, Jobs, Tasks, Swept)
     ]
     rngs = [random.Random(f"{setting.seed} {number}") for number in range(THREADS)]

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ REST = 60.0  # seconds until leases, delays and the requests of dead processes m
 class Amount:
     """How much must happen before a storm is over."""
 
+    operations: int
     kills: int
     stops: int
     cancelled: int
@@ -181,8 +182,7 @@ class Storm:
 
     @property
     def so_far(self) -> Amount:
-        counts = self.counts
-        return Amount(counts["kills"], counts["stops"], counts["cancelled"], counts["vanished"])
+        return Amount(**{each.name: self.counts[each.name] for each in fields(Amount)})
 
     def _look(self) -> bool:
         """Count what the clients have written; whether there was anything."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from .storm import Amount, Storm
 
-SHORT = Amount(kills=4, stops=3, cancelled=60, vanished=40)
+SHORT = Amount(operations=1_000, kills=4, stops=3, cancelled=60, vanished=40)
 
 
 def test_nothing_is_lost_or_doubled_in_a_storm(
