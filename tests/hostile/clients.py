@@ -19,7 +19,7 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,8 +131,12 @@ class Jobs:
         else:
             await self.queue.push_many(self.db, values, priorities=priorities, delay=delay)
 
-    async def _pop(self, n: int, rng: random.Random) -> list[Any]:
-        return list(await self.queue.pop_many(self.db, n, rng.random() < 0.3, wait=self.wait(rng)))
+    async def _pop(self, n: int, at_max: bool, rng: random.Random) -> list[Any]:
+        return list(await self.queue.pop_many(self.db, n, at_max, wait=self.wait(rng)))
+
+    def rank_of(self, item: Any, at_max: bool) -> Any:
+        """What orders the items that one call gets."""
+        return (-item.priority if at_max else item.priority), item.key
 
     async def _claim(self, n: int, lease: float, rng: random.Random) -> Any:
         return await self.queue.claim(self.db, n=n, lease=lease, wait=self.wait(rng))
@@ -146,6 +150,10 @@ class Jobs:
     async def _change(self, item: Any, rng: random.Random) -> bool:
         return bool(await self.queue.reprioritize(self.db, item, rng.randrange(PRIORITIES)))
 
+    def _check_order(self, items: Sequence[Any], at_max: bool = False) -> None:
+        ranks = [self.rank_of(item, at_max) for item in items]
+        assert ranks == sorted(ranks), f"not in order: {ranks}"
+
     # Operations
 
     async def push(self, rng: random.Random) -> None:
@@ -157,10 +165,11 @@ class Jobs:
             operation.done()
 
     async def pop(self, rng: random.Random) -> None:
-        n = rng.choice([1, 1, 1, 2, 5])
+        n, at_max = rng.choice([1, 1, 1, 2, 5]), rng.random() < 0.3
         with self.ledger.operation("pop", self.name, at_most=n) as operation:
-            items = await self._pop(n, rng)
+            items = await self._pop(n, at_max, rng)
             operation.done(map(self.value_of, items))
+            self._check_order(items, at_max)
         if operation.values and self.base == "jobs" and rng.random() < 0.3:
             back = items[rng.randrange(len(items)) :]
             names = list(map(self.value_of, back))
@@ -174,6 +183,7 @@ class Jobs:
             claim = await self._claim(n, LEASE, rng)
             if claim is not None:
                 operation.done(map(self.value_of, claim.items))
+                self._check_order(claim.items)
         if operation.outcome == "done":
             for each in claim if rng.random() < 0.5 else [claim]:
                 await self._end(each, operation.number, rng)
@@ -250,7 +260,10 @@ class Tasks(Jobs):
         else:
             await self.queue.push_many(self.db, tasks)
 
-    async def _pop(self, n: int, rng: random.Random) -> list[Any]:
+    def rank_of(self, item: Any, at_max: bool) -> Any:
+        return item.priority
+
+    async def _pop(self, n: int, at_max: bool, rng: random.Random) -> list[Any]:
         agent = rng.choice(AGENTS)
         # An asyncio client claims the task of an agent, for a time: whoever is killed meanwhile
         # leaves it claimed for longer than a storm is to last.

@@ -117,7 +117,10 @@ class HttpClient:
         leaves = LEAVES if queue.endswith("left") else CERTAIN
         with self._ledger.operation("pop", queue, at_most=depth) as operation:
             request = Request("POST", f"{queue}/pop?depth={depth}&wait={wait}", is_pop=True)
-            operation.done(found(self._ask(request, rng, leaves)))
+            answer = self._ask(request, rng, leaves)
+            operation.done(found(answer))
+            ranks = [item["priority"] for item in items_of(answer)]
+            assert ranks == sorted(ranks), f"not in order: {ranks}"
 
     def remove(self, queue: str, rng: random.Random) -> None:
         try:
