@@ -27,7 +27,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.testing import FaultyDatabase
+from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 
 from .http_client import HttpClient
 from .ledger import Ledger
@@ -42,6 +42,7 @@ PRIORITIES = 4
 AGENTS = ("ada", "bob", None)
 THREADS = 3
 TASKS = 8
+LATE = 0.1  # of the commits of a troubled database take place after they seem to have failed
 LARGE = "x" * 100_000  # more than fits into one key
 
 
@@ -310,15 +311,38 @@ def named_values(client: str) -> Iterator[str]:
         yield f"{client}-{number}"
 
 
+class TroubledDatabase(FaultyDatabase):
+    """A database that loses the answers of commits, before, after and long before they happen."""
+
+    def __init__(self, db: Any, seed: int) -> None:
+        super().__init__(
+            db, before=0.05, after=0.05, lost_as=(1021, 1039), conflict=0.05, seed=seed
+        )
+        self._chance = random.Random(seed)
+
+    def commit(self, transaction: FaultyTransaction) -> None:
+        if self._chance.random() > LATE:
+            super().commit(transaction)
+            return
+        late, transaction.wrapped = transaction.wrapped, self.db.create_transaction()
+        late.get_read_version().wait()  # as a commit on its way has one
+        threading.Timer(self._chance.uniform(0, 0.02), self._commit_late, [late]).start()
+        raise fdbqueue.FDBError(1021)
+
+    @staticmethod
+    def _commit_late(transaction: Any) -> None:
+        with suppress(*fdbqueue.error_classes()):  # the next attempt was earlier
+            transaction.commit().wait()
+
+
 def threads(setting: Setting, ledger: Ledger) -> None:
-    """Threads that share queues and two databases, of which one loses the answers of commits."""
+    """Threads that share queues and two databases, of which one is troubled."""
     db = fdbqueue.open(setting.url)
     db.options.set_transaction_max_retry_delay(20)  # milliseconds
-    faults = {"before": 0.05, "after": 0.05, "lost_as": (1021, 1039), "conflict": 0.05}
     values = named_values(setting.client)
     works = [
         kind(setting, each, Blocking(setting.open(db, kind)), ledger, values)
-        for each in (db, FaultyDatabase(db, **faults, seed=setting.seed))
+        for each in (db, TroubledDatabase(db, setting.seed))
         for kind in (Jobs, Jobs, Tasks, Swept)
     ]
     rngs = [random.Random(f"{setting.seed} {number}") for number in range(THREADS)]

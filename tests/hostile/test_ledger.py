@@ -37,6 +37,7 @@ def nothing(kind: str, at: float, *values: str, why: str = "", **facts: Any) -> 
 
 
 PUSH, POP = done("push", 1, "a"), done("pop", 3, "a")
+BOTH = done("claim", 3, "a", "b", lease=5.0)
 CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.0, client="other")
 
 
@@ -100,6 +101,14 @@ CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.
         ),
         ([PUSH, CLAIM, nothing("ack", 4, "a", claim=CLAIM, why="lease lost")], "a", "too early"),
         ([PUSH, CLAIM, nothing("ack", 9, "a", claim=CLAIM, why="lease lost")], "a", None),
+        (
+            [
+                *(done("push", 1, "a", "b"), BOTH, done("release", 4, "b", claim=BOTH)),
+                *(done("claim", 5.5, "b", client="other"), done("ack", 8, "a", claim=BOTH)),
+            ],
+            "b",
+            None,
+        ),
         # Servers that were killed
         ([PUSH, unknown("pop", 3, why=HUNG_UP, at_most=1)], "", "failed"),
         ([PUSH, unknown("pop", 99.5, why=HUNG_UP, at_most=1)], "", None),
