@@ -19,6 +19,7 @@ import os
 import random
 import sys
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ __all__ = ["KINDS", "QUEUES", "WORLDS", "open_queue"]
 KINDS = ("threads", "aio", "http")
 WORLDS = ("spared", "killed")
 QUEUES = [f"{world}-{name}" for world in WORLDS for name in ("jobs", "tasks", "swept", "left")]
-LEASE = 0.5  # seconds
+LEASE = 0.3  # seconds
+LATE_ACK = 3 * LEASE  # seconds after which another client has the item, as a rule
 PRIORITIES = 4
 AGENTS = ("ada", "bob", None)
 THREADS = 3
@@ -109,6 +111,8 @@ class Jobs:
         self.name = setting.queue(type(self))
         self.db, self.queue, self.ledger, self._values = db, queue, ledger, values
         self._is_killed = setting.world == "killed"
+        self._pushed: deque[Any] = deque(maxlen=20)
+        """The value of what was pushed last, some of it delayed, and what finds it again."""
 
     async def step(self, rng: random.Random) -> None:
         """Do one thing."""
@@ -125,12 +129,11 @@ class Jobs:
     def value_of(self, item: Any) -> str:
         return str(item.value["id"])
 
-    async def _push(self, values: list[Any], rng: random.Random, delay: float | None) -> None:
+    async def _push(self, values: list[Any], rng: random.Random, delay: float | None) -> list[Any]:
         priorities = [rng.randrange(PRIORITIES) for _ in values]
         if len(values) == 1:
-            await self.queue.push(self.db, values[0], priorities[0], delay=delay)
-        else:
-            await self.queue.push_many(self.db, values, priorities=priorities, delay=delay)
+            return [await self.queue.push(self.db, values[0], priorities[0], delay=delay)]
+        return list(await self.queue.push_many(self.db, values, priorities=priorities, delay=delay))
 
     async def _pop(self, n: int, at_max: bool, rng: random.Random) -> list[Any]:
         return list(await self.queue.pop_many(self.db, n, at_max, wait=self.wait(rng)))
@@ -143,7 +146,7 @@ class Jobs:
         return await self.queue.claim(self.db, n=n, lease=lease, wait=self.wait(rng))
 
     async def _first(self) -> list[Any]:
-        return list(await self.queue.peek_many(self.db, 5))
+        return [(self.value_of(item), item) for item in await self.queue.peek_many(self.db, 5)]
 
     async def _remove(self, item: Any) -> bool:
         return bool(await self.queue.remove(self.db, item))
@@ -162,8 +165,9 @@ class Jobs:
         large = {"large": LARGE} if rng.random() < 0.02 else {}
         delay = 0.3 if rng.random() < 0.2 else None
         with self.ledger.operation("push", self.name, names) as operation:
-            await self._push([{"id": name, **large} for name in names], rng, delay)
+            found = await self._push([{"id": name, **large} for name in names], rng, delay)
             operation.done()
+            self._pushed.extend(zip(names, found))
 
     async def pop(self, rng: random.Random) -> None:
         n, at_max = rng.choice([1, 1, 1, 2, 5]), rng.random() < 0.3
@@ -193,8 +197,8 @@ class Jobs:
         """Acknowledge a claim, or give it back, or forget it; soon, or when it is over."""
         kinds = ["ack", "nack", "release", "extend", "forget"]
         (kind,) = rng.choices(kinds, [60, 15, 10, 10, 5])
-        if rng.random() < 0.1:
-            await self._pause(1.2 * LEASE)
+        if rng.random() < 0.15:
+            await self._pause(LATE_ACK)
         options = {"nack": {"delay": rng.choice([0, 0.2, None])}, "extend": {"lease": LEASE}}
         if kind == "forget":
             return
@@ -215,17 +219,22 @@ class Jobs:
             await asyncio.sleep(seconds)
 
     async def remove(self, rng: random.Random) -> None:
-        for item in rng.sample(items := await self._first(), min(1, len(items))):
-            with self.ledger.operation("remove", self.name, [self.value_of(item)]) as operation:
-                if await self._remove(item):
-                    operation.done()
+        value, item = await self._any(rng)
+        with self.ledger.operation("remove", self.name, [value]) as operation:
+            if item is not None and await self._remove(item):
+                operation.done()
 
     async def change(self, rng: random.Random) -> None:
-        for item in rng.sample(items := await self._first(), min(1, len(items))):
-            values = [self.value_of(item)]
-            with self.ledger.operation("reprioritize", self.name, values) as operation:
-                if await self._change(item, rng):
-                    operation.done()
+        value, item = await self._any(rng)
+        with self.ledger.operation("reprioritize", self.name, [value]) as operation:
+            if item is not None and await self._change(item, rng):
+                operation.done()
+
+    async def _any(self, rng: random.Random) -> tuple[str, Any]:
+        """The value and the item, or the id, of one that waits or was pushed a while ago."""
+        known = await self._first() if rng.random() < 0.5 else list(self._pushed)
+        value, item = rng.choice(known or [("none", None)])
+        return value, item
 
     async def dead(self, rng: random.Random) -> None:
         letters = await self.queue.dead_letters(self.db)
@@ -246,7 +255,7 @@ class Tasks(Jobs):
     def value_of(self, item: Any) -> str:
         return str(item.payload["id"])
 
-    async def _push(self, values: list[Any], rng: random.Random, delay: float | None) -> None:
+    async def _push(self, values: list[Any], rng: random.Random, delay: float | None) -> list[Any]:
         tasks = [
             {
                 "payload": value,
@@ -257,9 +266,8 @@ class Tasks(Jobs):
             for value in values
         ]
         if len(tasks) == 1:
-            await self.queue.push(self.db, **tasks[0])
-        else:
-            await self.queue.push_many(self.db, tasks)
+            return [await self.queue.push(self.db, **tasks[0])]
+        return list(await self.queue.push_many(self.db, tasks))
 
     def rank_of(self, item: Any, at_max: bool) -> Any:
         return item.priority
@@ -278,14 +286,15 @@ class Tasks(Jobs):
         return await self.queue.claim(self.db, n=n, lease=lease, wait=self.wait(rng), agent=agent)
 
     async def _first(self) -> list[Any]:
-        return list(await self.queue.get_all_tasks(self.db, limit=5))
+        tasks = await self.queue.get_all_tasks(self.db, limit=5)
+        return [(self.value_of(task), task.id) for task in tasks]
 
     async def _remove(self, item: Any) -> bool:
-        return bool(await self.queue.remove_task(self.db, item.id))
+        return bool(await self.queue.remove_task(self.db, item))
 
     async def _change(self, item: Any, rng: random.Random) -> bool:
         changes = rng.choice([{"priority": rng.randint(1, 5)}, {"agent_name": rng.choice(AGENTS)}])
-        return bool(await self.queue.reprioritize(self.db, item.id, **changes))
+        return bool(await self.queue.reprioritize(self.db, item, **changes))
 
 
 class Swept(Jobs):

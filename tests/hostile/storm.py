@@ -32,7 +32,7 @@ __all__ = ["Amount", "Storm"]
 
 ROOT = Path(__file__).parent.parent.parent
 STOPPED = (0.6, 1.0)  # seconds: longer than a lease
-MAX_ATTEMPTS = 3
+MAX_ATTEMPTS = 2
 SERVER_SHARE = 0.1  # of the kills and stops that hit the HTTP server
 QUIET = 300.0  # seconds without any operation after which a storm has failed
 REST = 60.0  # seconds until leases, delays and the requests of dead processes must be over
