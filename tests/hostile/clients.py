@@ -38,6 +38,7 @@ __all__ = ["KINDS", "QUEUES", "WORLDS", "open_queue"]
 KINDS = ("threads", "aio", "http")
 WORLDS = ("spared", "killed")
 QUEUES = [f"{world}-{name}" for world in WORLDS for name in ("jobs", "tasks", "swept", "left")]
+PARENT = os.getppid()
 LEASE = 0.3  # seconds
 LATE_ACK = 3 * LEASE  # seconds after which another client has the item, as a rule
 PRIORITIES = 4
@@ -76,7 +77,7 @@ class Setting:
 
     def must_stop(self) -> bool:
         """Whether the storm is over, or the process that leads it is gone."""
-        return (self.directory / "stop").exists() or os.getppid() == 1
+        return (self.directory / "stop").exists() or os.getppid() != PARENT
 
 
 class Blocking:
