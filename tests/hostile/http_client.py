@@ -3,8 +3,8 @@
 How it leaves decides what it can know afterwards:
 
 - `stay`: it reads the answer.
-- `half`: it closes its own side and reads what comes. A server that drops the answer then knows
-  that its client is gone; so whoever gets not one byte has taken nothing.
+- `half`: it closes its own side and reads what comes. A server that does not send the whole answer
+  then knows that its client is gone: a client that has no whole answer has taken nothing.
 - `close` and `reset`: it closes both sides. What its socket holds at that moment was sent to a
   client that did not read it: these values are known, and the operation's outcome is not. What the
   server sends later is refused by the socket, and nobody knows.
@@ -165,7 +165,7 @@ class HttpClient:
                 shut(connection, socket.SHUT_WR)
             received = read_all(connection)
         answer = parsed(received)
-        if answer is None and leave == "half" and not received:
+        if answer is None and leave == "half":
             raise Gone("nothing" if request.is_pop else "unknown", HALF_CLOSED)
         if answer is None:
             raise Gone("unknown", HUNG_UP)

@@ -6,7 +6,7 @@ operation ends in one of three ways, and a fourth that tells of a bug:
 
 - `done`: it was acknowledged. Its values are what it really put, took or claimed.
 - `nothing`: it was refused (`LeaseLost`, 404), found nothing, or promises to have no effect: a pop
-  that was cancelled, and one of an HTTP client that hung up and never got a byte.
+  that was cancelled, and one of an HTTP client that closed its side and got no whole answer.
 - `unknown`: it was in flight when its process or its server was killed, when its call was cancelled
   (a push may take effect all the same), or when its client vanished with the answer on its way.
 - `failed`: it raised an error that nothing in a storm excuses.
