@@ -63,6 +63,7 @@ class Client:
         self.ledger = directory / f"{client}.ledger"
         self.errors = directory / f"{client}.stderr"
         self._read = 0
+        self._is_read = False  # to the end, after which nothing comes
         with self.errors.open("wb") as errors:
             command = [sys.executable, "-m", "tests.hostile.clients", kind, world, *setting]
             self.process = subprocess.Popen(command, cwd=ROOT, stderr=errors)
@@ -75,8 +76,9 @@ class Client:
 
     def new_lines(self) -> list[str]:
         """The lines that it wrote since the last call."""
-        if not self.ledger.exists():
+        if self._is_read or not self.ledger.exists():
             return []
+        self._is_read = self.killed_at < float("inf")
         with self.ledger.open("rb") as file:
             file.seek(self._read)
             whole = file.read().rpartition(b"\n")[0]
