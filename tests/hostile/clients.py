@@ -19,6 +19,7 @@ import os
 import random
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
@@ -38,7 +39,6 @@ __all__ = ["KINDS", "QUEUES", "WORLDS", "open_queue"]
 KINDS = ("threads", "aio", "http")
 WORLDS = ("spared", "killed")
 QUEUES = [f"{world}-{name}" for world in WORLDS for name in ("jobs", "tasks", "swept", "left")]
-PARENT = os.getppid()
 LEASE = 0.3  # seconds
 LATE_ACK = 3 * LEASE  # seconds after which another client has the item, as a rule
 PRIORITIES = 4
@@ -76,8 +76,8 @@ class Setting:
         return open_queue(db, self.prefix, self.queue(kind))
 
     def must_stop(self) -> bool:
-        """Whether the storm is over, or the process that leads it is gone."""
-        return (self.directory / "stop").exists() or os.getppid() != PARENT
+        """Whether the storm is over."""
+        return (self.directory / "stop").exists()
 
 
 class Blocking:
@@ -430,11 +430,19 @@ def http(setting: Setting, ledger: Ledger) -> None:
     each_in_a_thread(work, rngs)
 
 
+def end_with(parent: int) -> None:
+    """End this process, whatever hangs in it, once its parent is gone."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 def main() -> None:
     kind, world, url, prefix, directory, client, seed = sys.argv[1:]
     setting = Setting(kind, world, url, prefix, Path(directory), client, int(seed))
     ledger = Ledger(setting.directory / f"{client}.ledger")
     work = {"threads": threads, "aio": asynchronous, "http": http}[kind]
+    threading.Thread(target=end_with, args=[os.getppid()], daemon=True).start()
     work(setting, ledger)
 
 
