@@ -6,7 +6,6 @@ import ipaddress
 import logging
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 from types import FrameType
@@ -14,12 +13,12 @@ from typing import Any
 
 import click
 
-from .common import command_options
+from .common import Seconds, command_options
 from .signals import INTERRUPTED, end, stopped_by
 
 __all__ = ["serve"]
 
-_STOP_WITHIN = 30  # seconds, for requests in flight
+_SECONDS = Seconds(min=0, min_open=True, max=86_400)
 
 
 @click.command()
@@ -30,7 +29,8 @@ _STOP_WITHIN = 30  # seconds, for requests in flight
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file of tokens, one a line, of which a request needs one. Or $FDBQ_TOKEN.",
+    help="A file of tokens, of which a request needs one: one a line, of printable ASCII without"
+    " spaces; lines that begin with # are comments. Or $FDBQ_TOKEN, which is one.",
 )
 @click.option(
     "--read-only-token-file",
@@ -49,6 +49,58 @@ _STOP_WITHIN = 30  # seconds, for requests in flight
     metavar="N/PERIOD",
     help="How many requests one address may make, as in '100/second'; any number without it.",
 )
+@click.option(
+    "--forwarded-allow-ips",
+    metavar="ADDRESSES",
+    envvar="FORWARDED_ALLOW_IPS",
+    default="",
+    help="Proxies whose X-Forwarded-For tells the client's address: addresses or networks, with"
+    " commas, or '*'. None without it. Or $FORWARDED_ALLOW_IPS.",
+)
+@click.option(
+    "--connection-limit",
+    type=click.IntRange(min=16),
+    help="How many connections may be open; above it, idle ones are closed."
+    "  [default: 1000, or what `ulimit -n` allows]",
+)
+@click.option(
+    "--header-limit",
+    default=65_536,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="The largest head of a request, in bytes.",
+)
+@click.option(
+    "--header-count-limit",
+    default=100,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="How many headers a request may have.",
+)
+@click.option(
+    "--header-timeout",
+    metavar="SECONDS",
+    default=10,
+    show_default=True,
+    type=_SECONDS,
+    help="How long a client may take to send the head of a request.",
+)
+@click.option(
+    "--body-timeout",
+    metavar="SECONDS",
+    default=60,
+    show_default=True,
+    type=_SECONDS,
+    help="How long a client may take to send a body, or read nothing of an answer.",
+)
+@click.option(
+    "--keep-alive-timeout",
+    metavar="SECONDS",
+    default=65,
+    show_default=True,
+    type=_SECONDS,
+    help="How long a connection stays open without a request.",
+)
 @command_options(creates=True)
 def serve(
     db: Any,
@@ -58,6 +110,13 @@ def serve(
     read_only_token_file: Path | None,
     body_limit: int,
     rate: str | None,
+    forwarded_allow_ips: str,
+    connection_limit: int | None,
+    header_limit: int,
+    header_count_limit: int,
+    header_timeout: float,
+    body_timeout: float,
+    keep_alive_timeout: float,
     as_json: bool,
 ) -> None:
     """Serve the queues over HTTP, until it is interrupted: a page at /, OpenAPI at /docs.
@@ -72,23 +131,45 @@ def serve(
     try:
         import uvicorn
 
-        from fdbqueue.http import Limits, Tokens, create_app
+        from fdbqueue.http import (
+            ConnectionLimits,
+            Limits,
+            Listener,
+            ServerConfig,
+            Tokens,
+            create_app,
+        )
     except ImportError as error:
         raise click.ClickException(
             f"{error.name} is missing: pip install 'fdbqueue[server]'"
         ) from error
-    tokens = Tokens(
-        _tokens(token_file, "FDBQ_TOKEN"), _tokens(read_only_token_file, "FDBQ_READ_ONLY_TOKEN")
-    )
+    try:
+        tokens = Tokens(
+            _tokens(token_file, "FDBQ_TOKEN"),
+            _tokens(read_only_token_file, "FDBQ_READ_ONLY_TOKEN"),
+        )
+        app = create_app(db, tokens=tokens, limits=Limits(body_limit, rate))
+        given = {} if connection_limit is None else {"connections": connection_limit}
+        limits = ConnectionLimits(
+            header_bytes=header_limit,
+            header_count=header_count_limit,
+            header_timeout=header_timeout,
+            body_timeout=body_timeout,
+            keep_alive_timeout=keep_alive_timeout,
+            **given,
+        )
+        config = ServerConfig(
+            app,
+            limits,
+            forwarded_allow_ips=forwarded_allow_ips.replace(",", " ").split(),
+            verbose=logging.getLogger().isEnabledFor(logging.INFO),
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     if not tokens and not _is_loopback(host):
         raise click.UsageError(
             f"{host} can be reached from elsewhere: give a token, by --token-file or $FDBQ_TOKEN"
         )
-    try:
-        limits = Limits(body_limit, rate)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    app = create_app(db, tokens=tokens, limits=limits)
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -105,14 +186,12 @@ def serve(
                     shown = f"[{bound}]" if ":" in bound else bound
                     click.echo(f"serving on http://{shown}:{at}, OpenAPI at /docs", err=True)
 
-    listening = _listen(host, port)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=logging.getLogger().isEnabledFor(logging.INFO),
-        server_header=False,
-        timeout_graceful_shutdown=_STOP_WITHIN,
-    )
+    try:
+        listener = Listener(host, port, config.connections)
+    except OSError as error:
+        raise click.ClickException(
+            f"it cannot listen at {host}, port {port}: {error.strerror}"
+        ) from error
     server = Server(config)
     came: list[int] = []
 
@@ -121,37 +200,24 @@ def serve(
         server.handle_exit(number, frame)
 
     with stopped_by(stop, patience=2):
-        server.run([listening])
+        server.run([listener])
     if signal.SIGINT in came:
         click.echo(INTERRUPTED, err=True)
         sys.exit(128 + signal.SIGINT)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
-        )[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-    except OSError as error:
-        raise click.ClickException(
-            f"it cannot listen at {host}, port {port}: {error.strerror}"
-        ) from error
-    return listening
-
-
 def _tokens(file: Path | None, variable: str) -> list[str]:
-    tokens = [os.environ[variable]] if os.environ.get(variable) else []
+    tokens = [os.environ[variable].strip()] if os.environ.get(variable) else []
     if file is not None:
         try:
-            lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+            text = file.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
-            raise click.UsageError(f"{file} is no text in UTF-8") from error
-        if not any(lines):
+            raise click.UsageError(f"{file} is not text in UTF-8") from error
+        lines = [line.strip() for line in text.splitlines()]
+        found = [line for line in lines if line and not line.startswith("#")]
+        if not found:
             raise click.UsageError(f"{file} has no token in it")
-        tokens += filter(None, lines)
+        tokens += found
     return tokens
 
 

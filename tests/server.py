@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -16,13 +16,19 @@ ServerProcess: TypeAlias = "subprocess.Popen[str]"
 
 
 @contextmanager
-def serving(url: str, *options: str, **environment: str) -> Iterator[tuple[ServerProcess, str]]:
+def serving(
+    url: str,
+    *options: str,
+    preexec_fn: Callable[[], None] | None = None,
+    **environment: str,
+) -> Iterator[tuple[ServerProcess, str]]:
     """A server on a free port, and where it is."""
     process = subprocess.Popen(
         [sys.executable, "-m", "fdbq", "serve", "--db", url, "--port", "0", *options],
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | environment,
+        preexec_fn=preexec_fn,
     )
     assert process.stderr is not None
     try:

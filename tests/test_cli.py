@@ -442,7 +442,7 @@ ERRORS = [
     (("top", "-n", "2", "--interval", "nan"), "is no number of seconds"),
     (("top", "-n", "2", "--interval", "inf"), "is not in the range"),
     (("pop", "jobs", "--wait", "-1"), "an option's behind `=`"),
-    (("serve", "--token-file", sys.executable), "is no text in UTF-8"),
+    (("serve", "--token-file", sys.executable), "is not text in UTF-8"),
     (("serve", "--host", "no.such.host.invalid", "--token-file", "/etc/hostname"), "cannot listen"),
     (("serve", "--rate", "0/second"), "a rate is like"),
     (("push", "jobs", "-5"), "goes behind `--`"),

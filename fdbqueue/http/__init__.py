@@ -7,5 +7,6 @@ Needs `pip install 'fdbqueue[server]'`.
 
 from fdbqueue.http.app import create_app
 from fdbqueue.http.security import Limits, Tokens
+from fdbqueue.http.server import ConnectionLimits, Listener, ServerConfig
 
-__all__ = ["Limits", "Tokens", "create_app"]
+__all__ = ["ConnectionLimits", "Limits", "Listener", "ServerConfig", "Tokens", "create_app"]

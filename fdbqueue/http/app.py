@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from fdbqueue.database import error_classes
 from fdbqueue.errors import (
@@ -75,6 +76,7 @@ def create_app(db: Any, *, tokens: Tokens | None = None, limits: Limits | None =
     app.add_middleware(Guard, tokens=tokens or Tokens(), limits=limits or Limits())
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(FdbqueueError, _failed)
     for kind in error_classes():
         app.add_exception_handler(kind, _unavailable)
@@ -102,6 +104,11 @@ async def _invalid(request: Request, error: Any) -> JSONResponse:
 
 async def _refused(request: Request, error: Any) -> JSONResponse:
     return _answer(error.status_code, str(error.detail), error.headers)
+
+
+async def _gone(request: Request, error: Exception) -> JSONResponse:
+    """Return what is counted for a client that went away, or was too slow, before its body came."""
+    return _answer(499, "the client closed the connection")
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:

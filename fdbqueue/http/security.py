@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import math
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,11 +18,13 @@ from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 from starlette.exceptions import HTTPException
 
-__all__ = ["Guard", "Limits", "Tokens"]
+__all__ = ["Guard", "Limits", "Tokens", "refuse"]
 
 Scope = dict[str, Any]
 
 _READS = frozenset({"GET", "HEAD"})
+
+_TOKEN = re.compile(r"(?!#)[!-~]+")
 
 _OPEN = frozenset({"/", "/health", "/ready"})
 """Paths that show nothing of the queues."""
@@ -30,17 +33,23 @@ _OPEN = frozenset({"/", "/health", "/ready"})
 class Tokens:
     """The tokens that a request may carry as `Authorization: Bearer ...`; without any, all may.
 
-    Compared in constant time. Parameters: `full`, for everything; `read_only`, for what changes
-    nothing.
+    A token is printable ASCII without spaces, and does not begin with `#`. Tokens are compared in
+    constant time.
+
+    Args:
+        full: Tokens that allow everything.
+        read_only: Tokens that allow requests that change nothing.
+
+    Raises:
+        ValueError: One of them cannot be a token.
 
     >>> Tokens(["secret"]).allow(b"Bearer secret", changes=True)
     True
     """
 
     def __init__(self, full: Iterable[str] = (), read_only: Iterable[str] = ()) -> None:
-        # A variable of the environment may have any bytes.
-        self._full = [token.encode(errors="surrogateescape") for token in full]
-        self._read_only = [token.encode(errors="surrogateescape") for token in read_only]
+        self._full = [_validate_token(token) for token in full]
+        self._read_only = [_validate_token(token) for token in read_only]
 
     def __bool__(self) -> bool:
         return bool(self._full or self._read_only)
@@ -96,6 +105,16 @@ class Limits:
         return max(1, math.ceil(reset - time.time()))
 
 
+def _validate_token(token: str) -> bytes:
+    if not _TOKEN.fullmatch(token):
+        # The message does not show it: it may be a secret with a typing error.
+        raise ValueError(
+            f"a token of {len(token)} characters has others than printable ASCII without spaces,"
+            " or begins with #"
+        )
+    return token.encode()
+
+
 class Guard:
     """ASGI middleware that lets through what tokens and limits allow."""
 
@@ -112,26 +131,26 @@ class Guard:
         seconds = self._limits.wait((scope.get("client") or ("",))[0])
         if seconds is not None:
             retry = [(b"retry-after", b"%d" % seconds)]
-            await _refuse(send, 429, f"too many requests; try again in {seconds} s", retry)
+            await refuse(send, 429, f"too many requests; try again in {seconds} s", retry)
             return
         foreign = self._foreign(headers, scope["method"])
         if foreign is not None:
-            await _refuse(send, 403, foreign)
+            await refuse(send, 403, foreign)
             return
         if self._tokens and scope["path"] not in _OPEN:
             given = headers.get(b"authorization", b"")
             if not self._tokens.knows(given):
                 challenge = [(b"www-authenticate", b"Bearer")]
                 sentence = "this needs a token: send it as `Authorization: Bearer TOKEN`"
-                await _refuse(send, 401, sentence, challenge)
+                await refuse(send, 401, sentence, challenge)
                 return
             if not self._tokens.allow(given, scope["method"] not in _READS):
-                await _refuse(send, 403, "this token may read, and change nothing")
+                await refuse(send, 403, "this token may read, and change nothing")
                 return
         most = self._limits.body
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > most:
-            await _refuse(send, 413, f"the body has more than {most:,} bytes")
+            await refuse(send, 413, f"the body has more than {most:,} bytes")
             return
         await self._within(most, scope, receive, send)
 
@@ -170,9 +189,10 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-async def _refuse(
+async def refuse(
     send: Any, status: int, detail: str, headers: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
+    """Answer a request with a status and a sentence, as the application would."""
     body = json.dumps({"detail": detail}).encode()
     fixed = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -26,13 +27,16 @@ def client(db: Any) -> Iterator[TestClient]:
 @pytest.fixture
 def serve(shared_url: str, db: Any) -> Callable[..., Any]:
     """`with serve("--option") as (process, client)`: `fdbq serve` on a free port."""
+    return partial(served, shared_url)
 
-    @contextmanager
-    def served(*options: str, **environment: str) -> Iterator[tuple[ServerProcess, httpx.Client]]:
-        with (
-            serving(shared_url, *options, **environment) as (process, address),
-            httpx.Client(base_url=address, timeout=60) as client,
-        ):
-            yield process, client
 
-    return served
+@contextmanager
+def served(
+    url: str, *options: str, **environment: Any
+) -> Iterator[tuple[ServerProcess, httpx.Client]]:
+    """`fdbq serve` on a free port, and a client of it."""
+    with (
+        serving(url, *options, **environment) as (process, address),
+        httpx.Client(base_url=address, timeout=60) as client,
+    ):
+        yield process, client

@@ -33,6 +33,7 @@ def test_another_address_than_the_loopbacks_needs_a_token(tmp_path: Path) -> Non
     (tmp_path / "empty").write_text("\n")
     assert "no token in it" in refused("--token-file", str(tmp_path / "empty"))
     assert "a rate is like" in refused("--rate", "much")
+    assert "does not appear to be" in refused("--forwarded-allow-ips", "proxy.example")
 
 
 def test_tokens_come_from_a_file_or_the_environment(serve: Any, name: str, tmp_path: Path) -> None:
@@ -44,6 +45,68 @@ def test_tokens_come_from_a_file_or_the_environment(serve: Any, name: str, tmp_p
             for token in ("one", "two", "three", "four")
         ]
     assert statuses == [200, 200, 200, 401]
+
+
+def test_a_byte_order_mark_or_a_comment_is_not_a_token(
+    serve: Any, name: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "tokens"
+    file.write_bytes(b"\xef\xbb\xbfone\r\n# of ada\r\n  #two\r\n\ttwo \r\n")
+
+    def statuses(client: Any, *tokens: bytes) -> list[int]:
+        return [
+            client.get("/queues", headers={"authorization": b"Bearer " + token}).status_code
+            for token in tokens
+        ]
+
+    with serve("--token-file", str(file), FDBQ_READ_ONLY_TOKEN="three\n") as (_, client):
+        assert statuses(client, b"one", b"two", b"three") == [200] * 3
+        refused = b"\xef\xbb\xbfone", b"\xef\xbb\xbf", b"# of ada", b"#", b"#two"
+        assert statuses(client, *refused) == [401] * 5
+
+
+@pytest.mark.parametrize(
+    "line", ["two words", "one # comment", "schlüssel", "\ufeffone", "a\x00b", "a\x7fb"]
+)
+def test_a_line_that_cannot_be_a_token_is_refused(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"good\n{line}\n", "utf-8")
+    message = refused("--token-file", str(file))
+    assert "printable ASCII without spaces" in message
+    assert line not in message  # it may be a secret
+    file.write_text("\ufeff\n# none\n", "utf-8")
+    assert "no token in it" in refused("--token-file", str(file))
+
+
+FORWARDED = [f"10.0.0.{number}" for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "counted_alone"),
+    [
+        ((), {}, False),
+        (("--forwarded-allow-ips", "10.1.0.0/16,::1"), {}, False),
+        (("--forwarded-allow-ips", "10.1.0.0/16, 127.0.0.1"), {}, True),
+        (("--forwarded-allow-ips", "127.0.0.0/8"), {}, True),
+        (("--forwarded-allow-ips", "*"), {}, True),
+        ((), {"FORWARDED_ALLOW_IPS": "127.0.0.1"}, True),
+    ],
+)
+def test_a_rate_counts_forwarded_addresses_of_named_proxies_alone(
+    serve: Any, name: str, options: Any, environment: Any, counted_alone: bool
+) -> None:
+    with serve("--rate", "2/hour", *options, **environment) as (_, client):
+        answers = [
+            client.get("/health", headers={"x-forwarded-for": address}).status_code
+            for address in FORWARDED
+        ]
+        assert answers == ([200] * 5 if counted_alone else [200, 200, 429, 429, 429])
+        if counted_alone:
+            again = [
+                client.get("/health", headers={"x-forwarded-for": FORWARDED[0]}).status_code
+                for _ in range(2)
+            ]
+            assert again == [200, 429]
 
 
 def test_requests_in_flight_finish_when_it_is_stopped(serve: Any, name: str) -> None:

@@ -1,0 +1,411 @@
+"""The server that `fdbq serve` runs: uvicorn, with limits on what a client can make it do.
+
+A token is looked at when the head of a request is there. These limits hold before that: how large a
+head is, how long a client may take, and how many connections are open.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import socket
+from asyncio import BaseTransport, TimerHandle, Transport
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+from fdbqueue.http.security import Scope, refuse
+
+__all__ = ["ConnectionLimits", "Listener", "ServerConfig"]
+
+_MAX_CONNECTIONS = 1000
+_OTHER_FILES = 128
+"""Descriptors that connections leave to the database, of which each thread opens files."""
+
+_FOR_HEALTH = 8
+"""Connections that are left to checks of health, and to tell others that the server is busy."""
+
+_HEALTH = frozenset({"/health", "/ready"})
+
+_MAX_PIPELINED = 100
+"""Requests that one connection may send ahead of their answers."""
+
+
+def available_connections() -> int:
+    """Return how many connections `ulimit -n` has room for, beside the files of the database."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1_000_000 if files == resource.RLIM_INFINITY else files - _OTHER_FILES
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """Limits on what a client can make the server do before its token is looked at.
+
+    Args:
+        connections: Open connections, from 16. By default 1,000, or fewer if `ulimit -n` has no
+            room for these and 128 other files.
+        header_bytes: The size of a request line and its headers, in bytes; 431 above it.
+        header_count: The number of headers; 431 above it.
+        header_timeout: Seconds for a client to send the head of a request; 408 after it.
+        body_timeout: Seconds for a client to send the body; 408 after it. As long may a client
+            read nothing of an answer.
+        keep_alive_timeout: Seconds for which a connection stays open without a request. The
+            default is more than the minute for which common proxies keep their connections.
+
+    Raises:
+        ValueError: `ulimit -n` has no room for so many connections.
+
+    >>> ConnectionLimits(connections=100).header_count
+    100
+    """
+
+    connections: int = field(default_factory=lambda: min(_MAX_CONNECTIONS, available_connections()))
+    header_bytes: int = 65_536
+    header_count: int = 100
+    header_timeout: float = 10.0
+    body_timeout: float = 60.0
+    keep_alive_timeout: float = 65.0
+
+    def __post_init__(self) -> None:
+        least = 2 * _FOR_HEALTH
+        needed = max(self.connections, least)
+        if needed > available_connections():
+            raise ValueError(
+                f"{needed:,} connections need {needed + _OTHER_FILES:,} open files; raise the"
+                " limit of `ulimit -n`, or accept fewer connections"
+            )
+        if self.connections < least:
+            raise ValueError(f"a server needs at least {least} connections")
+
+
+class Connections:
+    """The open connections of a server."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.open = 0
+        self._idle: dict[LimitedProtocol, None] = {}  # in the order in which they became idle
+        self._closing: set[LimitedProtocol] = set()
+
+    def mark_idle(self, connection: LimitedProtocol) -> None:
+        """Note that a connection has no request to answer."""
+        self._idle[connection] = None
+
+    def mark_busy(self, connection: LimitedProtocol) -> None:
+        """Note that the head of a request has come."""
+        self._idle.pop(connection, None)
+
+    def remove(self, connection: LimitedProtocol) -> None:
+        """Note that a connection is closed."""
+        self.open -= 1
+        self._idle.pop(connection, None)
+        self._closing.discard(connection)
+
+    def make_room(self) -> bool:
+        """Close the connection that has been idle for longest; return whether one is closing.
+
+        A client that does not read its answer is idle, too, but goes last.
+        """
+        if not self._closing and self._idle:
+            oldest = next(iter(self._idle))
+            has_read = (each for each in self._idle if not each.flow.write_paused)
+            chosen = next(has_read, oldest)
+            del self._idle[chosen]
+            self._closing.add(chosen)
+            chosen.transport.abort()
+        return bool(self._closing)
+
+
+class Listener(socket.socket):
+    """A listening socket that does not run out of descriptors.
+
+    At the limit it closes the connection that has been idle for longest, as nginx does: clients
+    that only hold connections open make room for those that ask for something. If all are busy,
+    `Overload` answers 503 at once, except to checks of health. Behind a load balancer this is
+    better than to stop accepting: connections would wait in the kernel, where the balancer cannot
+    tell a busy server from a dead one, while a 503 makes it try another server.
+    """
+
+    def __init__(self, host: str, port: int, connections: Connections) -> None:
+        """Bind to an address; raises `OSError`."""
+        flags = socket.AI_PASSIVE
+        found = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=flags
+        )
+        family, kind, protocol, _, address = found[0]
+        super().__init__(family, kind, protocol)
+        self._connections = connections
+        self._spare = os.open(os.devnull, os.O_RDONLY)
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.bind(address)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; raise `BlockingIOError` if there is no room for one yet."""
+        if self._connections.open < self._connections.limit:
+            try:
+                accepted = super().accept()
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+            else:
+                self._connections.open += 1
+                return accepted
+        if not self._connections.make_room():
+            self._turn_away()
+        raise BlockingIOError
+
+    def _turn_away(self) -> None:
+        """Close the next connection at once, although there may be no descriptor for it."""
+        os.close(self._spare)
+        try:
+            super().accept()[0].close()
+        finally:
+            self._spare = os.open(os.devnull, os.O_RDONLY)
+
+
+class Overload:
+    """ASGI middleware that answers 503 at once if as many requests as possible are in progress."""
+
+    def __init__(self, app: Any, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+        self._running = 0
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] in _HEALTH:
+            await self._app(scope, receive, send)
+            return
+        if self._running >= self._limit:
+            await refuse(send, 503, "the server is busy; try again", [(b"retry-after", b"1")])
+            return
+        self._running += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._running -= 1
+
+
+class ServerConfig(uvicorn.Config):
+    """How `uvicorn.Server` serves an ASGI application within limits, on a `Listener`.
+
+    Args:
+        app: The application.
+        limits: The limits.
+        forwarded_allow_ips: Addresses and networks of proxies, whose `X-Forwarded-For` and
+            `X-Forwarded-Proto` are heeded; `*` for any. A client that is not such a proxy cannot
+            choose its address by a header.
+        verbose: Log each request.
+        stop_within: Seconds for requests in progress when the server stops.
+
+    Raises:
+        ValueError: One of `forwarded_allow_ips` is not an address.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        limits: ConnectionLimits,
+        *,
+        forwarded_allow_ips: Sequence[str] = (),
+        verbose: bool = False,
+        stop_within: int = 30,
+    ) -> None:
+        for each in forwarded_allow_ips:
+            if each != "*":
+                ip_network(each)
+        self.limits = limits
+        self.connections = Connections(limits.connections)
+        super().__init__(
+            Overload(app, limits.connections - _FOR_HEALTH),
+            # A WebSocket, or another loop's way of accepting, would go past the limits.
+            http=LimitedProtocol,
+            ws="none",
+            loop="asyncio",
+            log_config=None,
+            # What clients do wrong is not logged unless asked for: they could fill a disk.
+            log_level=None if verbose else "error",
+            access_log=verbose,
+            server_header=False,
+            proxy_headers=bool(forwarded_allow_ips),
+            forwarded_allow_ips=",".join(forwarded_allow_ips),
+            timeout_keep_alive=limits.keep_alive_timeout,  # type: ignore[arg-type]
+            timeout_graceful_shutdown=stop_within,
+        )
+
+
+class _Refused(Exception):
+    """Stop the parser."""
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with limits on the size of a head, and on the time that a client takes.
+
+    A timer runs only while the client is to send or to read something. A request that comes whole
+    in one piece starts none.
+    """
+
+    def __init__(self, config: ServerConfig, *arguments: Any, **options: Any) -> None:
+        super().__init__(config, *arguments, **options)
+        self._limits = config.limits
+        self._open = config.connections
+        self._unparsed = 0  # bytes of a head, or of what follows a body, that is not complete
+        self._part = ""  # of the request that the client is sending: "head" or "body"
+        self._refusal = 400, "this is not an HTTP request"
+        self._answering: deque[RequestResponseCycle] = deque()  # in the order of their requests
+        self._timer: TimerHandle | None = None
+        self._read_timer: TimerHandle | None = None
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        assert isinstance(transport, Transport)
+        super().connection_made(transport)
+        # Writing is paused while anything is left to send, so that it is known how long.
+        transport.set_write_buffer_limits(high=0)
+        self._open.mark_idle(self)
+        self._start_timer(self._limits.header_timeout)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._disconnect()
+        self._stop_timer()
+        self._unset_keepalive_if_required()
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+        self._open.remove(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._unparsed += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._unparsed > self._limits.header_bytes:
+            self._refuse(431, self._too_large())
+        elif self._timer is None:
+            if self._part:
+                self._start_timer(self._timeout())
+            elif not self._answering and self.timeout_keep_alive_task is None:
+                self._start_timer(self._limits.keep_alive_timeout)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._stop_timer()
+        self._part = "head"
+
+    def on_headers_complete(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self._limits.header_bytes or len(self.headers) > self._limits.header_count:
+            self._refusal = 431, self._too_large()
+            raise _Refused
+        if len(self._answering) > _MAX_PIPELINED:
+            self._refusal = 429, f"more than {_MAX_PIPELINED} requests wait for their answers"
+            raise _Refused
+        self._stop_timer()
+        self._unparsed = 0
+        self._part = "body"
+        self._open.mark_busy(self)
+        super().on_headers_complete()
+        self._answering.append(self.cycle)
+
+    def on_chunk_header(self) -> None:
+        """Called by the parser before each chunk of a body."""
+        self._unparsed = 0
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._stop_timer()
+        self._unparsed = 0
+        self._part = ""
+
+    def on_response_complete(self) -> None:
+        self._answering.popleft()
+        super().on_response_complete()
+        is_lost = self.parser is None
+        if not self._answering and not is_lost:
+            self._open.mark_idle(self)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+
+    def send_400_response(self, msg: str) -> None:
+        """Called when the parser fails."""
+        self._refuse(*self._refusal)
+
+    def _timeout(self) -> float:
+        return self._limits.body_timeout if self._part == "body" else self._limits.header_timeout
+
+    def _too_large(self) -> str:
+        limits = self._limits
+        return (
+            f"the request line and headers have more than {limits.header_bytes:,} bytes,"
+            f" or more than {limits.header_count} headers"
+        )
+
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self._time_is_up)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        if self.flow.read_paused or (self._part == "head" and self._answering):
+            # The server reads no further, or an earlier request has to be answered first.
+            self._start_timer(self._timeout())
+        elif self._part:
+            seconds = self._timeout()
+            self._refuse(408, f"the {self._part} of the request did not come within {seconds:g} s")
+        else:
+            self.transport.close()
+
+    def _watch_reader(self, unread: int | None = None) -> None:
+        """Close the connection if the client reads nothing of an answer for too long."""
+        left = self.transport.get_write_buffer_size()
+        if left == unread:
+            self.transport.abort()
+        else:
+            self._read_timer = self.loop.call_later(
+                self._limits.body_timeout, self._watch_reader, left
+            )
+
+    def _refuse(self, status: int, detail: str) -> None:
+        """Close the connection, with an answer if the client expects this one next."""
+        waiting = list(self._answering)
+        if self._part == "body":
+            is_next = waiting == [self.cycle] and not self.cycle.response_started
+        else:
+            is_next = not waiting
+        if is_next:
+            body = json.dumps({"detail": detail}).encode()
+            head = b"content-type: application/json\r\nconnection: close\r\n"
+            length = b"content-length: %d\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[status] + head + length + body)
+        self._disconnect()
+        self.transport.close()
+
+    def _disconnect(self) -> None:
+        """Tell the application of each request in progress; uvicorn tells it of the last alone."""
+        for cycle in self._answering:
+            cycle.disconnected = True
+            cycle.message_event.set()
