@@ -112,19 +112,24 @@ class Connections:
         self._idle.pop(connection, None)
         self._closing.discard(connection)
 
+    @property
+    def is_making_room(self) -> bool:
+        """Whether a connection is being closed for another one."""
+        return bool(self._closing)
+
     def make_room(self) -> bool:
-        """Close the connection that has been idle for longest; return whether one is closing.
+        """Close the connection that has been idle for longest; return `False` if all are busy.
 
         A client that does not read its answer is idle, too, but goes last.
         """
-        if not self._closing and self._idle:
-            oldest = next(iter(self._idle))
-            has_read = (each for each in self._idle if not each.flow.write_paused)
-            chosen = next(has_read, oldest)
-            del self._idle[chosen]
-            self._closing.add(chosen)
-            chosen.transport.abort()
-        return bool(self._closing)
+        if not self._idle:
+            return False
+        has_read = (each for each in self._idle if not each.flow.write_paused)
+        oldest = next(has_read, next(iter(self._idle)))
+        del self._idle[oldest]
+        self._closing.add(oldest)
+        oldest.transport.abort()
+        return True
 
 
 class Listener(socket.socket):
@@ -151,22 +156,25 @@ class Listener(socket.socket):
         self.bind(address)
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; raise `BlockingIOError` if there is no room for one yet."""
-        if self._connections.open < self._connections.limit:
-            try:
-                accepted = super().accept()
-            except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
-                    raise
-            else:
-                self._connections.open += 1
-                return accepted
-        if not self._connections.make_room():
-            self._turn_away()
-        raise BlockingIOError
+        """Accept a connection; raise `BlockingIOError` if there is none, or no room yet."""
+        if self._connections.is_making_room:
+            raise BlockingIOError  # the event loop comes back when the descriptor is free
+        try:
+            accepted = super().accept()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            if not self._connections.make_room():
+                self._turn_away()
+            raise BlockingIOError from error
+        if self._connections.open >= self._connections.limit and not self._connections.make_room():
+            accepted[0].close()
+            raise BlockingIOError
+        self._connections.open += 1
+        return accepted
 
     def _turn_away(self) -> None:
-        """Close the next connection at once, although there may be no descriptor for it."""
+        """Close the next connection at once, although there is no descriptor for it."""
         os.close(self._spare)
         try:
             super().accept()[0].close()

@@ -28,7 +28,7 @@ from rich.progress import track
 from rich.table import Table
 
 import fdbqueue
-from fdbqueue.http import create_app
+from fdbqueue.http import ConnectionLimits, Listener, ServerConfig, create_app
 
 BODY = b'{"item":{"to":"ada@example.com","n":12345},"priority":1}'
 
@@ -49,22 +49,23 @@ def empty(port: Any) -> None:
     """A server with one route, which does nothing."""
     app = FastAPI()
     app.add_api_route("/nothing", nothing, methods=["POST"])
-    run(app, port)
+    # With the protocol given asyncio knows it for TCP, and does not hold small answers back.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.bind(("127.0.0.1", 0))
+    run(uvicorn.Config(app, log_config=None, access_log=False), listening, port)
 
 
 def queues(directory: str, durability: str, port: Any) -> None:
     """A server of the queues in a directory."""
-    run(create_app(fdbqueue.open(directory, durability=durability)), port)
+    app = create_app(fdbqueue.open(directory, durability=durability))
+    config = ServerConfig(app, ConnectionLimits())
+    run(config, Listener("127.0.0.1", 0, config.connections), port)
 
 
-def run(app: Any, port: Any) -> None:
-    # With the protocol given asyncio knows it for TCP, and does not hold small answers back.
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        port.send(listening.getsockname()[1])
-        config = uvicorn.Config(app, log_config=None, access_log=False)
-        uvicorn.Server(config).run([listening])
+def run(config: uvicorn.Config, listening: socket.socket, port: Any) -> None:
+    listening.listen()
+    port.send(listening.getsockname()[1])
+    uvicorn.Server(config).run([listening])
 
 
 async def nothing() -> dict[str, str]:

@@ -267,34 +267,39 @@ def test_idle_connections_make_room_for_those_that_ask(serve: Any) -> None:
                 each.sendall(HEAD if number % 2 else b"")
             for each in connections[:80]:
                 until_closed(each)
-            assert sockets_of(process) <= 20 + 3
+            assert sockets_of(process) <= 20 + 4
             for _ in range(30):
                 assert httpx.get(f"{client.base_url}/health", timeout=LONG).status_code == 200
 
 
+def test_as_many_idle_connections_as_the_limit_stay_open(serve: Any) -> None:
+    with serve("--connection-limit", "20") as (process, client), connected(client, 20) as idle:
+        eventually(lambda: sockets_of(process) == 20 + 3)
+        for each in idle:
+            each.sendall(HEAD + b"\r\n")
+            assert status(each.recv(65536)) == 200
+
+
 def test_at_the_limit_others_are_told_so_and_health_is_answered(serve: Any, name: str) -> None:
-    with serve("--connection-limit", "20") as (process, client):
-        client.post(f"/queue/{name}/push", json={"item": {}})
-        client.post(f"/queue/{name}/pop")
+    busy = {"detail": "the server is busy; try again"}
+    with serve("--connection-limit", "20", "--body-timeout", "600") as (process, client):
         with ExitStack() as stack:
-            [*waiting] = stack.enter_context(connected(client, 20 - 8))
-            for each in waiting:
-                each.sendall(WAIT % (name.encode(), 60))
-            eventually(lambda: client.get("/queues").status_code == 503)
+            [*working] = stack.enter_context(connected(client, 20 - 8))
+            for each in working:
+                each.sendall(PUSH % name.encode() + b"content-length: 11\r\n\r\n")
+            eventually(lambda: client.get("/").status_code == 503)
             stack.enter_context(connected(client, 50))
             for _ in range(20):
                 with httpx.Client(base_url=client.base_url, timeout=LONG) as other:
                     answer = other.post(f"/queue/{name}/push", json={"item": {}})
                     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-                    assert answer.json() == {"detail": "the server is busy; try again"}
+                    assert answer.json() == busy
                     assert other.get("/health").status_code == 200
-                    assert other.get("/ready").status_code == 200
-            assert sockets_of(process) <= 20 + 3
-            for each in waiting:
-                each.setblocking(False)
-                with pytest.raises(BlockingIOError):  # none of them was closed
-                    each.recv(1)
-        eventually(lambda: httpx.get(f"{client.base_url}/queues").status_code == 200)
+            assert sockets_of(process) <= 20 + 4
+            for each in working:
+                each.sendall(b'{"item":{}}')
+                assert status(each.recv(65536)) == 201
+        assert httpx.get(f"{client.base_url}/", timeout=LONG).status_code == 200
 
 
 def test_few_descriptors_are_enough_for_many_idle_connections(serve: Any, name: str) -> None:
@@ -312,6 +317,27 @@ def test_few_descriptors_are_enough_for_many_idle_connections(serve: Any, name: 
         process.kill()
         reading.join()
         assert log == [""]
+
+
+def test_descriptors_that_run_out_are_not_logged_without_an_end(serve: Any) -> None:
+    with serve() as (process, client):
+        assert client.get("/health").status_code == 200
+        client.close()
+        eventually(lambda: sockets_of(process) == 3)
+        before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        used = len(os.listdir(f"/proc/{process.pid}/fd"))
+        for room in (0, 10):
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (used + room, before[1]))
+            with connected(client, 100) as connections:
+                if room:
+                    health = httpx.get(f"{client.base_url}/health", timeout=LONG)
+                    assert health.status_code == 200
+                else:
+                    assert {until_closed(each) for each in connections} == {b""}
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
+        assert httpx.get(f"{client.base_url}/health", timeout=LONG).status_code == 200
+        process.terminate()
+        assert process.stderr.read() == ""
 
 
 def test_more_connections_than_descriptors_are_refused_at_the_start(tmp_path: Path) -> None:
