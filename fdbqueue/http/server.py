@@ -267,7 +267,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(config, *arguments, **options)
         self._limits = config.limits
         self._open = config.connections
-        self._unparsed = 0  # bytes of a head, or of what follows a body, that is not complete
+        self._unparsed = 0  # bytes since a head or a piece of a body was complete
         self._part = ""  # of the request that the client is sending: "head" or "body"
         self._refusal = 400, "this is not an HTTP request"
         self._answering: deque[RequestResponseCycle] = deque()  # in the order of their requests
@@ -323,10 +323,6 @@ class LimitedProtocol(HttpToolsProtocol):
         self._open.mark_busy(self)
         super().on_headers_complete()
         self._answering.append(self.cycle)
-
-    def on_chunk_header(self) -> None:
-        """Called by the parser before each chunk of a body."""
-        self._unparsed = 0
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
