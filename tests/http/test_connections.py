@@ -136,7 +136,7 @@ def test_a_head_up_to_the_limits_is_read(serve: Any) -> None:
         )
 
 
-def test_a_large_body_is_not_part_of_the_head(serve: Any, db: Any, name: str) -> None:
+def test_a_large_body_is_not_part_of_the_head(serve: Any, name: str) -> None:
     with serve("--header-limit", "1000") as (_, client):
         item = {"item": {"x": "x" * 1_000_000}}
         assert client.post(f"/queue/{name}/push", json=item).status_code == 201
