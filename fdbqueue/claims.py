@@ -68,7 +68,8 @@ class Claims:
                 tr.options.set_max_retry_delay(_LONGEST_BACKOFF)
             if self._expected > 1:
                 tr.get_read_version().wait()  # others can join meanwhile
-            if not self._schedule.sweep(tr, now):
+            swept = self._schedule.sweep(tr, now)
+            if not swept.expired:
                 return None  # that is enough for one transaction
             requests = batch.join()
             n = sum(request.n for request in requests)
@@ -88,8 +89,8 @@ class Claims:
                 mine = list(islice(found, request.n))
                 looked = looked or bool(mine)
                 taken.append(self._leases.take(tr, mine, request, now))
-            # What nobody can read is out of the way: there may be others.
-            return None if looked and not any(taken) else taken
+            # What nobody can read is out of the way: there may be others. And more may be due.
+            return None if (looked or not swept.all) and not any(taken) else taken
 
         while (taken := run_once(db, body, self._layout.receipts)) is None:
             tries = 0

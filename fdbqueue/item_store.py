@@ -215,7 +215,9 @@ class ItemStore:
             return self._take(tr, self.rows.first(tr, n, at_max)) if admits else []
         deadline = time.monotonic() + wait
         while True:
-            taken = self.pops(tr, (n, at_max)) if self.schedule.prepare(tr) else []
+            taken = self.pops(tr, (n, at_max)) if self.schedule.prepare(tr, n) else []
+            if not taken and self.schedule.is_behind:
+                continue  # others took what had come
             left = deadline - time.monotonic()
             if taken or left <= 0:
                 return taken

@@ -415,7 +415,7 @@ class PriorityQueue(ClaimableStore):
         ['b', 'a']
         """
         self.check_number(n)
-        self.schedule.prepare(tr)
+        self.schedule.prepare(tr, n)
         return read(tr, lambda tr: self._items_of(tr, self.rows.first(tr, n, max)))
 
     # Browse and count

@@ -6,7 +6,7 @@ import math
 import random
 import time
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from fdbqueue.database import is_database, read, run
 from fdbqueue.layout import ONE, Layout, decode_facts, decode_options, header_of, with_header
@@ -87,11 +87,24 @@ def backoff(attempt: int) -> float:
     return longest * random.uniform(0.5, 1)
 
 
+class Swept(NamedTuple):
+    """How far a sweep came: whether nothing more is due, and whether nothing more is to expire."""
+
+    all: bool
+    expired: bool
+
+
 class Schedule:
     """The schedule of one queue, and whether it is paused.
 
     Whoever looks for items lets those come, or expire, whose time it is: there is no process that
-    has to run for it. A queue of which nothing was ever claimed, delayed, to expire or paused pays
+    has to run for it. If much is due at once, each look moves some 256 items, and takes what is
+    there. Until all have come, after as many looks as that takes, the order is this: items come in
+    the order in which they were due; those that have come, and those that waited before, are taken
+    in the order of the queue. So an item that came may be taken before one of a lower priority that
+    was due later. An item that expired is never taken: what is to expire is swept first.
+
+    A queue of which nothing was ever claimed, delayed, to expire or paused pays
     nothing but a look each second.
     """
 
@@ -99,6 +112,7 @@ class Schedule:
         self._layout = layout
         self._rows = rows
         self.max_attempts: int | None = None  # as of the last claim
+        self.is_behind = False  # whether the last sweep left something that is due
         self.is_ready = True  # as far as one knows without a look at the database
         self._is_used = False
         self._next_look = 0.0
@@ -139,27 +153,48 @@ class Schedule:
         self.sweep(tr, now)
         return not self.is_paused(tr)
 
-    def prepare(self, db: Any) -> bool:
-        """The same on a database in transactions of their own, now and then; in one, nothing."""
+    def prepare(self, db: Any, n: int = 1) -> bool:
+        """Do the same on a database now and then, in transactions of their own; in one, nothing.
+
+        That is done when nothing more is due; or, if much is, when some items wait, `n` may have
+        come, and nothing that waits has expired. The next call goes on, so that no call has to do
+        the work for all that others are to take.
+        """
         if is_database(db) and self.is_time() and self.is_used(db):
             self._next_sweep = time.monotonic() + _SWEEP
             now = milliseconds()
 
-            def body(tr: Any) -> tuple[bool, bool]:
-                return self.sweep(tr, now), not self.is_paused(tr)
+            def body(tr: Any) -> tuple[Swept, bool, bool]:
+                swept = self.sweep(tr, now)
+                return swept, not self.is_paused(tr), swept.all or self._has_items(tr)
 
-            is_done = False
-            while not is_done:
-                is_done, self.is_ready = run(db, body)
+            is_enough, moved = False, 0
+            while not is_enough:
+                swept, self.is_ready, has_items = run(db, body)
+                moved += _MOST * _ROUNDS
+                is_enough = swept.all or (swept.expired and has_items and moved >= n)
+            self.is_behind = not swept.all
+            if self.is_behind:
+                self._next_sweep = 0.0
         return self.is_ready
 
-    def sweep(self, tr: Any, now: int) -> bool:
-        """Let come what is due, and expire what is to; false if that was too much for one time.
+    def _has_items(self, tr: Any) -> bool:
+        items = self._layout.range_of(self._layout.items)
+        return bool(list(tr.snapshot.get_range(*items, limit=1)))
 
-        Conflicts with who claims, acknowledges, takes or lets come the same items.
+    def sweep(self, tr: Any, now: int) -> Swept:
+        """Let come what is due, what is due first comes first, and expire what is to.
+
+        At most 256 items of each kind, so that a transaction has room for them. Conflicts with who
+        claims, acknowledges, takes or lets come the same items.
         """
         # What came may be to expire.
-        return any(self._sweep(tr, now) == 0 for _ in range(_ROUNDS))
+        if any(self._sweep(tr, now) == 0 for _ in range(_ROUNDS)):
+            return Swept(all=True, expired=True)
+        layout = self._layout
+        expiries = tr.snapshot.get_range(*layout.range_of(layout.expiries), limit=1)
+        times = [layout.when(layout.expiries, row.key)[0] for row in expiries]
+        return Swept(all=False, expired=all(time > now for time in times))
 
     def _sweep(self, tr: Any, now: int) -> int:
         layout = self._layout
