@@ -47,6 +47,7 @@ __all__ = [
     "confirm",
     "item_line",
     "json_queue",
+    "look_for_damage",
     "print_items",
     "priority_line",
     "progress_bar",
@@ -138,6 +139,9 @@ def _with_options(command: _F, creates: bool) -> _F:
         try:
             db.options.set_transaction_timeout(math.ceil(timeout * 1000))
             return command(*args, db=db, **kwargs)
+        except QueueNotFound:
+            look_for_damage(db)
+            raise
         except fdbqueue.error_classes() as error:
             if error.code != 1031:
                 raise
@@ -192,6 +196,16 @@ def _open(url: str | None, cluster_file: str | None, create: bool) -> Any:
         return fdbqueue.open(url if cluster_file is None else cluster_file, create=create)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+def look_for_damage(db: Any, seconds: float | None = 1.0) -> None:
+    """Raise `CorruptDatabase` for a damaged file, after a command that has listed what is there.
+
+    Damage can hide items and queues from a list, which must not pass for a whole one. The check
+    reads about a gigabyte a second, and gives up in time; one without limit is `fdbq check`.
+    """
+    if isinstance(db, Database):
+        db.check_integrity(seconds)
 
 
 def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

@@ -25,6 +25,7 @@ from .common import (
     item_line,
     item_queue,
     json_queue,
+    look_for_damage,
     print_items,
     priority_line,
     queue_argument,
@@ -215,6 +216,7 @@ def items(
     for item in target.items(db, priority=only, limit=limit, after=after, reverse=reverse):
         line = f"{item.id}  {priority_line(item.priority):>4}  {as_line(item.value)}"
         click.echo(item_line(item) if as_json else line)
+    look_for_damage(db)
 
 
 @click.command()

@@ -32,6 +32,7 @@ from .common import (
     as_line,
     command_options,
     confirm,
+    look_for_damage,
     priority_line,
     queue_argument,
     tell,
@@ -64,6 +65,7 @@ def ls(db: Any, as_json: bool) -> None:
             click.echo(as_line({"queue": name, "size": size}))
     elif sizes:
         _print_table(("queue", "items"), [(name, f"{size:,}") for name, size in sizes])
+    look_for_damage(db)
 
 
 @click.command()
@@ -83,6 +85,7 @@ def counts(db: Any, queue: str, as_json: bool) -> None:
     elif by_priority:
         rows = [(priority_line(priority), f"{n:,}") for priority, n in by_priority.items()]
         _print_table(("priority", "items"), rows)
+    look_for_damage(db)
 
 
 @click.command()
@@ -225,12 +228,14 @@ def resume(db: Any, queue: str, as_json: bool) -> None:
 def check_command(db: Any, queue: str | None, repair: bool, as_json: bool) -> None:
     """Check that counters and items agree in QUEUE, or in every queue.
 
-    Exit code 1 if something is wrong and was not repaired.
+    Exit code 1 if something is wrong and was not repaired. On the embedded engine the whole
+    database file is checked first; damage ends the command with exit code 2 and is never repaired.
 
     \b
     Example:
       fdbq check jobs --repair
     """
+    look_for_damage(db, seconds=None)
     failed = False
     for name in queue_names(db) if queue is None else [queue]:
         report = check(db, existing_queue(db, name), repair=repair)

@@ -24,6 +24,7 @@ from .common import (
     command_options,
     item_line,
     json_queue,
+    look_for_damage,
     progress_bar,
     queue_argument,
     tell,
@@ -126,6 +127,7 @@ def export_command(db: Any, queue: str, file: str, after: str | None, as_json: b
             written += len(line)
             lines += 1
             progress.update(task, completed=written)
+        look_for_damage(db, seconds=None)
     _tell_left_out(count_elsewhere(db, target.layout), lines, as_json, on_error=file == "-")
 
 

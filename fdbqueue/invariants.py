@@ -45,6 +45,10 @@ def check(tr: Any, queue: ItemStore, *, repair: bool = False) -> CheckReport:
     differences, so that pushes and pops that run at the same time keep their effect; two repairs at
     once conflict with each other.
 
+    On the embedded engine, damage to the database file is not called a wrong counter: before a
+    problem is reported or repaired, SQLite's integrity check looks at the whole file, and raises
+    `CorruptDatabase` if it finds any (see `Database.check_integrity`).
+
     Reads are snapshot reads: a check conflicts with nothing. Given a database, a repair takes
     effect exactly once; in a transaction the caller's own retry rules hold. Cost: a scan of the
     whole queue, within the five seconds of a transaction; `QueueTooLargeToCheck` beyond.
@@ -65,9 +69,21 @@ def check(tr: Any, queue: ItemStore, *, repair: bool = False) -> CheckReport:
     def body(tr: Any) -> CheckReport:
         return _Check(tr, queue, repair).report()
 
+    db = tr if is_database(tr) else tr.db
+    if repair:
+        _check_files(db)
     if repair and is_database(tr):
         return run_once(tr, body, queue.layout.receipts, lambda report: report.repaired)
-    return read(tr, body)
+    report = read(tr, body)
+    if not report.ok:
+        _check_files(db)
+    return report
+
+
+def _check_files(db: Any) -> None:
+    """Raise `CorruptDatabase` for a damaged file; a cluster's servers check their own."""
+    if hasattr(db, "check_integrity"):
+        db.check_integrity()
 
 
 class _Check:

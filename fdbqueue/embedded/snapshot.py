@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from fdbqueue.embedded.damage import in_order
 from fdbqueue.embedded.limits import TRANSACTION_LIFETIME
 from fdbqueue.embedded.writer import GET
 from fdbqueue.errors import FDBError
@@ -57,7 +58,8 @@ class Snapshot:
         self, begin: bytes, end: bytes, reverse: bool, limit: int
     ) -> list[tuple[bytes, bytes]]:
         """The first rows of a range, read at once."""
-        return self._fetch(_BACKWARD if reverse else _FORWARD, (begin, end, limit))
+        rows = self._fetch(_BACKWARD if reverse else _FORWARD, (begin, end, limit))
+        return rows if len(rows) < 2 else list(in_order(rows, reverse, self._storage.database_file))
 
     def rows(
         self, begin: bytes, end: bytes, reverse: bool
@@ -67,9 +69,8 @@ class Snapshot:
         with self.busy:
             self.check_age()
             try:
-                yield from self.connection.execute(
-                    _BACKWARD if reverse else _FORWARD, (begin, end, -1)
-                )
+                rows = self.connection.execute(_BACKWARD if reverse else _FORWARD, (begin, end, -1))
+                yield from in_order(rows, reverse, self._storage.database_file)
             except sqlite3.Error as error:
                 raise self._storage.failure(error) from error
 

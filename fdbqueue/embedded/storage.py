@@ -26,6 +26,7 @@ from fdbqueue.embedded import forks
 from fdbqueue.embedded.commit_log import CommitLog
 from fdbqueue.embedded.files import (
     COMMITS_FILE,
+    DATABASE_FILE,
     LOCK_FILE,
     WRITE_AHEAD_LOG,
     OpenFiles,
@@ -64,6 +65,7 @@ class Storage:
         if path is None:
             path, self._owner = memory_directory()
         self.path = path
+        self.database_file = path / DATABASE_FILE
         self._durable = durable
         self._open(create or self._owner is not None)
         forks.storages.add(self)

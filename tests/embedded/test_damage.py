@@ -1,0 +1,214 @@
+"""Pages of a database that were overwritten: damage is told, and never repaired away."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from fdbqueue import PriorityQueue, check
+from fdbqueue.embedded import Database, files
+from fdbqueue.embedded.damage import in_order
+from fdbqueue.errors import CorruptDatabase
+
+PAGE = 4096
+LEAF, INTERIOR = 10, 2  # the first byte of a page of a table without row ids
+ITEMS = 3000
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a database with 3,000 items, closed."""
+    path = tmp_path_factory.mktemp("sound") / "db"
+    with Database(path, "os") as db:
+        queue = PriorityQueue.named(db, "jobs")
+
+        @fdbqueue.transactional
+        def push(tr: object, first: int) -> None:
+            for number in range(first, first + 500):
+                queue.push(tr, f"{number} " + "x" * 50, number % 7)
+
+        for first in range(0, ITEMS, 500):
+            push(db, first)
+    return path
+
+
+def page(content: bytes, number: int) -> bytes:
+    return content[number * PAGE : (number + 1) * PAGE]
+
+
+def put(content: bytes, number: int, new: bytes) -> bytes:
+    return content[: number * PAGE] + new + content[(number + 1) * PAGE :]
+
+
+def numbers(content: bytes, kind: int) -> list[int]:
+    """The pages of this kind."""
+    return [number for number in range(1, len(content) // PAGE) if content[number * PAGE] == kind]
+
+
+def zeros(content: bytes, kind: int, rng: random.Random) -> bytes:
+    return put(content, rng.choice(numbers(content, kind)), bytes(PAGE))
+
+
+def noise(content: bytes, kind: int, rng: random.Random) -> bytes:
+    return put(content, rng.choice(numbers(content, kind)), rng.randbytes(PAGE))
+
+
+def copied(content: bytes, kind: int, rng: random.Random) -> bytes:
+    """A leaf in the place of a page."""
+    target = rng.choice(numbers(content, kind))
+    source = rng.choice([number for number in numbers(content, LEAF) if number != target])
+    return put(content, target, page(content, source))
+
+
+def swapped(content: bytes, kind: int, rng: random.Random) -> bytes:
+    one, two = rng.sample(numbers(content, kind), 2)
+    return put(put(content, one, page(content, two)), two, page(content, one))
+
+
+def copied_items(content: bytes, kind: int, rng: random.Random) -> bytes:
+    """A leaf with items in the place of another one."""
+    one, two = two_leaves_of_items(content, rng)
+    return put(content, one, page(content, two))
+
+
+def swapped_items(content: bytes, kind: int, rng: random.Random) -> bytes:
+    one, two = two_leaves_of_items(content, rng)
+    return put(put(content, one, page(content, two)), two, page(content, one))
+
+
+def two_leaves_of_items(content: bytes, rng: random.Random) -> list[int]:
+    """Two leaves that hold nothing else: no counters, and nothing of the directory."""
+    return rng.sample(
+        [
+            number
+            for number in numbers(content, LEAF)
+            if page(content, number).count(b"x" * 50)
+            == int.from_bytes(page(content, number)[3:5], "big")  # the number of its rows
+        ],
+        2,
+    )
+
+
+def shortened(content: bytes, kind: int, rng: random.Random) -> bytes:
+    return content[: rng.choice(numbers(content, kind)) * PAGE]
+
+
+Damage = Callable[[bytes, int, random.Random], bytes]
+
+
+@pytest.fixture(
+    params=[
+        (damage, kind)
+        for damage in (zeros, noise, copied, swapped, shortened)
+        for kind in (LEAF, INTERIOR)
+    ],
+    ids=lambda param: f"{param[0].__name__}-{'leaf' if param[1] == LEAF else 'interior'}",
+)
+def damaged(
+    request: pytest.FixtureRequest, sound: Path, tmp_path: Path, rng: random.Random
+) -> Path:
+    """A copy of the database, damaged."""
+    damage, kind = request.param
+    return overwritten(sound, tmp_path / "db", damage, kind, rng)
+
+
+def overwritten(sound: Path, path: Path, damage: Damage, kind: int, rng: random.Random) -> Path:
+    shutil.copytree(sound, path)
+    file = path / files.DATABASE_FILE
+    file.write_bytes(damage(file.read_bytes(), kind, rng))
+    return path
+
+
+def test_the_integrity_check_finds_each_kind_of_damage(damaged: Path) -> None:
+    with pytest.raises(CorruptDatabase, match=str(damaged)), Database(damaged) as db:
+        db.check_integrity()
+
+
+@pytest.mark.parametrize("kind", [LEAF, INTERIOR])
+def test_no_list_passes_for_a_whole_one(
+    sound: Path, tmp_path: Path, rng: random.Random, kind: int
+) -> None:
+    """A leaf in the place of another page: SQLite skips what was there."""
+    damaged = overwritten(sound, tmp_path / "db", copied, kind, rng)
+    backup = tmp_path / "jobs.jsonl"
+    backup.write_text("the last good one")
+    commands = [["items", "jobs"], ["export", "jobs"], ["export", "jobs", str(backup)], ["ls"]]
+    for command in [*commands, ["counts", "jobs"], ["check"], ["check", "jobs", "--repair"]]:
+        done = fdbq(*command, "--db", str(damaged))
+        assert done.returncode == 2, done
+        assert "fdbqueue.sqlite: " in done.stderr, done
+        assert ".recover" in done.stderr, done
+        assert "Traceback" not in done.stderr, done
+    assert backup.read_text() == "the last good one"
+
+
+def fdbq(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fdbq", *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_damage_is_not_a_wrong_counter_and_is_not_repaired(
+    sound: Path, tmp_path: Path, rng: random.Random, repair: bool
+) -> None:
+    """A leaf in the place of another one: items are missing, and their counters are right."""
+    path = overwritten(sound, tmp_path / "db", copied_items, LEAF, rng)
+    before = (path / files.DATABASE_FILE).read_bytes()
+    with Database(path) as db:
+        queue = PriorityQueue.named(db, "jobs")
+        for tr in (db, db.create_transaction()):
+            with pytest.raises(CorruptDatabase, match="order"):
+                check(tr, queue, repair=repair)
+        assert queue.size(db) == ITEMS
+    after = (path / files.DATABASE_FILE).read_bytes()
+    for number in numbers(before, LEAF):
+        assert page(after, number) == page(before, number)
+
+
+def test_a_sound_database_passes(sound: Path) -> None:
+    with Database(sound) as db:
+        assert db.check_integrity()
+        assert check(db, PriorityQueue.named(db, "jobs"), repair=True).ok
+    assert fdbq("check", "--db", str(sound)).stdout == f"jobs: {ITEMS:,} items, ok\n"
+
+
+def test_a_check_ends_when_its_time_is_up(tmp_path: Path) -> None:
+    with Database(tmp_path / "db", "os") as db:
+        for number in range(20):
+            tr = db.create_transaction()
+            for part in range(90):
+                tr[b"%d/%d" % (number, part)] = b"x" * 90_000
+            tr.commit().wait()
+        assert not db.check_integrity(0.0)
+        assert db.check_integrity()
+        assert db[b"0/0"] == b"x" * 90_000
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_keys_of_a_range_that_repeat_or_go_back_are_damage(reverse: bool) -> None:
+    rows = [(key, b"") for key in (b"a", b"b", b"c")]
+    sorted_rows = rows[::-1] if reverse else rows
+    assert list(in_order(sorted_rows, reverse, Path("file"))) == sorted_rows
+    for wrong in (sorted_rows[:2] + sorted_rows[1:], sorted_rows[1:] + sorted_rows[:1]):
+        with pytest.raises(CorruptDatabase, match=r"key b'.' is out of order"):
+            list(in_order(wrong, reverse, Path("file")))
+
+
+def test_a_range_read_over_swapped_pages_fails(
+    sound: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    path = overwritten(sound, tmp_path / "db", swapped_items, LEAF, rng)
+    with Database(path) as db:
+        for reverse in (False, True):
+            snapshot = db.storage.begin()
+            with pytest.raises(CorruptDatabase, match="out of order"):
+                list(snapshot.rows(b"", b"\xff", reverse))
+            db.storage.end(snapshot)
