@@ -230,6 +230,7 @@ def check_command(db: Any, queue: str | None, repair: bool, as_json: bool) -> No
 
     Exit code 1 if something is wrong and was not repaired. On the embedded engine the whole
     database file is checked first; damage ends the command with exit code 2 and is never repaired.
+    A write that the disk lost can look like a wrong counter: compare a backup before `--repair`.
 
     \b
     Example:

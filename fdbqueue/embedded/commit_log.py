@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fdbqueue.embedded.ranges import Range, pack_ranges, unpack_ranges
+from fdbqueue.embedded.write_ahead_log import Extent
 from fdbqueue.errors import FDBError, FilesReplaced, StorageError
 
 __all__ = ["CommitLog"]
@@ -33,7 +34,8 @@ __all__ = ["CommitLog"]
 _HEADER = struct.Struct("<Qqqq")
 _PUBLISHED = struct.Struct("<Qq")
 _VERSION = struct.Struct("<q")
-_PUBLISHED_AT, _BEGAN_AT, _CEILING_AT = 0, 16, 24
+_EXTENT = struct.Struct("<II")
+_PUBLISHED_AT, _BEGAN_AT, _CEILING_AT, _COMMITTED_AT, _SYNCED_AT = 0, 16, 24, 32, 40
 _ENTRY = struct.Struct("<Iq")  # size, version; the version stands behind the entry once more
 
 _BEGIN = 64  # bytes before the ring
@@ -94,6 +96,7 @@ class CommitLog:
         """Forget all entries; `version` is that of the last commit."""
         _reserve(self._descriptor, _SIZE)
         self._write(_HEADER.pack(0, version, 0, ceiling), 0)
+        self.committed = self.synced = Extent(0, 0)
 
     def close(self) -> None:
         """Let the next one be first."""
@@ -149,6 +152,29 @@ class CommitLog:
     def raise_ceiling(self, version: int) -> None:
         """Note a ceiling that is stored."""
         self._write(_VERSION.pack(version), _CEILING_AT)
+
+    @property
+    def committed(self) -> Extent:
+        """Where the last durable commit ends in SQLite's write-ahead log."""
+        return Extent(*_EXTENT.unpack(self._read(_EXTENT.size, _COMMITTED_AT)))
+
+    @committed.setter
+    def committed(self, end: Extent) -> None:
+        self._write(_EXTENT.pack(*end), _COMMITTED_AT)
+
+    @property
+    def synced(self) -> Extent:
+        """How much of SQLite's write-ahead log is on disk; no frames if that is not known.
+
+        The first process to open the database finds what the last one noted.
+        """
+        if os.lseek(self._descriptor, 0, os.SEEK_END) == 0:
+            return Extent(0, 0)
+        return Extent(*_EXTENT.unpack(self._read(_EXTENT.size, _SYNCED_AT)))
+
+    @synced.setter
+    def synced(self, end: Extent) -> None:
+        self._write(_EXTENT.pack(*end), _SYNCED_AT)
 
     def append(self, tail: int, version: int, writes: list[tuple[bytes, bytes | None]]) -> int:
         """Write the entry of a commit that is about to take place; where the log will end."""

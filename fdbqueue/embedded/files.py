@@ -26,6 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fdbqueue.embedded.commit_log import CommitLog
+from fdbqueue.embedded.locks import SharedSync
 from fdbqueue.errors import (
     CorruptDatabase,
     DiskFull,
@@ -152,6 +153,8 @@ def create_or_check(path: Path, connection: sqlite3.Connection) -> None:
         _migrate_from_1(path, connection)
     elif version != FORMAT_VERSION:
         raise FormatVersionMismatch(str(path), version, FORMAT_VERSION)
+    else:
+        connection.execute("PRAGMA journal_mode=WAL")  # what `.recover` writes is not in that mode
 
 
 def _migrate_from_1(path: Path, connection: sqlite3.Connection) -> None:
@@ -175,13 +178,14 @@ def _migrate_from_1(path: Path, connection: sqlite3.Connection) -> None:
         (path / _OLD_COMMITS_FILE).unlink()
 
 
-def shorten_write_ahead_log(path: Path, connection: sqlite3.Connection) -> None:
+def shorten_write_ahead_log(path: Path, connection: sqlite3.Connection, sync: SharedSync) -> None:
     """Begin SQLite's write-ahead log anew if it is long; with the writers' lock.
 
     Snapshots that are in use keep it from that. Whatever happens, the next commit can try again.
     """
     try:
         if (path / WRITE_AHEAD_LOG).stat().st_size > _LONG_LOG:
+            sync.forget(and_begin_anew=True)
             connection.execute("PRAGMA busy_timeout = 50")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except (sqlite3.Error, OSError) as error:

@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from fdbqueue.embedded.commit_log import CommitLog
+from fdbqueue.embedded.write_ahead_log import Extent, next_commit
 from fdbqueue.errors import FDBError, LockTimeout, StorageError
 
 __all__ = ["SharedSync", "Turn", "WritersLock"]
@@ -208,8 +210,10 @@ class SharedSync:
     syncs for everybody whose ticket was out when the sync began.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, log: CommitLog) -> None:
         self._path = path
+        self._log = log
+        self._end = Extent(0, 0)
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._lock = threading.Lock()
         self._tickets = 0
@@ -218,6 +222,7 @@ class SharedSync:
 
     def ticket(self) -> int:
         """A place among the commits so far; called with the writers' lock."""
+        self._end = self._log.committed = next_commit(self._descriptor, self._log.committed)
         self._tickets += 1
         return self._tickets
 
@@ -226,7 +231,7 @@ class SharedSync:
         with self._lock:
             if self._synced >= ticket:
                 return
-            covered = self._tickets
+            covered, end = self._tickets, self._end
             try:
                 if self._failure is not None:
                     # After a failed sync the kernel may call lost pages clean: no later success
@@ -242,6 +247,15 @@ class SharedSync:
                     "the system's log, and open it again",
                 ) from error
             self._synced = covered
+            if self._log.committed.salt == end.salt:
+                self._log.synced = end
+
+    def forget(self, and_begin_anew: bool = False) -> None:
+        """Claim nothing of the write-ahead log any more, before SQLite removes or shortens it."""
+        with self._lock:
+            self._end = self._log.synced = Extent(0, 0)
+            if and_begin_anew:
+                self._log.committed = Extent(0, 0)
 
     def close(self) -> None:
         """Sync what somebody still waits for, and close; called with the writers' lock.

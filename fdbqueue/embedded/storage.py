@@ -24,6 +24,7 @@ from pathlib import Path
 
 from fdbqueue.embedded import forks
 from fdbqueue.embedded.commit_log import CommitLog
+from fdbqueue.embedded.crash import check_after_crash
 from fdbqueue.embedded.files import (
     COMMITS_FILE,
     DATABASE_FILE,
@@ -90,6 +91,8 @@ class Storage:
             self.log = CommitLog(path / COMMITS_FILE)
             undo.callback(self.log.close)
             is_first = self.log.is_first()
+            if is_first:
+                check_after_crash(path, self.log)
             self._anchor = connect(path)
             undo.callback(self._anchor.close)
             create_or_check(path, self._anchor)
@@ -107,7 +110,7 @@ class Storage:
     def _open_files(self) -> None:
         """Begin to sync the write-ahead log, which is where it is while a connection is open."""
         self._files = OpenFiles(self.path, self.log)
-        self._sync = SharedSync(self.path / WRITE_AHEAD_LOG)
+        self._sync = SharedSync(self.path / WRITE_AHEAD_LOG, self.log)
         directory = os.open(self.path, os.O_RDONLY)
         os.fsync(directory)
         os.close(directory)
@@ -117,6 +120,7 @@ class Storage:
 
     def _set_clock(self) -> None:
         """Store the shift from the machine's clock to versions, and begin the log of commits."""
+        self._anchor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         shift, ceiling = self._anchor.execute("SELECT shift, ceiling FROM clock").fetchone()
         shift = max(shift, ceiling - microseconds())
         now = microseconds() + shift
@@ -127,6 +131,7 @@ class Storage:
 
     def _close_connections(self) -> None:
         """Close every connection to SQLite; the gate is held, and no thread is in a section."""
+        self._sync.forget()
         for snapshot in list(self._active):
             snapshot.expired = True
             # An interrupt may have left a read in the middle: its connection goes with it.
@@ -366,7 +371,7 @@ class Storage:
                 self.log.raise_ceiling(ceiling)
             self.log.publish(place, version)
             self._writer.committed(place)
-            ticket = self._sync.ticket()
+            ticket = self._sync.ticket() if self._durable else 0
             self._keep_short(connection, version)
         except Exception as error:
             self._undo()
@@ -444,7 +449,7 @@ class Storage:
         """About once a second, see that readers have not let SQLite's write-ahead log grow."""
         if version >= self._next_checkpoint:
             self._next_checkpoint = version + VERSIONS_PER_SECOND
-            shorten_write_ahead_log(self.path, connection)
+            shorten_write_ahead_log(self.path, connection, self._sync)
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         if self._closed:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -212,3 +214,17 @@ def test_a_range_read_over_swapped_pages_fails(
             with pytest.raises(CorruptDatabase, match="out of order"):
                 list(snapshot.rows(b"", b"\xff", reverse))
             db.storage.end(snapshot)
+
+
+def test_a_recovered_file_is_a_database(sound: Path, tmp_path: Path) -> None:
+    """`.recover` writes rows, the application and its version; not that there was a log."""
+    (tmp_path / "db").mkdir()
+    new = sqlite3.connect(tmp_path / "db" / files.DATABASE_FILE)
+    with closing(sqlite3.connect(sound / files.DATABASE_FILE)) as old, closing(new):
+        new.executescript("\n".join(old.iterdump()))
+        for pragma in ("application_id", "user_version"):
+            (value,) = old.execute(f"PRAGMA {pragma}").fetchone()
+            new.execute(f"PRAGMA {pragma} = {value}")
+    with Database(tmp_path / "db") as db:
+        assert PriorityQueue.named(db, "jobs").size(db) == ITEMS
+        db[b"k"] = b"v"

@@ -12,12 +12,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 import fdbqueue
 from fdbqueue.embedded import Database, files
+from fdbqueue.embedded.commit_log import CommitLog
 from fdbqueue.embedded.locks import SharedSync
 from fdbqueue.errors import (
     CorruptDatabase,
@@ -224,7 +224,9 @@ def test_an_acknowledged_commit_was_synced(tmp_path: Path, monkeypatch: pytest.M
 def test_a_commit_is_on_disk_before_the_file_is_closed_under_its_waiter(tmp_path: Path) -> None:
     """Another thread, or a fork, may close the log between a commit and its sync."""
     (tmp_path / "log").touch()
-    sync = SharedSync(tmp_path / "log")
+    log = CommitLog(tmp_path / "commits")
+    log.begin_anew(100, 1000)
+    sync = SharedSync(tmp_path / "log", log)
     ticket = sync.ticket()
     sync.close()
     sync.wait(ticket)
@@ -388,11 +390,14 @@ import fdbqueue
 db = fdbqueue.open(sys.argv[1], durability="os")
 jobs = fdbqueue.PriorityQueue.named(db, "jobs")
 print("ready", flush=True)
+sys.stdin.read(1)
 try:
     while (item := jobs.pop(db)) is not None:
         print(item.value, flush=True)
-except fdbqueue.FdbqueueError as error:
-    print(type(error).__name__)
+    while sys.argv[2] == "old":
+        db[b"k"] = b"until it fails"
+except fdbqueue.errors.FilesReplaced:
+    print("failed")
 """
 
 
@@ -403,21 +408,32 @@ def test_no_item_is_taken_twice_after_a_file_was_removed(tmp_path: Path, name: s
     with fdbqueue.open(path, durability="os") as db:
         fdbqueue.PriorityQueue.named(db, "jobs").push_many(db, range(items))
 
-    def start(output: IO[bytes]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-c", POPS, str(path)], stdout=output)
+    def start(age: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", POPS, str(path), age],
+            stdin=subprocess.PIPE,
+            stdout=(tmp_path / f"{age}-{len(processes)}").open("w"),
+            text=True,
+        )
+        processes.append(process)
+        return process
 
-    outputs = [(tmp_path / f"output-{number}").open("wb+") for number in range(4)]
-    processes = [start(output) for output in outputs[:2]]
-    wait_until(lambda: all(b"\n1" in Path(output.name).read_bytes() for output in outputs[:2]))
+    def said(age: str) -> list[str]:
+        return [word for file in tmp_path.glob(f"{age}-*") for word in file.read_text().split()]
+
+    processes: list[subprocess.Popen[str]] = []
+    old = [start("old"), start("old")]
+    wait_until(lambda: said("old").count("ready") == 2)
+    for process in old:
+        process.stdin.close()
+    wait_until(lambda: len(said("old")) > 2)
     (path / name).unlink()
-    processes += [start(output) for output in outputs[2:]]
+    for process in (start("new"), start("new")):
+        process.stdin.close()
     for process in processes:
         assert process.wait() == 0
-    said = [word for output in outputs for word in Path(output.name).read_text().split()]
-    taken = sorted(int(word) for word in said if word.isdigit())
-    assert "FilesReplaced" in said
-    for output in outputs:
-        output.close()
+    assert said("old").count("failed") == 2
+    taken = [int(word) for word in said("old") + said("new") if word.isdigit()]
     with fdbqueue.open(path) as db:
         jobs = fdbqueue.PriorityQueue.named(db, "jobs")
         left = [item.value for item in jobs.items(db)]

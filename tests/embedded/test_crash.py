@@ -1,0 +1,218 @@
+"""What the next process to open a database finds after a crash, and what it says of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fdbqueue.embedded import Database, files
+from fdbqueue.errors import CorruptDatabase
+
+LOG = files.WRITE_AHEAD_LOG
+FRAME = 24 + 4096
+HEADER = 32
+COMMITS = 60
+PROGRAM = """
+import os, sys
+from fdbqueue.embedded import Database
+db = Database(sys.argv[1], sys.argv[2])
+for number in range(int(sys.argv[3])):
+    db[b"%04d" % number] = b"x" * 500
+print(db.storage.log.synced.frames)
+sys.stdout.flush()
+os.kill(os.getpid(), 9)
+"""
+
+
+def killed(path: Path, durability: str = "full", commits: int = COMMITS) -> Path:
+    """The directory of a database whose only process was killed after its last commit."""
+    arguments = [str(path), durability, str(commits)]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == -9, done
+    frames = ((path / LOG).stat().st_size - HEADER) // FRAME
+    assert int(done.stdout) == (frames if durability == "full" else 0)
+    return path
+
+
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return killed(tmp_path_factory.mktemp("crashed") / "db")
+
+
+def cut(log: bytes, rng: random.Random) -> bytes:
+    return log[: rng.randrange(HEADER, len(log) - FRAME) // FRAME * FRAME + HEADER]
+
+
+def cut_in_a_frame(log: bytes, rng: random.Random) -> bytes:
+    return log[: rng.randrange(HEADER, len(log) - 1)]
+
+
+def last_commit_cut(log: bytes, rng: random.Random) -> bytes:
+    return log[:-FRAME]
+
+
+def bit_flipped(log: bytes, rng: random.Random) -> bytes:
+    at = rng.randrange(HEADER, len(log))
+    return log[:at] + bytes([log[at] ^ 1 << rng.randrange(8)]) + log[at + 1 :]
+
+
+def end_zeroed(log: bytes, rng: random.Random) -> bytes:
+    at = rng.randrange(HEADER, len(log) - 1)
+    return log[:at] + bytes(len(log) - at)
+
+
+def header_zeroed(log: bytes, rng: random.Random) -> bytes:
+    return bytes(HEADER) + log[HEADER:]
+
+
+def emptied(log: bytes, rng: random.Random) -> bytes:
+    return b""
+
+
+Damage = Callable[[bytes, random.Random], bytes]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [cut, cut_in_a_frame, last_commit_cut, bit_flipped, end_zeroed, header_zeroed, emptied, None],
+)
+def test_acknowledged_commits_that_the_log_lost_are_told(
+    crashed: Path, tmp_path: Path, rng: random.Random, damage: Damage | None
+) -> None:
+    path = tmp_path / "db"
+    shutil.copytree(crashed, path)
+    if damage is None:
+        (path / LOG).unlink()
+    else:
+        (path / LOG).write_bytes(damage((path / LOG).read_bytes(), rng))
+    (path / (files.DATABASE_FILE + "-shm")).unlink()
+    evidence = contents(path)
+    for _ in range(2):
+        with pytest.raises(CorruptDatabase, match="acknowledged commits") as error:
+            Database(path)
+        assert contents(path) == evidence
+    assert f"delete {files.COMMITS_FILE}" in str(error.value)
+
+    (path / files.COMMITS_FILE).unlink()
+    if (path / files.DATABASE_FILE).stat().st_size > 4096:
+        with Database(path) as db:
+            keys = [row.key for row in db[:]]
+            assert keys == [b"%04d" % number for number in range(len(keys))]
+            assert len(keys) < COMMITS
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """The files that a process which only looks must not change."""
+    return {
+        name: (path / name).read_bytes()
+        for name in (files.DATABASE_FILE, LOG, files.COMMITS_FILE)
+        if (path / name).exists()
+    }
+
+
+@pytest.mark.parametrize("tail", ["half a frame", "no commit", "old frames"])
+def test_a_torn_tail_is_normal(
+    crashed: Path, tmp_path: Path, rng: random.Random, tail: str
+) -> None:
+    """Behind what was acknowledged, a killed writer or an older generation leaves anything."""
+    path = tmp_path / "db"
+    shutil.copytree(crashed, path)
+    log = (path / LOG).read_bytes()
+    frame = log[HEADER : HEADER + FRAME]
+    torn = {
+        "half a frame": frame[:1000],
+        "no commit": rng.randbytes(4) + bytes(4) + log[16:24] + rng.randbytes(8 + 4096),
+        "old frames": (frame[:8] + rng.randbytes(FRAME - 8)) * 3,
+    }[tail]
+    (path / LOG).write_bytes(log + torn)
+    with Database(path) as db:
+        assert len(db[:]) == COMMITS
+
+
+def test_commits_without_a_sync_are_not_missed(tmp_path: Path) -> None:
+    """`durability="os"` promises nothing for them, so nothing is claimed."""
+    path = killed(tmp_path / "db", "os")
+    os.truncate(path / LOG, HEADER + 20 * FRAME)
+    with Database(path) as db:
+        assert len(db[:]) < COMMITS
+
+
+def test_pages_are_looked_at_after_a_crash(tmp_path: Path) -> None:
+    """Keys are in the main file by then, except for what the last process wrote."""
+    path = killed(tmp_path / "db", "os", 1500)
+    with Database(path):
+        pass
+    killed(path, "os", 1)
+    file = path / files.DATABASE_FILE
+    content = file.read_bytes()
+    leaves = [at for at in range(4096, len(content), 4096) if content[at] == 10]
+    one, two = leaves[20], leaves[40]
+    damaged = bytearray(content)
+    damaged[one : one + 4096] = content[two : two + 4096]
+    file.write_bytes(damaged)
+    evidence = contents(path)
+    with pytest.raises(CorruptDatabase, match="damaged"):
+        Database(path)
+    assert contents(path) == evidence
+
+
+def test_after_an_orderly_end_nothing_is_missed(tmp_path: Path) -> None:
+    """The last connection to close the database removes the log, also before a fork."""
+    path = tmp_path / "db"
+    for _ in range(2):
+        with Database(path) as one, Database(path) as two:
+            one[b"k"] = two[b"l"] = b"v"
+        assert not (path / LOG).exists()
+    program = (
+        "import os, sys; from fdbqueue.embedded import Database; db = Database(sys.argv[1]);"
+        "db[b'k'] = b'v'; db.storage.before_fork(); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(path)], timeout=60)
+    assert not (path / LOG).exists()
+    with Database(path) as db:
+        assert db[b"k"] == b"v"
+
+
+def test_a_log_that_another_program_moved_into_the_database_is_asked_about(
+    crashed: Path, tmp_path: Path
+) -> None:
+    """As `sqlite3` does, run on what a crash left; the advice gets the database back, whole."""
+    path = tmp_path / "db"
+    shutil.copytree(crashed, path)
+    connection = sqlite3.connect(path / files.DATABASE_FILE)
+    assert connection.execute("SELECT count(*) FROM kv").fetchone() == (COMMITS,)
+    connection.close()
+    with pytest.raises(CorruptDatabase, match="another program"):
+        Database(path)
+    (path / files.COMMITS_FILE).unlink()
+    with Database(path) as db:
+        assert len(db[:]) == COMMITS
+
+
+def test_the_note_follows_the_log_over_processes_and_new_beginnings(tmp_path: Path) -> None:
+    """It is where SQLite's own index says that the last commit ends."""
+    with Database(tmp_path / "db") as one, Database(tmp_path / "db") as two:
+        generations = set()
+        for number in range(40):
+            for db in (one, two):
+                tr = db.create_transaction()
+                for part in range(number):
+                    tr[b"%d/%d" % (part, number)] = b"x" * 4000
+                tr[b"k"] = b"%d" % number
+                tr.commit().wait()
+            synced = one.storage.log.synced
+            generations.add(synced.salt)
+            if number % 5 == 0:
+                checkpoint = one.storage._anchor.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                assert synced.frames == checkpoint.fetchone()[1]
+        assert len(generations) > 1
