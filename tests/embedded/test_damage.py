@@ -175,6 +175,25 @@ def test_damage_is_not_a_wrong_counter_and_is_not_repaired(
         assert page(after, number) == page(before, number)
 
 
+def test_nothing_is_repaired_while_another_part_of_the_file_is_damaged(
+    sound: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    shutil.copytree(sound, tmp_path / "db")
+    with Database(tmp_path / "db") as db:
+        queue = PriorityQueue.named(db, "other")
+        queue.push(db, "a")
+        db.add(queue.layout.came, (5).to_bytes(8, "little"))
+        assert queue.size(db) == 6
+    path = overwritten(tmp_path / "db", tmp_path / "damaged", swapped_items, LEAF, rng)
+    with Database(path) as db:
+        with pytest.raises(CorruptDatabase):
+            check(db, queue, repair=True)
+        assert queue.size(db) == 6
+    with Database(tmp_path / "db") as db:
+        assert check(db, queue, repair=True).repaired
+        assert queue.size(db) == 1
+
+
 def test_a_sound_database_passes(sound: Path) -> None:
     with Database(sound) as db:
         assert db.check_integrity()
