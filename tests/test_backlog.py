@@ -116,16 +116,16 @@ def test_a_call_goes_on_while_all_that_it_moves_is_a_dead_letter(
     db: Any, space: Subspace, take: str
 ) -> None:
     queue = PriorityQueue(space, max_attempts=2)
-    queue.push_many(db, range(400))
-    queue.nack(db, queue.claim(db, n=400), delay=0)
-    assert len(queue.claim(db, n=400, lease=0.001)) == 400
+    queue.push_many(db, range(800))
+    queue.nack(db, queue.claim(db, n=800), delay=0)
+    assert len(queue.claim(db, n=800, lease=0.001)) == 800
     queue.push(db, "alive")
     queue.claim(db, lease=0.002)
     time.sleep(0.02)
     again = PriorityQueue(space)
     found = getattr(again, take)(db)
     assert (found.item if take == "claim" else found).value == "alive"
-    assert rows(db, queue.layout.dead) == 400
+    assert rows(db, queue.layout.dead) == 800
     assert fdbqueue.check(db, again).ok
 
 
