@@ -261,12 +261,19 @@ class _Store:
         put_back = functools.partial(self.queue.put_back, db)
 
         async def look() -> list[Item]:
-            is_ready = schedule.is_ready
-            if schedule.is_time():
-                is_ready = await run(schedule.prepare, db)
-            if not n or not is_ready:
-                return []
-            return await _combined(self.queue.pops, db, (n, at_max), put_back)
+            while n:
+                is_ready = schedule.is_ready
+                if schedule.is_time():
+                    is_ready = await run(schedule.prepare, db, n)
+                if is_ready:
+                    taken: list[Item] = await _combined(
+                        self.queue.pops, db, (n, at_max), put_back
+                    )
+                    if taken:
+                        return taken
+                if not schedule.is_behind:
+                    break  # else others took what had come
+            return []
 
         wait = checked_wait(db, wait)
         return await self._until_found(db, wait if n else 0, look, self.queue.to_watch, ends)
