@@ -45,6 +45,10 @@ def check_after_crash(directory: Path, commits: CommitLog) -> None:
     """
     database, log = directory / DATABASE_FILE, directory / WRITE_AHEAD_LOG
     synced = commits.synced
+    if not database.stat().st_size:  # SQLite would remove the log beside it
+        if synced.frames:
+            raise CorruptDatabase(str(database), "there is nothing in the database")
+        return
     if not log.exists() or not log.stat().st_size:
         if synced.frames:
             problem = "the write-ahead log is gone, perhaps with acknowledged commits"
@@ -60,8 +64,8 @@ def check_after_crash(directory: Path, commits: CommitLog) -> None:
             "be read: acknowledged commits are lost",
             _ADVICE,
         )
-    # From here on SQLite may remove the log at any time.
-    commits.synced = Extent(0, 0)
+    if synced.frames:
+        commits.synced = Extent(0, 0)  # from here on SQLite may remove the log at any time
 
 
 def _recovered(database: Path) -> int:
@@ -70,5 +74,7 @@ def _recovered(database: Path) -> int:
     with closing(sqlite3.connect(uri, uri=True, check_same_thread=False)) as connection:
         check_integrity(connection, database, _PATIENCE)
     # Read when SQLite has closed it: to close a file drops all locks that a process has on it.
-    index = Path(f"{database}-shm").read_bytes()
-    return int(_RECOVERED.unpack_from(index)[0])
+    index = Path(f"{database}-shm")
+    if not index.exists():
+        return 0  # the file is not in the mode that has a log, so SQLite reads none
+    return int(_RECOVERED.unpack_from(index.read_bytes())[0])

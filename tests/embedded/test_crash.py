@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,16 @@ def contents(path: Path) -> dict[str, bytes]:
     }
 
 
+def test_the_log_beside_an_emptied_database_is_kept(crashed: Path, tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    shutil.copytree(crashed, path)
+    os.truncate(path / files.DATABASE_FILE, 0)
+    evidence = contents(path)
+    with pytest.raises(CorruptDatabase, match="nothing in the database"):
+        Database(path)
+    assert contents(path) == evidence
+
+
 @pytest.mark.parametrize("tail", ["half a frame", "no commit", "old frames"])
 def test_a_torn_tail_is_normal(
     crashed: Path, tmp_path: Path, rng: random.Random, tail: str
@@ -137,6 +148,16 @@ def test_a_torn_tail_is_normal(
     (path / LOG).write_bytes(log + torn)
     with Database(path) as db:
         assert len(db[:]) == COMMITS
+
+
+@pytest.mark.parametrize("mode", ["WAL", "DELETE"])
+def test_a_database_whose_making_was_interrupted_is_made(tmp_path: Path, mode: str) -> None:
+    with closing(sqlite3.connect(tmp_path / files.DATABASE_FILE)) as connection:
+        connection.execute(f"PRAGMA journal_mode={mode}")
+    (tmp_path / LOG).write_bytes(bytes(1000))
+    for _ in range(2):
+        with Database(tmp_path) as db:
+            db[b"k"] = b"v"
 
 
 def test_commits_without_a_sync_are_not_missed(tmp_path: Path) -> None:
