@@ -266,9 +266,7 @@ class _Store:
                 if schedule.is_time():
                     is_ready = await run(schedule.prepare, db, n)
                 if is_ready:
-                    taken: list[Item] = await _combined(
-                        self.queue.pops, db, (n, at_max), put_back
-                    )
+                    taken: list[Item] = await _combined(self.queue.pops, db, (n, at_max), put_back)
                     if taken:
                         return taken
                 if not schedule.is_behind:

@@ -88,8 +88,8 @@ class Watcher:
                 now = time.monotonic()
                 if counter != seen:
                     moved = now
-                if counter != seen or not known.issuperset(watches):
-                    self._look(watches)
+                is_new = counter != seen or not known.issuperset(watches)
+                if is_new and self._look(watches):
                     seen, known = counter, set(watches)
                 time.sleep(min(_LONGEST, max(_SHORTEST, _SHARE * (now - moved))))
         except FdbqueueError as error:
@@ -98,14 +98,20 @@ class Watcher:
             for future in watches:
                 future.finish(error)
 
-    def _look(self, watches: dict[WatchFuture, tuple[bytes, bytes | None]]) -> None:
+    def _look(self, watches: dict[WatchFuture, tuple[bytes, bytes | None]]) -> bool:
+        """Finish the watches whose keys have changed; return false if the look took too long."""
         snapshot = self._storage.begin()
         try:
             changed = [
                 future for future, (key, value) in watches.items() if snapshot.get(key) != value
             ]
+        except FDBError as error:
+            if error.code != 1007:
+                raise
+            return False  # the process was stopped meanwhile, for example
         finally:
             self._storage.end(snapshot)
         for future in changed:
             self._forget(future)
             future.finish()
+        return True
