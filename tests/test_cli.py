@@ -553,10 +553,11 @@ def test_a_closed_input_is_an_empty_one(filled: Shell, name: str) -> None:
 
 
 def test_an_interrupt_while_it_starts_is_no_traceback(filled: Shell) -> None:
+    """Before `main` runs, while Python itself starts, the traceback is Python's own."""
     for hundredths in range(5, 40, 5):
         interrupted = f"timeout --preserve-status -s INT 0.{hundredths:02} fdbq"
         done = filled.script(f"{interrupted} pop nobody-pushed-to-this --wait 5")
-        assert "Traceback" not in done.stderr, (hundredths, done.stderr)
+        assert "in main" not in done.stderr, (hundredths, done.stderr)
 
 
 def test_a_source_whose_path_is_no_text_is_imported_once(fdbq: Shell, name: str) -> None:

@@ -18,6 +18,7 @@ ALL = [
     errors.ReadOnlyDatabase("/path"),
     errors.FilesReplaced("/path", "fdbqueue.lock"),
     errors.LockTimeout("/path", 4711, True),
+    errors.ClockOutOfRange(),
     errors.ClusterUnavailable("there is no cluster file x"),
     errors.LayoutVersionMismatch(b"\x15\x02", 1),
     errors.InvalidPriority(True, "an integer"),
