@@ -229,9 +229,12 @@ def test_a_rename_that_folds_the_traces_and_another_one_at_once_lose_none(
     fdbqueue.rename_queue(transactions["other"], f"{name}a", f"{name}new-a")
     monkeypatch.setattr(directory, "MOST_TRACES", 0)
     fdbqueue.rename_queue(transactions["fold"], f"{name}b", f"{name}new-b")
-    transactions.pop(first).commit().wait()
-    with pytest.raises(fdbqueue.error_classes()):
-        transactions.popitem()[1].commit().wait()
+    winner = transactions.pop(first)
+    winner.commit().wait()
+    ((_, loser),) = transactions.items()
+    with pytest.raises(fdbqueue.error_classes()) as error:
+        loser.commit().wait()
+    assert error.value.code == 1020
 
 
 @pytest.mark.parametrize("lose", ["before", "after"])
