@@ -36,10 +36,11 @@ class Combiner(Generic[_Request, _Result]):
     A thread that comes alone does its own request at once. Those that come while it is at it may
     still join, if the one that performs lets them; else they wait, and when it is done, the first
     of them does the requests of all, in the order in which they came. So nobody waits for longer
-    than the batch under way, and threads of one process do not conflict with each other.
+    than the batch under way, and these threads do not conflict with each other.
 
-    The main thread does its own requests alone: a signal handler may interrupt it anywhere, so it
-    leads no others, and leaves no request with another leader, who would do it for nobody.
+    The main thread does its own requests alone, and may conflict with the others: a signal handler
+    can interrupt it anywhere, so it leads no other thread, and leaves no request with a leader,
+    which would do it for nothing.
 
     If the batch fails in a way that says nothing took effect, each does its own request by itself
     and has its own error; an error of the database is everybody's.

@@ -258,9 +258,9 @@ class SharedSync:
                 self._log.committed = Extent(0, 0)
 
     def close(self) -> None:
-        """Sync what somebody still waits for, and close; called with the writers' lock.
+        """Sync what commits still wait for, and close; called while no thread can commit.
 
-        If that fails, it is told to who waits.
+        If the sync fails, each of these commits gets the error.
         """
         with suppress(StorageError):
             self.wait(self._tickets)
