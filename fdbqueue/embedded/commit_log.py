@@ -29,13 +29,16 @@ from fdbqueue.errors import FDBError, FilesReplaced, StorageError
 
 __all__ = ["CommitLog"]
 
-# Tail and version of the last commit; the version from which on another one is under way, if it is
-# higher than that; the ceiling.
-_HEADER = struct.Struct("<Qqqq")
+# Tail and version of the last commit; the generation of SQLite's files; the version from which on
+# another commit is under way, if it is higher than the last one's; the ceiling.
+_HEADER = struct.Struct("<QqQqq")
+_NEWEST = struct.Struct("<QqQ")
 _PUBLISHED = struct.Struct("<Qq")
+_GENERATION = struct.Struct("<Q")
 _VERSION = struct.Struct("<q")
 _EXTENT = struct.Struct("<II")
-_PUBLISHED_AT, _BEGAN_AT, _CEILING_AT, _COMMITTED_AT, _SYNCED_AT = 0, 16, 24, 32, 40
+_PUBLISHED_AT, _GENERATION_AT, _BEGAN_AT, _CEILING_AT = 0, 16, 24, 32
+_COMMITTED_AT, _SYNCED_AT = 40, 48
 _ENTRY = struct.Struct("<Iq")  # size, version; the version stands behind the entry once more
 
 _BEGIN = 64  # bytes before the ring
@@ -92,10 +95,10 @@ class CommitLog:
             return False
         return True
 
-    def begin_anew(self, version: int, ceiling: int) -> None:
+    def begin_anew(self, version: int, ceiling: int, generation: int = 0) -> None:
         """Forget all entries; `version` is that of the last commit."""
         _reserve(self._descriptor, _SIZE)
-        self._write(_HEADER.pack(0, version, 0, ceiling), 0)
+        self._write(_HEADER.pack(0, version, generation, 0, ceiling), 0)
         self.committed = self.synced = Extent(0, 0)
 
     def close(self) -> None:
@@ -111,23 +114,37 @@ class CommitLog:
     @property
     def published(self) -> tuple[int, int]:
         """The tail and the version of the last commit that is sure to be visible."""
-        return _PUBLISHED.unpack(self._read(_PUBLISHED.size, _PUBLISHED_AT))
+        return self.newest[:2]
 
-    def state(self) -> tuple[int, int, int | None, int]:
-        """Tail and version of the last commit; the version from which on another is under way.
+    @property
+    def newest(self) -> tuple[int, int, int]:
+        """The same, and the generation of SQLite's files that has all that is visible."""
+        return _NEWEST.unpack(self._read(_NEWEST.size, 0))
+
+    @property
+    def generation(self) -> int:
+        """The generation of SQLite's files in which commits take place."""
+        return self.newest[2]
+
+    @generation.setter
+    def generation(self, generation: int) -> None:
+        self._write(_GENERATION.pack(generation), _GENERATION_AT)
+
+    def state(self) -> tuple[int, int, int, int | None, int]:
+        """`newest`, and the version from which on another commit is under way.
 
         If none is, `None`: then each later one has a version from the clock of a moment after this
         call. Last, the ceiling: all versions that anybody was told of are below it.
         """
-        tail, version, began, ceiling = _HEADER.unpack(self._read(_HEADER.size, 0))
-        return tail, version, began if began > version else None, ceiling
+        tail, version, generation, began, ceiling = _HEADER.unpack(self._read(_HEADER.size, 0))
+        return tail, version, generation, began if began > version else None, ceiling
 
-    def recover(self) -> tuple[int, int, int]:
-        """Publish what a killed writer left; tail and version of the last commit, and the ceiling.
+    def recover(self) -> tuple[int, int, int, int]:
+        """Publish what a killed writer left; return `newest`, and the ceiling.
 
         With the writers' lock.
         """
-        tail, version, began, ceiling = self.state()
+        tail, version, generation, began, ceiling = self.state()
         if began is not None:
             size, written = self._entry(tail)
             end = tail + _ENTRY.size + size + _VERSION.size
@@ -139,7 +156,7 @@ class CommitLog:
                 self.publish(tail, version)
             else:
                 self.give_up()
-        return tail, version, ceiling
+        return tail, version, generation, ceiling
 
     def begin(self, version: int) -> None:
         """Say that a commit is under way, whose version will be this one or a later one."""

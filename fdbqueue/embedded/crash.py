@@ -18,7 +18,8 @@ from urllib.parse import quote
 
 from fdbqueue.embedded.commit_log import CommitLog
 from fdbqueue.embedded.damage import check_integrity
-from fdbqueue.embedded.files import COMMITS_FILE, DATABASE_FILE, WRITE_AHEAD_LOG
+from fdbqueue.embedded.files import COMMITS_FILE
+from fdbqueue.embedded.generations import database_file
 from fdbqueue.embedded.write_ahead_log import Extent, header
 from fdbqueue.errors import CorruptDatabase
 
@@ -43,7 +44,8 @@ def check_after_crash(directory: Path, commits: CommitLog) -> None:
     Raises:
         CorruptDatabase: Pages are damaged, or frames of the log that were on disk are missing.
     """
-    database, log = directory / DATABASE_FILE, directory / WRITE_AHEAD_LOG
+    database = database_file(directory)
+    log = database.with_name(f"{database.name}-wal")
     synced = commits.synced
     if not database.stat().st_size:  # SQLite would remove the log beside it
         if synced.frames:

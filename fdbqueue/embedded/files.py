@@ -5,6 +5,8 @@ fdbqueue.sqlite-wal   SQLite's write-ahead log: what was committed since the las
 fdbqueue.sqlite-shm   SQLite's index of it, shared by the processes
 fdbqueue.lock         the writers' lock
 fdbqueue.commits      the log of recent commits, shared by the processes
+fdbqueue.N.sqlite     the key-value pairs, beside their own -wal and -shm, after the other processes
+                      left fdbqueue.sqlite to a stopped one (see generations.py)
 
 All of them are one database: a process that has it open fails as soon as one of them is no longer
 the file that it opened. Only their owner may read them, unless the directory or the files are given
@@ -26,6 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fdbqueue.embedded.commit_log import CommitLog
+from fdbqueue.embedded.generations import Outdated, current, database_file
 from fdbqueue.embedded.locks import SharedSync
 from fdbqueue.errors import (
     CorruptDatabase,
@@ -39,10 +42,9 @@ from fdbqueue.errors import (
 
 __all__ = [
     "COMMITS_FILE",
-    "DATABASE_FILE",
     "FORMAT_VERSION",
     "LOCK_FILE",
-    "WRITE_AHEAD_LOG",
+    "Connection",
     "OpenFiles",
     "connect",
     "create_database",
@@ -56,11 +58,8 @@ __all__ = [
 ]
 
 _OUR_FILES = "fdbqueue."
-DATABASE_FILE = "fdbqueue.sqlite"
-WRITE_AHEAD_LOG = "fdbqueue.sqlite-wal"
 LOCK_FILE = "fdbqueue.lock"
 COMMITS_FILE = "fdbqueue.commits"
-_FILES = (DATABASE_FILE, WRITE_AHEAD_LOG, f"{DATABASE_FILE}-shm", LOCK_FILE, COMMITS_FILE)
 _OLD_COMMITS_FILE = "fdbqueue.log"  # of format 1
 APPLICATION_ID = 0x66646271  # "fdbq", in the header of the SQLite file
 FORMAT_VERSION = 2
@@ -87,10 +86,11 @@ def microseconds() -> int:
 
 def prepare_directory(path: Path, create: bool) -> None:
     """Make the directory of a database, unless it is there; raises `NotADatabase` for another."""
-    if (path / DATABASE_FILE).exists():
+    file = database_file(path)
+    if file.exists():
         return
     if _has_commits(path):
-        raise CorruptDatabase(str(path), f"the file {DATABASE_FILE} is gone")
+        raise CorruptDatabase(str(path), f"the file {file.name} is gone")
     if not create and (path.is_dir() or not path.exists()):
         raise NotADatabase(
             str(path), "there is no database here", "the first push makes it; or is it elsewhere?"
@@ -112,14 +112,36 @@ def _has_commits(path: Path) -> bool:
     return (commits.exists() and commits.stat().st_size > 0) or (path / _OLD_COMMITS_FILE).exists()
 
 
-def connect(path: Path) -> sqlite3.Connection:
+class Connection(sqlite3.Connection):
     """A connection whose transactions are begun and ended by hand."""
+
+    generation = 0
+    """The generation of the files that it has open, or an older one; never a newer one."""
+
+
+def connect(path: Path, generation: int) -> Connection:
+    """Open the newest files; `generation` was the newest one before this call."""
+    while True:
+        file = database_file(path)
+        try:
+            connection = _connect(file)
+        except sqlite3.OperationalError:
+            if file == database_file(path):
+                raise
+        else:
+            connection.generation = generation
+            return connection
+
+
+def _connect(file: Path) -> Connection:
     connection = sqlite3.connect(
-        path / DATABASE_FILE,
+        f"{file.as_uri()}?mode=rw",  # a file that was just removed is not made again
         timeout=_BUSY_TIMEOUT,
         isolation_level=None,
         check_same_thread=False,
+        factory=Connection,
         cached_statements=64,
+        uri=True,
     )
     # A commit is made durable by the engine's own fdatasync, shared by all that wait for it.
     connection.execute("PRAGMA synchronous=NORMAL")
@@ -131,7 +153,7 @@ def connect(path: Path) -> sqlite3.Connection:
 def create_database(path: Path) -> None:
     """Make the SQLite file, for its owner alone, unless it is there; the other files inherit it."""
     with suppress(FileExistsError):
-        os.close(os.open(path / DATABASE_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(os.open(database_file(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def create_or_check(path: Path, connection: sqlite3.Connection) -> None:
@@ -141,14 +163,14 @@ def create_or_check(path: Path, connection: sqlite3.Connection) -> None:
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application == 0 and tables == 0:
         if _has_commits(path):
-            raise CorruptDatabase(str(path / DATABASE_FILE), "there is nothing in the database")
+            raise CorruptDatabase(str(database_file(path)), "there is nothing in the database")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.executescript(
             f"BEGIN; {_SCHEMA} INSERT INTO clock VALUES ({1 - microseconds()}, 1);"
             f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={FORMAT_VERSION}; COMMIT;"
         )
     elif application != APPLICATION_ID:
-        raise NotADatabase(str(path / DATABASE_FILE))
+        raise NotADatabase(str(database_file(path)))
     elif version == 1:
         _migrate_from_1(path, connection)
     elif version != FORMAT_VERSION:
@@ -178,34 +200,46 @@ def _migrate_from_1(path: Path, connection: sqlite3.Connection) -> None:
         (path / _OLD_COMMITS_FILE).unlink()
 
 
+def is_long(write_ahead_log: Path) -> bool:
+    """Return whether SQLite's write-ahead log should begin anew."""
+    return write_ahead_log.stat().st_size > _LONG_LOG
+
+
 def shorten_write_ahead_log(path: Path, connection: sqlite3.Connection, sync: SharedSync) -> None:
     """Begin SQLite's write-ahead log anew if it is long; with the writers' lock.
 
     Snapshots that are in use keep it from that. Whatever happens, the next commit can try again.
     """
     try:
-        if (path / WRITE_AHEAD_LOG).stat().st_size > _LONG_LOG:
+        if is_long(path):
             sync.forget(and_begin_anew=True)
             connection.execute("PRAGMA busy_timeout = 50")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except (sqlite3.Error, OSError) as error:
-        logger.warning("%s: the write-ahead log cannot be shortened: %s", path, error)
+        logger.warning("%s cannot be shortened: %s", path, error)
     finally:
         connection.execute(f"PRAGMA busy_timeout = {1000 * _BUSY_TIMEOUT:.0f}")
 
 
 class OpenFiles:
-    """The files of a database as this process opened them.
+    """The files of a database, of one generation, as this process opened them.
 
     A name that leads to another file, or to none, is found by the device and inode; the files that
     are open keep their own, so none of them is used again.
     """
 
-    def __init__(self, path: Path, log: CommitLog) -> None:
+    def __init__(self, path: Path, log: CommitLog, generation: int) -> None:
         self._path = path
         self._log = log
-        self._files = {name: self._identity(name) for name in _FILES}
+        self._generation = generation
+        self._database = database_file(path).name
+        self.write_ahead_log = path / f"{self._database}-wal"
+        self._common = self._identities(LOCK_FILE, COMMITS_FILE)
+        self._files = self._identities(*(f"{self._database}{end}" for end in ("", "-wal", "-shm")))
         self._checked: tuple[int, int, int] | None = None
+
+    def _identities(self, *names: str) -> dict[str, tuple[int, int]]:
+        return {name: self._identity(name) for name in names}
 
     def _identity(self, name: str) -> tuple[int, int]:
         try:
@@ -217,23 +251,29 @@ class OpenFiles:
     def check(self) -> None:
         """Raise `FilesReplaced` if one of the files is no longer the one that was opened.
 
-        As long as the directory was not changed, one look at that is enough, and one at the log of
-        commits, which must not be truncated.
+        Raises `Outdated` if there is a newer generation. As long as the directory was not changed,
+        one look at that is enough, and one at the log of commits, which must not be truncated.
         """
         self._log.check_size()
         try:
             found = os.stat(self._path)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise FilesReplaced(str(self._path), DATABASE_FILE) from error
+            raise FilesReplaced(str(self._path), self._database) from error
         directory = found.st_dev, found.st_ino, found.st_mtime_ns
         if directory == self._checked:
             return
-        for name, identity in self._files.items():
-            if self._identity(name) != identity:
-                raise FilesReplaced(str(self._path), name)
+        self._compare(self._common)
+        if current(self._path) > self._generation:
+            raise Outdated
+        self._compare(self._files)
         # The time of a change is coarse: another one may follow with the same.
         if time.time_ns() - found.st_mtime_ns > _SETTLED:
             self._checked = directory
+
+    def _compare(self, files: dict[str, tuple[int, int]]) -> None:
+        for name, identity in files.items():
+            if self._identity(name) != identity:
+                raise FilesReplaced(str(self._path), name)
 
     def replaced(self) -> str | None:
         """The name of a file that is no longer the one that was opened, if there is one."""
@@ -241,8 +281,8 @@ class OpenFiles:
             self.check()
         except FilesReplaced as error:
             return error.name
-        except OSError:
-            return None  # it was just closed, or cannot be looked at now
+        except (OSError, Outdated):
+            return None  # it was just closed, or cannot be looked at now, or is to be opened again
         return None
 
 
@@ -281,9 +321,9 @@ def _of_sqlite(path: Path, error: sqlite3.Error) -> StorageError:
     if "not a database" in words:
         # Beside a log of commits, it was one.
         kind = CorruptDatabase if _has_commits(path) else NotADatabase
-        return kind(str(path / DATABASE_FILE))
+        return kind(str(database_file(path)))
     if "malformed" in words or "no such table" in words or "no such column" in words:
-        return CorruptDatabase(str(path / DATABASE_FILE))
+        return CorruptDatabase(str(database_file(path)))
     return StorageError(str(path), words)
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,13 +19,17 @@ from fdbqueue.embedded.commit_log import CommitLog
 from fdbqueue.embedded.write_ahead_log import Extent, next_commit
 from fdbqueue.errors import FDBError, LockTimeout, StorageError
 
-__all__ = ["SharedSync", "Turn", "WritersLock"]
+__all__ = ["SharedSync", "Turn", "WritersLock", "lock_owners"]
 
 logger = logging.getLogger("fdbqueue")
 
 # Seconds between two tries to get the lock, at first and after many.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.000_05, 0.002
 _SLOW = 5.0  # seconds of waiting after which the log names the holder
+
+# Kind, mode, process, inode, first and last byte of a lock in Linux's /proc/locks.
+_LOCK = re.compile(r"\d+: (\w+) +ADVISORY +(\w+) +(-?\d+) \S+:(\d+) (\d+) (\w+)")
+_ANYWHERE = range(sys.maxsize)
 
 _T = TypeVar("_T")
 
@@ -174,16 +179,25 @@ class WritersLock:
 
         Linux tells in `/proc/locks`; other systems, and other containers, do not.
         """
-        with suppress(OSError):
-            inode = os.fstat(self._descriptor).st_ino
-            for line in Path("/proc/locks").read_text().splitlines():
-                found = re.match(r"\d+: FLOCK +ADVISORY +WRITE +(\d+) \S+:(\d+) ", line)
-                if found and int(found[2]) == inode and int(found[1]):
-                    process = int(found[1])
-                    # The state stands behind the name, which may have parentheses of its own.
-                    state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-                    return process, state in ("T", "t")
-        return None, False
+        owners = lock_owners(os.fstat(self._descriptor).st_ino, "FLOCK", "WRITE")
+        return next(iter(owners.items()), (None, False))
+
+
+def lock_owners(inode: int, kind: str, mode: str, at: range = _ANYWHERE) -> dict[int, bool]:
+    """Return the processes that have a lock on a byte of a file, and whether each is stopped."""
+    owners = {}
+    with suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            found = _LOCK.match(line)
+            if not found or found[1] != kind or found[2] != mode or int(found[4]) != inode:
+                continue
+            process, first = int(found[3]), int(found[5])
+            last = sys.maxsize if found[6] == "EOF" else int(found[6])
+            if process > 0 and first < at.stop and last >= at.start:
+                # The state stands behind the name, which may have parentheses of its own.
+                state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+                owners[process] = state in ("T", "t")
+    return owners
 
 
 class Turn:
@@ -210,7 +224,7 @@ class SharedSync:
     syncs for everybody whose ticket was out when the sync began.
     """
 
-    def __init__(self, path: Path, log: CommitLog) -> None:
+    def __init__(self, path: Path, log: CommitLog, failure: OSError | None = None) -> None:
         self._path = path
         self._log = log
         self._end = Extent(0, 0)
@@ -218,7 +232,7 @@ class SharedSync:
         self._lock = threading.Lock()
         self._tickets = 0
         self._synced = 0
-        self._failure: OSError | None = None
+        self.failure = failure
 
     def ticket(self) -> int:
         """A place among the commits so far; called with the writers' lock."""
@@ -233,13 +247,13 @@ class SharedSync:
                 return
             covered, end = self._tickets, self._end
             try:
-                if self._failure is not None:
+                if self.failure is not None:
                     # After a failed sync the kernel may call lost pages clean: no later success
                     # says anything of them.
-                    raise self._failure
+                    raise self.failure
                 _data_sync(self._descriptor)
             except OSError as error:
-                self._failure = error
+                self.failure = error
                 raise StorageError(
                     str(self._path),
                     f"the disk did not confirm a write ({error.strerror})",
@@ -247,15 +261,16 @@ class SharedSync:
                     "the system's log, and open it again",
                 ) from error
             self._synced = covered
-            if self._log.committed.salt == end.salt:
-                self._log.synced = end
+            self._log.synced = end
+            if self._log.committed.salt != end.salt:  # the log began anew, at any time until now
+                self._log.synced = Extent(0, 0)
 
     def forget(self, and_begin_anew: bool = False) -> None:
         """Claim nothing of the write-ahead log any more, before SQLite removes or shortens it."""
         with self._lock:
-            self._end = self._log.synced = Extent(0, 0)
             if and_begin_anew:
                 self._log.committed = Extent(0, 0)
+            self._end = self._log.synced = Extent(0, 0)
 
     def close(self) -> None:
         """Sync what commits still wait for, and close; called while no thread can commit.
@@ -264,7 +279,13 @@ class SharedSync:
         """
         with suppress(StorageError):
             self.wait(self._tickets)
+        self.retire()
+
+    def retire(self) -> None:
+        """Close without a sync: the commits so far are on disk, in a newer generation of files."""
         with self._lock:
+            if self.failure is None:
+                self._synced = self._tickets
             os.close(self._descriptor)
 
 

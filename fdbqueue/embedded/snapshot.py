@@ -14,6 +14,7 @@ from fdbqueue.embedded.writer import GET
 from fdbqueue.errors import FDBError
 
 if TYPE_CHECKING:
+    from fdbqueue.embedded.files import Connection
     from fdbqueue.embedded.storage import Storage
 
 __all__ = ["Snapshot"]
@@ -40,14 +41,16 @@ class Snapshot:
         "version",
     )
 
-    def __init__(self, storage: Storage, connection: sqlite3.Connection, now: float) -> None:
+    def __init__(
+        self, storage: Storage, connection: Connection, newest: tuple[int, int, int], now: float
+    ) -> None:
         self._storage = storage
         self.connection = connection
         self.began = now
         self.busy = threading.Lock()  # held by a thread that reads, and by one that expires it
         self.expired = False
         self._settled = False
-        self.place, self.version = storage.log.published
+        self.place, self.version, _ = newest
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
@@ -85,10 +88,12 @@ class Snapshot:
             try:
                 rows = self.connection.execute(statement, parameters).fetchall()
                 while not self._settled:
-                    now = self._storage.log.published
-                    self._settled = now == (self.place, self.version)
+                    now = self._storage.log.newest
+                    self._settled = now == (self.place, self.version, self.connection.generation)
                     if not self._settled:
-                        self.place, self.version = now
+                        self.place, self.version, generation = now
+                        if generation != self.connection.generation:
+                            raise FDBError(1007)  # it would miss the commits from now on
                         self.connection.execute("ROLLBACK")
                         self.connection.execute("BEGIN")
                         rows = self.connection.execute(statement, parameters).fetchall()

@@ -18,19 +18,18 @@ import shutil
 import sqlite3
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 
-from fdbqueue.embedded import forks
+from fdbqueue.embedded import forks, generations
 from fdbqueue.embedded.commit_log import CommitLog
+from fdbqueue.embedded.connections import Connections
 from fdbqueue.embedded.crash import check_after_crash
 from fdbqueue.embedded.files import (
     COMMITS_FILE,
-    DATABASE_FILE,
     LOCK_FILE,
-    WRITE_AHEAD_LOG,
-    OpenFiles,
+    Connection,
     connect,
     create_database,
     create_or_check,
@@ -44,10 +43,11 @@ from fdbqueue.embedded.files import (
 from fdbqueue.embedded.limits import VERSIONS_PER_SECOND
 from fdbqueue.embedded.locks import SharedSync, Turn, WritersLock
 from fdbqueue.embedded.ranges import Range, RangeSet
+from fdbqueue.embedded.rotation import Rotation
 from fdbqueue.embedded.snapshot import Snapshot
 from fdbqueue.embedded.write_map import Mutation
 from fdbqueue.embedded.writer import Writer, stamped
-from fdbqueue.errors import FDBError, FilesReplaced, LockTimeout
+from fdbqueue.errors import FDBError, FdbqueueError, FilesReplaced, LockTimeout
 
 __all__ = ["Storage"]
 
@@ -66,14 +66,14 @@ class Storage:
         if path is None:
             path, self._owner = memory_directory()
         self.path = path
-        self.database_file = path / DATABASE_FILE
         self._durable = durable
         self._open(create or self._owner is not None)
         forks.storages.add(self)
 
     def _open(self, create: bool) -> None:
         path = self.path
-        self._idle: list[sqlite3.Connection] = []
+        self._connections = Connections(path)
+        self._rotation = Rotation(path)
         self._active: dict[Snapshot, None] = {}
         # Held while connections come and go; the end of a transaction may be collected meanwhile.
         self._gate = threading.RLock()
@@ -81,7 +81,7 @@ class Storage:
         self._replaced: str | None = None  # a file that is no longer the one that was opened
         self._next_checkpoint = 0
         self._writer = Writer()
-        self._writing: sqlite3.Connection | None = None
+        self._writing: Connection | None = None
         self._closed = False
         with storage_errors(path), ExitStack() as undo:
             prepare_directory(path, create)
@@ -93,45 +93,32 @@ class Storage:
             is_first = self.log.is_first()
             if is_first:
                 check_after_crash(path, self.log)
-            self._anchor = connect(path)
-            undo.callback(self._anchor.close)
-            create_or_check(path, self._anchor)
-            if is_first:
-                self._set_clock()
-                self.log.join()
-            # Only now: another one may have been first, and have set it, in between.
-            self._shift = self._stored_shift()
-            self._open_files()
+            with closing(connect(path, 0)) as connection:
+                create_or_check(path, connection)
+                if is_first:
+                    generations.remove_others(path)
+                    self._set_clock(connection)
+                    self.log.join()
+                # Only now: another one may have been first, and have set it, in between.
+                self._shift = int(connection.execute("SELECT shift FROM clock").fetchone()[0])
+                self._connections.open(self.log)
             if is_first and self._durable:
                 # No version is told before it is sure that versions go on from above it.
-                self._sync.wait(self._sync.ticket())
+                self._connections.sync.wait(self._connections.sync.ticket())
             undo.pop_all()
 
-    def _open_files(self) -> None:
-        """Begin to sync the write-ahead log, which is where it is while a connection is open."""
-        self._files = OpenFiles(self.path, self.log)
-        self._sync = SharedSync(self.path / WRITE_AHEAD_LOG, self.log)
-        directory = os.open(self.path, os.O_RDONLY)
-        os.fsync(directory)
-        os.close(directory)
-
-    def _stored_shift(self) -> int:
-        return int(self._anchor.execute("SELECT shift FROM clock").fetchone()[0])
-
-    def _set_clock(self) -> None:
+    def _set_clock(self, connection: sqlite3.Connection) -> None:
         """Store the shift from the machine's clock to versions, and begin the log of commits."""
-        self._anchor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        shift, ceiling = self._anchor.execute("SELECT shift, ceiling FROM clock").fetchone()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        shift, ceiling = connection.execute("SELECT shift, ceiling FROM clock").fetchone()
         shift = max(shift, ceiling - microseconds())
         now = microseconds() + shift
-        self._anchor.execute(
-            "UPDATE clock SET shift = ?, ceiling = ?", (shift, now + _CEILING_STEP)
-        )
-        self.log.begin_anew(now, now + _CEILING_STEP)
+        connection.execute("UPDATE clock SET shift = ?, ceiling = ?", (shift, now + _CEILING_STEP))
+        self.log.begin_anew(now, now + _CEILING_STEP, generations.current(self.path))
 
     def _close_connections(self) -> None:
         """Close every connection to SQLite; the gate is held, and no thread is in a section."""
-        self._sync.forget()
+        self._connections.sync.forget()
         for snapshot in list(self._active):
             snapshot.expired = True
             # An interrupt may have left a read in the middle: its connection goes with it.
@@ -139,10 +126,7 @@ class Storage:
                 snapshot.connection.close()
                 snapshot.busy.release()
         self._active.clear()
-        for connection in [*self._idle, self._anchor]:
-            connection.close()
-        self._idle.clear()
-        self._sync.close()
+        self._connections.close()
 
     def before_fork(self) -> None:
         """Have nothing of SQLite open while the process is copied.
@@ -166,9 +150,7 @@ class Storage:
                     self.log.close()
                     self.log = CommitLog(self.path / COMMITS_FILE)
                     self.log.join()
-                self._anchor = connect(self.path)
-                self._stored_shift()
-                self._open_files()
+                self._connections.open(self.log)
         except BaseException:
             self._closed = True
             raise
@@ -192,6 +174,10 @@ class Storage:
                 os.close(self._owner)
 
     @property
+    def database_file(self) -> Path:
+        return generations.database_file(self.path)
+
+    @property
     def is_closed(self) -> bool:
         return self._closed
 
@@ -207,10 +193,12 @@ class Storage:
         """A snapshot of the newest version."""
         if self._replaced is not None:
             raise FilesReplaced(str(self.path), self._replaced)
-        if not self._is_watched:
-            _thread.start_new_thread(self._look_after, ())
+        self._begin_to_look()
         with self._gate:
-            snapshot = Snapshot(self, self._connection(), time.monotonic())
+            newest = self.log.newest
+            self._connections.follow(newest[2])
+            connection = self._connections.take()
+            snapshot = Snapshot(self, connection, newest, time.monotonic())
             # From here on it expires in time, whatever interrupts this thread.
             self._active[snapshot] = None
             snapshot.connection.execute("BEGIN")
@@ -224,7 +212,7 @@ class Storage:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 del self._active[snapshot]
-                self._give_back(connection)
+                self._connections.give_back(connection)
 
     def turn(self, deadline: float | None) -> Turn:
         """The writers' lock for a transaction that conflicted too often."""
@@ -241,7 +229,7 @@ class Storage:
         while True:
             # The next commit may have this very microsecond as its version.
             now = microseconds() + self._shift - 1
-            place, _, began, ceiling = self.log.state()
+            place, _, _, began, ceiling = self.log.state()
             if place != snapshot.place:
                 return self.log.version_after(snapshot.place) - 1
             if began is None:
@@ -278,19 +266,11 @@ class Storage:
         """Publish the commit of a writer that was killed; false if one is at work."""
         return self._lock.run_if_free(self.log.recover)
 
-    def _connection(self) -> sqlite3.Connection:
-        if self._closed:
-            raise FDBError(1025)
-        try:
-            return self._idle.pop()
-        except IndexError:
-            pass
-        try:
-            return connect(self.path)
-        except sqlite3.Error as error:
-            raise self.failure(error) from error
-
     # What has to be done in time
+
+    def _begin_to_look(self) -> None:
+        if not self._is_watched:
+            _thread.start_new_thread(self._look_after, ())
 
     def _look_after(self) -> None:
         """End what takes too long, as long as the database is open.
@@ -306,7 +286,36 @@ class Storage:
             time.sleep(_LOOK)
             self._expire_old()
             self._lock.reclaim(self._undo)
-            self._replaced = self._files.replaced()
+            self._renew()
+            self._replaced = self._connections.files.replaced()
+
+    def _renew(self) -> None:
+        """Have a new generation of the files made if that is due, and go on with the newest."""
+        try:
+            if self._rotation.is_due(self._connections.files.write_ahead_log):
+                with suppress(generations.Outdated):
+                    self._lock.run(self._rotate, time.monotonic() + _LOOK)
+            self._follow()
+        except (FdbqueueError, sqlite3.Error, OSError):
+            pass  # the next transaction meets it too, and says so
+
+    def _follow(self) -> None:
+        """Open the newest generation of the files, unless it is."""
+        with self._gate:
+            self._connections.follow(self.log.generation)
+
+    def _rotate(self) -> None:
+        """The section that makes a new generation of the files."""
+        self._undo()
+        self.log.recover()
+        generations.finish(self.path, self.log)
+        self._connections.files.check()
+        connection = self._connections.take()
+        try:
+            files, sync = self._connections.files, self._connections.sync
+            self._rotation.run(self.log, files.write_ahead_log, sync, connection)
+        finally:
+            self._connections.give_back(connection)
 
     def _expire_old(self) -> None:
         """End the snapshots that are too old.
@@ -340,9 +349,14 @@ class Storage:
         The snapshot is ended in any case.
         """
         section = partial(self._commit, snapshot, reads, mutations, writes, stamped_keys)
-        version, ticket = self._lock.run(section, deadline, turn)
+        while True:
+            try:
+                version, sync, ticket = self._lock.run(section, deadline, turn)
+                break
+            except generations.Outdated:
+                self._follow()
         if self._durable:
-            self._sync.wait(ticket)
+            sync.wait(ticket)
         return version
 
     def _commit(
@@ -352,15 +366,15 @@ class Storage:
         mutations: list[Mutation],
         writes: list[tuple[bytes, bytes | None]],
         stamped_keys: tuple[bytes, ...],
-    ) -> tuple[int, int]:
-        """The section of a commit; its version, and its ticket for the sync."""
+    ) -> tuple[int, SharedSync, int]:
+        """The section of a commit; its version, and the sync that it waits for by its ticket."""
         self._undo()
         connection = self._writing = self._taken(snapshot)
         try:
             place, version, ceiling = self._write(connection, snapshot, reads, mutations)
             if stamped_keys:
                 writes = writes + [(stamped(key, version), None) for key in stamped_keys]
-            self._files.check()
+            self._connections.files.check()
             is_raised = version >= ceiling
             if is_raised:
                 ceiling = version + _CEILING_STEP
@@ -371,18 +385,22 @@ class Storage:
                 self.log.raise_ceiling(ceiling)
             self.log.publish(place, version)
             self._writer.committed(place)
-            ticket = self._sync.ticket() if self._durable else 0
+            sync = self._connections.sync
+            ticket = sync.ticket() if self._durable else 0
             self._keep_short(connection, version)
         except Exception as error:
             self._undo()
             self.log.recover()
-            self._give_back(connection)
+            self._connections.give_back(connection)
+            if isinstance(error, generations.Outdated):
+                with storage_errors(self.path):
+                    generations.finish(self.path, self.log)
             if isinstance(error, (sqlite3.Error, OSError)):
                 raise self.failure(error) from error
             raise
         self._writing = None
-        self._give_back(connection)
-        return version, ticket
+        self._connections.give_back(connection)
+        return version, sync, ticket
 
     def _undo(self) -> None:
         """Undo what the last section left behind if it failed, or was interrupted anywhere."""
@@ -392,15 +410,15 @@ class Storage:
                 connection.execute("ROLLBACK")
             self._writing = None
 
-    def _taken(self, snapshot: Snapshot | None) -> sqlite3.Connection:
+    def _taken(self, snapshot: Snapshot | None) -> Connection:
         """The connection of the snapshot if it has one still, or another one."""
         if snapshot is not None and self._active.pop(snapshot, snapshot) is None:
             return snapshot.connection
-        return self._connection()
+        return self._connections.take()
 
     def _write(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         snapshot: Snapshot | None,
         reads: list[Range],
         mutations: list[Mutation],
@@ -412,12 +430,12 @@ class Storage:
         checkpoint began SQLite's log anew, or somebody committed who has another lock, which takes
         a file that was replaced. So the conflicts are checked again, and under SQLite's own lock.
         """
-        place, last, ceiling = self.log.recover()
+        place, last, ceiling = self._recovered(connection)
         goes_on = snapshot is not None and place == snapshot.place and connection.in_transaction
         while True:
             if not goes_on:
                 self._begin_anew(connection)
-                place, last, ceiling = self.log.recover()
+                place, last, ceiling = self._recovered(connection)
             if snapshot is not None and reads:
                 snapshot.check_age()
                 if place != snapshot.place:
@@ -432,6 +450,13 @@ class Storage:
                 goes_on = False
             else:
                 return place, version, ceiling
+
+    def _recovered(self, connection: Connection) -> tuple[int, int, int]:
+        """Tail and version of the last commit, and the ceiling."""
+        place, version, generation, ceiling = self.log.recover()
+        if generation != connection.generation:
+            raise generations.Outdated
+        return place, version, ceiling
 
     @staticmethod
     def _begin_anew(connection: sqlite3.Connection) -> None:
@@ -449,12 +474,6 @@ class Storage:
         """About once a second, see that readers have not let SQLite's write-ahead log grow."""
         if version >= self._next_checkpoint:
             self._next_checkpoint = version + VERSIONS_PER_SECOND
-            shorten_write_ahead_log(self.path, connection, self._sync)
-
-    def _give_back(self, connection: sqlite3.Connection) -> None:
-        if self._closed:
-            connection.close()
-            return
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        self._idle.append(connection)
+            self._begin_to_look()
+            files, sync = self._connections.files, self._connections.sync
+            shorten_write_ahead_log(files.write_ahead_log, connection, sync)

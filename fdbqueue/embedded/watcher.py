@@ -75,7 +75,7 @@ class Watcher:
         known: set[WatchFuture] = set()
         try:
             while not self._is_closed:
-                *counter, began, _ = self._storage.log.state()
+                *counter, _, began, _ = self._storage.log.state()
                 if began is not None and self._storage.recover():
                     continue  # a killed process may have left a commit
                 with self._lock:

@@ -35,14 +35,14 @@ def test_entries_since_a_place(log: CommitLog) -> None:
     assert list(log.since(middle)) == [(b"c", b"e")]
     assert list(log.since(begin)) == [(b"a", b"a\0"), (b"b", b"b\0"), (b"c", b"e")]
     assert log.published[1] == 102
-    assert log.state() == (log.published[0], 102, None, 1000)
+    assert log.state() == (log.published[0], 102, 0, None, 1000)
 
 
 def test_a_killed_writers_entry_is_published_if_it_is_whole(tmp_path: Path, log: CommitLog) -> None:
     write(log, 101, b"a")
     tail, _ = log.published
     log.begin(200)
-    assert log.state() == (tail, 101, 200, 1000)
+    assert log.state() == (tail, 101, 0, 200, 1000)
     end = log.append(tail, 201, [(b"b" * 100, None)])
     assert log.published == (tail, 101)
     with (tmp_path / "log").open("rb+") as file:
@@ -50,13 +50,13 @@ def test_a_killed_writers_entry_is_published_if_it_is_whole(tmp_path: Path, log:
         last = file.read(9)
         file.seek(64 + end - 9)
         file.write(bytes(9))  # as if the kill had come before these bytes
-    assert log.recover() == (tail, 101, 1000)
-    assert log.state() == (tail, 101, None, 1000)
+    assert log.recover() == (tail, 101, 0, 1000)
+    assert log.state() == (tail, 101, 0, None, 1000)
     with (tmp_path / "log").open("rb+") as file:
         file.seek(64 + end - 9)
         file.write(last)
     log.begin(200)
-    assert log.recover() == (end, 201, 1000)
+    assert log.recover() == (end, 201, 0, 1000)
     assert list(log.since(tail)) == [(b"b" * 100, b"b" * 100 + b"\0")]
 
 
@@ -64,7 +64,7 @@ def test_what_stands_behind_the_tail_from_before_is_not_taken_for_an_entry(log: 
     tail, _ = log.published
     log.append(tail, 150, [(b"old", None)])
     log.begin(200)
-    assert log.recover() == (tail, 100, 1000)
+    assert log.recover() == (tail, 100, 0, 1000)
 
 
 def test_the_ring_goes_round_and_says_what_it_no_longer_knows(

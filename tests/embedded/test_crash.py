@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from fdbqueue.embedded import Database, files
+from fdbqueue.embedded.generations import DATABASE_FILE
 from fdbqueue.errors import CorruptDatabase
 
-LOG = files.WRITE_AHEAD_LOG
+LOG = f"{DATABASE_FILE}-wal"
 FRAME = 24 + 4096
 HEADER = 32
 COMMITS = 60
@@ -96,7 +97,7 @@ def test_acknowledged_commits_that_the_log_lost_are_told(
         (path / LOG).unlink()
     else:
         (path / LOG).write_bytes(damage((path / LOG).read_bytes(), rng))
-    (path / (files.DATABASE_FILE + "-shm")).unlink()
+    (path / (f"{DATABASE_FILE}-shm")).unlink()
     evidence = contents(path)
     for _ in range(2):
         with pytest.raises(CorruptDatabase, match="acknowledged commits") as error:
@@ -105,7 +106,7 @@ def test_acknowledged_commits_that_the_log_lost_are_told(
     assert f"delete {files.COMMITS_FILE}" in str(error.value)
 
     (path / files.COMMITS_FILE).unlink()
-    if (path / files.DATABASE_FILE).stat().st_size > 4096:
+    if (path / DATABASE_FILE).stat().st_size > 4096:
         with Database(path) as db:
             keys = [row.key for row in db[:]]
             assert keys == [b"%04d" % number for number in range(len(keys))]
@@ -116,7 +117,7 @@ def contents(path: Path) -> dict[str, bytes]:
     """The files that a process which only looks must not change."""
     return {
         name: (path / name).read_bytes()
-        for name in (files.DATABASE_FILE, LOG, files.COMMITS_FILE)
+        for name in (DATABASE_FILE, LOG, files.COMMITS_FILE)
         if (path / name).exists()
     }
 
@@ -124,7 +125,7 @@ def contents(path: Path) -> dict[str, bytes]:
 def test_the_log_beside_an_emptied_database_is_kept(crashed: Path, tmp_path: Path) -> None:
     path = tmp_path / "db"
     shutil.copytree(crashed, path)
-    os.truncate(path / files.DATABASE_FILE, 0)
+    os.truncate(path / DATABASE_FILE, 0)
     evidence = contents(path)
     with pytest.raises(CorruptDatabase, match="nothing in the database"):
         Database(path)
@@ -152,7 +153,7 @@ def test_a_torn_tail_is_normal(
 
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])
 def test_a_database_whose_making_was_interrupted_is_made(tmp_path: Path, mode: str) -> None:
-    with closing(sqlite3.connect(tmp_path / files.DATABASE_FILE)) as connection:
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
         connection.execute(f"PRAGMA journal_mode={mode}")
     (tmp_path / LOG).write_bytes(bytes(1000))
     for _ in range(2):
@@ -174,7 +175,7 @@ def test_pages_are_looked_at_after_a_crash(tmp_path: Path) -> None:
     with Database(path):
         pass
     killed(path, "os", 1)
-    file = path / files.DATABASE_FILE
+    file = path / DATABASE_FILE
     content = file.read_bytes()
     leaves = [at for at in range(4096, len(content), 4096) if content[at] == 10]
     one, two = leaves[20], leaves[40]
@@ -210,7 +211,7 @@ def test_a_log_that_another_program_moved_into_the_database_is_asked_about(
     """As `sqlite3` does, run on what a crash left; the advice gets the database back, whole."""
     path = tmp_path / "db"
     shutil.copytree(crashed, path)
-    connection = sqlite3.connect(path / files.DATABASE_FILE)
+    connection = sqlite3.connect(path / DATABASE_FILE)
     assert connection.execute("SELECT count(*) FROM kv").fetchone() == (COMMITS,)
     connection.close()
     with pytest.raises(CorruptDatabase, match="another program"):
@@ -234,6 +235,7 @@ def test_the_note_follows_the_log_over_processes_and_new_beginnings(tmp_path: Pa
             synced = one.storage.log.synced
             generations.add(synced.salt)
             if number % 5 == 0:
-                checkpoint = one.storage._anchor.execute("PRAGMA wal_checkpoint(PASSIVE)")
-                assert synced.frames == checkpoint.fetchone()[1]
+                with closing(sqlite3.connect(tmp_path / "db" / DATABASE_FILE)) as connection:
+                    checkpoint = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                    assert synced.frames == checkpoint.fetchone()[1]
         assert len(generations) > 1

@@ -15,8 +15,9 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, check
-from fdbqueue.embedded import Database, files
+from fdbqueue.embedded import Database
 from fdbqueue.embedded.damage import in_order
+from fdbqueue.embedded.generations import DATABASE_FILE
 from fdbqueue.errors import CorruptDatabase
 
 PAGE = 4096
@@ -123,7 +124,7 @@ def damaged(
 
 def overwritten(sound: Path, path: Path, damage: Damage, kind: int, rng: random.Random) -> Path:
     shutil.copytree(sound, path)
-    file = path / files.DATABASE_FILE
+    file = path / DATABASE_FILE
     file.write_bytes(damage(file.read_bytes(), kind, rng))
     return path
 
@@ -163,14 +164,14 @@ def test_damage_is_not_a_wrong_counter_and_is_not_repaired(
 ) -> None:
     """A leaf in the place of another one: items are missing, and their counters are right."""
     path = overwritten(sound, tmp_path / "db", copied_items, LEAF, rng)
-    before = (path / files.DATABASE_FILE).read_bytes()
+    before = (path / DATABASE_FILE).read_bytes()
     with Database(path) as db:
         queue = PriorityQueue.named(db, "jobs")
         for tr in (db, db.create_transaction()):
             with pytest.raises(CorruptDatabase, match="order"):
                 check(tr, queue, repair=repair)
         assert queue.size(db) == ITEMS
-    after = (path / files.DATABASE_FILE).read_bytes()
+    after = (path / DATABASE_FILE).read_bytes()
     for number in numbers(before, LEAF):
         assert page(after, number) == page(before, number)
 
@@ -238,8 +239,8 @@ def test_a_range_read_over_swapped_pages_fails(
 def test_a_recovered_file_is_a_database(sound: Path, tmp_path: Path) -> None:
     """`.recover` writes rows, the application and its version; not that there was a log."""
     (tmp_path / "db").mkdir()
-    new = sqlite3.connect(tmp_path / "db" / files.DATABASE_FILE)
-    with closing(sqlite3.connect(sound / files.DATABASE_FILE)) as old, closing(new):
+    new = sqlite3.connect(tmp_path / "db" / DATABASE_FILE)
+    with closing(sqlite3.connect(sound / DATABASE_FILE)) as old, closing(new):
         new.executescript("\n".join(old.iterdump()))
         for pragma in ("application_id", "user_version"):
             (value,) = old.execute(f"PRAGMA {pragma}").fetchone()

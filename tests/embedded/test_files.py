@@ -18,6 +18,7 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded import Database, files
 from fdbqueue.embedded.commit_log import CommitLog
+from fdbqueue.embedded.generations import DATABASE_FILE
 from fdbqueue.embedded.locks import SharedSync
 from fdbqueue.errors import (
     CorruptDatabase,
@@ -47,9 +48,9 @@ def test_what_was_written_is_there_after_a_reopen_and_versions_go_on(path: Path)
 
 @pytest.mark.parametrize("lost", ["gone", "empty"])
 def test_a_database_that_lost_its_file_is_not_taken_for_a_new_one(path: Path, lost: str) -> None:
-    (path / files.DATABASE_FILE).unlink()
+    (path / DATABASE_FILE).unlink()
     if lost == "empty":
-        (path / files.DATABASE_FILE).touch()
+        (path / DATABASE_FILE).touch()
     before = sorted(path.iterdir())
     with pytest.raises(CorruptDatabase, match=r"is gone|nothing in"):
         Database(path)
@@ -114,12 +115,12 @@ def test_a_file_is_no_database(tmp_path: Path) -> None:
 
 
 def test_a_file_of_something_else_in_the_place_of_the_database(tmp_path: Path) -> None:
-    (tmp_path / files.DATABASE_FILE).write_bytes(b"something else entirely\n" * 100)
+    (tmp_path / DATABASE_FILE).write_bytes(b"something else entirely\n" * 100)
     with pytest.raises(NotADatabase, match=str(tmp_path)):
         Database(tmp_path)
     other = tmp_path / "other"
     other.mkdir()
-    connection = sqlite3.connect(other / files.DATABASE_FILE)
+    connection = sqlite3.connect(other / DATABASE_FILE)
     connection.execute("CREATE TABLE theirs (x)")
     connection.close()
     with pytest.raises(NotADatabase, match=str(other)):
@@ -127,7 +128,7 @@ def test_a_file_of_something_else_in_the_place_of_the_database(tmp_path: Path) -
 
 
 def test_another_format_version_is_named(path: Path) -> None:
-    connection = sqlite3.connect(path / files.DATABASE_FILE)
+    connection = sqlite3.connect(path / DATABASE_FILE)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
     with pytest.raises(FormatVersionMismatch, match="format 99 and this release reads") as error:
@@ -139,7 +140,7 @@ def test_a_damaged_database_says_so(path: Path) -> None:
     with Database(path) as db:
         for number in range(2000):
             db[b"%d" % number] = b"x" * 100
-    file = path / files.DATABASE_FILE
+    file = path / DATABASE_FILE
     content = bytearray(file.read_bytes())
     content[4096:] = os.urandom(len(content) - 4096)
     file.write_bytes(content)
@@ -286,7 +287,7 @@ def test_an_idle_transaction_is_dropped_by_the_clock_and_lets_the_log_begin_anew
     """Another process may be the only one that does something, so no later call can drop it."""
     monkeypatch.setattr("fdbqueue.embedded.snapshot.TRANSACTION_LIFETIME", 0.1)
     monkeypatch.setattr("fdbqueue.embedded.files._LONG_LOG", 1_000_000)
-    log = path / files.WRITE_AHEAD_LOG
+    log = path / f"{DATABASE_FILE}-wal"
     with Database(path, "os") as idle, Database(path, "os") as busy:
         transaction = idle.create_transaction()
         transaction[b"k"].wait()
@@ -303,9 +304,9 @@ def test_an_idle_transaction_is_dropped_by_the_clock_and_lets_the_log_begin_anew
 # Files that are no longer the ones that were opened
 
 ALL_FILES = (
-    files.DATABASE_FILE,
-    files.WRITE_AHEAD_LOG,
-    files.DATABASE_FILE + "-shm",
+    DATABASE_FILE,
+    f"{DATABASE_FILE}-wal",
+    f"{DATABASE_FILE}-shm",
     files.LOCK_FILE,
     files.COMMITS_FILE,
 )
@@ -447,7 +448,7 @@ def test_no_item_is_taken_twice_after_a_file_was_removed(tmp_path: Path, name: s
 @pytest.fixture
 def old_path(path: Path) -> Path:
     """A database as the release before made it."""
-    connection = sqlite3.connect(path / files.DATABASE_FILE)
+    connection = sqlite3.connect(path / DATABASE_FILE)
     connection.execute("PRAGMA user_version = 1")
     connection.close()
     (path / files.COMMITS_FILE).rename(path / "fdbqueue.log")
@@ -477,7 +478,7 @@ def test_payloads_are_private(tmp_path: Path) -> None:
     with Database(path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
         assert {stat.S_IMODE(each.stat().st_mode) for each in path.iterdir()} == {0o600}
-    (path / files.DATABASE_FILE).chmod(0o660)
+    (path / DATABASE_FILE).chmod(0o660)
     with Database(path) as db:
         db[b"k"] = b"v"
-        assert stat.S_IMODE((path / files.WRITE_AHEAD_LOG).stat().st_mode) == 0o660
+        assert stat.S_IMODE((path / f"{DATABASE_FILE}-wal").stat().st_mode) == 0o660

@@ -386,7 +386,7 @@ def test_a_dropped_transaction_gives_its_snapshot_back(db: Any) -> None:
         db.create_transaction()[b"k"].wait()
     gc.collect()
     assert len(db.storage._active) == 0
-    assert len(db.storage._idle) <= 2
+    assert len(db.storage._connections._idle) <= 2
 
 
 def test_a_starved_transaction_gets_its_turn(db: Any) -> None:
