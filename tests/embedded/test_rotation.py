@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from fdbqueue.embedded import Database, files, generations, rotation
+from fdbqueue.embedded.locks import SharedSync
 from fdbqueue.errors import FDBError, FilesReplaced
 
 STOPS = """
@@ -385,3 +386,29 @@ def test_a_generation_that_was_replaced_by_an_older_one_is_noticed(
         generations.database_file(path).rename(path / generations.DATABASE_FILE)
         with pytest.raises(FilesReplaced, match=r"fdbqueue\.1\.sqlite"):
             db[b"k"] = b"after"
+
+
+def test_a_snapshot_without_a_read_is_too_old_once_the_files_were_left(
+    stop: Stop, path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Its connection would miss the commits since then."""
+    stop()
+    with Database(path, "os") as db, Database(path, "os") as other:
+        snapshot = other.storage.begin()
+        request.getfixturevalue("soon")
+        write_until(db, 1)
+        wait_until(are_alone(path, 1))
+        db[b"k"] = b"after"
+        with pytest.raises(FDBError, match="1007"):
+            snapshot.get(b"k")
+        other.storage.end(snapshot)
+
+
+def test_a_commit_that_a_copy_put_on_disk_needs_no_sync_of_the_old_files(path: Path) -> None:
+    with Database(path) as db:
+        write_ahead_log = generations.database_file(path).with_name("fdbqueue.sqlite-wal")
+        sync = SharedSync(write_ahead_log, db.storage.log)
+        tickets = [sync.ticket(), sync.ticket()]
+        sync.retire()
+        for ticket in tickets:
+            sync.wait(ticket)
