@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from fdbqueue.claims import Acks, Claims, first_after
+from fdbqueue.claims import RENEWALS, Acks, Claims, Taken, first_after, is_fresh
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE, MOST_ITEMS
 from fdbqueue.database import is_database, read
@@ -27,6 +27,8 @@ from fdbqueue.uuids import uuids
 from fdbqueue.waiting import checked_wait, wait_for_change
 
 __all__ = ["ClaimableStore", "checked_lease"]
+
+_T = TypeVar("_T")
 
 _LONGEST_LEASE = 10**9  # seconds
 
@@ -64,6 +66,12 @@ class ClaimableStore(ItemStore):
         could not, `nack`; who needs longer, `extend`. When the lease has run out, the items go back
         to their own places, and the claim is over: `LeaseLost` keeps whoever comes late with it
         from committing. The lease is counted in the database's versions, not by clients' clocks.
+
+        Given a database, a lease of which more than a tenth is over when the outcome is known, for
+        example because the process was stopped, begins again before the call returns. If the items
+        are lost by then, the call claims others; if the database fails then, it raises that error,
+        and the items are back after what is left of the lease. A process that is stopped later, or
+        a caller whose own transaction is slow, finds out by `extend` or `ack`.
 
         Conflicts with who takes the same items, nothing else. Given a database it takes effect
         exactly once, and claims the first items as long as that meets no conflict; the more
@@ -112,9 +120,26 @@ class ClaimableStore(ItemStore):
         return None if claim is None else replace(claim, items=tuple(map(self.shown, claim.items)))
 
     def _claim_now(self, tr: Any, request: ClaimRequest, first: First | None) -> Claim | None:
+        """Claim items that are there now; on a database, with a lease that is not over already.
+
+        A stop of the process, or a lost answer, can outlast a lease.
+        """
+        for _ in range(RENEWALS):
+            claim, since = self._try_claim(tr, request, first)
+            if claim is None or not is_database(tr) or is_fresh(since, request.lease):
+                return claim
+            try:
+                self.extend(tr, claim, request.lease)
+                return claim
+            except LeaseLost:
+                continue  # others have the items: look for other ones
+        return None
+
+    def _try_claim(self, tr: Any, request: ClaimRequest, first: First | None) -> Taken:
         if first is None and is_database(tr):
             return self.claims(tr, request)
         now = milliseconds()
+        since = time.monotonic()
 
         def body(tr: Any) -> Claim | None:
             self.schedule.sweep(tr, now)
@@ -125,7 +150,7 @@ class ClaimableStore(ItemStore):
                     return claim
             return None
 
-        return self._change(tr, body, lambda _: True)
+        return Taken(self._change(tr, body, lambda _: True), since)
 
     def _first_after(self, skipped: int) -> First:
         return lambda tr, n: first_after(tr, self.layout, n, skipped)
@@ -201,6 +226,7 @@ class ClaimableStore(ItemStore):
     def extend(self, tr: Any, claim: Claim, lease: float = 30) -> None:
         """Let the lease of a claim begin anew, and last for so many seconds from now.
 
+        Given a database, it begins once more if a tenth of it is over before the call returns.
         Conflicts, retries and cost as `ack`. Raises `LeaseLost` if the claim is over.
 
         >>> import fdbqueue
@@ -209,8 +235,8 @@ class ClaimableStore(ItemStore):
         >>> _ = jobs.push(db, "send")
         >>> jobs.extend(db, jobs.claim(db, lease=1), lease=60)
         """
-        extend = partial(self._leases.extend, lease=checked_lease(lease))
-        self._change(tr, lambda tr: extend(tr, claim), lambda _: True)
+        extend = partial(self._leases.extend, claim=claim, lease=checked_lease(lease))
+        self._begin_leases(tr, lease, extend)
 
     def extend_each(self, db: Any, claims: list[Claim], lease: float) -> list[LeaseLost | None]:
         """Let the leases of several claims begin anew; of those that are over, the error."""
@@ -218,8 +244,19 @@ class ClaimableStore(ItemStore):
         errors: list[LeaseLost | None] = []
         for begin in range(0, len(claims), MOST_ITEMS):
             some = claims[begin : begin + MOST_ITEMS]
-            errors += self._change(db, partial(self._leases.each, claims=some, do=extend))
+            errors += self._begin_leases(
+                db, lease, partial(self._leases.each, claims=some, do=extend)
+            )
         return errors
+
+    def _begin_leases(self, tr: Any, lease: float, body: Callable[[Any], _T]) -> _T:
+        """Begin leases; on a database again, if much of them is over when that is known."""
+        for _ in range(RENEWALS):
+            since = time.monotonic()
+            result = self._change(tr, body, lambda _: True)
+            if not is_database(tr) or is_fresh(since, lease):
+                break
+        return result
 
     def release(self, tr: Any, claim: Claim) -> None:
         """Give the items of a claim back to their own places, as if nobody had claimed them.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from fdbqueue.combining import Batch
 from fdbqueue.database import first_greater_or_equal, run_once
@@ -16,10 +17,22 @@ from fdbqueue.rows import WANT_ALL
 from fdbqueue.schedule import Schedule, milliseconds
 from fdbqueue.types import Claim
 
-__all__ = ["Acks", "Claims", "first_after"]
+__all__ = ["RENEWALS", "Acks", "Claims", "Taken", "first_after", "is_fresh"]
 
 _LONGEST_BACKOFF = 2  # milliseconds, after a conflict
 _NARROWER = 0.95  # what a claim without a conflict leaves of the distance at which to look
+_SPENT = 0.1  # of a lease, that may be over when a call that began it returns
+RENEWALS = 3
+"""How often a call begins a lease at most, if each time too much of it is over."""
+
+
+def is_fresh(since: float, lease: float) -> bool:
+    """Whether most of a lease is left that began no earlier than `since`, a monotonic time.
+
+    >>> is_fresh(time.monotonic(), 30), is_fresh(time.monotonic() - 4, 30)
+    (True, False)
+    """
+    return time.monotonic() - since <= _SPENT * lease
 
 
 def first_after(tr: Any, layout: Layout, n: int, skipped: int) -> list[Row]:
@@ -40,6 +53,16 @@ def first_after(tr: Any, layout: Layout, n: int, skipped: int) -> list[Row]:
     return found
 
 
+class Taken(NamedTuple):
+    """A claim; its lease began no earlier than `since`, by this process's monotonic clock.
+
+    A request may join a transaction that is older than the request: its lease is, too.
+    """
+
+    claim: Claim | None
+    since: float
+
+
 class Claims:
     """The claims of one process on one queue and database.
 
@@ -56,10 +79,11 @@ class Claims:
         self._distance = 1.0
         self._expected = 1
 
-    def perform(self, db: Any, batch: Batch[ClaimRequest]) -> list[Claim | None]:
+    def perform(self, db: Any, batch: Batch[ClaimRequest]) -> list[Taken]:
         """Do claims."""
         tries = 0
         now = milliseconds()
+        since = time.monotonic()
 
         def body(tr: Any) -> list[Claim | None] | None:
             nonlocal tries
@@ -97,7 +121,7 @@ class Claims:
         if tries == 1:
             self._distance *= _NARROWER
         self._expected = len(taken)
-        return taken
+        return [Taken(claim, since) for claim in taken]
 
 
 class Acks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,6 +54,8 @@ class Simulated:
                 patch.setattr(module, "random", self.random)
             for module in (claims, contention):
                 patch.setattr(module, "_LONGEST_BACKOFF", 0)
+            # An act is one transaction here, so no lease is begun again however slow that was.
+            patch.setattr(claims, "_SPENT", math.inf)
             patch.setattr(contention, "sleep_on", self._sleep_on)
             patch.setattr(contention, "_LEASE_VERSIONS", 10**15)
             patch.setattr(contention.StagedPops, "_keep_watch", lambda self, db: None)
