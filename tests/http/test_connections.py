@@ -259,6 +259,20 @@ def test_a_client_that_reads_nothing_of_its_answer_is_disconnected(serve: Any, n
         assert client.get("/health").status_code == 200
 
 
+def test_a_client_that_has_read_its_answer_may_be_idle(serve: Any, name: str) -> None:
+    """The time for reading an answer ends with the answer."""
+    with serve("--body-timeout", "2") as (process, client):
+        path = f"/queue/{name}"
+        client.post(f"{path}/push", json={"item": {"x": "x" * 7_000_000}})
+        with connected(client) as [connection], connection.makefile("rb") as answers:
+            for idle in (4.5, 0):
+                connection.sendall(f"GET {path}/items HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
+                assert b"200" in answers.readline()
+                headers = dict(line.split(b": ") for line in iter(answers.readline, b"\r\n"))
+                assert len(answers.read(int(headers[b"content-length"]))) > 7_000_000
+                time.sleep(idle)
+
+
 def test_idle_connections_make_room_for_those_that_ask(serve: Any) -> None:
     with serve("--connection-limit", "20") as (process, client):
         assert client.get("/health").status_code == 200
