@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from fdbqueue.claims import RENEWALS, Acks, Claims, Taken, first_after, is_fresh
+from fdbqueue.claims import RENEWALS, Acks, Claims, LeaseStart, Taken, first_after
 from fdbqueue.combining import Combiner
 from fdbqueue.contention import LEASE, MOST_ITEMS
 from fdbqueue.database import is_database, read
@@ -125,8 +125,8 @@ class ClaimableStore(ItemStore):
         A stop of the process, or a lost answer, can outlast a lease.
         """
         for _ in range(RENEWALS):
-            claim, since = self._try_claim(tr, request, first)
-            if claim is None or not is_database(tr) or is_fresh(since, request.lease):
+            claim, start = self._try_claim(tr, request, first)
+            if claim is None or not is_database(tr) or start.is_recent(request.lease):
                 return claim
             try:
                 self.extend(tr, claim, request.lease)
@@ -139,9 +139,10 @@ class ClaimableStore(ItemStore):
         if first is None and is_database(tr):
             return self.claims(tr, request)
         now = milliseconds()
-        since = time.monotonic()
+        start = LeaseStart()
 
         def body(tr: Any) -> Claim | None:
+            start.note_read(tr)
             self.schedule.sweep(tr, now)
             skipped = random.randrange(max(1, request.within - request.n + 1))
             look = first or self._first_after(skipped)
@@ -150,7 +151,7 @@ class ClaimableStore(ItemStore):
                     return claim
             return None
 
-        return Taken(self._change(tr, body, lambda _: True), since)
+        return Taken(self._change(tr, body, lambda _: True, start.note_commit), start)
 
     def _first_after(self, skipped: int) -> First:
         return lambda tr, n: first_after(tr, self.layout, n, skipped)
@@ -250,11 +251,16 @@ class ClaimableStore(ItemStore):
         return errors
 
     def _begin_leases(self, tr: Any, lease: float, body: Callable[[Any], _T]) -> _T:
-        """Begin leases; on a database again, if much of them is over when that is known."""
+        """Begin leases; on a database again, if much of them is over when the outcome is known."""
         for _ in range(RENEWALS):
-            since = time.monotonic()
-            result = self._change(tr, body, lambda _: True)
-            if not is_database(tr) or is_fresh(since, lease):
+            start = LeaseStart()
+
+            def begin(tr: Any, start: LeaseStart = start) -> _T:
+                start.note_read(tr)
+                return body(tr)
+
+            result = self._change(tr, begin, lambda _: True, start.note_commit)
+            if not is_database(tr) or start.is_recent(lease):
                 break
         return result
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -14,10 +15,10 @@ from fdbqueue.layout import Layout
 from fdbqueue.leases import ClaimRequest, Leases
 from fdbqueue.limits import Limits, Row
 from fdbqueue.rows import WANT_ALL
-from fdbqueue.schedule import Schedule, milliseconds
+from fdbqueue.schedule import VERSIONS, Schedule, milliseconds
 from fdbqueue.types import Claim
 
-__all__ = ["RENEWALS", "Acks", "Claims", "Taken", "first_after", "is_fresh"]
+__all__ = ["RENEWALS", "Acks", "Claims", "LeaseStart", "Taken", "first_after"]
 
 _LONGEST_BACKOFF = 2  # milliseconds, after a conflict
 _NARROWER = 0.95  # what a claim without a conflict leaves of the distance at which to look
@@ -26,13 +27,33 @@ RENEWALS = 3
 """How often a call begins a lease at most, if each time too much of it is over."""
 
 
-def is_fresh(since: float, lease: float) -> bool:
-    """Whether most of a lease is left that began no earlier than `since`, a monotonic time.
+class LeaseStart:
+    """When a lease that a call begins starts, or earlier, by this process's monotonic clock.
 
-    >>> is_fresh(time.monotonic(), 30), is_fresh(time.monotonic() - 4, 30)
-    (True, False)
+    A lease counts from the read version of its transaction. That may be older than the call: the
+    call joined a transaction that was under way, or a cluster that stalls gave a version of before.
+    The version of the commit says how much older, because versions follow the cluster's clock.
+
+    >>> LeaseStart().is_recent(30)
+    True
     """
-    return time.monotonic() - since <= _SPENT * lease
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._version = 0
+
+    def note_read(self, tr: Any) -> None:
+        """Note the read version of an attempt."""
+        self._version = tr.get_read_version().wait()
+
+    def note_commit(self, tr: Any) -> None:
+        """Note the version of the attempt that committed; it is -1 if nothing was written."""
+        age = (tr.get_committed_version() - self._version) / VERSIONS
+        self._since = min(self._since, time.monotonic() - age)
+
+    def is_recent(self, lease: float) -> bool:
+        """Return whether nine tenths of a lease are left."""
+        return time.monotonic() - self._since <= _SPENT * lease
 
 
 def first_after(tr: Any, layout: Layout, n: int, skipped: int) -> list[Row]:
@@ -54,13 +75,10 @@ def first_after(tr: Any, layout: Layout, n: int, skipped: int) -> list[Row]:
 
 
 class Taken(NamedTuple):
-    """A claim; its lease began no earlier than `since`, by this process's monotonic clock.
-
-    A request may join a transaction that is older than the request: its lease is, too.
-    """
+    """A claim, and when its lease began."""
 
     claim: Claim | None
-    since: float
+    start: LeaseStart
 
 
 class Claims:
@@ -77,21 +95,19 @@ class Claims:
         self._schedule = schedule
         self._limits = limits
         self._distance = 1.0
-        self._expected = 1
 
     def perform(self, db: Any, batch: Batch[ClaimRequest]) -> list[Taken]:
         """Do claims."""
         tries = 0
         now = milliseconds()
-        since = time.monotonic()
+        start = LeaseStart()
 
         def body(tr: Any) -> list[Claim | None] | None:
             nonlocal tries
             tries += 1
             if tries == 2:
                 tr.options.set_max_retry_delay(_LONGEST_BACKOFF)
-            if self._expected > 1:
-                tr.get_read_version().wait()  # others can join meanwhile
+            start.note_read(tr)  # others can join meanwhile
             swept = self._schedule.sweep(tr, now)
             if not swept.expired:
                 return None  # that is enough for one transaction
@@ -116,12 +132,12 @@ class Claims:
             # What nobody can read is out of the way: there may be others. And more may be due.
             return None if (looked or not swept.all) and not any(taken) else taken
 
-        while (taken := run_once(db, body, self._layout.receipts)) is None:
+        run = partial(run_once, db, body, self._layout.receipts, committed=start.note_commit)
+        while (taken := run()) is None:
             tries = 0
         if tries == 1:
             self._distance *= _NARROWER
-        self._expected = len(taken)
-        return [Taken(claim, since) for claim in taken]
+        return [Taken(claim, start) for claim in taken]
 
 
 class Acks:

@@ -87,11 +87,15 @@ class ItemStore:
     # Transactions
 
     def _change(
-        self, tr: Any, body: Callable[[Any], _T], wrote: Callable[[Any], bool] = _not_empty
+        self,
+        tr: Any,
+        body: Callable[[Any], _T],
+        wrote: Callable[[Any], bool] = _not_empty,
+        committed: Callable[[Any], object] = lambda _: None,
     ) -> _T:
         """Run a change: in the caller's transaction, or on a database exactly once."""
         if is_database(tr):
-            return run_once(tr, body, self.layout.receipts, wrote)
+            return run_once(tr, body, self.layout.receipts, wrote, committed)
         return body(tr)
 
     # Payloads

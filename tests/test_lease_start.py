@@ -60,6 +60,23 @@ class StoppingDatabase(FaultyDatabase):
         assert self.goes_on.wait(60)
 
 
+class StallingCluster(FaultyDatabase):
+    """A cluster whose first transaction reads at the version of a moment ago."""
+
+    def __init__(self, db: Any, space: Subspace) -> None:
+        super().__init__(db)
+        self._version: int | None = read_version(db)
+        time.sleep(STOP)
+        db[space["commit"].key()] = b""  # what a cluster reads goes on with its commits
+
+    def create_transaction(self) -> FaultyTransaction:
+        transaction = super().create_transaction()
+        if self._version is not None:
+            transaction.wrapped.set_read_version(self._version)
+            self._version = None
+        return transaction
+
+
 def in_a_thread(call: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
     return ThreadPoolExecutor(1).submit(call, *arguments, **options)
 
@@ -102,6 +119,23 @@ def test_a_lease_lasts_though_the_process_was_stopped_in_the_call(
     ends = lease_ends(db, tasks)
     assert len(ends) == (2 if call == "claim of several" else 1)
     assert min(ends) >= version + LEASE * VERSIONS
+    assert check(db, tasks).ok
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_lease_lasts_though_a_cluster_gave_an_old_version(
+    db: Any, space: Subspace, call: str
+) -> None:
+    """The embedded engine gives none."""
+    if getattr(db, "commits_are_certain", False):
+        pytest.skip("the versions of this engine are its clock's")
+    tasks = TaskQueue(space["tasks"])
+    tasks.push_many(db, [{"agent_name": "ada"}] * 3)
+    held = tasks.claim(db, lease=LEASE) if call.startswith("extend") else None
+    stalling = StallingCluster(db, space)
+    version = read_version(db)
+    CALLS[call](tasks, stalling, held)
+    assert min(lease_ends(db, tasks)) >= version + LEASE * VERSIONS
     assert check(db, tasks).ok
 
 
