@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from click import Group
+from fdbq import __file__ as package
 from fdbq.main import cli
 
 import fdbqueue
@@ -553,11 +555,28 @@ def test_a_closed_input_is_an_empty_one(filled: Shell, name: str) -> None:
 
 
 def test_an_interrupt_while_it_starts_is_no_traceback(filled: Shell) -> None:
-    """Before `main` runs, while Python itself starts, the traceback is Python's own."""
+    """Before `main` runs, while Python itself starts, the traceback is Python's own.
+
+    Its module `site`, too, has a function `main`.
+    """
     for hundredths in range(5, 40, 5):
         interrupted = f"timeout --preserve-status -s INT 0.{hundredths:02} fdbq"
         done = filled.script(f"{interrupted} pop nobody-pushed-to-this --wait 5")
-        assert "in main" not in done.stderr, (hundredths, done.stderr)
+        assert not passes_through_main(done.stderr), (hundredths, done.stderr)
+
+
+def passes_through_main(traceback: str) -> bool:
+    """Whether a traceback has a frame of `main` in a module of `fdbq`."""
+    directory = re.escape(str(Path(package).parent))
+    return re.search(rf'File "{directory}/.*", line \d+, in main$', traceback, re.M) is not None
+
+
+def test_a_traceback_through_main_is_told_from_that_of_pythons_own_start() -> None:
+    broken = "import fdbq.__main__ as program; program.time = None; program.main()"
+    done = subprocess.run([sys.executable, "-c", broken], capture_output=True, text=True)
+    assert passes_through_main(done.stderr)
+    own = 'Fatal Python error: init_import_site\n  File "<frozen site>", line 599, in main\n'
+    assert not passes_through_main(own)
 
 
 def test_a_source_whose_path_is_no_text_is_imported_once(fdbq: Shell, name: str) -> None:
