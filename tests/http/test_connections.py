@@ -261,7 +261,7 @@ def test_a_client_that_reads_nothing_of_its_answer_is_disconnected(serve: Any, n
 
 def test_a_client_that_has_read_its_answer_may_be_idle(serve: Any, name: str) -> None:
     """The time for reading an answer ends with the answer."""
-    with serve("--body-timeout", "2") as (process, client):
+    with serve("--body-timeout", "2") as (_, client):
         path = f"/queue/{name}"
         client.post(f"{path}/push", json={"item": {"x": "x" * 7_000_000}})
         with connected(client) as [connection], connection.makefile("rb") as answers:
