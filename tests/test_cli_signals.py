@@ -25,7 +25,7 @@ from .server import serving
 from .test_cli import Shell
 
 INTERRUPTED = "fdbq: interrupted; what was done before that is done\n"
-TRIES = int(os.environ.get("FDBQ_INTERRUPTS", "60"))
+TRIES = int(os.environ.get("FDBQ_INTERRUPTS", "40"))
 """How many commands `test_commands_end_soon_at_any_moment` interrupts; by hand, 10,000.
 
 Of many, most are forked with their modules loaded: their start was interrupted often enough.
@@ -184,7 +184,7 @@ def test_a_main_thread_that_never_comes_back_to_python_is_interrupted(
 
 def test_a_second_signal_ends_a_worker_whose_jobs_do_not(fdbq: Shell, name: str, db: Any) -> None:
     fdbqueue.PriorityQueue.named(db, name).push(db, 1)
-    process = start(fdbq, "work", name, "--exec", "echo begun; exec sleep 60 > /dev/null")
+    process = start(fdbq, "work", name, "--exec", "echo begun; exec sleep 60 > /dev/null 2>&1")
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)
