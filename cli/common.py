@@ -26,11 +26,11 @@ from rich.progress import (
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, TaskQueue, existing_queue, queue_names
-from fdbqueue.codec import json_bytes
 from fdbqueue.embedded import Database
 from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
-from fdbqueue.priorities import priority_as_json
-from fdbqueue.transfer import MAX_LINE
+from fdbqueue.layout.codecs import json_bytes
+from fdbqueue.layout.priorities import priority_as_json
+from fdbqueue.queue.importing import MAX_LINE
 
 from .signals import at_end
 

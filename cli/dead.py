@@ -10,7 +10,7 @@ import click
 
 from fdbqueue import DeadLetter, PriorityQueue, TaskQueue, existing_queue
 from fdbqueue.errors import QueueFull
-from fdbqueue.priorities import priority_as_json
+from fdbqueue.layout.priorities import priority_as_json
 
 from .common import as_line, command_options, queue_argument, tell_each
 

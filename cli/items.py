@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import click
 
 from fdbqueue import FdbqueueError, Item, PriorityQueue, error_classes, existing_queue
-from fdbqueue.codec import with_stack
+from fdbqueue.layout.codecs import with_stack
 
 from .common import (
     PRIORITY,

@@ -25,7 +25,7 @@ from fdbqueue import (
 )
 from fdbqueue.embedded import Database
 from fdbqueue.layout import LAYOUT_VERSION
-from fdbqueue.priorities import priority_as_json
+from fdbqueue.layout.priorities import priority_as_json
 
 from .common import (
     any_queue,

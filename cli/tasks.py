@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from fdbqueue import FdbqueueError, PriorityQueue, Task, TaskPriority, TaskQueue, existing_queue
-from fdbqueue.codec import with_stack
 from fdbqueue.errors import QueueNotFound
+from fdbqueue.layout.codecs import with_stack
 
 from .common import (
     TIME,

@@ -14,8 +14,9 @@ from typing import IO, Any, BinaryIO
 import click
 from rich.progress import DownloadColumn
 
-from fdbqueue.states import State, count_elsewhere
-from fdbqueue.transfer import import_lines
+from fdbqueue.operations.items import State
+from fdbqueue.queue.importing import import_lines
+from fdbqueue.queue.overview import count_elsewhere
 
 from .common import (
     PRIORITY,

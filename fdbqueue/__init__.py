@@ -17,18 +17,28 @@ read.
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.database import error_classes, open, transactional
-from fdbqueue.directory import drop_queue, queue_names, queues, rename_queue
+from fdbqueue.database.binding import error_classes
+from fdbqueue.database.decorator import transactional
+from fdbqueue.database.opening import open
 from fdbqueue.errors import FDBError, FdbqueueError
-from fdbqueue.existing import existing_queue
-from fdbqueue.fifo import Queue
-from fdbqueue.invariants import CheckReport, check
-from fdbqueue.overview import QueueStatus, overview
-from fdbqueue.priority_queue import PriorityQueue
-from fdbqueue.task import Task, TaskPriority, TaskStats, create_deadline
-from fdbqueue.task_queue import TaskQueue
-from fdbqueue.types import Claim, Codec, DeadLetter, Item, Options
-from fdbqueue.worker import Worker, WorkerReport
+from fdbqueue.queue.check import CheckReport, check
+from fdbqueue.queue.fifo import Queue
+from fdbqueue.queue.overview import QueueStatus, overview
+from fdbqueue.queue.priority import PriorityQueue
+from fdbqueue.queue.registry import drop_queue, existing_queue, queue_names, queues, rename_queue
+from fdbqueue.queue.task import TaskQueue
+from fdbqueue.types import (
+    Claim,
+    Codec,
+    DeadLetter,
+    Item,
+    Options,
+    Task,
+    TaskPriority,
+    TaskStats,
+    create_deadline,
+)
+from fdbqueue.worker.worker import Worker, WorkerReport
 
 __all__ = [
     "CheckReport",

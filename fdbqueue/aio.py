@@ -29,21 +29,21 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from fdbqueue import directory, fifo, priority_queue, task_queue
-from fdbqueue.claimable import ClaimableStore
-from fdbqueue.combining import Combiner
-from fdbqueue.contention import LEASE
+from fdbqueue.coordination.combiner import Combiner
+from fdbqueue.coordination.handover import HandOver, call, finished, pool, start
+from fdbqueue.coordination.staged_pops import LEASE
+from fdbqueue.coordination.watches import begin_watch, checked_wait
 from fdbqueue.errors import LeaseLost
-from fdbqueue.handover import HandOver, call, finished, pool, start
-from fdbqueue.item_store import ItemStore
 from fdbqueue.layout import Header
-from fdbqueue.limits import First
-from fdbqueue.logs import log_items
-from fdbqueue.pushes import Push
-from fdbqueue.schedule import due_time, expiry_time
-from fdbqueue.task import Task, checked_agent
-from fdbqueue.types import Claim, Item, Priority
-from fdbqueue.waiting import begin_watch, checked_wait
+from fdbqueue.operations.push import Push
+from fdbqueue.operations.slots import First
+from fdbqueue.queue import fifo, registry
+from fdbqueue.queue import priority as priority_queue
+from fdbqueue.queue import task as task_queue
+from fdbqueue.queue.arguments import checked_agent, due_time, expiry_time
+from fdbqueue.queue.claimable import ClaimableStore
+from fdbqueue.queue.item_store import ItemStore, log_items
+from fdbqueue.types import Claim, Item, Priority, Task
 
 __all__ = [
     "PriorityQueue",
@@ -84,10 +84,10 @@ def _awaitable(function: Callable[_P, _T]) -> Callable[_P, Awaitable[_T]]:
     return call
 
 
-queue_names = _awaitable(directory.queue_names)
-queues = _awaitable(directory.queues)
-rename_queue = _awaitable(directory.rename_queue)
-drop_queue = _awaitable(directory.drop_queue)
+queue_names = _awaitable(registry.queue_names)
+queues = _awaitable(registry.queues)
+rename_queue = _awaitable(registry.rename_queue)
+drop_queue = _awaitable(registry.drop_queue)
 
 
 async def _combined(

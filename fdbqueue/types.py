@@ -1,13 +1,26 @@
-"""The types that callers meet: an item, a priority, a codec."""
+"""The values that callers see: items, tasks, claims, options, codecs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
+from enum import IntEnum
 from typing import Any, Protocol, TypeAlias
 
-__all__ = ["Claim", "Codec", "DeadLetter", "Item", "Options", "Priority", "PriorityKind"]
+__all__ = [
+    "Claim",
+    "Codec",
+    "DeadLetter",
+    "Item",
+    "Options",
+    "Priority",
+    "PriorityKind",
+    "Task",
+    "TaskPriority",
+    "TaskStats",
+    "create_deadline",
+]
 
 Priority: TypeAlias = "int | tuple[Any, ...]"
 """What orders the items: an integer of 64 bits, or a tuple; the lowest comes first."""
@@ -112,3 +125,85 @@ class Codec(Protocol):
     def encode(self, value: Any, /) -> bytes: ...
 
     def decode(self, payload: bytes, /) -> Any: ...
+
+
+class TaskPriority(IntEnum):
+    """How soon a task is to be done.
+
+    >>> TaskPriority.HIGH < TaskPriority.LOW
+    True
+    """
+
+    CRITICAL = 1
+    """Within the hour."""
+    HIGH = 2
+    """Within four hours."""
+    MEDIUM = 3
+    """Within a day."""
+    LOW = 4
+    """Within a week."""
+    DEFERRED = 5
+    """In a batch some time; it has no deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task, as it was pushed.
+
+    `id` is a text that finds it, wherever it stands; `deadline` is in UTC; `created_at` is by the
+    clock of who pushed it.
+    """
+
+    id: str
+    priority: TaskPriority
+    deadline: datetime | None
+    cost: float
+    agent_name: str | None
+    client_id: str | None
+    payload: Any
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStats:
+    """What came of a queue's tasks since it was cleared.
+
+    `success_rate` is the share of the tasks that were popped, or claimed and did not die, of those
+    that were pushed; `rejection_rate` that of the pushes for which the queue had no room. `oldest`
+    is when the oldest task that waits was pushed; `by_priority` and `by_agent` count those that
+    wait.
+    """
+
+    total_pushed: int
+    total_popped: int
+    total_rejected: int
+    total_removed: int
+    total_expired: int
+    total_died: int
+    current_size: int
+    oldest: datetime | None
+    by_priority: dict[TaskPriority, int]
+    by_agent: dict[str, int]
+
+    @property
+    def success_rate(self) -> float:
+        return self.total_popped / self.total_pushed if self.total_pushed else 0.0
+
+    @property
+    def rejection_rate(self) -> float:
+        tried = self.total_pushed + self.total_rejected
+        return self.total_rejected / tried if tried else 0.0
+
+
+def create_deadline(
+    days_ahead: float = 0, hours_ahead: float = 0, minutes_ahead: float = 0
+) -> datetime:
+    """A deadline so far from now, by this machine's clock, in UTC.
+
+    To be made outside of a transaction's body, which may run twice.
+
+    >>> create_deadline(days_ahead=1) > create_deadline(hours_ahead=23)
+    True
+    """
+    ahead = timedelta(days=days_ahead, hours=hours_ahead, minutes=minutes_ahead)
+    return datetime.now(timezone.utc) + ahead

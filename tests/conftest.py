@@ -19,10 +19,9 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.database import run
+from fdbqueue.database.retrying import run
 from fdbqueue.layout import ROOT
-
-from .cluster import Cluster, NoCluster, a_cluster
+from tests.support.cluster import Cluster, NoCluster, a_cluster
 
 ENGINES = ("embedded", "memory", "cluster")
 

@@ -14,9 +14,8 @@ import pytest
 from fdbq.main import cli
 
 import fdbqueue
-
-from .server import serving
-from .test_cli import Shell
+from tests.support.server import serving
+from tests.support.shell import Shell
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

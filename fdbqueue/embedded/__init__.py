@@ -6,9 +6,9 @@ unchanged. What they are built on is SQLite, the standard library's.
 """
 
 from fdbqueue.embedded.database import Database
-from fdbqueue.embedded.futures import Future, Key, KeySelector, KeyValue, Value
-from fdbqueue.embedded.reads import TransactionRead
-from fdbqueue.embedded.transaction import Transaction
+from fdbqueue.embedded.transaction.futures import Future, Key, KeySelector, KeyValue, Value
+from fdbqueue.embedded.transaction.reads import TransactionRead
+from fdbqueue.embedded.transaction.transaction import Transaction
 from fdbqueue.errors import FDBError
 
 __all__ = [

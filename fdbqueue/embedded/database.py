@@ -10,12 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from fdbqueue.embedded.damage import check_integrity
-from fdbqueue.embedded.futures import KeyValue, WatchFuture
-from fdbqueue.embedded.options import DatabaseOptions, Settings
-from fdbqueue.embedded.storage import Storage
-from fdbqueue.embedded.transaction import Transaction
-from fdbqueue.embedded.watcher import Watcher
+from fdbqueue.embedded.disk.damage import check_integrity
+from fdbqueue.embedded.storage.storage import Storage
+from fdbqueue.embedded.transaction.futures import KeyValue, WatchFuture
+from fdbqueue.embedded.transaction.options import DatabaseOptions, Settings
+from fdbqueue.embedded.transaction.transaction import Transaction
+from fdbqueue.embedded.transaction.watcher import Watcher
 from fdbqueue.errors import FDBError
 
 __all__ = ["Database"]

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from fdbqueue.database import error_classes
+from fdbqueue.database.binding import error_classes
 from fdbqueue.errors import (
     FdbqueueError,
     LayoutVersionMismatch,

@@ -16,9 +16,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, StreamingResponse
 
 from fdbqueue.aio import run
-from fdbqueue.database import error_classes
+from fdbqueue.database.binding import error_classes
 from fdbqueue.errors import FdbqueueError
-from fdbqueue.overview import QueueStatus, overview
+from fdbqueue.queue.overview import QueueStatus, overview
 
 __all__ = ["router"]
 

@@ -10,8 +10,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from fdbqueue.database import retries
-from fdbqueue.overview import overview
+from fdbqueue.database.retrying import retries
+from fdbqueue.queue.overview import overview
 
 __all__ = ["Metrics"]
 

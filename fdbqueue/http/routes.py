@@ -9,10 +9,11 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
-from fdbqueue.database import run
+from fdbqueue.database.retrying import run
 from fdbqueue.errors import InvalidQueueName, QueueNotFound
-from fdbqueue.http.answers import ERRORS, as_json, found
+from fdbqueue.http.idempotency import push_once
 from fdbqueue.http.models import (
+    ERRORS,
     HIGHEST,
     Batch,
     BatchPushed,
@@ -22,8 +23,9 @@ from fdbqueue.http.models import (
     Queues,
     QueueSize,
     Status,
+    as_json,
+    found,
 )
-from fdbqueue.idempotency import push_once
 
 __all__ = ["Served", "router"]
 

@@ -66,18 +66,22 @@ The queues that have a name are in the subspace R = ("fdbqueue",):
 | R (3, name) | int64 LE: the number under which the next queue of this name is made | rename |
 | R (3, null) | int64 LE: the same for all names whose own number is lower or not there | rename |
 
-A change to any of this is a new layout version; `tests/test_layout.py` pins the bytes.
+A change to any of this is a new layout version; `tests/layout/test_layout.py` pins the bytes.
 """
 
-from fdbqueue.layout.counters import MINUS_ONE, ONE, ZERO, decode_count, encode_count
+from fdbqueue.layout.keys import MAX_PAYLOAD, Layout
 from fdbqueue.layout.names import NAMES, RENAMES, ROOT, default_subspace, name_key, renames_key
-from fdbqueue.layout.queue import MAX_PAYLOAD, Layout
 from fdbqueue.layout.values import (
     LAYOUT_VERSION,
+    MINUS_ONE,
     NO_HEADER,
+    ONE,
+    ZERO,
     Header,
+    decode_count,
     decode_facts,
     decode_options,
+    encode_count,
     encode_facts,
     encode_options,
     header_of,

@@ -1,4 +1,4 @@
-"""What is in the values of items and of the queue's options."""
+"""The values of counters, of items and of the queue's options."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ from fdbqueue.types import Options
 __all__ = [
     "HEADER_MARK",
     "LAYOUT_VERSION",
+    "MINUS_ONE",
     "NO_HEADER",
+    "ONE",
+    "ZERO",
     "Header",
+    "decode_count",
     "decode_facts",
     "decode_options",
+    "encode_count",
     "encode_facts",
     "encode_options",
     "header_of",
@@ -111,3 +116,26 @@ def decode_options(value: bytes) -> Options:
     elif priorities is not None:
         priorities = _KINDS[priorities]
     return Options(kind, codec, priorities, *others)
+
+
+ONE = (1).to_bytes(8, "little")
+MINUS_ONE = (-1).to_bytes(8, "little", signed=True)
+ZERO = bytes(8)
+
+
+def encode_count(count: int) -> bytes:
+    """A number as atomic `add` takes it.
+
+    >>> decode_count(encode_count(-3))
+    -3
+    """
+    return count.to_bytes(8, "little", signed=True)
+
+
+def decode_count(value: bytes | None) -> int:
+    """The number in a counter; a counter that is not there is zero.
+
+    >>> decode_count(None)
+    0
+    """
+    return 0 if value is None else int.from_bytes(value, "little", signed=True)

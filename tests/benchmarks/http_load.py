@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from .http import REQUESTS, queues, requests
+from tests.benchmarks.http import REQUESTS, queues, requests
 
 
 def resident(pid: int) -> float:

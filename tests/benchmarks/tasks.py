@@ -32,8 +32,7 @@ from rich.table import Table
 
 import fdbqueue
 from fdbqueue import TaskPriority, TaskQueue, create_deadline
-
-from .task_peers import SPACE, Contender, Huey, Library, begun, peers
+from tests.benchmarks.task_peers import SPACE, Contender, Huey, Library, begun, peers
 
 PROCESSES = (1, 4)
 AGENTS = (10, 100, 1000)

@@ -11,9 +11,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from tests.cluster import Cluster
-
-from .programs import Program, outcomes, program, shortened
+from tests.embedded.programs import Program, outcomes, program, shortened
+from tests.support.cluster import Cluster
 
 PROGRAMS, STEPS = 1000, 40
 PARTS = 4

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.commit_log import CommitLog
+from fdbqueue.embedded.disk.commit_log import CommitLog
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_only_the_one_that_opens_alone_is_first(tmp_path: Path) -> None:
 
 DIES = """
 import os, sys
-import fdbqueue.embedded.commit_log as log, fdbqueue.embedded.writer as writer
+import fdbqueue.embedded.disk.commit_log as log, fdbqueue.embedded.storage.writer as writer
 from fdbqueue.embedded import Database
 path, step = sys.argv[1:]
 db = Database(path)

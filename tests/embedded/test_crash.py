@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fdbqueue.embedded import Database, files
-from fdbqueue.embedded.generations import DATABASE_FILE
+from fdbqueue.embedded import Database
+from fdbqueue.embedded.disk import files
+from fdbqueue.embedded.disk.generations import DATABASE_FILE
 from fdbqueue.errors import CorruptDatabase
 
 LOG = f"{DATABASE_FILE}-wal"

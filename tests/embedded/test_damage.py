@@ -16,8 +16,8 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue, check
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.damage import in_order
-from fdbqueue.embedded.generations import DATABASE_FILE
+from fdbqueue.embedded.disk.damage import in_order
+from fdbqueue.embedded.disk.generations import DATABASE_FILE
 from fdbqueue.errors import CorruptDatabase
 
 PAGE = 4096

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.embedded import KeySelector
-
-from .model import ATOMICS, KEYS, ModelStore, ModelTransaction
+from tests.embedded.model import ATOMICS, KEYS, ModelStore, ModelTransaction
 
 PROGRAMS = 150
 STEPS = 60

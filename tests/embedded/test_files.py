@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded import Database, files
-from fdbqueue.embedded.commit_log import CommitLog
-from fdbqueue.embedded.generations import DATABASE_FILE
-from fdbqueue.embedded.locks import SharedSync
+from fdbqueue.embedded import Database
+from fdbqueue.embedded.disk import files
+from fdbqueue.embedded.disk.commit_log import CommitLog
+from fdbqueue.embedded.disk.generations import DATABASE_FILE
+from fdbqueue.embedded.disk.locks import SharedSync
 from fdbqueue.errors import (
     CorruptDatabase,
     DiskFull,
@@ -209,7 +210,7 @@ def test_durability_is_one_of_two_words(tmp_path: Path) -> None:
 def test_an_acknowledged_commit_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`full` syncs the log before a commit returns, `os` does not."""
     synced: list[int] = []
-    monkeypatch.setattr("fdbqueue.embedded.locks._data_sync", synced.append)
+    monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", synced.append)
     with Database(tmp_path / "full") as db:
         synced.clear()
         db[b"k"] = b"v"
@@ -241,7 +242,7 @@ def test_a_failed_sync_is_not_acknowledged_then_or_later(
 
     with Database(tmp_path / "db") as db:
         with monkeypatch.context() as patch:
-            patch.setattr("fdbqueue.embedded.locks._data_sync", fail)
+            patch.setattr("fdbqueue.embedded.disk.locks._data_sync", fail)
             with pytest.raises(StorageError, match="did not confirm"):
                 db[b"k"] = b"v"
         with pytest.raises(StorageError, match="did not confirm"):
@@ -285,8 +286,8 @@ def test_an_idle_transaction_is_dropped_by_the_clock_and_lets_the_log_begin_anew
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process may be the only one that does something, so no later call can drop it."""
-    monkeypatch.setattr("fdbqueue.embedded.snapshot.TRANSACTION_LIFETIME", 0.1)
-    monkeypatch.setattr("fdbqueue.embedded.files._LONG_LOG", 1_000_000)
+    monkeypatch.setattr("fdbqueue.embedded.storage.snapshot.TRANSACTION_LIFETIME", 0.1)
+    monkeypatch.setattr("fdbqueue.embedded.disk.files._LONG_LOG", 1_000_000)
     log = path / f"{DATABASE_FILE}-wal"
     with Database(path, "os") as idle, Database(path, "os") as busy:
         transaction = idle.create_transaction()

@@ -238,8 +238,8 @@ def test_slow_readers_are_too_old_and_nothing_worse(
     db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Snapshots are expired by other threads, never under a read."""
-    monkeypatch.setattr("fdbqueue.embedded.snapshot.TRANSACTION_LIFETIME", 0.2)
-    monkeypatch.setattr("fdbqueue.embedded.storage._LOOK", 0.01)
+    monkeypatch.setattr("fdbqueue.embedded.storage.snapshot.TRANSACTION_LIFETIME", 0.2)
+    monkeypatch.setattr("fdbqueue.embedded.storage.storage._LOOK", 0.01)
     tr = db.create_transaction()
     for number in range(3000):
         tr[b"k%05d" % number] = b"x" * 20

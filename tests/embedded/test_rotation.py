@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from fdbqueue.embedded import Database, files, generations, rotation
-from fdbqueue.embedded.locks import SharedSync
+from fdbqueue.embedded import Database
+from fdbqueue.embedded.disk import files, generations, rotation
+from fdbqueue.embedded.disk.locks import SharedSync
 from fdbqueue.errors import FDBError, FilesReplaced
 
 STOPS = """
@@ -154,7 +155,11 @@ def test_the_log_ends_although_a_stopped_process_reads(
 
 DIES = """
 import os, pathlib, sys
-from fdbqueue.embedded import Database, commit_log, files, generations, rotation
+from fdbqueue.embedded import Database
+from fdbqueue.embedded.disk import commit_log
+from fdbqueue.embedded.disk import files
+from fdbqueue.embedded.disk import generations
+from fdbqueue.embedded.disk import rotation
 files._LONG_LOG, rotation._STUCK = 1_000_000, 0.2
 path, step, when = sys.argv[1:]
 CommitLog, Path = commit_log.CommitLog, pathlib.Path
@@ -233,7 +238,9 @@ def test_what_a_killed_process_left_is_removed_by_the_next_copy(
 
 WRITES = """
 import logging, os, sys
-from fdbqueue.embedded import Database, files, rotation
+from fdbqueue.embedded import Database
+from fdbqueue.embedded.disk import files
+from fdbqueue.embedded.disk import rotation
 from fdbqueue.errors import FDBError
 logging.disable()
 files._LONG_LOG, rotation._STUCK = 1_000_000, 0.2

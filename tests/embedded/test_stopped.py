@@ -18,7 +18,8 @@ from fdbqueue.errors import LockTimeout
 
 STOPS = """
 import os, signal, sys
-from fdbqueue.embedded import Database, writer
+from fdbqueue.embedded import Database
+from fdbqueue.embedded.storage import writer
 apply = writer.Writer.apply
 def stop(*arguments):
     apply(*arguments)

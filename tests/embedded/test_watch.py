@@ -105,7 +105,7 @@ def test_closing_the_database_ends_its_watches(db: Any, fdb_error: Any) -> None:
 def test_too_many_watches_are_1032(
     db: Any, fdb_error: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.embedded.watcher.MAX_WATCHES", 2)
+    monkeypatch.setattr("fdbqueue.embedded.transaction.watcher.MAX_WATCHES", 2)
     watches = [db.get_and_watch(b"%d" % number)[1] for number in range(2)]
     tr = db.create_transaction()
     with fdb_error(1032):

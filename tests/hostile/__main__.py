@@ -17,9 +17,9 @@ from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 
-from ..cluster import a_cluster
-from .clients import KINDS
-from .storm import Amount, Storm
+from tests.hostile.clients import KINDS
+from tests.hostile.storm import Amount, Storm
+from tests.support.cluster import a_cluster
 
 LONG = Amount(operations=100_000, kills=1_000, stops=1_000, cancelled=10_000, vanished=10_000)
 

@@ -30,9 +30,8 @@ from typing import Any
 import fdbqueue
 from fdbqueue import aio
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
-
-from .http_client import HttpClient
-from .ledger import Ledger
+from tests.hostile.http_client import HttpClient
+from tests.hostile.ledger import Ledger
 
 __all__ = ["KINDS", "QUEUES", "WORLDS", "open_queue"]
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .ledger import HALF_CLOSED, HUNG_UP, Gone, Ledger
+from tests.hostile.ledger import HALF_CLOSED, HUNG_UP, Gone, Ledger
 
 __all__ = ["HttpClient"]
 

@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import fdbqueue
-
-from ..server import serving
-from .clients import KINDS, QUEUES, WORLDS, open_queue
-from .ledger import Verdict, account, read_ledger
+from tests.hostile.clients import KINDS, QUEUES, WORLDS, open_queue
+from tests.hostile.ledger import Verdict, account, read_ledger
+from tests.support.server import serving
 
 __all__ = ["Amount", "Storm"]
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.errors import LeaseLost
-
-from .ledger import HALF_CLOSED, HUNG_UP, Gone, Ledger, Operation, account, read_ledger
+from tests.hostile.ledger import HALF_CLOSED, HUNG_UP, Gone, Ledger, Operation, account, read_ledger
 
 SERVER_KILLS = [(100.0, 101.0)]
 

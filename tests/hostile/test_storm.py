@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from .storm import Amount, Storm
+from tests.hostile.storm import Amount, Storm
 
 SHORT = Amount(operations=1_000, kills=4, stops=3, cancelled=60, vanished=40)
 

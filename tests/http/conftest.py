@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import httpx
 import pytest
 from starlette.testclient import TestClient
 
 from fdbqueue.http import create_app
+from tests.support.server import served
 
-from ..server import ServerProcess, serving
+__all__ = ["client"]
 
 
 @pytest.fixture
@@ -28,15 +27,3 @@ def client(db: Any) -> Iterator[TestClient]:
 def serve(shared_url: str, db: Any) -> Callable[..., Any]:
     """`with serve("--option") as (process, client)`: `fdbq serve` on a free port."""
     return partial(served, shared_url)
-
-
-@contextmanager
-def served(
-    url: str, *options: str, **environment: Any
-) -> Iterator[tuple[ServerProcess, httpx.Client]]:
-    """`fdbq serve` on a free port, and a client of it."""
-    with (
-        serving(url, *options, **environment) as (process, address),
-        httpx.Client(base_url=address, timeout=60) as client,
-    ):
-        yield process, client

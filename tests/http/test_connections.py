@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import served
+from tests.support.server import served
 
 LONG = 60.0  # seconds; far more than any limit in these tests
 HEAD = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n"

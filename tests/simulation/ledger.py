@@ -16,9 +16,8 @@ from operator import itemgetter
 from typing import Any
 
 from fdbqueue import Claim, DeadLetter
-from fdbqueue.schedule import VERSIONS
-
-from .scheduler import Commit, SimulatedTransaction
+from fdbqueue.operations.schedule import VERSIONS
+from tests.simulation.scheduler import Commit, SimulatedTransaction
 
 __all__ = ["Act", "Ledger"]
 

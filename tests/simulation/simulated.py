@@ -11,22 +11,16 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import (
-    PriorityQueue,
-    claimable,
-    claims,
-    contention,
-    database,
-    item_store,
-    schedule,
-    uuids,
-)
-
-from .scheduler import Scheduler, SimulatedDatabase
+from fdbqueue import PriorityQueue
+from fdbqueue.coordination import batches, clock, staged_pops
+from fdbqueue.database import receipts
+from fdbqueue.operations import schedule
+from fdbqueue.queue import claimable, item_store
+from tests.simulation.scheduler import Scheduler, SimulatedDatabase
 
 __all__ = ["Simulated"]
 
-_CLOCKS = (claimable, contention, item_store, schedule, uuids)
+_CLOCKS = (claimable, staged_pops, item_store, schedule, clock)
 
 
 class Simulated:
@@ -40,8 +34,8 @@ class Simulated:
         self.db = SimulatedDatabase(db, self.scheduler, faults)
         self._raw = db
         # All that chance decides elsewhere: the last part of keys, and who the clients are.
-        uuids._random.seed(seed)
-        database._free_clients.clear()
+        clock._random.seed(seed)
+        receipts._free_clients.clear()
         db.clear_range_startswith(space.key())
 
     @contextmanager
@@ -50,15 +44,15 @@ class Simulated:
         with pytest.MonkeyPatch.context() as patch:
             for module in _CLOCKS:
                 patch.setattr(module, "time", self.scheduler)
-            for module in (claimable, claims):
+            for module in (claimable, batches):
                 patch.setattr(module, "random", self.random)
-            for module in (claims, contention):
+            for module in (batches, staged_pops):
                 patch.setattr(module, "_LONGEST_BACKOFF", 0)
             # An act is one transaction here, so no lease is begun again however slow that was.
-            patch.setattr(claims, "_SPENT", math.inf)
-            patch.setattr(contention, "sleep_on", self._sleep_on)
-            patch.setattr(contention, "_LEASE_VERSIONS", 10**15)
-            patch.setattr(contention.StagedPops, "_keep_watch", lambda self, db: None)
+            patch.setattr(batches, "_SPENT", math.inf)
+            patch.setattr(staged_pops, "sleep_on", self._sleep_on)
+            patch.setattr(staged_pops, "_LEASE_VERSIONS", 10**15)
+            patch.setattr(staged_pops.StagedPops, "_keep_watch", lambda self, db: None)
             yield
 
     def end(self, queue: PriorityQueue) -> None:
@@ -69,8 +63,8 @@ class Simulated:
         self.db.deliver_late(1.0)
         self.db.faults = 0.0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(contention, "_LEASE_VERSIONS", -(10**15))
-            contention.StagedPops(queue.layout, queue.rows, queue._item).sweep(self._raw)
+            patch.setattr(staged_pops, "_LEASE_VERSIONS", -(10**15))
+            staged_pops.StagedPops(queue.layout, queue.rows, queue._item).sweep(self._raw)
 
     def _sleep_on(self, watches: list[Any], seconds: float) -> Any:
         """Sleep while others do something; sometimes too long, sometimes not long enough."""

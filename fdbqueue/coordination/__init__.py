@@ -1,0 +1,1 @@
+"""Whose transaction: batches of threads, staged pops, waiting."""

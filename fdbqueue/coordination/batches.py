@@ -1,0 +1,186 @@
+"""What threads of one process do together: one transaction for several pushes, claims or
+acknowledgements.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+from fdbqueue.coordination.clock import milliseconds
+from fdbqueue.coordination.combiner import Batch
+from fdbqueue.database.binding import first_greater_or_equal
+from fdbqueue.database.receipts import run_once
+from fdbqueue.errors import LeaseLost
+from fdbqueue.layout import Layout
+from fdbqueue.operations.claim import ClaimRequest, Leases
+from fdbqueue.operations.items import WANT_ALL, Row
+from fdbqueue.operations.push import Push, Pushing
+from fdbqueue.operations.schedule import VERSIONS, Schedule
+from fdbqueue.operations.slots import Limits
+from fdbqueue.types import Claim
+
+__all__ = ["RENEWALS", "Acks", "Claims", "LeaseStart", "Pushes", "Taken", "first_after"]
+
+_LONGEST_BACKOFF = 2  # milliseconds, after a conflict
+_NARROWER = 0.95  # what a claim without a conflict leaves of the distance at which to look
+_SPENT = 0.1  # of a lease, that may be over when a call that began it returns
+RENEWALS = 3
+"""How often a call begins a lease at most, if each time too much of it is over."""
+
+
+class LeaseStart:
+    """When a lease that a call begins starts, or earlier, by this process's monotonic clock.
+
+    A lease counts from the read version of its transaction. That may be older than the call: the
+    call joined a transaction that was under way, or a cluster that stalls gave a version of before.
+    The version of the commit says how much older, because versions follow the cluster's clock.
+
+    >>> LeaseStart().is_recent(30)
+    True
+    """
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._version = 0
+
+    def note_read(self, tr: Any) -> None:
+        """Note the read version of an attempt."""
+        self._version = tr.get_read_version().wait()
+
+    def note_commit(self, tr: Any) -> None:
+        """Note the version of the attempt that committed; it is -1 if nothing was written."""
+        age = (tr.get_committed_version() - self._version) / VERSIONS
+        self._since = min(self._since, time.monotonic() - age)
+
+    def is_recent(self, lease: float) -> bool:
+        """Return whether nine tenths of a lease are left."""
+        return time.monotonic() - self._since <= _SPENT * lease
+
+
+def first_after(tr: Any, layout: Layout, n: int, skipped: int) -> list[Row]:
+    """`n` items after the first `skipped` ones, or the first ones if there are not so many."""
+    begin, end = layout.range_of(layout.items)
+
+    def rows_after(skipped: int) -> list[Row]:
+        first = first_greater_or_equal(begin, skipped)
+        # The server counts keys, not the queue's: behind the last item stand other ones.
+        found = tr.snapshot.get_range(first, end, limit=n, streaming_mode=WANT_ALL)
+        return [(row.key, row.value) for row in found if row.key < end]
+
+    found = rows_after(skipped)
+    if len(found) < n and skipped:
+        found = rows_after(0)
+    if not found:
+        tr.add_read_conflict_range(begin, end)  # it was empty, and must be still
+    return found
+
+
+class Taken(NamedTuple):
+    """A claim, and when its lease began."""
+
+    claim: Claim | None
+    start: LeaseStart
+
+
+class Claims:
+    """The claims of one process on one queue and database.
+
+    Threads that claim at the same time share a transaction, which takes as many items that stand
+    together. Without conflicts it takes the first ones. After a conflict it looks at a random place
+    in twice the distance, up to that which the claims allow; after a success, in a little less.
+    """
+
+    def __init__(self, layout: Layout, leases: Leases, schedule: Schedule, limits: Limits) -> None:
+        self._layout = layout
+        self._leases = leases
+        self._schedule = schedule
+        self._limits = limits
+        self._distance = 1.0
+
+    def perform(self, db: Any, batch: Batch[ClaimRequest]) -> list[Taken]:
+        """Do claims."""
+        tries = 0
+        now = milliseconds()
+        start = LeaseStart()
+
+        def body(tr: Any) -> list[Claim | None] | None:
+            nonlocal tries
+            tries += 1
+            if tries == 2:
+                tr.options.set_max_retry_delay(_LONGEST_BACKOFF)
+            start.note_read(tr)  # others can join meanwhile
+            swept = self._schedule.sweep(tr, now)
+            if not swept.expired:
+                return None  # that is enough for one transaction
+            requests = batch.join()
+            n = sum(request.n for request in requests)
+            if tries > 1:
+                self._distance = 2 * max(self._distance, n)
+            within = min(request.within for request in requests)
+            self._distance = min(self._distance, max(n, within))
+            skipped = n * random.randrange(max(1, int(self._distance) // n))
+
+            def first(tr: Any, n: int) -> list[Row]:
+                return first_after(tr, self._layout, n, skipped)
+
+            found = iter(self._limits.admit(tr, n, first))
+            taken = []
+            looked = False
+            for request in requests:
+                mine = list(islice(found, request.n))
+                looked = looked or bool(mine)
+                taken.append(self._leases.take(tr, mine, request, now))
+            # What nobody can read is out of the way: there may be others. And more may be due.
+            return None if (looked or not swept.all) and not any(taken) else taken
+
+        run = partial(run_once, db, body, self._layout.receipts, committed=start.note_commit)
+        while (taken := run()) is None:
+            tries = 0
+        if tries == 1:
+            self._distance *= _NARROWER
+        return [Taken(claim, start) for claim in taken]
+
+
+class Acks:
+    """The acknowledgements of one process: those that come at the same time are one transaction."""
+
+    def __init__(self, layout: Layout, leases: Leases) -> None:
+        self._layout = layout
+        self._leases = leases
+        self._expected = 1
+
+    def perform(self, db: Any, batch: Batch[Claim]) -> list[LeaseLost | None]:
+        """Acknowledge claims; of those that are over, the error."""
+
+        def body(tr: Any) -> list[LeaseLost | None]:
+            if self._expected > 1:
+                tr.get_read_version().wait()  # others can join meanwhile
+            return self._leases.each(tr, batch.join(), self._leases.ack)
+
+        errors = run_once(db, body, self._layout.receipts)
+        self._expected = len(errors)
+        return errors
+
+
+class Pushes:
+    """The pushes of the threads of one process on one database."""
+
+    def __init__(self, pushing: Pushing) -> None:
+        self._pushing = pushing
+        self._expected = 1
+
+    def perform(self, db: Any, batch: Batch[Push]) -> list[list[bytes]]:
+        """Do pushes in one transaction."""
+
+        def body(tr: Any) -> list[list[bytes]]:
+            if self._expected > 1:
+                tr.get_read_version().wait()  # others can join meanwhile
+            return self._pushing.push(tr, batch.join())
+
+        pushed = run_once(db, body, self._pushing.layout.receipts)
+        self._expected = len(pushed)
+        return pushed

@@ -1,0 +1,1 @@
+"""How a transaction runs: opened, retried, exactly once."""

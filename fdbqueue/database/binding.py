@@ -1,0 +1,73 @@
+"""What the embedded engine and FoundationDB's binding have different classes for; forks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from fdbqueue.embedded import KeySelector
+from fdbqueue.errors import ClusterUnavailable, FDBError
+
+__all__ = ["check_fork", "error_classes", "first_greater_or_equal", "is_database"]
+
+# The network thread of FoundationDB's client does not survive a fork, and what a child asks of it
+# hangs, in the parent too.
+_client_was_forked = False
+
+
+def _note_fork() -> None:
+    global _client_was_forked
+    if getattr(sys.modules.get("fdb.impl"), "_network_thread", None) is not None:
+        _client_was_forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def check_fork(db: Any = None) -> None:
+    """Raise in a process that was forked after a cluster was opened, unless `db` is no cluster."""
+    if _client_was_forked and (db is None or type(db).__module__ == "fdb.impl"):
+        raise ClusterUnavailable(
+            "this process was forked from one that had a cluster open, and FoundationDB's client "
+            "does not work in it; open clusters after the fork, or start processes by 'spawn'"
+        )
+
+
+def error_classes() -> tuple[type[FDBError], ...]:
+    """The classes of errors that have a FoundationDB code, for an `except` clause.
+
+    The binding's own class exists only once its C library is loaded.
+
+    >>> error_classes()[0].__name__
+    'FDBError'
+    """
+    binding = sys.modules.get("fdb.impl")
+    return (FDBError,) if binding is None else (FDBError, binding.FDBError)
+
+
+def first_greater_or_equal(key: bytes, offset: int) -> Any:
+    """The key selector of the first key from `key` on, and so many keys further.
+
+    It is of the binding's own class once its C library is loaded, else of the engine's.
+
+    >>> first_greater_or_equal(b"k", 2).key
+    b'k'
+    """
+    binding = sys.modules.get("fdb.impl")
+    selectors: Any = KeySelector if binding is None else binding.KeySelector
+    return selectors.first_greater_or_equal(key) + offset
+
+
+def is_database(db_or_tr: Any) -> bool:
+    """Whether this makes transactions, rather than being one; `TypeError` if it does neither.
+
+    >>> import fdbqueue
+    >>> is_database(fdbqueue.open("memory:"))
+    True
+    """
+    if hasattr(db_or_tr, "create_transaction"):
+        return True
+    if hasattr(db_or_tr, "get_range"):
+        return False
+    raise TypeError(f"a database or a transaction is needed here, not {db_or_tr!r}")

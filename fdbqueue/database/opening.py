@@ -1,0 +1,91 @@
+"""Opening a database: the embedded engine's, or a cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import fdb
+import platformdirs
+
+from fdbqueue.database.binding import check_fork, error_classes
+from fdbqueue.embedded import Database
+from fdbqueue.errors import ClusterUnavailable
+
+__all__ = ["API_VERSION", "open"]
+
+API_VERSION = 730
+
+
+def open(
+    url: str | os.PathLike[str] | None = None, *, durability: str = "full", create: bool = True
+) -> Any:
+    """Open a database: embedded in a directory, in memory, or a FoundationDB cluster.
+
+    - `"embedded:/path"` or the path of a directory: the embedded engine there, made if missing;
+    - `"memory:"`: a private one in memory, gone when closed;
+    - the path of a cluster file: that cluster; API version 730 is selected if the program has not
+      selected one;
+    - nothing: what `$FDBQ_DB` names, else the cluster of `$FDB_CLUSTER_FILE`, else the embedded
+      engine in the user's data directory.
+
+    `durability` is the embedded engine's: `"full"`, where a commit that returned is on disk, or
+    `"os"`, where it survives the process but the last moments may be lost with the machine.
+    `create=False` makes no directory: `NotADatabase` where the embedded engine has none.
+
+    Raises `StorageError` (see its subclasses) for a directory that cannot be used and
+    `ClusterUnavailable` where there is no client library or no cluster file.
+
+    >>> db = open("memory:")
+    >>> db[b"k"] = b"v"
+    >>> db[b"k"]
+    b'v'
+    """
+    named = os.environ.get("FDBQ_DB") or None if url is None else os.fspath(url)
+    if not isinstance(named, (str, type(None))):
+        raise TypeError(f"a database is named by text or a path, not by {url!r}")
+    if named is None:
+        if cluster_file := os.environ.get("FDB_CLUSTER_FILE"):
+            return _open_cluster(cluster_file)
+        return Database(platformdirs.user_data_path("fdbqueue"), durability, create=create)
+    if not named:
+        raise ValueError("an empty text names no database; leave it out for the default one")
+    if named == "memory:":
+        return Database(None, durability)
+    if named.startswith("embedded:"):
+        if not (path := named.removeprefix("embedded:")):
+            raise ValueError("'embedded:' needs a path behind it: 'embedded:/var/lib/jobs'")
+        return Database(path, durability, create=create)
+    if re.match(r"\w\w+:", named):
+        raise ValueError(
+            f"{named!r} is no database: write 'embedded:/path', 'memory:' or a cluster file's path"
+        )
+    if Path(named).is_file() or named.endswith(".cluster"):
+        return _open_cluster(named)
+    return Database(named, durability, create=create)
+
+
+def _open_cluster(cluster_file: str) -> Any:
+    check_fork()
+    if not Path(cluster_file).is_file():
+        raise ClusterUnavailable(f"there is no cluster file {cluster_file}")
+    lines = Path(cluster_file).read_text(errors="replace").splitlines()
+    if not any(re.match(r"\s*\w+:\w+@\S+", line) for line in lines):
+        raise ClusterUnavailable(
+            f"{cluster_file} is no cluster file: it has no line 'description:id@host:port'"
+        )
+    try:
+        if not fdb.is_api_version_selected():
+            fdb.api_version(API_VERSION)
+    except Exception as error:
+        # The binding raises a bare Exception without the library, a RuntimeError with an old one.
+        raise ClusterUnavailable(
+            f"the FoundationDB client library 7.3 (libfdb_c) cannot be used: {error}; install the "
+            "package foundationdb-clients of the cluster's release"
+        ) from error
+    try:
+        return fdb.open(cluster_file)
+    except error_classes() as error:
+        raise ClusterUnavailable(f"{cluster_file} cannot be opened: {error}") from error

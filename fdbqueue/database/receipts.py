@@ -1,0 +1,173 @@
+"""Transactions that take effect exactly once, even if a commit's outcome is unknown."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from fdb import tuple as fdb_tuple
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.database.binding import check_fork, error_classes
+from fdbqueue.database.retrying import prepare_retry, run
+from fdbqueue.errors import FDBError
+
+__all__ = ["run_once"]
+
+_T = TypeVar("_T")
+
+
+def run_once(
+    db: Any,
+    body: Callable[[Any], _T],
+    receipts: Subspace,
+    wrote: Callable[[Any], bool] = lambda _: True,
+    committed: Callable[[Any], object] = lambda _: None,
+) -> _T:
+    """Like `run`, and the body takes effect exactly once, even if a commit's outcome is unknown.
+
+    Each operation of a client (of this process; one operation at a time each) has a number. The
+    commit writes it to the client's receipt and conflicts on it. After an unknown outcome the next
+    attempt reads the receipt: it is there, and that attempt committed; or it is not, and then that
+    attempt cannot commit any more, for this one overwrites the key on which it conflicts.
+
+    `wrote(result)` is false where the body wrote nothing; such an attempt leaves no receipt.
+    `committed(tr)` is called with a transaction that is known to have committed, unless the engine
+    is one without any doubt about that.
+    Receipts are kept for a day under the hour in which their client began, and dropped by clients
+    that begin later. An error that cannot be tried again after an unknown outcome (a time-out,
+    1031) is raised only once it is sure that nothing took effect; 1021 is raised only where the
+    database cannot be asked any more.
+
+    >>> import fdbqueue
+    >>> run_once(fdbqueue.open("memory:"), lambda tr: 7, Subspace(("receipts",)))
+    7
+    """
+    if getattr(db, "commits_are_certain", False):
+        return run(db, body)
+    check_fork(db)
+    with _a_client() as client:
+        result: _T = _Operation(db, body, receipts, wrote, committed, client).run()
+        return result
+
+
+# What the error of a commit leaves open: it may have taken place.
+_MAYBE_COMMITTED = frozenset({1021, 1031, 1039})
+_RECEIPT_HOURS = 24
+
+
+class _Client:
+    """An identity under which operations are numbered, for the hour in which it began."""
+
+    def __init__(self) -> None:
+        self.hour = int(time.time() // 3600)
+        self.id = uuid.uuid4().bytes
+        self.sequence = 0
+
+
+_free_clients: list[_Client] = []
+os.register_at_fork(after_in_child=_free_clients.clear)
+
+
+@contextmanager
+def _a_client() -> Iterator[_Client]:
+    """An identity for one operation: one that is free, or a new one."""
+    try:
+        client = _free_clients.pop()
+        if client.hour != int(time.time() // 3600):
+            client = _Client()
+    except IndexError:
+        client = _Client()
+    client.sequence += 1
+    yield client
+    # After an error the identity is not used again: its last operation may be on its way yet.
+    _free_clients.append(client)
+
+
+class _Operation:
+    """One exactly-once operation: its attempts and the results that they would have."""
+
+    def __init__(
+        self,
+        db: Any,
+        body: Callable[[Any], Any],
+        receipts: Subspace,
+        wrote: Callable[[Any], bool],
+        committed: Callable[[Any], object],
+        client: _Client,
+    ) -> None:
+        self._db = db
+        self._body = body
+        self._wrote = wrote
+        self._committed = committed
+        self._client = client
+        self._receipts = receipts
+        self._key = receipts.pack((client.hour, client.id))
+        self._results: list[Any] = []
+
+    def run(self) -> Any:
+        transaction = self._db.create_transaction()
+        uncertain = False
+        while True:
+            committing = False
+            try:
+                if uncertain and (done := self._receipt(transaction)) is not None:
+                    return self._results[done]
+                result = self._body(transaction)
+                # After an unknown outcome even an attempt that wrote nothing has to fence that one.
+                if uncertain or self._wrote(result):
+                    self._results.append(result)
+                    self._write_receipt(transaction, len(self._results) - 1)
+                    committing = True
+                transaction.commit().wait()
+            except error_classes() as error:
+                uncertain = uncertain or (committing and error.code in _MAYBE_COMMITTED)
+                try:
+                    prepare_retry(transaction, error)
+                except error_classes():
+                    if not uncertain:
+                        raise
+                    return self._settle(error)
+            else:
+                self._committed(transaction)
+                return result
+
+    def _receipt(self, transaction: Any) -> int | None:
+        """Which attempt committed, if one did."""
+        receipt = transaction[self._key].value
+        if receipt is None:
+            return None
+        sequence, attempt = fdb_tuple.unpack(receipt)
+        return attempt if sequence == self._client.sequence else None
+
+    def _write_receipt(self, transaction: Any, attempt: int) -> None:
+        transaction.add_read_conflict_key(self._key)
+        transaction[self._key] = fdb_tuple.pack((self._client.sequence, attempt))
+        if self._client.sequence == 1:
+            outdated = self._receipts.pack((self._client.hour - _RECEIPT_HOURS,))
+            transaction.clear_range(self._receipts.range().start, outdated)
+
+    def _settle(self, error: Any) -> Any:
+        """Find out what became of an attempt after which there is no other.
+
+        Where there is no receipt, one that no attempt wrote takes its place, so that the attempt
+        cannot commit later.
+        """
+
+        def fence(tr: Any) -> int | None:
+            done = self._receipt(tr)
+            if done is None:
+                self._write_receipt(tr, -1)
+            return done
+
+        try:
+            done = run(self._db, fence)
+        except error_classes() as failure:
+            raise FDBError(1021) from failure
+        if done is None or done < 0:
+            raise error
+        return self._results[done]

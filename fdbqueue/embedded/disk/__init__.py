@@ -1,0 +1,1 @@
+"""The files of one database, which several processes share."""

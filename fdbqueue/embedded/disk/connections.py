@@ -1,0 +1,93 @@
+"""The connections of a process to the newest generation of SQLite's files."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+from fdbqueue.embedded.disk import generations
+from fdbqueue.embedded.disk.commit_log import CommitLog
+from fdbqueue.embedded.disk.files import Connection, OpenFiles, connect, explained, storage_errors
+from fdbqueue.embedded.disk.locks import SharedSync
+from fdbqueue.errors import FDBError
+
+__all__ = ["Connections"]
+
+_CLOSED = -1
+
+
+class Connections:
+    """A pool of connections, the files that they have open, and the sync of what they commit.
+
+    All of them change when there is a newer generation of the files. A connection that is in use at
+    that moment stays valid for what its transaction reads, and is closed when it is given back.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._idle: list[Connection] = []
+        self._generation = _CLOSED
+
+    def open(self, log: CommitLog, failure: OSError | None = None) -> None:
+        """Open the newest files; `failure` is that of a sync of the ones before.
+
+        One connection, the anchor, is never used: it keeps the write-ahead log, which commits sync,
+        where it is.
+        """
+        generation = log.generation  # read first: what is opened may be newer, never older
+        anchor = connect(self._path, generation)
+        anchor.execute("SELECT shift FROM clock").fetchone()
+        files = OpenFiles(self._path, log, generation)
+        self.sync = SharedSync(files.write_ahead_log, log, failure)
+        self.files, self._anchor, self._log = files, anchor, log
+        generations.sync(self._path)
+        self._generation = generation
+
+    def follow(self, generation: int) -> None:
+        """Open the newest files, unless this generation of them is open; with the gate."""
+        if self._generation in (generation, _CLOSED):
+            return
+        anchor, sync = self._anchor, self.sync
+        with storage_errors(self._path):
+            self.open(self._log, sync.failure)
+        sync.retire()
+        anchor.close()
+        self._close_idle()
+
+    def take(self) -> Connection:
+        """Return a connection that is not in use."""
+        generation = self._generation
+        if generation == _CLOSED:
+            raise FDBError(1025)
+        with suppress(IndexError):
+            while True:
+                connection = self._idle.pop()
+                if connection.generation == generation:
+                    return connection
+                connection.close()
+        try:
+            return connect(self._path, generation)
+        except sqlite3.Error as error:
+            raise explained(self._path, error) from error
+
+    def give_back(self, connection: Connection) -> None:
+        """End the use of a connection."""
+        if connection.generation != self._generation:
+            connection.close()
+            return
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        self._idle.append(connection)
+
+    def close(self) -> None:
+        """Close everything that is not in use."""
+        self._generation = _CLOSED
+        self._close_idle()
+        self._anchor.close()
+        self.sync.close()
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()

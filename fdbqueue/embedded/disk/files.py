@@ -1,0 +1,367 @@
+"""The files of an embedded database: where they are, how they are made, what their faults mean.
+
+fdbqueue.sqlite       the key-value pairs
+fdbqueue.sqlite-wal   SQLite's write-ahead log: what was committed since the last checkpoint
+fdbqueue.sqlite-shm   SQLite's index of it, shared by the processes
+fdbqueue.lock         the writers' lock
+fdbqueue.commits      the log of recent commits, shared by the processes
+fdbqueue.N.sqlite     the key-value pairs, beside their own -wal and -shm, after the other processes
+                      left fdbqueue.sqlite to a stopped one (see generations.py)
+
+All of them are one database: a process that has it open fails as soon as one of them is no longer
+the file that it opened. Only their owner may read them, unless the directory or the files are given
+other permissions.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fdbqueue.embedded.disk.commit_log import CommitLog
+from fdbqueue.embedded.disk.generations import Outdated, current, database_file
+from fdbqueue.embedded.disk.locks import SharedSync
+from fdbqueue.errors import (
+    CorruptDatabase,
+    DiskFull,
+    FilesReplaced,
+    FormatVersionMismatch,
+    NotADatabase,
+    ReadOnlyDatabase,
+    StorageError,
+)
+
+__all__ = [
+    "COMMITS_FILE",
+    "FORMAT_VERSION",
+    "LOCK_FILE",
+    "Connection",
+    "OpenFiles",
+    "connect",
+    "create_database",
+    "create_or_check",
+    "explained",
+    "memory_directory",
+    "microseconds",
+    "prepare_directory",
+    "shorten_write_ahead_log",
+    "storage_errors",
+]
+
+_OUR_FILES = "fdbqueue."
+LOCK_FILE = "fdbqueue.lock"
+COMMITS_FILE = "fdbqueue.commits"
+_OLD_COMMITS_FILE = "fdbqueue.log"  # of format 1
+APPLICATION_ID = 0x66646271  # "fdbq", in the header of the SQLite file
+FORMAT_VERSION = 2
+
+_BUSY_TIMEOUT = 30.0  # seconds for which SQLite waits for a lock of its own
+_LONG_LOG = 64 << 20  # bytes
+_SETTLED = 10**8  # nanoseconds after which a change of the directory has a time of its own
+
+_MEMORY_PREFIX = "fdbqueue-memory-"
+_MEMORY_ROOM = 1 << 30  # bytes that a file system in memory must have free to be taken
+
+logger = logging.getLogger("fdbqueue")
+
+_SCHEMA = """
+CREATE TABLE kv (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE clock (shift INTEGER NOT NULL, ceiling INTEGER NOT NULL);
+"""
+
+
+def microseconds() -> int:
+    """The clock of versions: it never goes back, and all processes of a machine share it."""
+    return time.monotonic_ns() // 1000
+
+
+def prepare_directory(path: Path, create: bool) -> None:
+    """Make the directory of a database, unless it is there; raises `NotADatabase` for another."""
+    file = database_file(path)
+    if file.exists():
+        return
+    if _has_commits(path):
+        raise CorruptDatabase(str(path), f"the file {file.name} is gone")
+    if not create and (path.is_dir() or not path.exists()):
+        raise NotADatabase(
+            str(path), "there is no database here", "the first push makes it; or is it elsewhere?"
+        )
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Not /etc because somebody mistyped a name; "lost+found" is what a new file system has.
+    others = {entry.name for entry in path.iterdir()} - {"lost+found"}
+    if not all(name.startswith(_OUR_FILES) for name in others):
+        raise NotADatabase(
+            str(path),
+            "this directory holds other files",
+            "name one that fdbqueue made, an empty one, or one that does not exist yet",
+        )
+
+
+def _has_commits(path: Path) -> bool:
+    """Whether there is a log of commits, which is made after the database."""
+    commits = path / COMMITS_FILE
+    return (commits.exists() and commits.stat().st_size > 0) or (path / _OLD_COMMITS_FILE).exists()
+
+
+class Connection(sqlite3.Connection):
+    """A connection whose transactions are begun and ended by hand."""
+
+    generation = 0
+    """The generation of the files that it has open, or an older one; never a newer one."""
+
+
+def connect(path: Path, generation: int) -> Connection:
+    """Open the newest files; `generation` was the newest one before this call."""
+    while True:
+        file = database_file(path)
+        try:
+            connection = _connect(file)
+        except sqlite3.OperationalError:
+            if file == database_file(path):
+                raise
+        else:
+            connection.generation = generation
+            return connection
+
+
+def _connect(file: Path) -> Connection:
+    connection = sqlite3.connect(
+        f"{file.as_uri()}?mode=rw",  # a file that was just removed is not made again
+        timeout=_BUSY_TIMEOUT,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=Connection,
+        cached_statements=64,
+        uri=True,
+    )
+    # A commit is made durable by the engine's own fdatasync, shared by all that wait for it.
+    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute("PRAGMA wal_autocheckpoint=2000")
+    connection.execute("PRAGMA cache_size=-4000")
+    return connection
+
+
+def create_database(path: Path) -> None:
+    """Make the SQLite file, for its owner alone, unless it is there; the other files inherit it."""
+    with suppress(FileExistsError):
+        os.close(os.open(database_file(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def create_or_check(path: Path, connection: sqlite3.Connection) -> None:
+    """Make the tables of a new database, or check those of an old one."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application == 0 and tables == 0:
+        if _has_commits(path):
+            raise CorruptDatabase(str(database_file(path)), "there is nothing in the database")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.executescript(
+            f"BEGIN; {_SCHEMA} INSERT INTO clock VALUES ({1 - microseconds()}, 1);"
+            f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={FORMAT_VERSION}; COMMIT;"
+        )
+    elif application != APPLICATION_ID:
+        raise NotADatabase(str(database_file(path)))
+    elif version == 1:
+        _migrate_from_1(path, connection)
+    elif version != FORMAT_VERSION:
+        raise FormatVersionMismatch(str(path), version, FORMAT_VERSION)
+    else:
+        connection.execute("PRAGMA journal_mode=WAL")  # what `.recover` writes is not in that mode
+
+
+def _migrate_from_1(path: Path, connection: sqlite3.Connection) -> None:
+    """Give the log of commits its new name; the older release must not have the database open.
+
+    The two would not see each other's commits.
+    """
+    in_use = StorageError(
+        str(path),
+        "a process of an older release of fdbqueue has the database open",
+        "end all of them, and open it again",
+    )
+    # The older release opens its log while it has the writers' lock.
+    with (path / LOCK_FILE).open("rb+") as lock, (path / _OLD_COMMITS_FILE).open("ab") as commits:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(commits, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise in_use from None
+        connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+        (path / _OLD_COMMITS_FILE).unlink()
+
+
+def is_long(write_ahead_log: Path) -> bool:
+    """Return whether SQLite's write-ahead log should begin anew."""
+    return write_ahead_log.stat().st_size > _LONG_LOG
+
+
+def shorten_write_ahead_log(path: Path, connection: sqlite3.Connection, sync: SharedSync) -> None:
+    """Begin SQLite's write-ahead log anew if it is long; with the writers' lock.
+
+    Snapshots that are in use keep it from that. Whatever happens, the next commit can try again.
+    """
+    try:
+        if is_long(path):
+            sync.forget(and_begin_anew=True)
+            connection.execute("PRAGMA busy_timeout = 50")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except (sqlite3.Error, OSError) as error:
+        logger.warning("%s cannot be shortened: %s", path, error)
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {1000 * _BUSY_TIMEOUT:.0f}")
+
+
+class OpenFiles:
+    """The files of a database, of one generation, as this process opened them.
+
+    A name that leads to another file, or to none, is found by the device and inode; the files that
+    are open keep their own, so none of them is used again.
+    """
+
+    def __init__(self, path: Path, log: CommitLog, generation: int) -> None:
+        self._path = path
+        self._log = log
+        self._generation = generation
+        self._database = database_file(path).name
+        self.write_ahead_log = path / f"{self._database}-wal"
+        self._common = self._identities(LOCK_FILE, COMMITS_FILE)
+        self._files = self._identities(*(f"{self._database}{end}" for end in ("", "-wal", "-shm")))
+        self._checked: tuple[int, int, int] | None = None
+
+    def _identities(self, *names: str) -> dict[str, tuple[int, int]]:
+        return {name: self._identity(name) for name in names}
+
+    def _identity(self, name: str) -> tuple[int, int]:
+        try:
+            found = os.stat(self._path / name)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise FilesReplaced(str(self._path), name) from error
+        return found.st_dev, found.st_ino
+
+    def check(self) -> None:
+        """Raise `FilesReplaced` if one of the files is no longer the one that was opened.
+
+        Raises `Outdated` if there is a newer generation. As long as the directory was not changed,
+        one look at that is enough, and one at the log of commits, which must not be truncated.
+        """
+        self._log.check_size()
+        try:
+            found = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise FilesReplaced(str(self._path), self._database) from error
+        directory = found.st_dev, found.st_ino, found.st_mtime_ns
+        if directory == self._checked:
+            return
+        self._compare(self._common)
+        if current(self._path) > self._generation:
+            raise Outdated
+        self._compare(self._files)
+        # The time of a change is coarse: another one may follow with the same.
+        if time.time_ns() - found.st_mtime_ns > _SETTLED:
+            self._checked = directory
+
+    def _compare(self, files: dict[str, tuple[int, int]]) -> None:
+        for name, identity in files.items():
+            if self._identity(name) != identity:
+                raise FilesReplaced(str(self._path), name)
+
+    def replaced(self) -> str | None:
+        """The name of a file that is no longer the one that was opened, if there is one."""
+        try:
+            self.check()
+        except FilesReplaced as error:
+            return error.name
+        except (OSError, Outdated):
+            return None  # it was just closed, or cannot be looked at now, or is to be opened again
+        return None
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the system say of the files into an error that names the path."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise explained(path, error) from error
+
+
+def explained(path: Path, error: sqlite3.Error | OSError) -> StorageError:
+    """The error that names the path and says what to do."""
+    return _of_system(path, error) if isinstance(error, OSError) else _of_sqlite(path, error)
+
+
+def _of_system(path: Path, error: OSError) -> StorageError:
+    if isinstance(error, PermissionError):
+        return ReadOnlyDatabase(str(path))
+    if isinstance(error, (FileExistsError, NotADirectoryError, IsADirectoryError)):
+        return NotADatabase(str(path))
+    if error.errno == errno.ENOSPC:
+        return DiskFull(str(path))
+    advice = None if error.errno == errno.EIO else "name another directory"
+    return StorageError(str(path), error.strerror or str(error), advice)
+
+
+def _of_sqlite(path: Path, error: sqlite3.Error) -> StorageError:
+    # By its words: SQLite's codes are on the exception only since Python 3.11.
+    words = str(error)
+    if "is full" in words:
+        return DiskFull(str(path))
+    if "readonly" in words or ("unable to open" in words and not os.access(path, os.W_OK)):
+        return ReadOnlyDatabase(str(path))
+    if "not a database" in words:
+        # Beside a log of commits, it was one.
+        kind = CorruptDatabase if _has_commits(path) else NotADatabase
+        return kind(str(database_file(path)))
+    if "malformed" in words or "no such table" in words or "no such column" in words:
+        return CorruptDatabase(str(database_file(path)))
+    return StorageError(str(path), words)
+
+
+def memory_directory() -> tuple[Path, int]:
+    """A private directory in memory, and the descriptor whose lock says that its owner lives.
+
+    `memory:` is the same engine on a file system that is not on disk (where the machine has one
+    with room enough), so that it behaves the same down to its locks.
+    """
+    shared_memory = Path("/dev/shm")
+    parent = Path(tempfile.gettempdir())
+    if shared_memory.is_dir() and os.access(shared_memory, os.W_OK):
+        room = os.statvfs(shared_memory)
+        if room.f_bavail * room.f_frsize >= _MEMORY_ROOM:
+            parent = shared_memory
+    _remove_abandoned(parent)
+    path = Path(tempfile.mkdtemp(prefix=_MEMORY_PREFIX, dir=parent))
+    return path, _lock_directory(path)
+
+
+def _lock_directory(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove what processes killed before they could close a `memory:` database left behind."""
+    for path in parent.glob(_MEMORY_PREFIX + "*"):
+        try:
+            if time.time() - path.stat().st_mtime < 10:
+                continue  # its owner may be between making and locking it
+            descriptor = _lock_directory(path)
+        except OSError:
+            continue  # its owner lives, or it is another user's, or it is gone already
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)

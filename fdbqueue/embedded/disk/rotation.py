@@ -1,0 +1,88 @@
+"""When to leave SQLite's files to a process that keeps the write-ahead log from its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+from fdbqueue.embedded.disk import generations
+from fdbqueue.embedded.disk.commit_log import CommitLog
+from fdbqueue.embedded.disk.files import Connection, is_long, shorten_write_ahead_log
+from fdbqueue.embedded.disk.locks import SharedSync, lock_owners
+
+__all__ = ["Rotation"]
+
+logger = logging.getLogger("fdbqueue")
+
+_STUCK = 6.0  # seconds; the snapshots of running processes end after five
+_PAUSE = 60.0  # seconds from a copy that failed to the next
+_COPIES = 2  # the log has this many times the bytes of a copy, so that copies stay cheap
+_LOG_HEADER = 32  # bytes, of which SQLite changes some when it begins the log anew
+_READ_LOCKS = range(123, 128)  # the bytes of the -shm file that readers of the log lock
+
+
+class Rotation:
+    """Watches the write-ahead log; begins a new generation of the files once it cannot end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._header = b""
+        self._due = 0.0
+
+    def is_due(self, write_ahead_log: Path) -> bool:
+        """Return whether the log has been too long for six seconds, and never began anew."""
+        if not is_long(write_ahead_log):
+            return False
+        now = time.monotonic()
+        with write_ahead_log.open("rb", buffering=0) as file:
+            header = file.read(_LOG_HEADER)
+        if header != self._header:
+            self._header = header
+            self._due = now + _STUCK
+        return now >= self._due
+
+    def run(
+        self, log: CommitLog, write_ahead_log: Path, sync: SharedSync, connection: Connection
+    ) -> None:
+        """Begin a new generation if that is still necessary; with the writers' lock.
+
+        Writers wait meanwhile, so it happens only once the log is longer than two copies.
+        """
+        if log.generation != connection.generation or not self.is_due(write_ahead_log):
+            return  # another process was faster
+        shorten_write_ahead_log(write_ahead_log, connection, sync)
+        began = time.monotonic()
+        size = write_ahead_log.stat().st_size
+        if not is_long(write_ahead_log) or size < _COPIES * generations.live_bytes(connection):
+            self._due = began + _STUCK
+            return
+        self._due = began + _PAUSE
+        readers = self._readers(write_ahead_log)
+        try:
+            generations.copy(self._path, connection)
+            generations.finish(self._path, log)
+        except (sqlite3.Error, OSError, UnicodeError) as error:
+            logger.warning(
+                "%s has %d MB, and cannot be left behind: %s; next try in %d seconds",
+                *(write_ahead_log, size >> 20, error, _PAUSE),
+            )
+        else:
+            logger.warning(
+                "%s had %d MB and could not be shortened because %s reads from it; "
+                "other processes go on with a copy, made in %.1f seconds",
+                *(write_ahead_log, size >> 20, readers),
+                time.monotonic() - began,
+            )
+
+    @staticmethod
+    def _readers(write_ahead_log: Path) -> str:
+        """Name the processes that read from the log; the stopped ones if there are any."""
+        index = write_ahead_log.with_name(write_ahead_log.name.removesuffix("-wal") + "-shm")
+        owners = lock_owners(index.stat().st_ino, "POSIX", "READ", _READ_LOCKS)
+        owners.pop(os.getpid(), None)
+        stopped = [process for process, is_stopped in owners.items() if is_stopped]
+        numbers = ", ".join(map(str, stopped or owners)) or "unknown"
+        return f"the {'stopped ' if stopped else ''}process {numbers}"

@@ -1,0 +1,111 @@
+"""What a transaction reads from: the database at one version."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from fdbqueue.embedded.disk.damage import in_order
+from fdbqueue.embedded.limits import TRANSACTION_LIFETIME
+from fdbqueue.embedded.storage.writer import GET
+from fdbqueue.errors import FDBError
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.disk.files import Connection
+    from fdbqueue.embedded.storage.storage import Storage
+
+__all__ = ["Snapshot"]
+
+_FORWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
+_BACKWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT ?"
+
+
+class Snapshot:
+    """The database at one read version, until it is ended or five seconds old.
+
+    SQLite takes its snapshot at the first read. `place` and `version` are noted before that; if a
+    commit came in between, they are noted again and the read is done again.
+    """
+
+    __slots__ = (
+        "_settled",
+        "_storage",
+        "began",
+        "busy",
+        "connection",
+        "expired",
+        "place",
+        "version",
+    )
+
+    def __init__(
+        self, storage: Storage, connection: Connection, newest: tuple[int, int, int], now: float
+    ) -> None:
+        self._storage = storage
+        self.connection = connection
+        self.began = now
+        self.busy = threading.Lock()  # held by a thread that reads, and by one that expires it
+        self.expired = False
+        self._settled = False
+        self.place, self.version, _ = newest
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key."""
+        rows = self._fetch(GET, (key,))
+        return rows[0][0] if rows else None
+
+    def first_rows(
+        self, begin: bytes, end: bytes, reverse: bool, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """The first rows of a range, read at once."""
+        rows = self._fetch(_BACKWARD if reverse else _FORWARD, (begin, end, limit))
+        return rows if len(rows) < 2 else list(in_order(rows, reverse, self._storage.database_file))
+
+    def rows(
+        self, begin: bytes, end: bytes, reverse: bool
+    ) -> Generator[tuple[bytes, bytes], None, None]:
+        """The rows of a range in order, read as they are asked for; to be closed."""
+        self.settle()
+        with self.busy:
+            self.check_age()
+            try:
+                rows = self.connection.execute(_BACKWARD if reverse else _FORWARD, (begin, end, -1))
+                yield from in_order(rows, reverse, self._storage.database_file)
+            except sqlite3.Error as error:
+                raise self._storage.failure(error) from error
+
+    def settle(self) -> None:
+        """Take the snapshot now, if no read has."""
+        if not self._settled:
+            self._fetch(GET, (b"",))
+
+    def _fetch(self, statement: str, parameters: tuple[Any, ...]) -> list[Any]:
+        with self.busy:
+            self.check_age()
+            try:
+                rows = self.connection.execute(statement, parameters).fetchall()
+                while not self._settled:
+                    now = self._storage.log.newest
+                    self._settled = now == (self.place, self.version, self.connection.generation)
+                    if not self._settled:
+                        self.place, self.version, generation = now
+                        if generation != self.connection.generation:
+                            raise FDBError(1007)  # it would miss the commits from now on
+                        self.connection.execute("ROLLBACK")
+                        self.connection.execute("BEGIN")
+                        rows = self.connection.execute(statement, parameters).fetchall()
+            except sqlite3.Error as error:
+                raise self._storage.failure(error) from error
+        return rows
+
+    @property
+    def is_too_old(self) -> bool:
+        return time.monotonic() - self.began > TRANSACTION_LIFETIME
+
+    def check_age(self) -> None:
+        """Raise 1007 for a snapshot that is too old, or gone."""
+        if self.expired or self.is_too_old:
+            raise FDBError(1025 if self._storage.is_closed else 1007)

@@ -1,0 +1,381 @@
+"""One attempt of a transaction: its snapshot, its buffered writes, and on what it depends."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import closing
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fdbqueue.embedded import limits
+from fdbqueue.embedded.disk.locks import Turn
+from fdbqueue.embedded.mutations import Mutation, MutationType
+from fdbqueue.embedded.ranges import Range, key_after
+from fdbqueue.embedded.storage.snapshot import Snapshot
+from fdbqueue.embedded.storage.storage import Storage
+from fdbqueue.embedded.transaction.write_map import NO_VALUE, WriteMap
+from fdbqueue.errors import FDBError
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.transaction.futures import KeySelector
+
+__all__ = ["FIRST_BATCH", "Attempt", "Rows", "as_key", "as_value", "key_size_limit"]
+
+Rows: TypeAlias = list[tuple[bytes, bytes]]
+
+# What FoundationDB counts for a mutation and for a conflict range beside their bytes.
+_MUTATION_OVERHEAD = 44
+_RANGE_OVERHEAD = 24
+_CLEAR = int(MutationType.CLEAR_RANGE)
+
+FIRST_BATCH = 64  # rows that an unlimited range read fetches first; four times as many each time
+_BATCH_BYTES = 1 << 20
+
+
+def as_key(key: Any) -> bytes:
+    """A key as bytes: bytes themselves, or an object with `as_foundationdb_key`."""
+    if type(key) is bytes:
+        return key
+    if hasattr(key, "as_foundationdb_key"):
+        key = key.as_foundationdb_key()
+    if not isinstance(key, bytes):
+        raise TypeError(f"Key must be of type bytes, not {type(key).__name__}")
+    return key
+
+
+def as_value(value: Any) -> bytes:
+    """A value as bytes: bytes themselves, or an object with `as_foundationdb_value`."""
+    if type(value) is bytes:
+        return value
+    if hasattr(value, "as_foundationdb_value"):
+        value = value.as_foundationdb_value()
+    if not isinstance(value, bytes):
+        raise TypeError(f"Value must be of type bytes, not {type(value).__name__}")
+    return value
+
+
+class Attempt:
+    """What a transaction read and wrote since it began, or began anew."""
+
+    # Defaults of what most attempts never touch.
+    snapshot: Snapshot | None = None
+    turn: Turn | None = None
+    version: int | None = None
+    stamped_keys: tuple[bytes, ...] = ()
+    has_read = False
+    size = 0
+    ryw_disabled = False
+    skip_next_write_conflict = False
+    met_unreadable = False
+    """Whether a read failed with 1036: then, as in FoundationDB, the commit does too."""
+    max_read_key = b"\xff"
+    max_write_key = b"\xff"
+    _write_map: WriteMap | None = None
+    _mapped = 0
+
+    deadline: float | None = None
+    """When to stop waiting for the writers' lock, by `time.monotonic()`."""
+
+    def __init__(self, storage: Storage, snapshot_ryw: int, starved: bool) -> None:
+        self.storage = storage
+        self.snapshot_ryw = snapshot_ryw
+        self._starved = starved
+        self.mutations: list[Mutation] = []
+        self.reads: list[Range] = []
+        self.writes: list[tuple[bytes, bytes | None]] = []
+
+    def view(self) -> Snapshot:
+        """The snapshot that this attempt reads from; the first call takes it."""
+        snapshot = self.snapshot
+        if snapshot is None:
+            if self.version is not None:
+                snapshot = self.storage.begin_at(self.version)
+            else:
+                if self._starved and self.turn is None:
+                    self.turn = self.storage.turn(self.deadline)
+                snapshot = self.storage.begin()
+            self.snapshot = snapshot
+        return snapshot
+
+    def release(self) -> None:
+        """Give back the snapshot and the turn."""
+        snapshot, self.snapshot = self.snapshot, None
+        if snapshot is not None:
+            self.storage.end(snapshot)
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            turn.end()
+
+    def read_version(self) -> int:
+        """The version of the snapshot."""
+        if self.version is None:
+            self.version = self.storage.read_version(self.view())
+        return self.version
+
+    def commit(self) -> int:
+        """Commit what was written; -1 if that is nothing."""
+        if self.met_unreadable:
+            raise FDBError(1036)
+        if not self.mutations and not self.writes:
+            return -1
+        if self.reads:
+            self.view()  # conflict ranges without a read count from now
+        snapshot, self.snapshot = self.snapshot, None
+        turn, self.turn = self.turn, None
+        return self.storage.commit(
+            snapshot,
+            turn,
+            self.reads,
+            self.mutations,
+            self.writes,
+            self.stamped_keys,
+            self.deadline,
+        )
+
+    # Own writes
+
+    def _visible_writes(self, snapshot: bool) -> WriteMap | None:
+        """The own writes that a read has to see; `None` if there are none."""
+        if not self.mutations or self.ryw_disabled or (snapshot and self.snapshot_ryw <= 0):
+            return None
+        return self.own_writes()
+
+    def own_writes(self) -> WriteMap:
+        if self._write_map is None:
+            self._write_map = WriteMap()
+        version = 0 if self.snapshot is None else self.snapshot.version
+        for mutation in self.mutations[self._mapped :]:
+            self._write_map.add(mutation, version)
+        self._mapped = len(self.mutations)
+        return self._write_map
+
+    def add_read_conflict(self, begin: bytes, end: bytes) -> None:
+        """Note that the transaction depends on what the database has in a range."""
+        if begin >= end:
+            return
+        self.size += len(begin) + len(end) + _RANGE_OVERHEAD
+        if self.mutations and not self.ryw_disabled:
+            self.reads.extend(self.own_writes().dependent_parts(begin, end))
+        else:
+            self.reads.append((begin, end))
+
+    def read_value(self, key: bytes, snapshot: bool) -> bytes | None:
+        """The value of a key, as this transaction sees it."""
+        self.has_read = True
+        if key >= self.max_read_key:
+            raise FDBError(2004)
+        if len(key) > limits.KEY_SIZE_LIMIT and len(key) > key_size_limit(key):
+            return None
+        own = self._visible_writes(snapshot)
+        if own is None:
+            value = self.view().get(key)
+        else:
+            value = own.get(key, self.view().get(key) if own.needs_database(key) else None)
+        if not snapshot:
+            self.add_read_conflict(key, key_after(key))
+        return value
+
+    def read_key(self, selector: Any, snapshot: bool) -> bytes:
+        """The key that a selector describes, as this transaction sees it."""
+        self.has_read = True
+        key, offset = self._normalized(selector)
+        own = self._visible_writes(snapshot)
+        if offset > 0:
+            found = self._nth(own, key, self.max_read_key, offset, False, with_value=True)
+            resolved = self.max_read_key if found is None else found
+            conflict = (key, key_after(resolved))
+        else:
+            found = self._nth(own, b"", key, 1 - offset, True, with_value=True)
+            resolved = b"" if found is None else found
+            conflict = (resolved, key)
+        if not snapshot:
+            self.add_read_conflict(*conflict)
+        return resolved
+
+    def _normalized(self, selector: Any) -> tuple[bytes, int]:
+        """A key or selector as (key, offset) from the first key that is at least `key`."""
+        key = selector if type(selector) is bytes else as_key(selector.key)
+        if key > self.max_read_key:
+            raise FDBError(2004)
+        if key is selector:
+            return key, 1
+        return (key_after(key) if selector.or_equal else key), selector.offset
+
+    def _nth(
+        self,
+        own: WriteMap | None,
+        begin: bytes,
+        end: bytes,
+        count: int,
+        reverse: bool,
+        with_value: bool = False,
+    ) -> bytes | None:
+        """The key of the range's row number `count`, from one; `None` if it has fewer.
+
+        As in FoundationDB, a key to which the transaction's own `compare_and_clear` left no value
+        is counted; with `with_value`, what is found is the next one that has a value.
+        """
+        with closing(self._rows(own, begin, end, reverse, written=True)) as rows:
+            for key, value in islice(rows, count - 1, None):
+                if value is not NO_VALUE or not with_value:
+                    return key
+        return None
+
+    def _rows(
+        self, own: WriteMap | None, begin: bytes, end: bytes, reverse: bool, written: bool = False
+    ) -> Generator[tuple[bytes, bytes], None, None]:
+        # Closed at once, whatever happens: the rows keep the snapshot to themselves until then.
+        with closing(self.view().rows(begin, end, reverse)) as rows:
+            yield from rows if own is None else own.merge(rows, begin, end, reverse, written)
+
+    def read_range(
+        self,
+        begin: bytes | KeySelector,
+        end: bytes | KeySelector,
+        limit: int,
+        reverse: bool,
+        snapshot: bool,
+    ) -> tuple[Rows, bool]:
+        """Up to `limit` rows between two ends, and whether the limit ended the reading."""
+        own = self._visible_writes(snapshot)
+        if own is not None or type(begin) is not bytes or type(end) is not bytes:
+            return self._read_between(own, begin, end, limit, reverse, snapshot)
+        if begin > self.max_read_key or end > self.max_read_key:
+            raise FDBError(2004)
+        if begin >= end:
+            return [], False
+        self.has_read = True
+        if limit <= FIRST_BATCH:
+            rows = self.view().first_rows(begin, end, reverse, limit)
+            more = len(rows) >= limit
+        else:
+            rows, more = _batch(self.view().rows(begin, end, reverse), limit)
+        if not snapshot:
+            self._range_conflict(begin, end, rows, more, reverse)
+        return rows, more
+
+    def _read_between(
+        self,
+        own: WriteMap | None,
+        begin_at: bytes | KeySelector,
+        end_at: bytes | KeySelector,
+        limit: int,
+        reverse: bool,
+        snapshot: bool,
+    ) -> tuple[Rows, bool]:
+        """A range read whose ends have to be found first, or which has to see own writes."""
+        begin, end = self._normalized(begin_at), self._normalized(end_at)
+        if begin[0] >= end[0] and begin[1] >= end[1]:
+            return [], False
+        self.has_read = True
+        first, to_begin, through_end = self._boundary(own, *begin)
+        last, end_to_begin, end_through_end = self._boundary(own, *end)
+        rows: Rows = []
+        more = False
+        if first < last:
+            rows, more = _batch(self._rows(own, first, last, reverse), limit)
+        if not snapshot:
+            self._range_conflict(
+                begin[0],
+                end[0],
+                rows,
+                more,
+                reverse,
+                begin[1],
+                end[1],
+                (to_begin or end_to_begin) and not more,
+                through_end or end_through_end,
+            )
+        return rows, more
+
+    def _boundary(self, own: WriteMap | None, key: bytes, offset: int) -> tuple[bytes, bool, bool]:
+        """Where a range begins or ends, and whether the search ran off an end of the database."""
+        if offset == 1:
+            return key, False, False
+        if offset > 1:
+            found = self._nth(own, key, self.max_read_key, offset, reverse=False)
+            return (self.max_read_key, False, True) if found is None else (found, False, False)
+        found = self._nth(own, b"", key, 1 - offset, reverse=True)
+        return (b"", True, False) if found is None else (found, False, False)
+
+    def _range_conflict(
+        self,
+        begin: bytes,
+        end: bytes,
+        rows: Rows,
+        more: bool,
+        reverse: bool,
+        begin_offset: int = 1,
+        end_offset: int = 1,
+        to_begin: bool = False,
+        through_end: bool = False,
+    ) -> None:
+        """Note the range on which the result of a range read depends.
+
+        A read that its limit ended depends on nothing behind its last row. The cases are those of
+        `addConflictRange` in `fdbclient/ReadYourWrites.actor.cpp`.
+        """
+        low, high = (begin, end) if begin < end else (end, begin)
+        if begin < end and more:
+            if reverse and begin_offset <= 1:
+                low = end
+            elif not reverse and end_offset > 0:
+                high = begin
+        if to_begin and begin_offset <= 0:
+            low = b""
+        if through_end and end_offset > 0:
+            high = self.max_read_key
+        if rows:
+            lowest, highest = (rows[-1][0], rows[0][0]) if reverse else (rows[0][0], rows[-1][0])
+            if reverse or begin_offset <= 0:
+                low = min(low, lowest)
+            if high <= highest and (not reverse or end_offset > 0):
+                high = key_after(highest)
+        self.add_read_conflict(low, high)
+
+    # Writing
+
+    def write(self, kind: int, key: bytes, param: bytes, end: bytes | None = None) -> None:
+        """Buffer a mutation; `end` is the end of its conflict range, `None` for a single key."""
+        self.mutations.append((kind, key, param))
+        size = len(key) + len(param)
+        size += _RANGE_OVERHEAD if kind == _CLEAR and end is None else _MUTATION_OVERHEAD
+        if self.skip_next_write_conflict:
+            self.skip_next_write_conflict = False
+        else:
+            self.writes.append((key, end))
+            size += 2 * len(key) + 1 if end is None else len(key) + len(end)
+            size += _RANGE_OVERHEAD
+        self.size += size
+
+    def write_stamped_key(self, key: bytes, param: bytes) -> None:
+        """Buffer a `set_versionstamped_key`."""
+        # The conflict range is the key that comes out, which the commit knows.
+        self.skip_next_write_conflict = True
+        self.write(MutationType.SET_VERSIONSTAMPED_KEY, key, param)
+        self.stamped_keys += (key,)
+        if not self.ryw_disabled:
+            self.own_writes()  # now: which keys are unreadable depends on the read version
+
+    def add_write_conflict(self, begin: bytes, end: bytes) -> None:
+        """Make others conflict as if the range had been written."""
+        self.writes.append((begin, end))
+        self.size += len(begin) + len(end) + _RANGE_OVERHEAD
+
+
+def _batch(rows: Generator[tuple[bytes, bytes], None, None], limit: int) -> tuple[Rows, bool]:
+    """The first rows, by number and by bytes, and whether one of these limits ended them."""
+    batch = []
+    size = 0
+    with closing(rows):
+        for row in rows:
+            batch.append(row)
+            size += len(row[0]) + len(row[1])
+            if len(batch) >= limit or size >= _BATCH_BYTES:
+                return batch, True
+    return batch, False
+
+
+def key_size_limit(key: bytes) -> int:
+    """The longest key that may begin so."""
+    return limits.SYSTEM_KEY_SIZE_LIMIT if key[:1] == b"\xff" else limits.KEY_SIZE_LIMIT

@@ -1,0 +1,153 @@
+"""The options of databases and transactions, under the binding's names.
+
+Those that change results are obeyed; the binding's other options are accepted and do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fdb import fdboptions
+
+from fdbqueue.embedded.limits import MAX_BACKOFF, TRANSACTION_SIZE_LIMIT
+from fdbqueue.errors import FDBError
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.database import Database
+    from fdbqueue.embedded.transaction.attempt import Attempt
+    from fdbqueue.embedded.transaction.transaction import Transaction
+
+__all__ = ["DatabaseOptions", "Settings", "TransactionOptions"]
+
+_INT_MAX = 2**31 - 1
+
+
+class Settings:
+    """The options that change results, as a transaction begins with them."""
+
+    __slots__ = ("max_retry_delay", "retry_limit", "size_limit", "snapshot_ryw", "timeout")
+
+    def __init__(self) -> None:
+        self.timeout = 0  # milliseconds; 0: none
+        self.retry_limit = -1  # -1: none
+        self.max_retry_delay = round(MAX_BACKOFF * 1000)  # milliseconds
+        self.size_limit = TRANSACTION_SIZE_LIMIT  # bytes
+        self.snapshot_ryw = 1  # snapshot reads see own writes while this is above zero
+
+    def copy(self) -> Settings:
+        other = Settings()
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
+
+
+def _number(value: Any, low: int, high: int) -> int:
+    """The value of an option; raises 2006 for one out of range."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"the option takes an integer, not {value!r}")
+    if not low <= value <= high:
+        raise FDBError(2006)
+    return value
+
+
+class _Options:
+    """`set_...` for every option that the binding knows in this scope."""
+
+    _scope: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("set_") and name[4:] in self._scope:
+            return _accept
+        raise AttributeError(f"{type(self).__name__} has no option {name!r}")
+
+
+def _accept(value: Any = None) -> None:
+    """An option of FoundationDB that makes no difference here."""
+
+
+class DatabaseOptions(_Options):
+    """Defaults for the transactions that are created from now on."""
+
+    _scope = fdboptions.DatabaseOption
+
+    def __init__(self, database: Database) -> None:
+        self._settings = database.defaults
+
+    def set_transaction_timeout(self, milliseconds: int) -> None:
+        self._settings.timeout = _number(milliseconds, 0, _INT_MAX)
+
+    def set_transaction_retry_limit(self, retries: int) -> None:
+        self._settings.retry_limit = _number(retries, -1, _INT_MAX)
+
+    def set_transaction_max_retry_delay(self, milliseconds: int) -> None:
+        self._settings.max_retry_delay = _number(milliseconds, 0, _INT_MAX)
+
+    def set_transaction_size_limit(self, size: int) -> None:
+        self._settings.size_limit = _number(size, 32, TRANSACTION_SIZE_LIMIT)
+
+    def set_snapshot_ryw_enable(self) -> None:
+        self._settings.snapshot_ryw += 1
+
+    def set_snapshot_ryw_disable(self) -> None:
+        self._settings.snapshot_ryw -= 1
+
+
+class TransactionOptions(_Options):
+    """The options of one transaction.
+
+    Time-out, retry limit, longest delay and size limit stay through `on_error`; the others are for
+    one attempt. A bad value is told by the next read or the commit, all as in FoundationDB.
+    """
+
+    _scope = fdboptions.TransactionOption
+
+    def __init__(self, transaction: Transaction, attempt: Attempt) -> None:
+        self._transaction = transaction
+        self._attempt = attempt
+
+    def _set(self, name: str, value: Any, low: int, high: int) -> None:
+        try:
+            setattr(self._transaction.own_settings(), name, _number(value, low, high))
+        except FDBError as error:
+            self._transaction.fail(error.code)
+
+    def set_timeout(self, milliseconds: int) -> None:
+        self._set("timeout", milliseconds, 0, _INT_MAX)
+        self._transaction.restart_timeout()
+
+    def set_retry_limit(self, retries: int) -> None:
+        self._set("retry_limit", retries, -1, _INT_MAX)
+
+    def set_max_retry_delay(self, milliseconds: int) -> None:
+        self._set("max_retry_delay", milliseconds, 0, _INT_MAX)
+
+    def set_size_limit(self, size: int) -> None:
+        self._set("size_limit", size, 32, TRANSACTION_SIZE_LIMIT)
+
+    def set_snapshot_ryw_enable(self) -> None:
+        self._attempt.snapshot_ryw += 1
+
+    def set_snapshot_ryw_disable(self) -> None:
+        self._attempt.snapshot_ryw -= 1
+
+    def set_read_your_writes_disable(self) -> None:
+        attempt = self._attempt
+        wrote = attempt.mutations or attempt.writes
+        if attempt.has_read or (wrote and not attempt.ryw_disabled):
+            self._transaction.fail(2000)  # too late
+        else:
+            attempt.ryw_disabled = True
+
+    def set_next_write_no_write_conflict_range(self) -> None:
+        self._attempt.skip_next_write_conflict = True
+
+    def set_read_system_keys(self) -> None:
+        self._attempt.max_read_key = b"\xff\xff"
+
+    def set_access_system_keys(self) -> None:
+        self._attempt.max_read_key = b"\xff\xff"
+        self._attempt.max_write_key = b"\xff\xff"
+
+    def set_bypass_unreadable(self) -> None:
+        raise FDBError(2108)  # a wrong answer would be worse than none

@@ -1,0 +1,245 @@
+"""The reads of a transaction, as the official binding has them."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from fdb import fdboptions
+
+from fdbqueue.embedded.ranges import key_after
+from fdbqueue.embedded.transaction.attempt import FIRST_BATCH, Rows, as_key
+from fdbqueue.embedded.transaction.futures import FutureInt64, Key, KeySelector, KeyValue, Value
+from fdbqueue.errors import FDBError, FdbqueueError
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.database import Database
+    from fdbqueue.embedded.transaction.transaction import Transaction
+
+__all__ = ["FDBRange", "SnapshotRead", "TransactionRead", "VersionstampFuture", "prefix_end"]
+
+_EXACT = fdboptions.StreamingMode["exact"][0]
+
+
+def prefix_end(prefix: Any) -> bytes:
+    """The first key behind all those that begin with `prefix`.
+
+    >>> prefix_end(b"ab\\xff")
+    b'ac'
+    """
+    stripped = as_key(prefix).rstrip(b"\xff")
+    if not stripped:
+        raise ValueError("Key must contain at least one byte not equal to 0xFF.")
+    return stripped[:-1] + bytes([stripped[-1] + 1])
+
+
+class FDBRange:
+    """The rows of a range read, fetched in batches as they are iterated over."""
+
+    def __init__(
+        self,
+        reader: TransactionRead,
+        begin: bytes | KeySelector,
+        end: bytes | KeySelector,
+        limit: int,
+        reverse: bool,
+        exact: bool,
+    ) -> None:
+        self._reader = reader
+        self._begin = begin
+        self._end = end
+        self._limit = limit
+        self._reverse = reverse
+        # The first batch is read here, at this call's place among the transaction's operations.
+        self._rows: Rows = []
+        self._more = False
+        self._error: FdbqueueError | None = None
+        try:
+            if exact and limit in (0, -1):
+                raise FDBError(2210)
+            self._rows, self._more = reader.read_batch(begin, end, limit, reverse, 0)
+        except FDBError as error:
+            self._error = error
+
+    def to_list(self) -> list[KeyValue]:
+        """All rows, as a list."""
+        return list(self)
+
+    def __iter__(self) -> Iterator[KeyValue]:
+        if self._error is not None:
+            raise self._error
+        if self._more and self._limit != len(self._rows):
+            return self._all_batches()
+        return iter([KeyValue(key, value) for key, value in self._rows])
+
+    def _all_batches(self) -> Iterator[KeyValue]:
+        rows, more, left, batch = self._rows, self._more, self._limit, 0
+        begin, end = self._begin, self._end
+        while True:
+            for key, value in rows:
+                yield KeyValue(key, value)
+            if not more or not rows or left == len(rows):
+                return
+            if left > 0:
+                left -= len(rows)
+            if self._reverse:
+                end = rows[-1][0]
+            else:
+                begin = key_after(rows[-1][0])
+            batch += 1
+            rows, more = self._reader.read_batch(begin, end, left, self._reverse, batch)
+
+
+class TransactionRead(ABC):
+    """The reads of a transaction; `tr.snapshot` has them without read conflicts."""
+
+    is_snapshot = False
+
+    @property
+    @abstractmethod
+    def _transaction(self) -> Transaction:
+        """The transaction whose reads these are."""
+
+    @property
+    def db(self) -> Database:
+        """The database that the transaction belongs to."""
+        return self._transaction.database
+
+    def get(self, key: Any) -> Value:
+        """The value of a key."""
+        try:
+            return Value(self._transaction.attempt().read_value(as_key(key), self.is_snapshot))
+        except FdbqueueError as error:
+            return Value(None, self._transaction.failed_read(error))
+
+    def get_key(self, key_selector: Any) -> Key:
+        """The key that a selector describes; `b""` before the first, `b"\\xff"` behind the last."""
+        try:
+            return Key(self._transaction.attempt().read_key(key_selector, self.is_snapshot))
+        except FdbqueueError as error:
+            return Key(None, self._transaction.failed_read(error))
+
+    def get_range(
+        self,
+        begin: Any,
+        end: Any,
+        limit: int = 0,
+        reverse: bool = False,
+        streaming_mode: Any = None,
+    ) -> FDBRange:
+        """The rows from `begin` up to, not with, `end`: keys or key selectors.
+
+        A limit of 0, or -1, is none. Every streaming mode gives the same rows; `exact` needs a
+        limit (2210).
+        """
+        return FDBRange(
+            self,
+            b"" if begin is None else _as_end(begin),
+            b"\xff" if end is None else _as_end(end),
+            limit,
+            bool(reverse),
+            streaming_mode == _EXACT,
+        )
+
+    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
+        """The rows whose keys begin with `prefix`."""
+        prefix = as_key(prefix)
+        return self.get_range(prefix, prefix_end(prefix), *args, **kwargs)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.get_range(key.start, key.stop, reverse=key.step == -1)
+        return self.get(key)
+
+    def get_read_version(self) -> FutureInt64:
+        """The version that the transaction reads at."""
+        try:
+            return FutureInt64(self._transaction.read_version())
+        except FdbqueueError as error:
+            return FutureInt64(error=error)
+
+    def get_estimated_range_size_bytes(self, begin_key: bytes, end_key: bytes) -> FutureInt64:
+        """The bytes of keys and values in a range; exact here, an estimate in FoundationDB."""
+        try:
+            view = self._transaction.attempt().view()
+            with closing(view.rows(as_key(begin_key), as_key(end_key), False)) as rows:
+                return FutureInt64(sum(len(key) + len(value) for key, value in rows))
+        except FdbqueueError as error:
+            return FutureInt64(error=error)
+
+    def read_batch(
+        self,
+        begin: bytes | KeySelector,
+        end: bytes | KeySelector,
+        limit: int,
+        reverse: bool,
+        batch: int,
+    ) -> tuple[Rows, bool]:
+        """One batch of a range read, and whether there may be more."""
+        attempt = self._transaction.attempt()
+        if limit < -1:
+            raise FDBError(2012)
+        limit = max(limit, 0)  # -1 is another way to say 0: none
+        rows = limit or FIRST_BATCH << 2 * min(batch, 5)
+        try:
+            return attempt.read_range(begin, end, rows, reverse, self.is_snapshot)
+        except FDBError as error:
+            raise self._transaction.failed_read(error) from None
+
+
+class SnapshotRead(TransactionRead):
+    """`tr.snapshot`: reads that do not conflict."""
+
+    is_snapshot = True
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._owner = transaction
+
+    @property
+    def _transaction(self) -> Transaction:
+        return self._owner
+
+
+def _as_end(key_or_selector: Any) -> bytes | KeySelector:
+    """An end of a range: a key, or a key selector (the official binding's own class as well)."""
+    if type(key_or_selector) is bytes:
+        return key_or_selector
+    if hasattr(key_or_selector, "or_equal"):
+        return key_or_selector  # type: ignore[no-any-return]
+    return as_key(key_or_selector)
+
+
+class VersionstampFuture(Key):
+    """The versionstamp of a transaction: there once it is committed."""
+
+    __slots__ = ("_ready",)
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self._ready = threading.Event()
+
+    def finish(self, stamp: bytes | None, error: FDBError | None = None) -> None:
+        if not self._ready.is_set():
+            self._value, self._error = stamp, error
+            self._ready.set()
+
+    def is_ready(self) -> bool:
+        return self._ready.is_set()
+
+    def block_until_ready(self) -> None:
+        while not self._ready.wait(1.0):
+            pass
+
+    @property
+    def value(self) -> Any:
+        self.block_until_ready()
+        self._check()
+        return self._value
+
+    def wait(self) -> Any:
+        self.block_until_ready()
+        self._check()
+        return self

@@ -1,0 +1,489 @@
+"""Transactions: what is read, what is written, what conflicts, what is tried again.
+
+The names and rules are those of the official Python binding; where a docstring here is short, the
+binding's documentation (`api-python.rst`) holds. Reads return futures that are ready; writes return
+at once and report a bad key or value at the next read or at the commit, as FoundationDB does.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+from fdbqueue.embedded import limits
+from fdbqueue.embedded.mutations import MutationType
+from fdbqueue.embedded.ranges import Range, key_after
+from fdbqueue.embedded.transaction.attempt import Attempt, as_key, as_value, key_size_limit
+from fdbqueue.embedded.transaction.futures import FutureInt64, FutureVoid, Key, Pause, WatchFuture
+from fdbqueue.embedded.transaction.options import Settings, TransactionOptions
+from fdbqueue.embedded.transaction.reads import (
+    SnapshotRead,
+    TransactionRead,
+    VersionstampFuture,
+    prefix_end,
+)
+from fdbqueue.errors import FDBError, FdbqueueError
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.database import Database
+
+__all__ = ["Transaction"]
+
+# FoundationDB's onError tries these again; the first two without growing the delay.
+_RETRYABLE_VERSIONS = frozenset({1007, 1009})
+_RETRYABLE = frozenset({1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
+
+_SET, _CLEAR_RANGE = int(MutationType.SET), int(MutationType.CLEAR_RANGE)
+_DONE = FutureVoid()
+
+_STARVED = 3  # conflicts after which a transaction takes its turn under the writers' lock
+
+
+class Transaction(TransactionRead):
+    """A transaction on an embedded database; `Database.create_transaction` makes them.
+
+    It reads at the version of its first read, sees its own writes, and commits only if nothing that
+    it read was written in between (1020 otherwise). Conflicts are found at commit, nothing blocks.
+    """
+
+    # Defaults of what most transactions never touch.
+    _settings: Settings | None = None
+    _watches: tuple[tuple[bytes, bytes | None, WatchFuture], ...] = ()
+    _versionstamp: VersionstampFuture | None = None
+    _deferred: FDBError | None = None  # of a write, told by the next read or the commit
+    _over: FDBError | None = None  # what every further operation fails with
+    _commit_started = False
+    _deadline: float | None = None
+    _retries = 0
+    _conflicts = 0
+    _backoff = limits.INITIAL_BACKOFF
+    _committed_version = -1
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._attempt = Attempt(database.storage, database.defaults.snapshot_ryw, False)
+        if database.defaults.timeout:
+            self.restart_timeout()
+
+    def __del__(self) -> None:
+        # A transaction that is dropped without an end must not hold its snapshot.
+        if self._attempt.snapshot is not None or self._versionstamp is not None or self._watches:
+            self._drop(FDBError(1025))
+
+    @property
+    def _transaction(self) -> Transaction:
+        return self
+
+    @property
+    def snapshot(self) -> TransactionRead:
+        """The same transaction, read without read conflicts."""
+        return SnapshotRead(self)
+
+    @property
+    def options(self) -> TransactionOptions:
+        """The options of this transaction, as `set_...` methods."""
+        return TransactionOptions(self, self._attempt)
+
+    def attempt(self) -> Attempt:
+        """The present attempt, for another operation; raises what stands in its way."""
+        if self._deferred is not None:
+            raise self._deferred
+        if self._commit_started:
+            self._over = self._over or FDBError(2017)
+            raise FDBError(2017)
+        if self._over is not None:
+            raise self._over
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._over = FDBError(1031)
+            raise self._over
+        return self._attempt
+
+    def failed_read(self, error: FdbqueueError) -> FdbqueueError:
+        """Note what a read failed with, and give it back."""
+        if isinstance(error, FDBError) and error.code == 1036:
+            self._attempt.met_unreadable = True
+        return error
+
+    # Writing
+
+    def fail(self, code: int) -> None:
+        """Keep an error for the next read or the commit, which report it."""
+        if self._deferred is None:
+            self._deferred = FDBError(code)
+
+    def _write(self, kind: int, key: Any, value: Any, end: bytes | None = None) -> None:
+        """Buffer a mutation; `end` is the end of its conflict range, `None` for a single key."""
+        if type(key) is not bytes:
+            key = as_key(key)
+        if type(value) is not bytes:
+            value = as_value(value)
+        attempt = self._attempt
+        if (
+            self._commit_started
+            or key >= attempt.max_write_key
+            or len(key) > limits.KEY_SIZE_LIMIT
+            or len(value) > limits.VALUE_SIZE_LIMIT
+        ) and not self._may_write(key, value):
+            return
+        attempt.write(kind, key, value, end)
+
+    def _may_write(self, key: bytes, value: bytes) -> bool:
+        if self._commit_started:
+            self._over = self._over or FDBError(2017)
+            self.fail(2017)
+        elif key >= self._attempt.max_write_key:
+            self.fail(2004)
+        elif len(key) > key_size_limit(key):
+            self.fail(2102)
+        elif len(value) > limits.VALUE_SIZE_LIMIT:
+            self.fail(2103)
+        else:
+            return True
+        return False
+
+    def set(self, key: Any, value: Any) -> None:
+        """Give a key a value."""
+        self._write(_SET, key, value)
+
+    def clear(self, key: Any) -> None:
+        """Take a key's value away."""
+        key = as_key(self.get_key(key) if hasattr(key, "or_equal") else key)
+        if len(key) <= limits.KEY_SIZE_LIMIT or len(key) <= key_size_limit(key):
+            self._write(_CLEAR_RANGE, key, key_after(key))
+        elif self._commit_started:
+            self._may_write(key, b"")
+        # Longer than any key: there is none to clear.
+
+    def clear_range(self, begin: Any, end: Any) -> None:
+        """Take away the values of all keys from `begin` up to, not with, `end`."""
+        begin, end = (
+            as_key(self.get_key(key) if hasattr(key, "or_equal") else key)
+            for key in (b"" if begin is None else begin, b"\xff" if end is None else end)
+        )
+        if self._commit_started:
+            self._may_write(begin, b"")
+        elif begin > end:
+            self.fail(2005)
+        elif begin > self._attempt.max_write_key or end > self._attempt.max_write_key:
+            self.fail(2004)
+        elif begin < end:
+            self._attempt.write(_CLEAR_RANGE, begin, end, end)
+        else:
+            self._attempt.skip_next_write_conflict = False  # a clear of nothing is a write too
+
+    def clear_range_startswith(self, prefix: Any) -> None:
+        """Take away the values of all keys that begin with `prefix`."""
+        prefix = as_key(prefix)
+        self.clear_range(prefix, prefix_end(prefix))
+
+    def add(self, key: Any, param: Any) -> None:
+        """Add a little-endian integer; a missing value counts as zero."""
+        self._write(MutationType.ADD, key, param)
+
+    def bit_and(self, key: Any, param: Any) -> None:
+        """Combine bit by bit; a missing value becomes the parameter."""
+        self._write(MutationType.BIT_AND, key, param)
+
+    def bit_or(self, key: Any, param: Any) -> None:
+        """Combine bit by bit; a missing value counts as zeros."""
+        self._write(MutationType.BIT_OR, key, param)
+
+    def bit_xor(self, key: Any, param: Any) -> None:
+        """Combine bit by bit; a missing value counts as zeros."""
+        self._write(MutationType.BIT_XOR, key, param)
+
+    def max(self, key: Any, param: Any) -> None:
+        """Keep the greater of two little-endian integers."""
+        self._write(MutationType.MAX, key, param)
+
+    def min(self, key: Any, param: Any) -> None:
+        """Keep the lesser of two little-endian integers; a missing value becomes the parameter."""
+        self._write(MutationType.MIN, key, param)
+
+    def byte_max(self, key: Any, param: Any) -> None:
+        """Keep the value that sorts later, byte by byte."""
+        self._write(MutationType.BYTE_MAX, key, param)
+
+    def byte_min(self, key: Any, param: Any) -> None:
+        """Keep the value that sorts earlier; a missing value becomes the parameter."""
+        self._write(MutationType.BYTE_MIN, key, param)
+
+    def append_if_fits(self, key: Any, param: Any) -> None:
+        """Append to the value unless it would pass the limit of 100,000 bytes."""
+        self._write(MutationType.APPEND_IF_FITS, key, param)
+
+    def compare_and_clear(self, key: Any, param: Any) -> None:
+        """Take the value away if it equals the parameter."""
+        self._write(MutationType.COMPARE_AND_CLEAR, key, param)
+
+    def set_versionstamped_key(self, key: Any, param: Any) -> None:
+        """Set a key into which the commit puts the versionstamp, where its last four bytes say."""
+        key, param = as_key(key), as_value(param)
+        if not self._may_write(key, param):
+            return
+        if not _stamp_fits(key):
+            self.fail(2000)
+        else:
+            self._attempt.write_stamped_key(key, param)
+
+    def set_versionstamped_value(self, key: Any, param: Any) -> None:
+        """Set a value into which the commit puts the versionstamp."""
+        if not _stamp_fits(as_value(param)):
+            self.fail(2000)
+        else:
+            self._write(MutationType.SET_VERSIONSTAMPED_VALUE, key, param)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if isinstance(key, slice):
+            self.clear_range(key.start, key.stop)
+        else:
+            self.clear(key)
+
+    # Conflict ranges
+
+    def add_read_conflict_range(self, begin: Any, end: Any) -> None:
+        """Conflict as if the range had been read."""
+        begin, end = self._conflict_range(begin, end, self._attempt.max_read_key)
+        if begin < end and self._deferred is None:
+            self._attempt.add_read_conflict(begin, end)
+
+    def add_read_conflict_key(self, key: Any) -> None:
+        """Conflict as if the key had been read."""
+        key = as_key(key)
+        self.add_read_conflict_range(key, key_after(key))
+
+    def add_write_conflict_range(self, begin: Any, end: Any) -> None:
+        """Make others conflict as if the range had been written."""
+        begin, end = self._conflict_range(begin, end, self._attempt.max_write_key)
+        if begin < end and self._deferred is None:
+            self._attempt.add_write_conflict(begin, end)
+
+    def add_write_conflict_key(self, key: Any) -> None:
+        """Make others conflict as if the key had been written."""
+        key = as_key(key)
+        self.add_write_conflict_range(key, key_after(key))
+
+    def _conflict_range(self, begin: Any, end: Any, greatest: bytes) -> Range:
+        begin, end = as_key(begin), as_key(end)
+        if begin > end:
+            raise FDBError(2005)
+        if self._commit_started:
+            self._may_write(begin, b"")
+        elif begin > greatest or end > greatest:
+            self.fail(2004)
+        return begin, end
+
+    # Versions
+
+    def read_version(self) -> int:
+        """The version that the transaction reads at; known after the commit too."""
+        if self._deferred is not None or self._over is not None:
+            raise self._deferred or self._over or FDBError(1025)
+        return self._attempt.read_version()
+
+    def set_read_version(self, version: int) -> None:
+        """Read at this version, for example at what another transaction committed.
+
+        The embedded engine keeps no history: a version before the last commit is too old (1007).
+        """
+        if self._attempt.version is not None or self._attempt.snapshot is not None:
+            self.fail(2010)
+        elif version <= 0:
+            self.fail(2011)
+        else:
+            self._attempt.version = version
+
+    def get_committed_version(self) -> int:
+        """The version of the commit; -1 before it, and for a transaction that wrote nothing."""
+        return self._committed_version
+
+    def get_versionstamp(self) -> Key:
+        """The versionstamp, a future that the commit makes ready; ask for it before the commit."""
+        try:
+            self.attempt()
+        except FDBError as error:
+            return Key(None, error)
+        if self._versionstamp is None:
+            self._versionstamp = VersionstampFuture()
+        return self._versionstamp
+
+    def get_approximate_size(self) -> FutureInt64:
+        """About how many bytes count against the limit of 10,000,000 by now."""
+        return FutureInt64(self._attempt.size)
+
+    # The end
+
+    def watch(self, key: Any) -> WatchFuture:
+        """A future that is ready once the key's value is no longer what this transaction saw.
+
+        It counts from the commit on, and reads the key: that read can conflict.
+        """
+        future = WatchFuture()
+        try:
+            attempt = self.attempt()
+            if attempt.ryw_disabled:
+                raise FDBError(1034)
+            key = as_key(key)
+            if len(key) > key_size_limit(key):
+                raise FDBError(2102)
+            value = attempt.read_value(key, snapshot=False)
+            self.database.watcher.reserve(len(self._watches) + 1)
+            self._watches += ((key, value, future),)
+        except FdbqueueError as error:
+            future.finish(error)
+        return future
+
+    def commit(self) -> FutureVoid:
+        """Make the writes take place, all at once, unless a read is out of date (1020).
+
+        Its outcome is always known: 1021 does not occur here. Acknowledged is on disk, where the
+        database is durable.
+        """
+        try:
+            self._commit()
+        except FdbqueueError as error:
+            return FutureVoid(error)
+        return _DONE
+
+    def _commit(self) -> None:
+        attempt = self.attempt()
+        self._commit_started = True
+        watches = self._watched_values() if self._watches else []
+        try:
+            if attempt.size > self._setting().size_limit:
+                raise FDBError(2101)
+            self._committed_version = attempt.commit()
+        except FDBError:
+            if self._versionstamp is not None:
+                self._versionstamp.finish(None, FDBError(2020))
+            raise
+        finally:
+            attempt.release()
+        if self._versionstamp is not None:
+            if self._committed_version < 0:
+                self._versionstamp.finish(None, FDBError(2021))
+            else:
+                self._versionstamp.finish(self._committed_version.to_bytes(8, "big") + b"\0\0")
+        if watches:
+            self._watches = ()
+        for key, value, future in watches:
+            future.database = self.database
+            self.database.watcher.watch(key, value, future)
+
+    def _watched_values(self) -> list[tuple[bytes, bytes | None, WatchFuture]]:
+        """The watches to set, each with the value that the key has after this transaction.
+
+        A watch whose key the transaction itself changed, after setting it, has its change.
+        """
+        watches = []
+        for key, seen, future in self._watches:
+            own = self._attempt.own_writes() if self._attempt.mutations else None
+            try:
+                value = seen if own is None or not own.touches(key) else own.get(key, seen)
+            except FDBError:
+                value = None  # a versionstamp: a value that nobody saw yet
+                future.finish()
+            if value != seen:
+                future.finish()
+            if not future.is_ready():
+                watches.append((key, value, future))
+        return watches
+
+    def on_error(self, error: Any) -> FutureVoid:
+        """Prepare another attempt after an error that one can help, else fail with that error.
+
+        The future is the pause before the attempt: FoundationDB's, growing from 10 ms to a second.
+        """
+        if isinstance(error, int):
+            error = FDBError(error)
+        if not hasattr(error, "code"):
+            raise error
+        if self._over is not None:
+            return FutureVoid(self._over)
+        settings = self._setting()
+        limited = settings.retry_limit != -1 and self._retries >= settings.retry_limit
+        self._retries += 1
+        if limited or error.code not in _RETRYABLE | _RETRYABLE_VERSIONS:
+            self._drop(FDBError(1025))
+            self._over = FDBError(1025)
+            return FutureVoid(error)
+        longest = settings.max_retry_delay / 1000
+        if error.code in _RETRYABLE_VERSIONS:
+            pause = min(limits.FUTURE_VERSION_DELAY, longest)
+        else:
+            pause = self._backoff * random.random()
+            self._backoff = min(self._backoff * limits.BACKOFF_GROWTH, longest)
+        if self._deadline is not None and time.monotonic() + pause >= self._deadline:
+            self._drop(FDBError(1031))
+            self._over = FDBError(1031)
+            return FutureVoid(self._over)
+        if error.code == 1020:
+            self._conflicts += 1
+        self._restart()
+        return Pause(pause)
+
+    def reset(self) -> None:
+        """Begin anew, as a transaction just created."""
+        self._settings = None
+        self._retries = self._conflicts = 0
+        self._deadline = None
+        self._restart()
+        self._backoff = limits.INITIAL_BACKOFF
+        if self.database.defaults.timeout:
+            self.restart_timeout()
+
+    def cancel(self) -> None:
+        """Give the transaction up; every further use of it fails with 1025."""
+        self._over = self._over or FDBError(1025)
+        self._drop(FDBError(1025))
+
+    def _restart(self) -> None:
+        """Forget everything that belongs to one attempt."""
+        self._drop(FDBError(1025))
+        self._attempt = Attempt(
+            self.database.storage,
+            self.database.defaults.snapshot_ryw,
+            starved=self._conflicts >= _STARVED,
+        )
+        self._attempt.deadline = self._deadline
+        self._deferred = self._over = None
+        self._commit_started = False
+        self._committed_version = -1
+
+    def _drop(self, error: FDBError) -> None:
+        self._attempt.release()
+        watches, self._watches = self._watches, ()
+        for _, _, future in watches:
+            future.finish(error)
+        stamp, self._versionstamp = self._versionstamp, None
+        if stamp is not None:
+            stamp.finish(None, error)
+
+    # Options
+
+    def _setting(self) -> Settings:
+        return self.database.defaults if self._settings is None else self._settings
+
+    def own_settings(self) -> Settings:
+        """The settings of this transaction alone, to be changed."""
+        if self._settings is None:
+            self._settings = self.database.defaults.copy()
+        return self._settings
+
+    def restart_timeout(self) -> None:
+        """Count the time-out from now."""
+        timeout = self._setting().timeout
+        self._deadline = time.monotonic() + timeout / 1000 if timeout else None
+        self._attempt.deadline = self._deadline
+
+
+def _stamp_fits(template: bytes) -> bool:
+    """Whether the last four bytes name a place for ten bytes of versionstamp."""
+    if len(template) < 4:
+        return False
+    at = int.from_bytes(template[-4:], "little", signed=True)
+    return at >= 0 and at + 10 <= len(template) - 4

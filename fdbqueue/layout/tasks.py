@@ -1,0 +1,129 @@
+"""Tasks as they are stored: ids, deadlines, and the record of each."""
+
+from __future__ import annotations
+
+import struct
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+from fdb import tuple as fdb_tuple
+
+from fdbqueue.errors import InvalidItemId, InvalidTask
+from fdbqueue.layout.codecs import JsonCodec
+from fdbqueue.types import TaskPriority
+
+__all__ = [
+    "NO_DEADLINE",
+    "RANK",
+    "TaskCodec",
+    "TaskRecord",
+    "checked_id",
+    "deadline_from",
+    "deadline_number",
+    "decode_header",
+    "task_id",
+]
+
+RANK = (int, int, float)
+"""What a task queue takes as priority: the urgency, the deadline in microseconds, the cost."""
+
+NO_DEADLINE = 2**63 - 1
+_ID_SIZE = 16  # bytes
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+_HEADER_SIZE = struct.Struct(">H")  # of the header, which stands before the payload
+_json = JsonCodec()
+
+
+def task_id(random: bytes) -> str:
+    """The id of the task whose key ends with this.
+
+    >>> checked_id(task_id(bytes(16))) == bytes(16)
+    True
+    """
+    return random.hex()
+
+
+def checked_id(text: object) -> bytes:
+    """What the key of the task with this id ends with; raises `InvalidItemId` for another text."""
+    try:
+        if isinstance(text, str) and len(text) == 2 * _ID_SIZE and text == text.lower():
+            return bytes.fromhex(text)
+    except ValueError:
+        pass
+    raise InvalidItemId(text)
+
+
+def deadline_number(deadline: object) -> int:
+    """A deadline in microseconds since 1970, or `NO_DEADLINE`; raises `InvalidTask`.
+
+    >>> deadline_number(None) == NO_DEADLINE
+    True
+    """
+    if deadline is None:
+        return NO_DEADLINE
+    if not isinstance(deadline, datetime) or deadline.utcoffset() is None:
+        raise InvalidTask("deadline", deadline, "a datetime that has a time zone, or None")
+    try:
+        return (deadline.astimezone(timezone.utc) - _EPOCH) // _MICROSECOND
+    except OverflowError:
+        raise InvalidTask("deadline", deadline, "in the years 1 to 9999 of UTC") from None
+
+
+def deadline_from(number: int) -> datetime | None:
+    """The deadline of this number.
+
+    >>> deadline_from(1_000_000).isoformat()
+    '1970-01-01T00:00:01+00:00'
+    """
+    return None if number == NO_DEADLINE else _EPOCH + number * _MICROSECOND
+
+
+# How a task is stored
+
+
+class TaskRecord(NamedTuple):
+    """What is stored of a task beside its key."""
+
+    priority: TaskPriority
+    agent_name: str | None
+    client_id: str | None
+    payload: Any
+
+
+class TaskCodec:
+    """A task's record: what it is found by, and its payload as JSON.
+
+    >>> record = TaskRecord(TaskPriority.LOW, "ada", None, {"n": 1})
+    >>> TaskCodec().decode(TaskCodec().encode(record)) == record
+    True
+    """
+
+    def encode(self, value: Any, /) -> bytes:
+        if not isinstance(value, TaskRecord):
+            raise TypeError(f"this queue stores tasks, not {type(value).__name__}")
+        return self._header(value) + _json.encode(value.payload)
+
+    def restore(self, value: TaskRecord, /) -> bytes:
+        """The bytes of a record that `decode` returned."""
+        return self._header(value) + _json.restore(value.payload)
+
+    @staticmethod
+    def _header(record: TaskRecord) -> bytes:
+        packed: bytes = fdb_tuple.pack((int(record.priority), record.agent_name, record.client_id))
+        return _HEADER_SIZE.pack(len(packed)) + packed
+
+    def decode(self, payload: bytes, /) -> TaskRecord:
+        priority, agent, client = decode_header(payload)
+        begin = _HEADER_SIZE.size + _HEADER_SIZE.unpack_from(payload)[0]
+        return TaskRecord(TaskPriority(priority), agent, client, _json.decode(payload[begin:]))
+
+
+def decode_header(payload: bytes) -> tuple[int, str | None, str | None]:
+    """Priority, agent and client of a stored task."""
+    size = _HEADER_SIZE.unpack_from(payload)[0]
+    priority, agent, client = fdb_tuple.unpack(
+        payload[_HEADER_SIZE.size : _HEADER_SIZE.size + size]
+    )
+    return priority, agent, client

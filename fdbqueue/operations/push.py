@@ -1,0 +1,122 @@
+"""Pushes: payloads put behind the others, as the options allow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+from fdbqueue.errors import QueueFull
+from fdbqueue.layout import Layout, decode_options, encode_count, encode_options
+from fdbqueue.operations.bound import Places
+from fdbqueue.operations.items import Entry, Rows
+from fdbqueue.operations.names import register
+from fdbqueue.operations.options import FLEXIBLE, agreed
+from fdbqueue.types import Options
+
+__all__ = ["Push", "Pushing"]
+
+
+class Push(NamedTuple):
+    """What one call pushes: all of it or nothing, unless as much as fits will do."""
+
+    entries: list[Entry]
+    as_many_as_fit: bool = False
+
+
+class Pushing:
+    """How the pushes of one queue are done, in a transaction each.
+
+    The queue's options are read in every one: so all clients keep to the same, whenever they opened
+    it. The first push stores them.
+    """
+
+    def __init__(self, layout: Layout, rows: Rows, options: Options) -> None:
+        self.layout = layout
+        self._rows = rows
+        self._given = options
+        self._options = options
+        self._stored = b""
+        self._places = Places(layout)
+
+    @property
+    def max_size(self) -> int | None:
+        """The bound that the last push kept to."""
+        return self._options.max_size
+
+    def set_option(self, tr: Any, name: str, value: Any) -> bool:
+        """Store another value of an option; true, for something was written."""
+        if name in FLEXIBLE:
+            given: dict[str, Any] = {name: None}  # from now on, whatever is stored
+            self._given = replace(self._given, **given)
+        self._agree(tr, tr[self.layout.options].value)
+        changed: dict[str, Any] = {name: value}
+        tr[self.layout.options] = encode_options(replace(self._options, **changed))
+        return True
+
+    def push(self, tr: Any, pushes: list[Push]) -> list[list[bytes]]:
+        """Put payloads behind the last items of their levels; the keys of the new items of each.
+
+        Those of one for which there is no room are none, or fewer.
+        """
+        # Every read is under way before the first is waited for.
+        stored = tr[self.layout.options]
+        known = self._options.max_size
+        taken = None if known is None else self._places.begin_count(tr, known)
+        levels = {entry.level for push in pushes for entry in push.entries}
+        lasts = {level: self._rows.last(tr, level) for level in levels}
+        self._agree(tr, stored.value)
+        fitting = [push.entries for push in pushes]
+        bound = self._options.max_size
+        if bound is not None:
+            if taken is None or bound != known:
+                taken = self._places.begin_count(tr, bound)
+            fitting = self._fitting(tr, pushes, taken(), bound)
+        keys = iter(self._rows.append_all(tr, [*chain.from_iterable(fitting)], lasts))
+        return [list(islice(keys, len(entries))) for entries in fitting]
+
+    def reserve(self, tr: Any) -> None:
+        """Take the place of a dead letter that comes back; raises `QueueFull` if there is none."""
+        stored = tr[self.layout.options].value
+        bound = None if stored is None else decode_options(stored).max_size
+        if bound is None:
+            return
+        taken = self._places.begin_count(tr, bound)()
+        if taken >= bound:
+            self._places.rely_on_full(tr)
+            raise QueueFull(bound, 1)
+        self._places.take(tr, taken, bound, 1)
+
+    def rely_on_full(self, tr: Any) -> None:
+        """Conflict with whatever makes room: the caller may rely on a push that found none."""
+        self._places.rely_on_full(tr)
+
+    def _agree(self, tr: Any, stored: bytes | None) -> None:
+        """Take the options that are stored, or store these."""
+        if stored == self._stored:
+            return
+        if stored is None:
+            self._options = self._given
+            tr[self.layout.options] = encode_options(self._given)
+            if self.layout.name is not None:
+                register(tr, self.layout.name, self.layout.subspace)
+            return
+        self._options = agreed(self._given, decode_options(stored))
+        self._stored = stored
+
+    def _fitting(self, tr: Any, pushes: list[Push], taken: int, bound: int) -> list[list[Entry]]:
+        fitting = []
+        room = bound - taken
+        for push in pushes:
+            entries = push.entries
+            if len(entries) > room:
+                entries = entries[: max(0, room)] if push.as_many_as_fit else []
+            room -= len(entries)
+            fitting.append(entries)
+        pushed = bound - taken - room
+        if pushed:
+            self._places.take(tr, taken, bound, pushed)
+        rejected = sum(len(push.entries) for push in pushes) - pushed
+        if rejected:
+            tr.add(self.layout.rejected, encode_count(rejected))
+        return fitting

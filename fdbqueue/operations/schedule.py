@@ -1,0 +1,244 @@
+"""What becomes of items in time: leases run out, delayed items come, others expire."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, NamedTuple
+
+from fdbqueue.coordination.clock import milliseconds
+from fdbqueue.database.binding import is_database
+from fdbqueue.database.retrying import read, run
+from fdbqueue.layout import ONE, Layout, decode_facts, decode_options, header_of, with_header
+from fdbqueue.operations.items import Rows
+from fdbqueue.types import Options
+
+__all__ = ["VERSIONS", "Schedule"]
+
+VERSIONS = 1_000_000
+"""How many read versions there are in a second, nearly."""
+
+_MOST = 32  # items of each kind that are read at a time,
+_ROUNDS = 8  # so many times in one transaction
+_LOOK = 1.0  # seconds from one look at whether anything was ever scheduled to the next
+_SWEEP = 0.05  # seconds from one sweep of a database to the next
+
+
+class Swept(NamedTuple):
+    """How far a sweep came: whether nothing more is due, and whether nothing more is to expire."""
+
+    all: bool
+    expired: bool
+
+
+class Schedule:
+    """The schedule of one queue, and whether it is paused.
+
+    Whoever looks for items lets those come, or expire, whose time it is: there is no process that
+    has to run for it. If much is due at once, each look moves some 256 items, and takes what is
+    there. Until all have come, after as many looks as that takes, the order is this: items come in
+    the order in which they were due; those that have come, and those that waited before, are taken
+    in the order of the queue. So an item that came may be taken before one of a lower priority that
+    was due later. An item that expired is never taken: what is to expire is swept first.
+
+    A queue of which nothing was ever claimed, delayed, to expire or paused pays
+    nothing but a look each second.
+    """
+
+    def __init__(self, layout: Layout, rows: Rows) -> None:
+        self._layout = layout
+        self._rows = rows
+        self.max_attempts: int | None = None  # as of the last claim
+        self.is_behind = False  # whether the last sweep left something that is due
+        self.is_ready = True  # as far as one knows without a look at the database
+        self._is_used = False
+        self._next_look = 0.0
+        self._next_sweep = 0.0
+
+    def is_used(self, tr: Any) -> bool:
+        """Whether anything was ever scheduled, as of a second ago at most."""
+        now = time.monotonic()
+        if not self._is_used and now >= self._next_look:
+            self._is_used = read(tr, lambda tr: tr.snapshot[self._layout.scheduled].present())
+            self._next_look = now + _LOOK
+        return self._is_used
+
+    def is_time(self) -> bool:
+        """Whether to look at the database at all, as far as one knows without it."""
+        now = time.monotonic()
+        return now >= (self._next_sweep if self._is_used else self._next_look)
+
+    def look_again(self) -> None:
+        """Let the next call look at the database."""
+        self._is_used = True
+        self._next_sweep = 0.0
+
+    def options(self, tr: Any) -> Options | None:
+        """The options of the queue as a transaction sees them; `None` if it has none yet."""
+        stored = tr[self._layout.options].value
+        return None if stored is None else decode_options(stored)
+
+    def is_paused(self, tr: Any) -> bool:
+        """Whether the queue is paused, as a transaction sees it."""
+        options = self.options(tr)
+        return options is not None and options.paused
+
+    def admits(self, tr: Any, now: int) -> bool:
+        """Let come what is due, in a transaction that takes items; false if it must take none."""
+        if not self.is_used(tr):
+            return True
+        self.sweep(tr, now)
+        return not self.is_paused(tr)
+
+    def prepare(self, db: Any, n: int = 1) -> bool:
+        """Do the same on a database now and then, in transactions of their own; in one, nothing.
+
+        That is done when nothing more is due; or, if much is, when some items wait, `n` may have
+        come, and nothing that waits has expired. The next call goes on, so that no call has to do
+        the work for all that others are to take.
+        """
+        if is_database(db) and self.is_time() and self.is_used(db):
+            self._next_sweep = time.monotonic() + _SWEEP
+            now = milliseconds()
+
+            def body(tr: Any) -> tuple[Swept, bool, bool]:
+                swept = self.sweep(tr, now)
+                return swept, not self.is_paused(tr), swept.all or self._has_items(tr)
+
+            is_enough, moved = False, 0
+            while not is_enough:
+                swept, self.is_ready, has_items = run(db, body)
+                moved += _MOST * _ROUNDS
+                is_enough = swept.all or (swept.expired and has_items and moved >= n)
+            self.is_behind = not swept.all
+            if self.is_behind:
+                self._next_sweep = 0.0
+        return self.is_ready
+
+    def _has_items(self, tr: Any) -> bool:
+        items = self._layout.range_of(self._layout.items)
+        return bool(list(tr.snapshot.get_range(*items, limit=1)))
+
+    def sweep(self, tr: Any, now: int) -> Swept:
+        """Let come what is due, what is due first comes first, and expire what is to.
+
+        At most 256 items of each kind, so that a transaction has room for them. Conflicts with who
+        claims, acknowledges, takes or lets come the same items.
+        """
+        # What came may be to expire.
+        if any(self._sweep(tr, now) == 0 for _ in range(_ROUNDS)):
+            return Swept(all=True, expired=True)
+        layout = self._layout
+        expiries = tr.snapshot.get_range(*layout.range_of(layout.expiries), limit=1)
+        times = [layout.when(layout.expiries, row.key)[0] for row in expiries]
+        return Swept(all=False, expired=all(time > now for time in times))
+
+    def _sweep(self, tr: Any, now: int) -> int:
+        layout = self._layout
+        leases, dues, expiries = (
+            tr.snapshot.get_range(*layout.range_of(prefix), limit=_MOST)
+            for prefix in (layout.leases, layout.dues, layout.expiries)
+        )
+        version = tr.get_read_version().wait()
+        swept = 0
+        for row in leases:
+            end, place = layout.when(layout.leases, row.key)
+            if end > version:
+                break
+            del tr[row.key]
+            self._end_lease(tr, end, place, now)
+            swept += 1
+        for row in dues:
+            due, place = layout.when(layout.dues, row.key)
+            if due > now:
+                break
+            self._come(tr, due, place)
+            swept += 1
+        for row in expiries:
+            expires, place = layout.when(layout.expiries, row.key)
+            if expires > now:
+                break
+            self._expire(tr, row.key, layout.items + place)
+            swept += 1
+        return swept
+
+    def _end_lease(self, tr: Any, end: int, place: bytes, now: int) -> None:
+        stored = tr[self._layout.claims + place].value
+        if stored is None:
+            return
+        (_, ends, attempt, *slots), value = decode_facts(stored)
+        if ends == end:
+            self._rows.let_go(tr, self._layout.claims, place)
+            self.free_slots(tr, slots)
+            self.give_back(tr, place, attempt, value, now, "its lease ran out")
+
+    def _come(self, tr: Any, due: int, place: bytes) -> None:
+        stored = tr[self._layout.delayed + place].value
+        self._rows.end_delay(tr, place, due)
+        if stored is not None:
+            self._rows.place(tr, self._layout.items + place, decode_facts(stored)[1])
+
+    def _expire(self, tr: Any, index: bytes, key: bytes) -> None:
+        del tr[index]
+        stored = tr[key].value
+        if stored is not None:
+            self._rows.drop(tr, [(key, stored)])
+            self._layout.end(tr, stored)
+            tr.add(self._layout.expired, ONE)
+
+    def free_slots(self, tr: Any, slots: list[bytes]) -> None:
+        """Let others be claimed instead, and wake who waits for that."""
+        for slot in slots:
+            del tr[self._layout.slots + slot]
+        if slots:
+            tr.add(self._layout.freed, ONE)
+
+    def give_back(
+        self,
+        tr: Any,
+        place: bytes,
+        attempts: int,
+        value: bytes,
+        now: int,
+        error: str | None,
+        due: int | None = None,
+    ) -> None:
+        """Put an item that was claimed so often back to its place, or to the dead letters."""
+        options = self.options(tr.snapshot)
+        most = None if options is None else options.max_attempts
+        if most is not None and attempts >= most:
+            self._layout.free_unique(tr, value)
+            self._rows.keep(tr, self._layout.dead, place, (attempts, now, error), value)
+            tr.add(self._layout.died, ONE)
+            return
+        header, payload = header_of(value)
+        value = with_header(header._replace(attempts=attempts), payload)
+        self.put(tr, place, value, due)
+
+    def put(self, tr: Any, place: bytes, value: bytes, due: int | None = None) -> None:
+        """Put an item that was counted out back to its place, now or later."""
+        tr.add(self._layout.came, ONE)
+        self._rows.count_moved(tr)
+        if due is None:
+            self._rows.place(tr, self._layout.items + place, value)
+        else:
+            self._rows.delay(tr, place, due, value)
+
+    def seconds_left(self, db: Any) -> float:
+        """How long it is until the next item is due; `math.inf` if none is."""
+        if not self.is_used(db):
+            return math.inf
+        layout = self._layout
+
+        def body(tr: Any) -> float:
+            leases = tr.snapshot.get_range(*layout.range_of(layout.leases), limit=1)
+            dues = tr.snapshot.get_range(*layout.range_of(layout.dues), limit=1)
+            left = math.inf
+            for row in leases:
+                end = layout.when(layout.leases, row.key)[0]
+                left = (end - tr.get_read_version().wait()) / VERSIONS
+            for row in dues:
+                left = min(left, (layout.when(layout.dues, row.key)[0] - milliseconds()) / 1000)
+            return max(0.0, left)
+
+        return run(db, body)

@@ -1,0 +1,152 @@
+"""Tasks in a transaction: found by id, agent and client, and counted, without a scan."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Container, Iterator
+from typing import Any
+
+from fdbqueue.database.retrying import read
+from fdbqueue.layout import Layout, decode_count
+from fdbqueue.layout.tasks import decode_header
+from fdbqueue.operations.items import WANT_ALL, Found, PriorityRows, Row, find
+from fdbqueue.types import Task, TaskPriority, TaskStats
+
+__all__ = ["TaskIndex", "TaskRows"]
+
+_PAGE = 500  # tasks that a look at a database reads in one transaction
+
+
+class TaskIndex:
+    """The indexes of a task queue, read in a transaction of the caller's, or in own ones."""
+
+    def __init__(self, layout: Layout, rows: TaskRows) -> None:
+        self._layout = layout
+        self._rows = rows
+
+    def waiting(self, tr: Any, random: bytes) -> Row | None:
+        """The task with this id, if it waits."""
+        place = tr[self._layout.id_key(self._layout.ids, random)].value
+        if place is None:
+            return None
+        key = self._layout.items + place
+        return key, tr[key].value
+
+    def of_id(self, tr: Any, random: bytes) -> Found | None:
+        """The task with this id, wherever it is."""
+        layout = self._layout
+        waits, elsewhere = (
+            tr[layout.id_key(ids, random)] for ids in (layout.ids, layout.ids_elsewhere)
+        )
+        place = waits.value if waits.present() else elsewhere.value
+        return None if place is None else find(tr, layout, place)
+
+    def agent_of(self, tr: Any, row: Row) -> str | None:
+        """Whose task it is."""
+        return decode_header(self._layout.read_payload(tr, row[1]))[1]
+
+    def first_but(self, tr: Any, n: int, agents: Container[str | None]) -> Iterator[Row]:
+        """The first tasks, in order, but those of some agents; of each other one up to `n`."""
+        layout = self._layout
+        counted = tr.snapshot.get_range(*layout.range_of(layout.agent_counts))
+        names = [None, *(layout.name_in(row.key) for row in counted)]
+        indexes = [layout.indexed(layout.agents, name) for name in names if name not in agents]
+        # All reads are under way before the first is waited for.
+        found = [tr.snapshot.get_range(*layout.range_of(index), limit=n) for index in indexes]
+        places = ([row.key[len(index) :] for row in rows] for index, rows in zip(indexes, found))
+        for place in heapq.merge(*places):
+            key = layout.items + place
+            yield key, tr.snapshot[key].value
+
+    def first_of(self, tr: Any, n: int, agent: str) -> list[Row]:
+        """The first tasks of an agent."""
+        index = self._layout.indexed(self._layout.agents, agent)
+        rows = tr.get_range(*self._layout.range_of(index), limit=n)
+        keys = [self._layout.items + row.key[len(index) :] for row in rows]
+        values = [tr[key] for key in keys]
+        return [(key, value.value) for key, value in zip(keys, values)]
+
+    def pages(
+        self, tr: Any, index: bytes, name: str, decode: Callable[[Any, bytes, bytes], Task]
+    ) -> Iterator[list[Task]]:
+        """The tasks of an agent or client, page by page."""
+        prefix = self._layout.indexed(index, name)
+        begin, end = self._layout.range_of(prefix)
+
+        def page(tr: Any) -> tuple[bytes, list[Task]]:
+            rows = list(tr.get_range(begin, end, limit=_PAGE, streaming_mode=WANT_ALL))
+            keys = [self._layout.items + row.key[len(prefix) :] for row in rows]
+            # All reads are under way before the first is waited for.
+            values = [tr[key] for key in keys]
+            tasks = [decode(tr, key, value.value) for key, value in zip(keys, values)]
+            return rows[-1].key + b"\x00" if len(rows) == _PAGE else end, tasks
+
+        while begin < end:
+            begin, tasks = read(tr, page)
+            yield tasks
+
+    def ahead_of(self, tr: Any, key: bytes) -> int:
+        """How many tasks are ahead of the one with this key."""
+
+        begin = self._layout.range_of(self._layout.items)[0]
+        ahead = 0
+
+        def page(tr: Any) -> list[Any]:
+            return list(tr.get_range(begin, key, limit=10 * _PAGE, streaming_mode=WANT_ALL))
+
+        while rows := read(tr, page):
+            ahead += len(rows)
+            begin = rows[-1].key + b"\x00"
+        return ahead
+
+    def stats(self, tr: Any) -> TaskStats:
+        """All counters, and when the oldest task was pushed."""
+        layout = self._layout
+        names = ("came", "went", "moved", "removed", "rejected", "expired", "died")
+        totals = [tr[getattr(layout, name)] for name in names]
+        by_agent = tr.get_range(*layout.range_of(layout.agent_counts))
+        oldest = list(tr.get_range(*layout.range_of(layout.ids), limit=1))
+        came, went, moved, removed, rejected, expired, died = (
+            decode_count(each.value) for each in totals
+        )
+        return TaskStats(
+            total_pushed=came - moved,
+            total_popped=went - moved - removed - expired - died,
+            total_rejected=rejected,
+            total_removed=removed,
+            total_expired=expired,
+            total_died=died,
+            current_size=max(0, came - went),
+            oldest=layout.time_of_id(oldest[0].key) if oldest else None,
+            by_priority={TaskPriority(each): n for each, n in self._rows.counts(tr).items()},
+            by_agent={layout.name_in(row.key): decode_count(row.value) for row in by_agent},
+        )
+
+
+class TaskRows(PriorityRows):
+    """As `PriorityRows`, with indexes, and counters by priority and agent instead of by level."""
+
+    def derived(self, tr: Any, key: bytes, stored: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
+        """It is found by id, by agent, if any, and by client; priority and agent count it."""
+        layout = self._layout
+        place = layout.place(key)
+        priority, agent, client = decode_header(layout.read_payload(tr, stored))
+        rows, counters = super().derived(tr, key, stored)
+        rows[layout.id_key(layout.ids, layout.position(key)[-1])] = place
+        rows[layout.indexed(layout.agents, agent) + place] = b""
+        counters.append(layout.count_key(layout.level(priority)))
+        if agent is not None:
+            counters.append(layout.indexed(layout.agent_counts, agent))
+        if client is not None:
+            rows[layout.indexed(layout.clients, client) + place] = b""
+        return rows, counters
+
+    def indexed_elsewhere(self, place: bytes) -> dict[bytes, bytes]:
+        """That of its id."""
+        layout = self._layout
+        random = layout.position(layout.items + place)[-1]
+        return {layout.id_key(layout.ids_elsewhere, random): place}
+
+    def level_counter(self, level: bytes) -> bytes | None:
+        """None: a level is one priority, deadline and cost, and there are too many."""
+        return None

@@ -1,0 +1,1 @@
+"""What a user calls: the queues, their names, checks and imports."""

@@ -1,0 +1,214 @@
+"""Checks of what callers pass to queues and workers."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from datetime import datetime, timedelta
+from decimal import Decimal
+from math import isfinite
+from numbers import Real
+from typing import Any
+
+from fdbqueue.coordination.clock import milliseconds
+from fdbqueue.errors import InvalidTask, InvalidUniqueKey
+from fdbqueue.layout.tasks import TaskRecord, deadline_number
+from fdbqueue.types import TaskPriority
+
+__all__ = [
+    "checked_agent",
+    "checked_bound",
+    "checked_client",
+    "checked_cost",
+    "checked_lease",
+    "checked_name",
+    "checked_priority",
+    "checked_unique",
+    "due_time",
+    "expiry_time",
+    "ranked_task",
+    "whole_seconds",
+]
+
+_MOST_SECONDS = 10**10  # 317 years
+
+
+def due_time(delay: float | None, at: datetime | None) -> int | None:
+    """When an item is due, in milliseconds since 1970; `None` for at once.
+
+    >>> due_time(None, datetime.fromisoformat("1970-01-01T00:00:01+00:00"))
+    1000
+    """
+    if delay is not None and at is not None:
+        raise ValueError("give a delay or a time, not both")
+    if at is not None:
+        if not isinstance(at, datetime) or at.utcoffset() is None:
+            raise TypeError(f"at is a datetime that has a time zone, not {at!r}")
+        return max(0, math.ceil(at.timestamp() * 1000))
+    if delay is None:
+        return None
+    _check_seconds("delay", delay)
+    return milliseconds() + math.ceil(delay * 1000) if delay else None
+
+
+def expiry_time(ttl: float | None) -> int | None:
+    """When an item expires, in milliseconds since 1970; `None` for never.
+
+    >>> expiry_time(None) is None
+    True
+    """
+    if ttl is None:
+        return None
+    _check_seconds("ttl", ttl)
+    if not ttl:
+        raise ValueError(f"ttl is a number of seconds over 0, not {ttl!r}")
+    return milliseconds() + math.ceil(ttl * 1000)
+
+
+def _check_seconds(name: str, seconds: object) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"{name} is a number of seconds, not {seconds!r}")
+    if not 0 <= seconds < _MOST_SECONDS:  # NaN neither
+        raise ValueError(
+            f"{name} is a number of seconds from 0, below {_MOST_SECONDS:,}, not {seconds!r}"
+        )
+
+
+_LONGEST_UNIQUE_KEY = 255  # bytes of UTF-8
+
+
+def checked_bound(name: str, bound: object, highest: int = 2**63 - 1) -> None:
+    """Raise `ValueError` for what is neither a number from 1 nor `None`."""
+    if bound is not None and (
+        isinstance(bound, bool) or not isinstance(bound, int) or not 0 < bound <= highest
+    ):
+        upto = "" if highest == 2**63 - 1 else f" to {highest:,}"
+        raise ValueError(f"{name} is a number from 1{upto}, or None, not {bound!r}")
+
+
+def checked_unique(key: object) -> str:
+    """The key itself; raises `InvalidUniqueKey` for what is no text of 1 to 255 bytes."""
+    if isinstance(key, str) and key:
+        with suppress(UnicodeEncodeError):
+            if len(key.encode()) <= _LONGEST_UNIQUE_KEY:
+                return key
+    raise InvalidUniqueKey(key, _LONGEST_UNIQUE_KEY)
+
+
+_LONGEST_LEASE = 10**9  # seconds
+
+
+def checked_lease(lease: object) -> float:
+    """The seconds themselves; raises for what is no time.
+
+    >>> checked_lease(30)
+    30.0
+    """
+    if isinstance(lease, bool) or not isinstance(lease, (int, float)):
+        raise TypeError(f"a lease is a number of seconds, not {lease!r}")
+    if not 0 < lease <= _LONGEST_LEASE:  # NaN neither
+        raise ValueError(f"a lease is a number of seconds over 0, not {lease!r}")
+    return float(lease)
+
+
+_LONGEST_NAME = 255  # bytes of UTF-8
+
+
+# What a task may be
+
+
+def checked_priority(priority: object) -> TaskPriority:
+    """The priority; raises `InvalidTask` for another value than 1 to 5.
+
+    >>> checked_priority(1)
+    <TaskPriority.CRITICAL: 1>
+    """
+    if isinstance(priority, int) and not isinstance(priority, bool) and 1 <= priority <= 5:
+        return TaskPriority(priority)
+    raise InvalidTask("priority", priority, "an integer from 1 (CRITICAL) to 5 (DEFERRED)")
+
+
+def checked_cost(cost: object) -> float:
+    """The cost as a float; raises `InvalidTask` for what is no finite number from zero.
+
+    >>> checked_cost(Decimal("1.50"))
+    1.5
+    """
+    if isinstance(cost, (Real, Decimal)) and not isinstance(cost, bool):
+        try:
+            number = float(cost)
+        except (OverflowError, ValueError):
+            number = -1.0
+        if isfinite(number) and number >= 0:
+            return number
+    raise InvalidTask("cost", cost, "a finite number from 0")
+
+
+def checked_name(field: str, name: object) -> str | None:
+    """The name of an agent or client, or `None`; raises `InvalidTask` for another value."""
+    if name is None:
+        return None
+    if isinstance(name, str) and name:
+        try:
+            if len(name.encode()) <= _LONGEST_NAME:
+                return name
+        except UnicodeEncodeError:
+            pass
+    return _no_name(field, name)
+
+
+def checked_agent(name: object) -> str:
+    """The name of an agent to look for."""
+    return checked_name("agent_name", name) or _no_name("agent_name", name)
+
+
+def checked_client(name: object) -> str:
+    """The id of a client to look for."""
+    return checked_name("client_id", name) or _no_name("client_id", name)
+
+
+def _no_name(field: str, name: object) -> str:
+    raise InvalidTask(field, name, f"text of 1 to {_LONGEST_NAME} bytes in UTF-8")
+
+
+def whole_seconds(ageing: object) -> int | None:
+    """The option in seconds; raises `ValueError` for what is none."""
+    if ageing is None:
+        return None
+    if isinstance(ageing, timedelta) and ageing >= timedelta(seconds=1):
+        seconds = ageing // timedelta(seconds=1)
+        if timedelta(seconds=seconds) == ageing:
+            return seconds
+    raise ValueError(f"ageing is a timedelta of whole seconds from 1, or None, not {ageing!r}")
+
+
+def ranked_task(
+    ageing: int | None,
+    created: float,
+    *,
+    priority: Any = TaskPriority.MEDIUM,
+    deadline: Any = None,
+    cost: Any = 0,
+    agent_name: Any = None,
+    client_id: Any = None,
+    payload: Any = None,
+) -> tuple[TaskRecord, tuple[int, int, float]]:
+    """What is stored of a task, and where it stands; raises `InvalidTask`.
+
+    With ageing, time goes in steps of so many seconds, and the number of the step in which a task
+    was created is added to its priority: one step later it is as urgent as a new one of the next
+    higher priority.
+
+    >>> ranked_task(None, 0, priority=2, cost=5)[1]
+    (2, 9223372036854775807, 5.0)
+    >>> [ranked_task(60, now, priority=2)[1][0] for now in (0, 59, 60)]
+    [2, 2, 3]
+    """
+    record = TaskRecord(
+        checked_priority(priority),
+        checked_name("agent_name", agent_name),
+        checked_name("client_id", client_id),
+        payload,
+    )
+    step = 0 if ageing is None else int(created // ageing)
+    return record, (record.priority + step, deadline_number(deadline), checked_cost(cost))

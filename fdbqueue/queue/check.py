@@ -1,0 +1,278 @@
+"""The invariants of a queue, checked at one read version."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from fdbqueue.database.binding import error_classes, is_database
+from fdbqueue.database.receipts import run_once
+from fdbqueue.database.retrying import read
+from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck
+from fdbqueue.layout import ZERO, decode_count, decode_facts, encode_count, header_of
+from fdbqueue.queue.item_store import ItemStore
+
+__all__ = ["CheckReport", "check"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What a check found: how many items, what is wrong, and whether it was put right."""
+
+    items: int
+    problems: tuple[str, ...]
+    repaired: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether all invariants hold."""
+        return not self.problems
+
+
+def check(tr: Any, queue: ItemStore, *, repair: bool = False) -> CheckReport:
+    """Compare everything that a queue keeps, at one read version.
+
+    - each counter, of a priority or an agent, equals the number of its items, and none is without;
+    - what came and has not gone is the number of items, with delayed ones;
+    - items are found by all indexes that lead to them (tasks by id, agent and client, claims by
+      the end of their leases, and so on), and nothing else is;
+    - the pieces of large payloads all belong to an item, and no item lacks them;
+    - no key in the queue's subspace is foreign to it.
+
+    With `repair`, counters and indexes are put right and pieces that belong to nobody are dropped;
+    foreign keys are left to whoever wrote them. Where one is among the items, nothing is repaired:
+    it may be an item, and the queue opened with other priorities than it has. The repair adds
+    differences, so that pushes and pops that run at the same time keep their effect; two repairs at
+    once conflict with each other.
+
+    On the embedded engine, damage to the database file is not called a wrong counter: before a
+    problem is reported or repaired, SQLite's integrity check looks at the whole file, and raises
+    `CorruptDatabase` if it finds any (see `Database.check_integrity`).
+
+    Reads are snapshot reads: a check conflicts with nothing. Given a database, a repair takes
+    effect exactly once; in a transaction the caller's own retry rules hold. Cost: a scan of the
+    whole queue, within the five seconds of a transaction; `QueueTooLargeToCheck` beyond.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+    >>> _ = jobs.push(db, "a")
+    >>> check(db, jobs)
+    CheckReport(items=1, problems=(), repaired=False)
+    """
+
+    if not isinstance(queue, ItemStore):
+        raise TypeError(
+            f"a queue is checked, not {queue!r}; PriorityQueue.named(db, name) opens one"
+        )
+
+    def body(tr: Any) -> CheckReport:
+        return _Check(tr, queue, repair).report()
+
+    db = tr if is_database(tr) else tr.db
+    if repair:
+        _check_files(db)
+    if repair and is_database(tr):
+        return run_once(tr, body, queue.layout.receipts, lambda report: report.repaired)
+    report = read(tr, body)
+    if not report.ok:
+        _check_files(db)
+    return report
+
+
+def _check_files(db: Any) -> None:
+    """Raise `CorruptDatabase` for a damaged file; a cluster's servers check their own."""
+    if hasattr(db, "check_integrity"):
+        db.check_integrity()
+
+
+class _Check:
+    """One check in one transaction."""
+
+    def __init__(self, tr: Any, queue: ItemStore, repair: bool) -> None:
+        self._tr = tr
+        self._reads = tr.snapshot
+        self._queue = queue
+        self._layout = queue.layout
+        self._may_repair = repair
+        self._problems: list[str] = []
+        self._counters: Counter[bytes] = Counter()
+        self._indexed: dict[bytes, bytes] = {}
+        self._owners: set[bytes] = set()
+        self._aside = 0
+        self.items = 0
+
+    def report(self) -> CheckReport:
+        try:
+            self._compare_all()
+        except error_classes() as error:
+            if error.code == 1007:  # another attempt would come to the same end
+                raise QueueTooLargeToCheck(self.items) from error
+            raise
+        repaired = bool(self._problems) and self._may_repair
+        if repaired:
+            # Two repairs would both add the difference: let the second one conflict.
+            self._tr.add_read_conflict_key(self._layout.options)
+            self._tr.add_write_conflict_key(self._layout.options)
+        return CheckReport(self.items, tuple(self._problems), repaired)
+
+    def _compare_all(self) -> None:
+        self._scan_items()
+        self._scan_results()
+        self._scan_elsewhere()
+        self._compare_counts()
+        self._compare_indexes()
+        self._compare_total()
+        self._scan_pieces()
+        self._look_for_foreign_keys()
+
+    def _rows(self, prefix: bytes) -> Any:
+        return self._reads.get_range(*self._layout.range_of(prefix))
+
+    def _scan_items(self) -> None:
+        layout, level = self._layout, b""
+        count = 0
+        for row in self._rows(layout.items):
+            key = row.key
+            if not level or not key.startswith(level) or not layout.is_place(key, level):
+                self._note_level(level, count)
+                count = 0
+                try:
+                    level = self._queue.rows.level_of(key)
+                except ForeignKey:
+                    # Perhaps an item, and the queue was opened with the wrong priorities: without
+                    # knowing what it is, nothing that belongs to items can be put right.
+                    self._may_repair = False
+                    self._problems.append(f"foreign key among the items: {key!r}")
+                    level = b""
+                    continue
+            count += 1
+            indexes, counters = self._queue.rows.derived(self._reads, key, row.value)
+            self._indexed |= indexes
+            self._counters.update(counters)
+            self._note_unique(self._layout.place(key), row.value)
+            self._own(row.value)
+        self._note_level(level, count)
+
+    def _scan_results(self) -> None:
+        """Items that were put aside for pops which wait still count, and own their pieces."""
+        layout = self._layout
+        for _, rows in groupby(self._rows(layout.results), lambda row: layout.request_of(row.key)):
+            for pop in layout.read_result(row.value for row in rows):
+                self._aside += len(pop)
+                for key, value in pop:
+                    self._note_unique(layout.place(key), value)
+                    self._own(value)
+
+    def _scan_elsewhere(self) -> None:
+        """Items that are delayed still count; those that are claimed or dead do not."""
+        layout = self._layout
+        for prefix in layout.elsewhere:
+            for row in self._rows(prefix):
+                facts, value = decode_facts(row.value)
+                place = row.key[len(prefix) :]
+                self._indexed |= self._queue.rows.indexed_elsewhere(place)
+                self._own(value)
+                if prefix == layout.dead:
+                    continue
+                self._note_unique(place, value)
+                if prefix == layout.delayed:
+                    self._aside += 1
+                    self._indexed[layout.when_key(layout.dues, facts[0], place)] = b""
+                else:
+                    _, end, _, *slots = facts
+                    self._indexed[layout.when_key(layout.leases, end, place)] = b""
+                    self._indexed.update((layout.slots + slot, place) for slot in slots)
+
+    def _note_unique(self, place: bytes, value: bytes) -> None:
+        unique = header_of(value)[0].unique
+        if unique is not None:
+            self._indexed[self._layout.unique_key(unique)] = place
+
+    def _own(self, value: bytes) -> None:
+        owner = self._layout.piece_owner(value)
+        if owner is not None:
+            self._owners.add(owner)
+
+    def _note_level(self, level: bytes, count: int) -> None:
+        self.items += count
+        counter = self._queue.rows.level_counter(level) if count else None
+        if counter is not None:
+            self._counters[counter] += count
+
+    def _compare_counts(self) -> None:
+        stored = {row.key for prefix in self._layout.counters for row in self._rows(prefix)}
+        for counter in sorted(stored | set(self._counters)):
+            self._compare(f"the count of {self._name(counter)}", counter, self._counters[counter])
+
+    def _name(self, counter: bytes) -> str:
+        try:
+            if counter.startswith(self._layout.agent_counts):
+                return f"agent {self._layout.name_in(counter)!r}"
+            return f"priority {self._layout.counted_priority(counter)!r}"
+        except Exception:  # of the tuple layer, which has no class of its own
+            return f"the key {counter!r}"
+
+    def _compare_indexes(self) -> None:
+        indexes = self._layout.indexes
+        found = {row.key: row.value for prefix in indexes for row in self._rows(prefix)}
+        for key in sorted(found.keys() | self._indexed.keys()):
+            expected = self._indexed.get(key)
+            if found.get(key) == expected:
+                continue
+            self._problems.append(
+                f"an index leads to no item: {key!r}"
+                if expected is None
+                else f"an item is not found by its index: {key!r}"
+            )
+            if self._may_repair and expected is None:
+                del self._tr[key]
+            elif self._may_repair:
+                self._tr[key] = expected
+
+    def _compare(self, what: str, key: bytes, expected: int) -> None:
+        stored = self._reads[key].value
+        found = decode_count(stored)
+        if found == expected and (expected or stored is None):
+            return
+        self._note_difference(what, found, expected, key)
+        if self._may_repair:
+            self._tr.compare_and_clear(key, ZERO)
+
+    def _compare_total(self) -> None:
+        found = self._layout.begin_size(self._reads)()
+        expected = self.items + self._aside
+        if found != expected:
+            self._note_difference("the total", found, expected, self._layout.came)
+
+    def _note_difference(self, what: str, found: int, expected: int, key: bytes) -> None:
+        self._problems.append(f"{what} is {found:,} and there are {expected:,} items")
+        if self._may_repair:
+            self._tr.add(key, encode_count(expected - found))
+
+    def _scan_pieces(self) -> None:
+        found = set()
+        for row in self._rows(self._layout.pieces):
+            owner = self._layout.piece_prefix(row.key)
+            if owner in found:
+                continue
+            found.add(owner)
+            if owner not in self._owners:
+                self._problems.append(f"pieces of a payload that belong to no item: {owner!r}")
+                if self._may_repair:
+                    self._tr.clear_range(*self._layout.range_of(owner))
+        for owner in self._owners - found:
+            self._problems.append(f"an item whose payload is gone: its pieces were at {owner!r}")
+
+    def _look_for_foreign_keys(self) -> None:
+        begin, end = self._layout.range_of(self._layout.subspace.key())
+        for known_begin, known_end in self._layout.known_ranges():
+            self._foreign(begin, known_begin)
+            begin = known_end
+        self._foreign(begin, end)
+
+    def _foreign(self, begin: bytes, end: bytes) -> None:
+        for row in self._reads.get_range(begin, end, limit=10):
+            self._problems.append(f"foreign key in the queue's subspace: {row.key!r}")

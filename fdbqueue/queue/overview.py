@@ -1,0 +1,160 @@
+"""All named queues at a glance: for a dashboard, for metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, TypeVar
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.database.binding import first_greater_or_equal
+from fdbqueue.database.retrying import read
+from fdbqueue.layout import NAMES, Layout, decode_count
+from fdbqueue.operations.items import WANT_ALL, State
+
+__all__ = ["QueueStatus", "count_elsewhere", "overview", "read_pages"]
+
+_MOST_LEVELS = 100  # of which the oldest item is looked for
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """How a queue is at one moment.
+
+    `counts` is how many items each priority has, `came` and `went` how many ever came into the
+    queue and went, `oldest` when the oldest item was pushed: `None` if there is none, or it was
+    pushed by another client.
+    """
+
+    name: str
+    size: int
+    counts: dict[Any, int]
+    came: int
+    went: int
+    oldest: datetime | None
+
+
+def overview(tr: Any) -> list[QueueStatus]:
+    """Return how all named queues are, in order of their names.
+
+    Snapshot reads; given a database in pages of 200 queues, each its own transaction. Cost: for
+    each page a range read of the names, and for each queue that of its counters and a key of each
+    priority, of at most 100, those of a page at once; items are not read.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x", 5)
+    >>> [(status.name, status.size, status.counts) for status in overview(db)]
+    [('mail', 1, {5: 1})]
+    """
+    return read_pages(tr, _statuses)
+
+
+def _statuses(tr: Any, page: dict[str, Subspace]) -> list[QueueStatus]:
+    # Every read is under way before the first is waited for; some depend on others.
+    reads = [_Reads(tr, name, subspace) for name, subspace in page.items()]
+    for each in reads:
+        each.begin_firsts(tr)
+    return [each.status() for each in reads]
+
+
+class _Reads:
+    """The reads of one queue."""
+
+    def __init__(self, tr: Any, name: str, subspace: Subspace) -> None:
+        layout = self._layout = Layout(subspace)
+        self._name = name
+        self._came, self._went = tr[layout.came], tr[layout.went]
+        self._counts = tr.get_range(*layout.range_of(layout.counts), streaming_mode=WANT_ALL)
+        self._first_id = tr.get_key(first_greater_or_equal(layout.ids + b"\x00", 0))
+
+    def begin_firsts(self, tr: Any) -> None:
+        """Begin to read the first key of each priority."""
+        level_of = self._layout.counted_level
+        self._levels = {level_of(row.key): decode_count(row.value) for row in self._counts}
+        self._firsts = [
+            (level, tr.get_key(first_greater_or_equal(level + b"\x00", 0)))
+            for level in islice(self._levels, _MOST_LEVELS)
+        ]
+
+    def status(self) -> QueueStatus:
+        layout = self._layout
+        times = [
+            layout.pushed_at(first.value)
+            for level, first in self._firsts
+            if layout.is_place(first.value, level)
+        ]
+        times.append(layout.time_of_id(self._first_id.value))
+        came, went = decode_count(self._came.value), decode_count(self._went.value)
+        return QueueStatus(
+            self._name,
+            max(0, came - went),
+            {layout.priority_of(level): n for level, n in self._levels.items() if n > 0},
+            came,
+            went,
+            min((time for time in times if time is not None), default=None),
+        )
+
+
+_T = TypeVar("_T")
+
+_PAGE = 200
+"""How many queues one transaction reads."""
+
+
+def read_pages(tr: Any, read_page: Callable[[Any, dict[str, Subspace]], list[_T]]) -> list[_T]:
+    """Read something of all named queues, in order of the names, by snapshot reads.
+
+    `read_page(tr, page)` reads it of some of them. Given a database, each page is its own
+    transaction: a queue that is renamed meanwhile may be read twice, or not at all.
+    """
+    whole = NAMES.range()
+    begin, results = whole.start, list[_T]()
+
+    def body(tr: Any) -> tuple[bytes, list[_T]]:
+        rows = list(tr.snapshot.get_range(begin, whole.stop, limit=_PAGE, streaming_mode=WANT_ALL))
+        page = {NAMES.unpack(row.key)[0]: Subspace(rawPrefix=row.value) for row in rows}
+        end = rows[-1].key + b"\x00" if len(rows) == _PAGE else whole.stop
+        return end, read_page(tr.snapshot, page)
+
+    while begin < whole.stop:
+        begin, page = read(tr, body)
+        results += page
+    return results
+
+
+_ROWS = 1000  # rows that one transaction counts
+
+
+def count_elsewhere(db: Any, layout: Layout) -> dict[State, int]:
+    """Return how many items are delayed, claimed and dead, which are not among the waiting ones.
+
+    Cost: a scan, in transactions of 1,000 items each; the values of dead letters are read.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+    >>> item = jobs.push(db, "send", delay=60)
+    >>> count_elsewhere(db, jobs.layout)
+    {'delayed': 1, 'claimed': 0, 'dead': 0}
+    """
+    # Of delayed and claimed items an index is read, which has no values.
+    return {
+        "delayed": _count_rows(db, *layout.range_of(layout.dues)),
+        "claimed": _count_rows(db, *layout.range_of(layout.leases)),
+        "dead": _count_rows(db, *layout.range_of(layout.dead)),
+    }
+
+
+def _count_rows(db: Any, begin: bytes, end: bytes) -> int:
+    def page(tr: Any) -> list[bytes]:
+        return [row.key for row in tr.snapshot.get_range(begin, end, limit=_ROWS)]
+
+    count = 0
+    while keys := read(db, page):
+        count += len(keys)
+        begin = keys[-1] + b"\x00"
+    return count

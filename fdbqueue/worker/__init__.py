@@ -1,0 +1,1 @@
+"""Workers: claim a job, call its handler, acknowledge it."""

@@ -1,0 +1,722 @@
+"""`fdbq` as a person and a program use it: a real process, its output, its exit code."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click import Group
+from fdbq import __file__ as package
+from fdbq.main import cli
+
+import fdbqueue
+from tests.support.shell import Shell, error_of
+
+__all__ = ["fdbq"]
+
+
+@pytest.fixture
+def fdbq(db: Any, shared_url: str, name: str, tmp_path: Path) -> Shell:
+    return Shell(tmp_path, shared_url, name)
+
+
+@pytest.fixture
+def filled(fdbq: Shell, name: str) -> Shell:
+    fdbq.output("import", name, "--priority-field", "p", stdin='{"n":1,"p":5}\n{"n":2,"p":3}\n')
+    return fdbq
+
+
+def sizes(fdbq: Shell, name: str, *options: str) -> dict[str, int]:
+    """The queues whose names begin so, and their sizes."""
+    rows = [json.loads(line) for line in fdbq.output("ls", "--json", *options).splitlines()]
+    return {row["queue"]: row["size"] for row in rows if row["queue"].startswith(name)}
+
+
+COMMANDS = [
+    each
+    for name, command in cli.commands.items()
+    for each in (command.commands.items() if isinstance(command, Group) else [(name, command)])
+]
+"""All commands, those of groups too."""
+
+
+def test_push_and_pop_in_order(fdbq: Shell, name: str) -> None:
+    first = fdbq.output("push", name, '{"to": "ada"}', "--priority", "5").strip()
+    fdbq.output("push", name, '"urgent"', "-p", "-1")
+    fdbq.output("push", name, "-", stdin="[1,\n2]")
+    (fdbq.path / "value.json").write_text("null")
+    fdbq.output("push", name, "--file", "value.json", "-p", "9")
+    assert fdbq.output("peek", name, "--max") == "null\n"
+    assert fdbq.output("items", name).split("\n")[2] == f'{first}     5  {{"to":"ada"}}'
+    assert fdbq.output("pop", name) == '"urgent"\n'
+    assert fdbq.output("pop", name, "-n", "2") == '[1,2]\n{"to":"ada"}\n'
+    assert fdbq.output("pop", name) == "null\n"
+
+
+def test_an_empty_pop_is_exit_code_1_and_silence(fdbq: Shell, name: str) -> None:
+    for command in ("pop", "peek"):
+        done = fdbq(command, f"{name}nobody-pushed-to-this")
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+    assert sizes(fdbq, name) == {}
+
+
+def test_a_pop_waits_for_a_push(fdbq: Shell, name: str) -> None:
+    done = fdbq.script(
+        "(fdbq pop $q --wait; fdbq pop $q --wait 60) & sleep 1; "
+        "fdbq push $q 1 > /dev/null; fdbq push $q 2 > /dev/null; wait; fdbq pop $q --wait 0.1"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "1\n2\n", "")
+    assert "'soon' is no number of seconds" in error_of(fdbq("pop", name, "--wait", "soon"))
+
+
+def test_an_interrupt_loses_no_item(fdbq: Shell, name: str, db: Any, rng: random.Random) -> None:
+    """It comes while the command waits, takes or prints: the item is printed or in the queue."""
+    queue = fdbqueue.PriorityQueue.named(db, name)
+    for number in range(6):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fdbq", "pop", name, "--wait"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=fdbq.environment,
+            text=True,
+        )
+        time.sleep(0.8)
+        queue.push(db, number)
+        time.sleep(rng.random() * 0.02)
+        process.send_signal(rng.choice([signal.SIGINT, signal.SIGTERM]))
+        printed = process.communicate()[0]
+        left = queue.pop(db)
+        assert (printed == f"{number}\n") is (left is None), f"round {number}"
+
+
+def test_a_wait_can_be_interrupted(fdbq: Shell) -> None:
+    # `timeout` may interrupt it twice, as somebody does who is impatient.
+    done = fdbq.script("timeout --preserve-status -s INT 1.5 fdbq pop $q --wait")
+    assert done.returncode == 130
+    told = done.stderr.strip().splitlines()
+    assert set(told) == {"fdbq: interrupted; what was done before that is done"}
+
+
+def test_the_loop_of_the_documentation(filled: Shell) -> None:
+    done = filled.script('while item=$(fdbq pop $q); do echo "got $item"; done')
+    assert done.stdout == 'got {"n":2,"p":3}\ngot {"n":1,"p":5}\n'
+    assert done.stderr == ""
+
+
+def test_json_lines_for_programs(filled: Shell, name: str) -> None:
+    pushed = json.loads(filled.output("push", name, "7", "--json"))
+    assert pushed == {"id": pushed["id"], "priority": 0, "value": 7}
+    rows = [json.loads(line) for line in filled.output("items", name, "--json").splitlines()]
+    assert [row["priority"] for row in rows] == [0, 3, 5]
+    assert sizes(filled, name) == {name: 3}
+    counts = [json.loads(line) for line in filled.output("counts", name, "--json").splitlines()]
+    assert counts == [{"priority": p, "count": 1} for p in (0, 3, 5)]
+    assert json.loads(filled.output("check", name, "--json"))["problems"] == []
+    assert json.loads(filled.output("info", "--json"))["layout"] == 4
+    assert json.loads(filled.output("peek", name, "--json")) == rows[0]
+    assert json.loads(filled.output("pop", name, "--json")) == rows[0]
+    removed = filled.output("rm", name, rows[1]["id"], "--json")
+    assert json.loads(removed) == {"id": rows[1]["id"], "removed": True}
+    assert json.loads(filled.output("clear", name, "-y", "--json"))["cleared"] is True
+
+
+def test_tables_for_people(filled: Shell, name: str, shared_url: str) -> None:
+    table = [line.split() for line in filled.output("ls").splitlines()]
+    assert table[0] == ["queue", "items"]
+    assert [name, "2"] in table
+    assert [line.split() for line in filled.output("counts", name).splitlines()] == [
+        ["priority", "items"],
+        ["3", "1"],
+        ["5", "1"],
+    ]
+    assert f"{name}: 2 items, ok\n" in filled.output("check")
+    assert shared_url.removeprefix("embedded:") in filled.output("info")
+
+
+def test_a_name_that_the_terminal_cannot_show_is_an_error(fdbq: Shell, name: str) -> None:
+    fdbq.output("push", f"{name}ü", "1")
+    fdbq.environment |= {"PYTHONIOENCODING": "ascii"}
+    assert "the terminal's encoding, ascii, has no" in error_of(fdbq("ls"))
+
+
+def test_rm_tells_what_was_not_there(filled: Shell, name: str) -> None:
+    item_id = json.loads(filled.output("peek", name, "--json"))["id"]
+    assert filled.output("rm", name, item_id) == "1 removed\n"
+    done = filled("rm", name, item_id)
+    assert (done.returncode, done.stdout) == (1, "0 removed\n")
+    assert "is not in the queue" in done.stderr
+    other = json.loads(filled.output("peek", name, "--json"))["id"]
+    assert "is not the id of an item" in error_of(filled("rm", name, other, "nonsense"))
+    assert json.loads(filled.output("peek", name, "--json"))["id"] == other
+
+
+def test_clear_asks_first(filled: Shell, name: str) -> None:
+    for answer in ("n\n", ""):
+        told = filled("clear", name, stdin=answer).stderr
+        assert told.endswith("\nfdbq: aborted, nothing was changed\n")
+    assert sizes(filled, name)[name] == 2
+    assert filled("clear", name, stdin="y\n").stdout == f"{name} is empty now\n"
+    assert sizes(filled, name)[name] == 0
+    assert f"no queue named '{name}jbos'" in error_of(filled("clear", f"{name}jbos", "--yes"))
+
+
+def test_import_and_export_round_trip(filled: Shell, name: str) -> None:
+    exported = filled.output("export", name)
+    filled.output("export", name, "out.jsonl")
+    assert (filled.path / "out.jsonl").read_text() == exported
+    nowhere = filled("export", name, "no/such/out.jsonl")
+    assert error_of(nowhere).endswith("/no/such\n")
+    assert (
+        filled.output(
+            "import",
+            f"{name}copy",
+            "out.jsonl",
+            "--priority-field",
+            "priority",
+            "--value-field",
+            "value",
+        )
+        == "stored 2 lines\n"
+    )
+    strip = lambda text: [{**json.loads(line), "id": ""} for line in text.splitlines()]  # noqa: E731
+    assert strip(filled.output("export", f"{name}copy")) == strip(exported)
+    first = json.loads(exported.splitlines()[0])["id"]
+    assert filled.output("export", name, "--after", first) == exported.splitlines()[1] + "\n"
+
+
+def test_an_import_is_stored_once_unless_told_again(fdbq: Shell, name: str) -> None:
+    (fdbq.path / "f.jsonl").write_text("1\n2\n")
+    assert fdbq.output("import", name, "f.jsonl") == "stored 2 lines\n"
+    second = fdbq.output("import", name, "f.jsonl")
+    assert second == "stored 0 lines, 2 were stored before (--again stores them once more)\n"
+    assert fdbq.output("import", name, "f.jsonl", "--again") == "stored 2 lines\n"
+    for _ in range(2):
+        assert fdbq.output("import", name, "-", stdin="1\n2\n") == "stored 2 lines\n"
+    named = ("import", name, "--source", "nightly")
+    assert fdbq.output(*named, stdin="3\n") == "stored 1 lines\n"
+    assert fdbq.output(*named, stdin="3\n4\n") == "stored 1 lines, 1 were stored before\n"
+    assert sizes(fdbq, name)[name] == 10
+    assert "line 2:" in error_of(fdbq("import", name, stdin="4\nfour\n"))
+    (fdbq.path / "f.jsonl").write_text("changed\n")
+    assert "--again" in error_of(fdbq("import", name, "f.jsonl"))
+
+
+def test_three_processes_pop_everything_once_and_each_in_order(fdbq: Shell, name: str) -> None:
+    """What README does with Debian's packages."""
+    lines = [json.dumps({"n": n, "level": n * 7 % 4}) + "\n" for n in range(3000)]
+    (fdbq.path / "all.jsonl").write_text("".join(lines))
+    fdbq.output("import", name, "all.jsonl", "--priority-field", "level")
+    done = fdbq.script(
+        "for n in 1 2 3; do (while fdbq pop $q -n 100; do :; done > popped.$n) & done; wait"
+    )
+    assert done.stderr == ""
+    popped = []
+    for number in (1, 2, 3):
+        text = (fdbq.path / f"popped.{number}").read_text()
+        rows = [json.loads(line) for line in text.splitlines()]
+        assert rows == sorted(rows, key=lambda row: (row["level"], row["n"]))
+        popped += rows
+    assert sorted(row["n"] for row in popped) == list(range(3000))
+
+
+def test_check_repairs(filled: Shell, name: str) -> None:
+    program = (
+        "import os, fdbqueue; db = fdbqueue.open();"
+        "q = fdbqueue.PriorityQueue.named(db, os.environ['q']);"
+        "db[q.layout.came] = bytes([9]) + bytes(7)"
+    )
+    subprocess.run([sys.executable, "-c", program], env=filled.environment, check=True)
+    done = filled("check", name)
+    assert done.returncode == 1
+    assert "the total is 9 and there are 2 items" in done.stdout
+    assert "repaired" in filled.output("check", name, "--repair")
+    assert filled.output("check", name) == f"{name}: 2 items, ok\n"
+
+
+def test_a_queue_of_tuples_as_priorities(fdbq: Shell, name: str, db: Any) -> None:
+    queue = fdbqueue.PriorityQueue.named(db, name, priorities=(int, float))
+    queue.push(db, "last", (1, math.inf))
+    fdbq.output("push", name, '"first"', "-p", "[1, -3]")
+    assert [row.split() for row in fdbq.output("counts", name).splitlines()[1:]] == [
+        ["[1,-3.0]", "1"],
+        ['[1,"Infinity"]', "1"],
+    ]
+    assert '[1,"Infinity"]' in fdbq.output("items", name, "-p", '[1, "Infinity"]')
+    fields = ("--priority-field", "priority", "--value-field", "value")
+    fdbq.output("import", name, *fields, stdin=fdbq.output("export", name))
+    values = [fdbq.output("pop", name, "--json") for _ in range(4)]
+    assert [json.loads(value)["value"] for value in values] == ["first"] * 2 + ["last"] * 2
+    assert "is not a tuple (int, float)" in error_of(fdbq("push", name, "1", "-p", "1"))
+
+
+class Capitals:
+    """A codec that `fdbq` does not have."""
+
+    def encode(self, value: str, /) -> bytes:
+        return value.upper().encode()
+
+    def decode(self, payload: bytes, /) -> str:
+        return payload.decode()
+
+
+@pytest.mark.parametrize("codec", ["bytes", "tuple", Capitals()])
+def test_a_queue_whose_values_are_not_json_is_counted_and_not_read(
+    fdbq: Shell, name: str, db: Any, codec: Any
+) -> None:
+    value: Any = {"bytes": b"x", "tuple": (1,)}.get(codec, "x") if isinstance(codec, str) else "x"
+    fdbqueue.PriorityQueue.named(db, name, codec=codec).push(db, value)
+    (fdbq.path / "lines").write_text("1\n")
+    for command in ("push", "pop", "peek", "items", "export", "import"):
+        more = {"push": ["1"], "import": ["lines"]}.get(command, [])
+        assert "are not JSON, its codec is" in error_of(fdbq(command, name, *more))
+    assert sizes(fdbq, name) == {name: 1}
+    assert fdbq.output("check", name) == f"{name}: 1 items, ok\n"
+    assert fdbq.output("counts", name).split() == ["priority", "items", "0", "1"]
+    assert fdbq.output("limit", name, "--size", "5").split()[:4] == ["limit", "is", "size", "5"]
+    fdbq.output("clear", name, "-y")
+    fdbq.output("drop", name, "-y")
+    assert sizes(fdbq, name) == {}
+
+
+def test_a_paused_queue_hands_out_nothing(fdbq: Shell, name: str) -> None:
+    fdbq.output("push", name, "1")
+    assert fdbq.output("pause", name) == f"{name} is paused\n"
+    assert fdbq("pop", name).returncode == 1
+    assert fdbq.output("work", name, "--exec", "false", "--drain") == "0 done, 0 failed\n"
+    assert json.loads(fdbq.output("limit", name, "--concurrency", "3", "--json")) == {
+        "queue": name,
+        "max_size": None,
+        "max_attempts": None,
+        "concurrency": 3,
+        "agent_concurrency": None,
+        "paused": True,
+    }
+    assert fdbq.output("limit", name, "--concurrency", "none").splitlines()[-1].endswith("paused")
+    assert fdbq.output("resume", name) == f"{name} goes on\n"
+    assert fdbq.output("pop", name) == "1\n"
+
+
+def test_a_push_may_be_unique_and_expire(fdbq: Shell, name: str) -> None:
+    first = fdbq.output("push", name, "1", "--unique", "k")
+    assert fdbq.output("push", name, "2", "--unique", "k") == first
+    fdbq.output("push", name, "3", "--ttl", "0.001")
+    time.sleep(0.002)
+    assert fdbq.output("pop", name, "-n", "9") == "1\n"
+    assert "ttl is a number of seconds over 0" in error_of(fdbq("push", name, "1", "--ttl", "0"))
+    assert "unique is text of 1 to 255" in error_of(fdbq("push", name, "1", "--unique", ""))
+
+
+def test_tasks_from_the_shell(fdbq: Shell, name: str) -> None:
+    late, soon = "2030-01-02T00:00+00:00", "2030-01-01T00:00+00:00"
+    push = ("task", "push", name)
+    second = fdbq.output(*push, '{"n": 2}', "--deadline", late, "--agent", "ada").strip()
+    fdbq.output(*push, '{"n": 1}', "--deadline", soon, "--cost", "3", "--client", "7")
+    third = fdbq.output(*push, "-", "-p", "low", "--agent", "ada", stdin='{"n": 3}').strip()
+    tasks = [json.loads(line) for line in fdbq.output("task", "ls", name).splitlines()]
+    assert [task["payload"]["n"] for task in tasks] == [1, 2, 3]
+    assert (tasks[0]["deadline"], tasks[0]["cost"]) == ("2030-01-01T00:00:00+00:00", 3.0)
+    assert fdbq.output("task", "ls", name, "--agent", "ada").count("\n") == 2
+    assert fdbq.output("task", "ls", name, "--client", "7").count("\n") == 1
+    assert fdbq.output("task", "ls", name, "--limit", "1").count("\n") == 1
+    shown = json.loads(fdbq.output("task", "show", name, third))
+    assert (shown["priority"], shown["state"], shown["ahead"]) == ("LOW", "waiting", 2)
+    assert fdbq.output("task", "pop", name, "--agent", "ada") == '{"n":2}\n'
+    assert fdbq("task", "show", name, second).returncode == 1
+    assert fdbq.output("task", "rm", name, third) == "1 removed\n"
+    assert json.loads(fdbq.output("task", "pop", name, "--json"))["client_id"] == "7"
+    assert fdbq("task", "pop", name).returncode == 1
+    stats = json.loads(fdbq.output("task", "stats", name, "--json"))
+    assert (stats["total_pushed"], stats["total_popped"], stats["total_removed"]) == (3, 2, 1)
+    assert fdbq.output("check", name) == f"{name}: 0 items, ok\n"
+    assert "`fdbq task` is for it" in error_of(fdbq("pop", name))
+    assert "`fdbq task` is for it" in error_of(fdbq("rm", name, "x"))
+    assert "cost" in error_of(fdbq(*push, "1", "--cost", "-1"))
+    assert "deadline" in error_of(fdbq(*push, "1", "--deadline", "tomorrow")).lower()
+    fdbq.output("push", f"{name}other", "1")
+    assert "is no task queue" in error_of(fdbq("task", "pop", f"{name}other"))
+
+
+def test_a_task_that_cannot_be_printed_stays(fdbq: Shell, name: str) -> None:
+    fdbq.output("task", "push", name, "1")
+    done = fdbq.script("fdbq task pop $q > /dev/full")
+    assert done.returncode == 2
+    assert fdbq.output("task", "pop", name) == "1\n"
+
+
+def test_a_full_queue_imports_what_fits(fdbq: Shell, name: str) -> None:
+    fdbq.output("limit", name, "--size", "3")
+    (fdbq.path / "f.jsonl").write_text("1\n2\n3\n4\n5\n")
+    done = fdbq("import", name, "f.jsonl")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == "stored 3 lines; the queue is full, and lines are left\n"
+    fdbq.output("pop", name, "-n", "3")
+    assert fdbq.output("import", name, "f.jsonl") == "stored 2 lines, 3 were stored before\n"
+
+
+def test_what_is_done_is_said_to_be_done_where_it_cannot_be_printed(fdbq: Shell, name: str) -> None:
+    done = fdbq.script("fdbq push $q 1 > /dev/full")
+    assert done.returncode == 2
+    assert done.stderr.startswith("fdbq: it is done, but the output cannot be written: No space")
+    assert done.stderr.count("\n") == 1
+    (item_id,) = (json.loads(line)["id"] for line in fdbq.output("items", name, "--json").split())
+    assert item_id in done.stderr
+
+
+def test_only_what_stores_something_makes_a_database(fdbq: Shell, name: str) -> None:
+    for command in ("ls", "counts", "items", "check", "info", "export", "rm", "clear", "drop"):
+        arguments = {"ls": [], "info": [], "rm": ["q", "x"]}.get(command, ["q"])
+        done = fdbq(command, *arguments, "--db", "nowhere")
+        assert "there is no database here" in error_of(done)
+    (fdbq.path / "here").mkdir()
+    (fdbq.path / "here" / "letter.txt").write_text("mine")
+    done = fdbq("push", name, "1", "--db", "here")
+    assert "this directory holds other files" in error_of(done)
+    assert [*(fdbq.path / "here").iterdir()] == [fdbq.path / "here" / "letter.txt"]
+    assert not (fdbq.path / "nowhere").exists()
+    assert fdbq("pop", name, "--db", "nowhere").returncode == 1
+
+
+ERRORS = [
+    (("push", "jobs", "1", "-p", "[" * 100_000), "is no integer"),
+    (("limit", "jobs", "--size", str(10**30)), "max_size is a number from 1, or None"),
+    (("limit", "jobs", "--size", "0"), "'0' is no number from 1, nor `none`"),
+    (("limit", "jobs", "--concurrency", "20000"), "concurrency is a number from 1 to 10,000"),
+    (("limit", "jobs", "--agent-concurrency", "2"), "'jobs' is no task queue, and has no agents"),
+    (("top", "-n", "2", "--interval", "nan"), "is no number of seconds"),
+    (("top", "-n", "2", "--interval", "inf"), "is not in the range"),
+    (("pop", "jobs", "--wait", "-1"), "an option's behind `=`"),
+    (("serve", "--token-file", sys.executable), "is not text in UTF-8"),
+    (("serve", "--host", "no.such.host.invalid", "--token-file", "/etc/hostname"), "cannot listen"),
+    (("serve", "--rate", "0/second"), "a rate is like"),
+    (("push", "jobs", "-5"), "goes behind `--`"),
+    (("push", "jobs", "1", "-p", "null"), "priority None (NoneType) is not an integer"),
+    (("push", "jobs", "hello"), "is not JSON"),
+    (("push", "jobs", "{"), "is not JSON"),
+    (("push", "jobs"), "give the value"),
+    (("push", "jobs", "1", "--priority", "high"), "'high' is no integer"),
+    (("push", "jobs", "1", "--priority", "1.5"), "priority 1.5 (float) is not an integer"),
+    (("push", "jobs", "1", "--priority", str(2**63)), "integer of 64 bits"),
+    (("push", "", "1"), "cannot be the name of a queue"),
+    (("push", "jobs", "NaN"), "cannot be stored"),
+    (("push", "jobs", "--file", "missing.json"), "missing.json"),
+    (("pop",), "Missing argument 'QUEUE'"),
+    (("pop", "jobs", "-n", "0"), "0 is not in the range"),
+    (("rm", "nope", "x"), "no queue named 'nope'"),
+    (("counts", "nope"), "no queue named 'nope'"),
+    (("check", "nope"), "no queue named 'nope'"),
+    (("export", "nope"), "no queue named 'nope'"),
+    (("items", "nope"), "no queue named 'nope'"),
+    (("ls", "--db", ""), "an empty text names no database"),
+    (("ls", "--db", "/etc/hostname"), "/etc/hostname is no cluster file"),
+    (("frobnicate",), "No such command 'frobnicate'"),
+    (("ls", "--db", "embedded:"), "needs a path"),
+    (("ls", "--db", "postgres://host"), "is no database"),
+    (("ls", "--db", "nowhere.cluster"), "no cluster file"),
+    (("ls", "--db", "/dev/null/db"), "/dev/null"),
+    (("ls", "-C", "nowhere.cluster"), "'nowhere.cluster' does not exist"),
+    (("ls", "-C", "/etc/hostname"), "/etc/hostname is no cluster file"),
+    (("ls", "-C", "/etc/hostname", "--db", "x"), "give one of them"),
+    (("ls", "--timeout", "-1"), "-1.0 is not in the range"),
+    (("ls", "--timeout", "nan"), "'nan' is no number of seconds"),
+    (("pop", "--wait", "mail"), "'mail' is no number of seconds"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), ERRORS, ids=[" ".join(e[0])[:40] for e in ERRORS])
+def test_an_error_is_one_line_and_exit_code_2(
+    fdbq: Shell, name: str, arguments: tuple[str, ...], words: str
+) -> None:
+    assert words in error_of(fdbq(*arguments))
+    assert sizes(fdbq, name) == {}
+
+
+def test_input_that_is_no_text_is_an_error_too(fdbq: Shell, name: str) -> None:
+    assert "is not JSON" in error_of(fdbq("push", name, "-", stdin=b"\xff\xfe\x00"))
+
+
+def test_the_database_is_an_option_of_every_command(fdbq: Shell, name: str) -> None:
+    for url in ("embedded:other", "./other"):
+        assert fdbq.output("push", name, "1", "--db", url)
+    assert sizes(fdbq, name, "--db", "other")[name] == 2
+    assert sizes(fdbq, name) == {}
+    for command_name, command in COMMANDS:
+        options = {option for each in command.params for option in each.opts}
+        assert command_name == "completion" or {"--db", "-C", "--timeout", "--json"} <= options
+
+
+def test_without_any_word_the_database_is_in_the_users_data_directory(tmp_path: Path) -> None:
+    fdbq = Shell(tmp_path, "")
+    fdbq.environment.pop("XDG_DATA_HOME", None)
+    fdbq.output("push", "jobs", "1")
+    assert str(fdbq.path) in fdbq.output("info")
+    assert list(fdbq.path.rglob("fdbqueue.sqlite"))
+
+
+def test_a_reader_that_goes_away_is_no_traceback(filled: Shell) -> None:
+    filled.script("seq 20000 | fdbq import $q")
+    done = filled.script("fdbq items $q | head -1")
+    assert done.stdout.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_what_cannot_be_printed_is_put_back(filled: Shell, name: str) -> None:
+    before = filled.output("items", name)
+    done = filled.script("fdbq pop $q -n 2 > /dev/full")
+    assert done.returncode == 2, done
+    assert "output" in done.stderr
+    assert filled.output("items", name) == before
+    assert filled.output("check", name) == f"{name}: 2 items, ok\n"
+
+
+def test_thousands_of_items_that_cannot_be_printed_are_put_back(fdbq: Shell, name: str) -> None:
+    fdbq.script("seq 20000 | fdbq import $q")
+    done = fdbq.script("fdbq pop $q -n 20000 > /dev/full")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert sizes(fdbq, name) == {name: 20_000}
+    assert fdbq.output("pop", name, "-n", "3") == "1\n2\n3\n"
+
+
+@pytest.mark.parametrize(
+    "command", ["push $q 1", "pop $q", "ls", "import $q /dev/null", "clear $q"]
+)
+def test_without_an_output_nothing_is_done(filled: Shell, name: str, command: str) -> None:
+    before = filled.output("export", name)
+    done = filled.script(f"fdbq {command} >&-")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "fdbq: standard output is closed; nothing was done\n"
+    assert filled.output("export", name) == before
+
+
+def test_a_closed_input_is_an_empty_one(filled: Shell, name: str) -> None:
+    assert "is not JSON" in error_of(filled.script("fdbq push $q - <&-"))
+    assert filled.script("fdbq import $q <&-").stdout == "stored 0 lines\n"
+    assert "aborted" in filled.script("fdbq drop $q <&-").stderr
+    assert sizes(filled, name) == {name: 2}
+
+
+def test_an_interrupt_while_it_starts_is_no_traceback(filled: Shell) -> None:
+    """Before `main` runs, while Python itself starts, the traceback is Python's own.
+
+    Its module `site`, too, has a function `main`.
+    """
+    for hundredths in range(5, 40, 5):
+        interrupted = f"timeout --preserve-status -s INT 0.{hundredths:02} fdbq"
+        done = filled.script(f"{interrupted} pop nobody-pushed-to-this --wait 5")
+        assert not passes_through_main(done.stderr), (hundredths, done.stderr)
+
+
+def passes_through_main(traceback: str) -> bool:
+    """Whether a traceback has a frame of `main` in a module of `fdbq`."""
+    directory = re.escape(str(Path(package).parent))
+    return re.search(rf'File "{directory}/.*", line \d+, in main$', traceback, re.M) is not None
+
+
+def test_a_traceback_through_main_is_told_from_that_of_pythons_own_start() -> None:
+    broken = "import fdbq.__main__ as program; program.time = None; program.main()"
+    done = subprocess.run([sys.executable, "-c", broken], capture_output=True, text=True)
+    assert passes_through_main(done.stderr)
+    own = 'Fatal Python error: init_import_site\n  File "<frozen site>", line 599, in main\n'
+    assert not passes_through_main(own)
+
+
+def test_a_source_whose_path_is_no_text_is_imported_once(fdbq: Shell, name: str) -> None:
+    fdbq.script("printf '1\\n2\\n' > $'f\\xff'")
+    assert fdbq.script("fdbq import $q $'f\\xff'").stdout == "stored 2 lines\n"
+    assert fdbq.script("fdbq import $q $'f\\xff'").stdout.startswith("stored 0 lines")
+    assert "printable text" in error_of(fdbq.script("fdbq import $q --source $'\\xff'"))
+
+
+def test_dead_letters_are_listed_shown_retried_and_dropped(fdbq: Shell, name: str, db: Any) -> None:
+    queue = fdbqueue.PriorityQueue.named(db, name, max_attempts=1)
+    ids = [item.id for item in queue.push_many(db, [{"n": 1}, {"n": 2}, {"n": 3}])]
+    queue.nack(db, queue.claim(db, n=3), error="no such address")
+    listed = fdbq.output("dead", "ls", name).splitlines()
+    assert [line.split()[:2] for line in listed] == [[each, "1"] for each in ids]
+    assert listed[0].endswith("  no such address")
+    assert json.loads(fdbq.output("dead", "ls", name, "--json").splitlines()[2])["id"] == ids[2]
+    assert fdbq.output("dead", "show", name, ids[1]) == '{"n":2}\n'
+    assert json.loads(fdbq.output("dead", "show", name, ids[1], "--json"))["attempts"] == 1
+    assert fdbq.output("dead", "retry", name, ids[1]) == "1 retried\n"
+    assert fdbq("dead", "retry", name, ids[1]).returncode == 1
+    assert fdbq("dead", "show", name, ids[1]).returncode == 1
+    assert fdbq.output("pop", name) == '{"n":2}\n'
+    assert "not the id of an item" in error_of(fdbq("dead", "drop", name, ids[0], "nonsense"))
+    assert "give ids, or --all" in error_of(fdbq("dead", "drop", name))
+    assert fdbq.output("dead", "drop", name, "--all") == "2 dropped\n"
+    assert fdbq.output("dead", "ls", name) == ""
+    assert "no queue named" in error_of(fdbq("dead", "ls", f"{name}nope"))
+
+
+def test_dead_letters_that_a_full_queue_has_no_room_for_are_told(
+    fdbq: Shell, name: str, db: Any
+) -> None:
+    queue = fdbqueue.PriorityQueue.named(db, name, max_attempts=1, max_size=2)
+    ids = [item.id for item in queue.push_many(db, [1, 2])]
+    queue.nack(db, queue.claim(db, n=2))
+    queue.push(db, 3)
+    done = fdbq("dead", "retry", name, "--all")
+    assert (done.returncode, done.stdout) == (1, "1 retried\n")
+    assert f"{ids[1]} was not retried: the queue is full" in done.stderr
+    assert [letter.id for letter in queue.dead_letters(db)] == [ids[1]]
+
+
+def test_an_item_is_delayed(fdbq: Shell, name: str) -> None:
+    fdbq.output("push", name, "1", "--delay", "0.5")
+    fdbq.output("push", name, "2", "--at", "2100-01-01T00:00:00+01:00")
+    assert sizes(fdbq, name) == {name: 2}
+    assert fdbq.output("pop", name, "--wait", "30") == "1\n"
+    assert fdbq("pop", name).returncode == 1
+    assert "a time zone" in error_of(fdbq("push", name, "3", "--at", "2100-01-01T00:00:00"))
+    assert "is no time" in error_of(fdbq("push", name, "3", "--at", "tomorrow"))
+
+
+def test_an_export_of_an_empty_queue_is_an_empty_file(filled: Shell, name: str) -> None:
+    filled.output("export", name, "out.jsonl")
+    filled.output("pop", name, "-n", "2")
+    filled.output("export", name, "out.jsonl")
+    assert (filled.path / "out.jsonl").read_text() == ""
+
+
+def test_an_export_that_fails_leaves_the_file_as_it_was(filled: Shell, name: str, db: Any) -> None:
+    filled.output("export", name, "out.jsonl")
+    before = (filled.path / "out.jsonl").read_text()
+    os.chmod(filled.path / "out.jsonl", 0o640)
+    queue = fdbqueue.PriorityQueue.named(db, name)
+    broken = queue.push(db, "broken", 9)
+    db[broken.key] = b"no JSON"
+    assert "cannot be read" in error_of(filled("export", name, "out.jsonl"))
+    assert (filled.path / "out.jsonl").read_text() == before
+    queue.remove(db, broken)
+    queue.push(db, "last", 9)
+    filled.output("export", name, "out.jsonl")
+    assert (filled.path / "out.jsonl").read_text().startswith(before)
+    assert (filled.path / "out.jsonl").stat().st_mode & 0o777 == 0o640
+    assert not list(filled.path.glob(".out.jsonl*"))
+
+
+def test_an_interrupted_import_does_not_say_that_nothing_happened(filled: Shell) -> None:
+    done = filled.script(
+        "seq 2000000 > many.jsonl; timeout --preserve-status -s INT 2 fdbq import $q many.jsonl"
+    )
+    assert done.returncode == 130
+    assert "what was done before that is done" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_completion_knows_commands_and_queues(
+    filled: Shell, name: str, shared_url: str, tmp_path: Path
+) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert "_FDBQ_COMPLETE" in filled.output("completion", shell)
+    words = "COMP_WORDS='{}' COMP_CWORD={} _FDBQ_COMPLETE=bash_complete fdbq"
+    assert "plain,peek" in filled.script(words.format("fdbq pe", 1)).stdout
+    assert f"plain,{name}" in filled.script(words.format(f"fdbq pop {name[:-1]}", 2)).stdout
+    filled.environment["FDBQ_DB"] = str(tmp_path / "another")
+    named = words.format(f"fdbq pop --db {shared_url} {name[:-1]}", 4)
+    assert f"plain,{name}" in filled.script(named).stdout
+
+
+def test_top_shows_queues_and_what_comes_and_goes(filled: Shell, name: str) -> None:
+    looks = [
+        json.loads(line)
+        for line in filled.output("top", "--json", "-n", "2", "--interval", "0.1").splitlines()
+        if json.loads(line)["queue"] == name
+    ]
+    assert [look["in"] for look in looks] == [None, 0.0]
+    assert looks[1]["items"] == sum(looks[1]["counts"].values()) == 2
+    assert 0 <= looks[1]["oldest"] < 600
+    assert name in filled.output("top", "-n", "1")
+
+
+def test_verbose_tells_what_comes_and_goes(filled: Shell, name: str) -> None:
+    done = filled("pop", name, "-v")
+    assert f"popped from {name}, priority" in done.stderr
+    assert filled("pop", name).stderr == ""
+
+
+def test_an_export_says_what_it_left_out(filled: Shell, name: str, db: Any) -> None:
+    queue = fdbqueue.PriorityQueue.named(db, name)
+    queue.set_max_attempts(db, 1)
+    queue.push_many(db, ["claimed", "dead", "dead"])
+    queue.claim(db, n=1, lease=600)
+    queue.nack(db, queue.claim(db, n=2))
+    queue.push(db, "delayed", delay=600)
+    whole = filled("export", name)
+    assert whole.stdout.count("\n") == 2
+    assert whole.stderr == (
+        "fdbq export: left out 1 delayed, 1 claimed, 2 dead; only items that wait are exported\n"
+    )
+    numbers = {"exported": 2, "left_out": {"delayed": 1, "claimed": 1, "dead": 2}}
+    assert json.loads(filled.output("export", name, "out.jsonl", "--json")) == numbers
+    assert json.loads(filled("export", name, "--json").stderr) == numbers
+
+
+def test_an_export_counts_what_it_left_out_in_any_number(fdbq: Shell, name: str, db: Any) -> None:
+    queue = fdbqueue.PriorityQueue.named(db, name)
+    queue.push_many(db, [*range(2345)], delay=600)
+    assert "left out 2,345 delayed" in fdbq("export", name).stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_device_is_an_error_that_says_what_cannot_be_written(
+    filled: Shell, unbuffered: str
+) -> None:
+    filled.environment["PYTHONUNBUFFERED"] = unbuffered
+    full = "No space left on device"
+    assert error_of(filled.script("fdbq export $q /dev/full")) == (
+        f"fdbq: /dev/full cannot be written: {full}\n"
+    )
+    for command in ("export", "items", "counts"):
+        assert full in error_of(filled.script(f"fdbq {command} $q > /dev/full"))
+    assert "the output cannot be written" in filled.script("fdbq export $q > /dev/full").stderr
+
+
+def test_a_line_or_value_without_an_end_is_read_no_further_than_its_limit(
+    fdbq: Shell, name: str
+) -> None:
+    endless = "tr '\\0' 1 < /dev/zero"
+    error = error_of(fdbq.script(f"(echo 7; {endless}) | fdbq import $q"))
+    assert "line 2: it is longer than 50,000,000 bytes; the lines before it are stored" in error
+    assert fdbq.output("pop", name) == "7\n"
+    for command in ("push", "task push"):
+        error = error_of(fdbq.script(f"{endless} | fdbq {command} $q -"))
+        assert "longer than 50,000,000 bytes" in error
+
+
+@pytest.mark.parametrize(
+    "clock", ["-1", "exec('raise OverflowError')"], ids=["before 1970", "after 2262"]
+)
+def test_a_clock_that_cannot_be_is_an_error(fdbq: Shell, name: str, clock: str) -> None:
+    program = (
+        f"import time; time.time = time.time_ns = lambda: {clock}\n"
+        "import sys; from fdbq.__main__ import main; main()"
+    )
+    for command in (["push", name, "1"], ["task", "push", name, "1"], ["pop", name]):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *command],
+            capture_output=True,
+            text=True,
+            env=fdbq.environment,
+        )
+        assert "this machine's clock is" in error_of(done)
+    assert sizes(fdbq, name) == {}
+
+
+def test_a_time_beyond_its_range_is_named_with_the_range(fdbq: Shell, name: str) -> None:
+    for option in ("--delay", "--ttl"):
+        error = error_of(fdbq("push", name, "1", option, "1e10"))
+        assert "is a number of seconds from 0, below 10,000,000,000, not 1" in error
+    for deadline in ("0001-01-01T00:00+14:00", "9999-12-31T23:00-14:00"):
+        error = error_of(fdbq("task", "push", name, "1", "--deadline", deadline))
+        assert "is not in the years 1 to 9999 of UTC" in error

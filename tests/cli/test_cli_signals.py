@@ -1,0 +1,367 @@
+"""Signals end `fdbq` soon, in one line, and lose nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue.embedded.disk.files import LOCK_FILE
+from tests.support.forked import Forked
+from tests.support.server import serving
+from tests.support.shell import Shell
+
+INTERRUPTED = "fdbq: interrupted; what was done before that is done\n"
+TRIES = int(os.environ.get("FDBQ_INTERRUPTS", "40"))
+"""How many commands `test_commands_end_soon_at_any_moment` interrupts; by hand, 10,000.
+
+Of many, most are forked with their modules loaded: their start was interrupted often enough.
+"""
+
+SOON = 2.0  # seconds
+LONGEST = 60.0  # seconds, after which a command counts as hung
+
+Process = subprocess.Popen[str]
+
+ENDING = [
+    getattr(signal, f"SIG{name}")
+    for name in ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "VTALRM", "PROF", "XCPU")
+]
+if sys.platform == "linux":
+    ENDING += [signal.SIGIO, signal.SIGPWR, signal.SIGRTMIN, signal.SIGRTMAX]
+
+
+@pytest.fixture
+def fdbq(db: Any, shared_url: str, name: str, tmp_path: Path) -> Shell:
+    return Shell(tmp_path, shared_url, name)
+
+
+_started: list[Process] = []
+
+
+@pytest.fixture(autouse=True)
+def _kill_what_was_started() -> Iterator[None]:
+    yield
+    while _started:
+        process = _started.pop()
+        process.kill()
+        process.communicate()
+
+
+def start(fdbq: Shell, *arguments: str) -> Process:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fdbq", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=fdbq.environment,
+        cwd=fdbq.path,
+        text=True,
+    )
+    _started.append(process)
+    return process
+
+
+def has_handlers(process: Process | Forked) -> bool:
+    """Whether a process handles signals already; before, Python itself prints a traceback."""
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+    caught = [int(line.split()[1], 16) for line in status.split("\n") if "SigCgt" in line]
+    return not caught or bool(caught[0] >> (signal.SIGTERM - 1) & 1)  # none: it has ended
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + LONGEST
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("number", ENDING, ids=lambda number: f"{int(number)}")
+@pytest.mark.parametrize("command", ["pop", "task pop"])
+def test_every_signal_that_ends_a_process_leaves_what_was_not_printed(
+    fdbq: Shell, name: str, db: Any, number: int, command: str
+) -> None:
+    """The item is taken and waits for a reader of the output, who does not come."""
+    fdbq.environment["PYTHONUNBUFFERED"] = "1"
+    value = "x" * 200_000  # more than a pipe holds
+    queue: Any
+    if command == "pop":
+        queue = fdbqueue.PriorityQueue.named(db, name)
+        queue.push(db, value)
+    else:
+        queue = fdbqueue.TaskQueue.named(db, name)
+        queue.push(db, payload=value)
+    process = start(fdbq, *command.split(), name)
+    assert process.stdout is not None
+    assert process.stdout.read(1) == '"'
+    process.send_signal(number)
+    assert process.wait(LONGEST) == 128 + number
+    assert process.stderr is not None
+    told = process.stderr.read()
+    assert told.count("\n") == 1
+    assert "the output cannot be written" in told
+    assert len(process.stdout.read()) < len(value)
+    assert queue.size(db) == 1
+    popped = queue.pop(db)
+    assert (popped.value if command == "pop" else popped.payload) == value
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_signal_while_items_are_printed_splits_them_in_printed_and_kept(
+    fdbq: Shell, name: str, db: Any, number: int, unbuffered: str
+) -> None:
+    fdbq.environment["PYTHONUNBUFFERED"] = unbuffered
+    queue = fdbqueue.PriorityQueue.named(db, name)
+    queue.push_many(db, [f"{n}{'x' * 1000}" for n in range(300)])
+    process = start(fdbq, "pop", name, "-n", "300")
+    assert process.stdout is not None
+    printed = [process.stdout.readline()]
+    process.send_signal(number)
+    assert process.wait(LONGEST) == 128 + number
+    printed += process.stdout.readlines()
+    kept = [item.value for item in queue.items(db)]
+    whole = [json.loads(line) for line in printed if line.endswith("\n")]
+    assert whole + kept == [f"{n}{'x' * 1000}" for n in range(300)]
+    assert 0 < len(kept) < 300
+
+
+def test_an_ignored_signal_stays_ignored(fdbq: Shell, name: str) -> None:
+    done = fdbq.script("(trap '' HUP; fdbq pop $q --wait 2 & sleep 1; kill -HUP $!; wait $!)")
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_waits_for_a_lock_is_interrupted(tmp_path: Path, number: int) -> None:
+    """What is still to be closed then must not wait for the same lock."""
+    fdbq = Shell(tmp_path, f"embedded:{tmp_path / 'db'}")
+    fdbq.output("push", "jobs", "1")
+    with (tmp_path / "db" / LOCK_FILE).open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = start(fdbq, "push", "jobs", "2", "--timeout", "0")
+        wait_until(lambda: has_handlers(process))
+        time.sleep(1)  # so that it waits, most likely
+        process.send_signal(number)
+        assert process.wait(LONGEST) == 128 + number
+    assert process.stderr is not None
+    assert process.stderr.read() == INTERRUPTED
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_main_thread_that_never_comes_back_to_python_is_interrupted(
+    fdbq: Shell, name: str, number: int
+) -> None:
+    (fdbq.path / "endless.py").write_text(
+        "import sqlite3\n"
+        "print('in C', flush=True)\n"
+        "rows = 'WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c'\n"
+        "sqlite3.connect(':memory:').execute(f'SELECT max(x) FROM ({rows})')\n"
+    )
+    process = start(fdbq, "work", name, "endless:handler")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "in C\n"
+    process.send_signal(number)
+    assert process.wait(LONGEST) == 128 + number
+    assert process.stderr.read() == INTERRUPTED
+
+
+def test_a_second_signal_ends_a_worker_whose_jobs_do_not(fdbq: Shell, name: str, db: Any) -> None:
+    fdbqueue.PriorityQueue.named(db, name).push(db, 1)
+    process = start(fdbq, "work", name, "--exec", "echo begun; exec sleep 60 > /dev/null 2>&1")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(LONGEST) in (130, -signal.SIGINT)
+
+
+def test_top_is_ended_by_an_interrupt(fdbq: Shell, name: str) -> None:
+    fdbq.output("push", name, "1")
+    process = start(fdbq, "top", "--json", "--interval", "1000")
+    assert process.stdout is not None
+    assert name in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(LONGEST) == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGHUP, 0)]
+)
+def test_a_server_is_stopped_by_a_signal(shared_url: str, number: int, code: int) -> None:
+    with serving(shared_url) as (process, _):
+        process.send_signal(number)
+        assert process.wait(LONGEST) == code
+        assert process.stderr is not None
+        assert process.stderr.read() == (INTERRUPTED if code else "")
+
+
+class Interrupts:
+    """Interrupts commands at random moments, and keeps the books of what they took and printed."""
+
+    def __init__(self, fdbq: Shell, name: str, db: Any, rng: random.Random) -> None:
+        self._fdbq, self._db, self._rng = fdbq, db, rng
+        self._items = fdbqueue.PriorityQueue.named(db, f"{name}items")
+        self._tasks = fdbqueue.TaskQueue.named(db, f"{name}tasks")
+        self._pushed = self._tasks_pushed = 0
+        self._printed: list[Any] = []
+        self._tasks_printed: list[Any] = []
+        self.outcomes: Counter[str] = Counter()
+        self.slow: list[str] = []
+        self.failures: list[str] = []
+        self.longest = 0.0
+        (fdbq.path / "lines.jsonl").write_text("".join(f"{n}\n" for n in range(3000)))
+        fdbq.output("import", f"{name}many", "lines.jsonl")
+        self._push_task()
+        items, many, tasks, work = (f"{name}{each}" for each in ("items", "many", "tasks", "work"))
+        self._commands = [
+            ("pop", items, "-n", "3"),
+            ("pop", items, "--wait", "5"),
+            ("pop", f"{name}nobody-pushed-to-this", "--wait", "5"),
+            ("push", work, "1"),
+            ("import", f"{name}copy", "lines.jsonl", "--again"),
+            ("export", many, "out.jsonl"),
+            ("export", many),
+            ("items", many),
+            ("peek", many),
+            ("ls",),
+            ("counts", many),
+            ("check", many),
+            ("limit", many),
+            ("info",),
+            ("dead", "ls", many),
+            ("task", "pop", tasks),
+            ("task", "push", f"{name}other", "1"),
+            ("task", "stats", tasks),
+            ("work", work, "--exec", "true"),
+            ("work", work, "--exec", "true", "--drain"),
+            ("top", "--json", "--interval", "0.1"),
+            ("serve", "--port", "0"),
+            ("--help",),
+        ]
+        # The moments lie in the time that a command takes, with its modules loaded or without.
+        self._seconds(True, many)  # for the first one, modules are loaded
+        self._spans = {is_forked: self._seconds(is_forked, many) for is_forked in (False, True)}
+
+    def interrupt_one(self) -> None:
+        rng = self._rng
+        command = rng.choice(self._commands)
+        second = rng.choice([None, rng.random() * 0.02, rng.random() * 0.5])
+        is_pop, is_task_pop = command[0] == "pop", command[:2] == ("task", "pop")
+        if is_pop:
+            self._items.push_many(self._db, [*range(self._pushed, self._pushed + 3)])
+            self._pushed += 3
+        elif is_task_pop:
+            self._push_task()
+        is_forked = TRIES > 100 and rng.random() < 0.9
+        moment = self._spans[is_forked] * rng.random() ** 2
+        told = f"{' '.join(command)}, interrupted after {moment:.3f} s, second {second}"
+        process = self._start(is_forked, command)
+        # (A forked process ignores SIGINT until its own start.)
+        if sys.platform == "linux" and (is_forked or rng.random() < 0.8):
+            wait_until(lambda: has_handlers(process))
+        time.sleep(moment)
+        is_handled = sys.platform != "linux" or has_handlers(process)
+        process.send_signal(signal.SIGINT)
+        if second is not None:
+            time.sleep(second)
+            process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        try:
+            output, errors = process.communicate(timeout=LONGEST)
+        except (subprocess.TimeoutExpired, TimeoutError):
+            if is_forked:
+                process.send_signal(signal.SIGTRAP)
+                time.sleep(1)
+            process.kill()
+            output, errors = process.communicate()
+            self.failures.append(f"{told}: hung, signals handled: {is_handled}, {errors}")
+        seconds = time.monotonic() - began
+        self.longest = max(self.longest, seconds)
+        if seconds > SOON:
+            self.slow.append(f"{told}: {seconds:.2f} s")
+        if is_pop:
+            self._printed += self._lines(output)
+        elif is_task_pop:
+            self._tasks_printed += self._lines(output)
+        assert process.returncode is not None
+        _started.clear()
+        outcome = self._outcome(process.returncode, errors, is_handled)
+        self.outcomes[outcome or "wrong"] += 1
+        if outcome is None:
+            self.failures.append(f"{told}: exit code {process.returncode}, {errors!r}")
+
+    def _push_task(self) -> None:
+        self._tasks.push(self._db, payload=self._tasks_pushed)
+        self._tasks_pushed += 1
+
+    def _seconds(self, is_forked: bool, queue: str) -> float:
+        began = time.monotonic()
+        self._start(is_forked, ("counts", queue)).communicate(timeout=LONGEST)
+        return time.monotonic() - began
+
+    def _start(self, is_forked: bool, command: tuple[str, ...]) -> Process | Forked:
+        if is_forked:
+            return Forked(self._fdbq.path, self._fdbq.environment, *command)
+        return start(self._fdbq, *command)
+
+    @staticmethod
+    def _lines(output: str) -> list[Any]:
+        return [json.loads(line) for line in output.splitlines(True) if line.endswith("\n")]
+
+    @staticmethod
+    def _outcome(code: int, errors: str, is_handled: bool) -> str | None:
+        told = [
+            line
+            for line in errors.splitlines(True)
+            if "serving on" not in line and "stops when" not in line
+        ]
+        if not is_handled:
+            return "as Python started"
+        if code == 130 and told == [INTERRUPTED]:
+            return "interrupted, one line"
+        if code == -signal.SIGINT and not told:
+            return "ended by the signal"  # a worker by the second one, or as Python ended
+        return "done" if code in (0, 1) and not told else None
+
+    def check_books(self) -> None:
+        left = [item.value for item in self._items.items(self._db)]
+        assert sorted(self._printed + left) == list(range(self._pushed))
+        left = [task.payload for task in self._tasks.get_all_tasks(self._db)]
+        assert sorted(self._tasks_printed + left) == list(range(self._tasks_pushed))
+        assert not list(self._fdbq.path.glob(".out.jsonl*"))
+        assert self._fdbq("check").returncode == 0
+
+
+def test_commands_end_soon_at_any_moment(
+    fdbq: Shell, name: str, db: Any, rng: random.Random
+) -> None:
+    interrupts = Interrupts(fdbq, name, db, rng)
+    for number in range(1, TRIES + 1):
+        interrupts.interrupt_one()
+        if number % 500 == 0 or number == TRIES:
+            slow, failures = len(interrupts.slow), len(interrupts.failures)
+            print(
+                f"{number:,} tries: {dict(interrupts.outcomes)}; longest {interrupts.longest:.2f} "
+                f"s, {slow} over {SOON} s, {failures} wrong",
+                flush=True,
+            )
+    print(*interrupts.slow, sep="\n")
+    assert interrupts.failures == []
+    interrupts.check_books()

@@ -1,0 +1,240 @@
+"""Threads that share a queue object share transactions, and each has its own result or error."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Queue
+from fdbqueue.coordination.combiner import Batch, Combiner
+from fdbqueue.testing import FaultyDatabase, FaultyTransaction
+
+
+class Database:
+    """Anything that one can have a weak reference to."""
+
+
+class Work:
+    """What a combiner performs: the first batch waits until it is let go."""
+
+    def __init__(self, outcome: Callable[[list[int]], list[int]], budget: int = 100) -> None:
+        self.batches: list[list[int]] = []
+        self.let_go = threading.Event()
+        self.begun = threading.Event()
+        self.is_let_go: bool | None = None
+        self._outcome = outcome
+        self.combiner: Combiner[int, int] = Combiner(lambda: self, lambda request: request, budget)
+        self.db = Database()
+
+    def perform(self, db: Any, batch: Batch[int]) -> list[int]:
+        requests = list(batch.requests)
+        self.batches.append(requests)
+        if len(self.batches) == 1:
+            self.begun.set()
+            self.is_let_go = self.let_go.wait(10)
+            assert self.is_let_go
+        return self._outcome(requests)
+
+    def run(self, requests: list[int]) -> list[Future[int]]:
+        """Have a thread do each request: the others in their order, while the first is busy."""
+        pool = ThreadPoolExecutor(len(requests))
+        futures = [pool.submit(self.combiner, self.db, requests[0])]
+        assert self.begun.wait(10)
+        for number, request in enumerate(requests[1:]):
+            futures.append(pool.submit(self.combiner, self.db, request))
+            while len(self.combiner._lines[self.db].waiting) <= number:
+                pass
+        self.let_go.set()
+        pool.shutdown()
+        return futures
+
+
+def doubled(requests: list[int]) -> list[int]:
+    return [2 * request for request in requests]
+
+
+def test_what_comes_while_one_is_busy_is_done_together_in_its_order() -> None:
+    work = Work(doubled)
+    futures = work.run([1, 2, 3, 4])
+    assert [future.result() for future in futures] == [2, 4, 6, 8]
+    assert work.batches == [[1], [2, 3, 4]]
+    assert work.combiner(work.db, 5) == 10
+    assert work.batches[-1] == [5]
+
+
+def test_a_batch_stays_within_its_budget_but_for_a_request_that_is_over_it_alone() -> None:
+    work = Work(doubled, budget=10)
+    work.run([1, 6, 4, 5, 50, 5])
+    assert work.batches == [[1], [6, 4], [5], [50], [5]]
+
+
+def test_what_a_batch_had_no_room_for_comes_first_in_the_next_one() -> None:
+    work = Work(lambda requests: doubled(requests)[:2])
+    futures = work.run([1, 2, 3, 4, 5])
+    assert [future.result() for future in futures] == [2, 4, 6, 8, 10]
+    assert work.batches == [[1], [2, 3, 4, 5], [4, 5]]
+
+
+def test_an_error_that_is_one_requests_own_is_not_that_of_the_others() -> None:
+    def picky(requests: list[int]) -> list[int]:
+        if 3 in requests:
+            raise ValueError("not 3")
+        return doubled(requests)
+
+    work = Work(picky)
+    futures = work.run([1, 2, 3, 4])
+    assert [future.exception() is None for future in futures] == [True, True, False, True]
+    assert futures[3].result() == 8
+
+
+def test_an_error_of_the_database_is_everybodys() -> None:
+    def fails(requests: list[int]) -> list[int]:
+        if len(requests) > 1:
+            raise fdbqueue.FDBError(1031)
+        return doubled(requests)
+
+    work = Work(fails)
+    errors = [future.exception() for future in work.run([1, 2, 3])]
+    assert errors[0] is None
+    assert [error.code for error in errors[1:]] == [1031, 1031]
+    assert errors[1] is not errors[2]
+    assert work.combiner(work.db, 4) == 8
+
+
+def test_what_ends_a_leader_leaves_the_outcome_of_the_others_unknown() -> None:
+    def ended(requests: list[int]) -> list[int]:
+        if len(requests) > 1:
+            raise SystemExit
+        return doubled(requests)
+
+    work = Work(ended)
+    errors = [future.exception() for future in work.run([1, 2, 3])]
+    assert isinstance(errors[1], SystemExit)
+    assert errors[2].code == 1021
+    assert work.combiner(work.db, 4) == 8
+
+
+def test_the_main_thread_which_signals_interrupt_neither_leads_nor_follows() -> None:
+    work = Work(doubled)
+    thread = threading.Thread(target=work.combiner, args=[work.db, 1])
+    thread.start()
+    assert work.begun.wait(10)
+    assert work.combiner(work.db, 2) == 4
+    assert work.is_let_go is None  # the other thread leads still
+    assert work.batches == [[1], [2]]
+    assert not work.combiner._lines[work.db].waiting
+    work.let_go.set()
+    thread.join()
+
+
+def test_a_call_from_within_a_call_does_not_wait_for_itself() -> None:
+    """As from a codec that uses the queue itself."""
+
+    def again(requests: list[int]) -> list[int]:
+        if requests == [1]:
+            return [work.combiner(work.db, 10)]
+        return doubled(requests)
+
+    work = Work(again)
+    work.let_go.set()
+    assert work.combiner(work.db, 1) == 20
+    assert work.combiner(work.db, 2) == 4
+
+
+def test_a_forked_child_waits_for_nobody() -> None:
+    work = Work(doubled)
+    thread = threading.Thread(target=work.combiner, args=[work.db, 1])
+    thread.start()
+    assert work.begun.wait(10)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if work.combiner(work.db, 2) == 4 else 1)
+    work.let_go.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# Queues
+
+
+class Counting(FaultyDatabase):
+    """Counts commits."""
+
+    commits = 0
+
+    def commit(self, transaction: FaultyTransaction) -> None:
+        self.commits += 1
+        super().commit(transaction)
+
+
+def together(count: int, action: Callable[[int], object]) -> None:
+    with ThreadPoolExecutor(count) as pool:
+        assert list(pool.map(action, range(count))) is not None
+
+
+def test_threads_need_fewer_commits_than_items(db: Any, queue: PriorityQueue) -> None:
+    counting = Counting(db)
+    together(8, lambda n: [queue.push(counting, [n, i], i % 3) for i in range(25)])
+    assert queue.size(db) == 200
+    popped: list[Any] = []
+    together(8, lambda _: [popped.append(queue.pop(counting).value) for _ in range(25)])
+    assert sorted(popped) == [[n, i] for n in range(8) for i in range(25)]
+    assert queue.pop(counting) is None
+    assert fdbqueue.check(db, queue).ok
+    assert counting.commits < 300
+
+
+def test_pops_of_many_from_both_ends_and_pushes_of_many(db: Any, queue: PriorityQueue) -> None:
+    together(6, lambda n: queue.push_many(db, [[n, i] for i in range(20)], priorities=range(20)))
+    popped: list[Any] = []
+
+    def pop(n: int) -> None:
+        for size in (1, 3, 7, 9):
+            items = queue.pop_many(db, size, max=bool(n % 2))
+            ranks = [item.priority for item in items]
+            assert ranks == sorted(ranks, reverse=bool(n % 2))
+            assert len(items) == size
+            popped.extend(item.value for item in items)
+
+    together(6, pop)
+    assert sorted(popped) == [[n, i] for n in range(6) for i in range(20)]
+    assert fdbqueue.check(db, queue).ok
+
+
+def test_each_thread_gets_its_own_items_and_ids(db: Any, space: Any) -> None:
+    queue = Queue(space["fifo"])
+
+    def work(n: int) -> None:
+        for i in range(20):
+            item = queue.enqueue(db, [n, i])
+            assert queue.remove(db, item.id)
+
+    together(6, work)
+    assert queue.size(db) == 0
+
+
+def test_large_payloads_do_not_make_a_transaction_too_large(db: Any, queue: PriorityQueue) -> None:
+    together(6, lambda n: queue.push(db, str(n) * 3_000_000))
+    popped: list[str] = []
+    together(6, lambda _: popped.append(queue.pop(db).value))
+    assert sorted(value[:1] for value in popped) == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_an_item_that_cannot_be_read_is_everybodys_error_and_stays(
+    db: Any, queue: PriorityQueue
+) -> None:
+    item = queue.push(db, "x")
+    db[item.key] = b"no JSON"
+
+    def pop(_: int) -> None:
+        with pytest.raises(fdbqueue.errors.UndecodableItem):
+            queue.pop(db)
+
+    together(4, pop)
+    assert queue.size(db) == 1

@@ -1,0 +1,217 @@
+"""What a thread made for a coroutine is the coroutine's, or it is undone: one of the two, once."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from fdbqueue.coordination import handover
+
+
+class Work:
+    """Work that ends when it is let go, and what was undone of it."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.arrived = threading.Event()
+        self.undone: list[str] = []
+
+    def do(self) -> str:
+        assert self.let_go.wait(10)
+        return "result"
+
+    async def call(self) -> str:
+        given = handover.HandOver(self.undone.append)
+
+        def arrive(work: Any) -> None:
+            given.arrive(work.result)
+            self.arrived.set()
+
+        handover.pool.submit(self.do).add_done_callback(arrive)
+        return await given.result()
+
+    def arrive(self) -> None:
+        """Have the result arrive while this thread, and so its event loop, stands still."""
+        self.let_go.set()
+        assert self.arrived.wait(10)
+
+    def is_undone(self) -> bool:
+        deadline = time.monotonic() + 10
+        while not self.undone and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return self.undone == ["result"]
+
+
+def one_turn(loop: asyncio.AbstractEventLoop) -> None:
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+
+
+def test_a_call_returns_what_the_function_does_and_undoes_nothing() -> None:
+    undone: list[int] = []
+
+    async def main() -> None:
+        assert await handover.call(lambda: 7, undone.append) == 7
+        with pytest.raises(ZeroDivisionError):
+            await handover.call(lambda: 1 // 0, undone.append)
+
+    asyncio.run(main())
+    assert undone == []
+
+
+@pytest.mark.parametrize("cancels", [1, 2, 5])
+def test_a_cancelled_call_ends_when_its_result_is_undone(cancels: int) -> None:
+    work = Work()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(work.call())
+        for _ in range(cancels):
+            await asyncio.sleep(0.01)
+            task.cancel()
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        work.let_go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert work.undone == ["result"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_result_is_taken_or_undone_at_whatever_turn_of_the_loop_the_cancel_comes(
+    turns: int,
+) -> None:
+    work = Work()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(work.call())
+        await asyncio.sleep(0.01)
+        work.arrive()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_cancelled = task.cancel()
+        results = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(results[0], asyncio.CancelledError) == was_cancelled
+        assert (results, work.undone) == (["result"], []) or work.undone == ["result"]
+
+    asyncio.run(main())
+
+
+def test_the_end_of_the_loop_waits_until_everything_is_undone() -> None:
+    works = [Work() for _ in range(10)]
+
+    async def main() -> None:
+        for work in works:
+            tasks.append(asyncio.ensure_future(work.call()))
+        await asyncio.sleep(0.01)
+        threading.Timer(0.05, lambda: [work.let_go.set() for work in works]).start()
+
+    tasks: list[Any] = []
+    asyncio.run(main())
+    assert [work.undone for work in works] == [["result"]] * 10
+
+
+@pytest.mark.parametrize("turns", range(2))
+def test_a_loop_that_is_closed_takes_no_result(turns: int) -> None:
+    """Though somebody holds the task, which never runs again."""
+    work = Work()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(work.call())
+    one_turn(loop)
+    work.arrive()
+    for _ in range(turns):
+        one_turn(loop)
+    loop.close()
+    assert work.is_undone()
+    assert not task.done()
+    task._log_destroy_pending = False
+
+
+def test_a_result_that_comes_after_its_loop_was_closed_is_undone() -> None:
+    work = Work()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(work.call())
+    one_turn(loop)
+    loop.close()
+    work.arrive()
+    assert work.is_undone()
+    task._log_destroy_pending = False
+
+
+def test_a_result_whose_task_is_destroyed_is_undone() -> None:
+    work = Work()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(work.call())
+    one_turn(loop)
+    task._log_destroy_pending = False
+    loop.close()
+    del task, loop
+    gc.collect()
+    work.arrive()
+    assert work.is_undone()
+
+
+def test_a_result_that_a_stopped_loop_has_is_undone_when_the_interpreter_exits() -> None:
+    program = """
+import asyncio, threading
+from fdbqueue.coordination import handover
+
+async def call(event):
+    await handover.call(lambda: event.wait(10) and "result", print)
+
+loop = asyncio.new_event_loop()
+events = [threading.Event(), threading.Event()]
+tasks = [loop.create_task(call(event)) for event in events]
+loop.run_until_complete(asyncio.sleep(0))  # the loop is never closed
+events[0].set()
+threading.Timer(0.2, events[1].set).start()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30
+    )
+    assert done.stdout.split() == ["result", "result"], done.stderr
+
+
+def test_a_result_that_cannot_be_undone_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(result: str) -> None:
+        raise OSError("the disk is full")
+
+    async def main(let_go: threading.Event) -> None:
+        def do() -> str:
+            assert let_go.wait(10)
+            return "result"
+
+        task = asyncio.ensure_future(handover.call(do, fail))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        let_go.set()
+        with pytest.raises(OSError, match="the disk is full"):
+            await task
+
+    asyncio.run(main(threading.Event()))
+    assert "'result'" in caplog.text
+
+
+def test_work_is_waited_for_through_any_number_of_cancels() -> None:
+    let_go = threading.Event()
+    work = handover.pool.submit(let_go.wait, 10)
+
+    async def main(tries: int) -> None:
+        task = asyncio.ensure_future(handover.finished(work))
+        for _ in range(tries):
+            await asyncio.sleep(0)
+            task.cancel()
+        let_go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert work.done()
+
+    asyncio.run(main(5))

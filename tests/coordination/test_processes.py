@@ -1,0 +1,135 @@
+"""Real processes on one queue: each item comes out once, in order, and everybody gets some."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import PriorityQueue
+from fdbqueue.coordination.staged_pops import LEASE
+
+PROCESSES = THREADS = 4
+PUSHES = 100  # of each thread that pushes
+LONG = 120.0  # seconds after which a test fails rather than waits on
+
+# What a thread does until the queue is empty.
+CALLS = {
+    "pop_min": lambda queue, db: queue.pop_min(db),
+    "pop_max": lambda queue, db: queue.pop_max(db),
+    "claim": lambda queue, db: (claim := queue.claim(db, lease=1000)) and claim.item,
+}
+
+
+def process(url: str, space: bytes, kinds: list[str], journal: str, barrier: Any) -> None:
+    """A process with a thread for each kind; each writes down what it took as soon as it has it."""
+    db = fdbqueue.open(url)
+    queue = PriorityQueue(Subspace(rawPrefix=space))
+    queue.size(db)  # a client connects
+    barrier.wait(LONG)
+
+    def work(number: int, kind: str) -> None:
+        with Path(f"{journal}.{number}").open("w", buffering=1) as lines:
+            if kind == "push":
+                for n in range(PUSHES):
+                    queue.push(db, f"{journal} {number} {n}", n % 3)
+                return
+            while (item := CALLS[kind](queue, db)) is not None:
+                lines.write(f"{item.value}\n")
+
+    threads = [threading.Thread(target=work, args=each) for each in enumerate(kinds)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class Crew:
+    """Processes that begin together."""
+
+    def __init__(self, url: str, queue: PriorityQueue, kinds: list[str], folder: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        barrier = context.Barrier(PROCESSES + 1)
+        self._journals = [folder / str(number) for number in range(PROCESSES)]
+        self.processes = []
+        for journal in self._journals:
+            arguments = (url, queue.subspace.key(), kinds, str(journal), barrier)
+            self.processes.append(context.Process(target=process, args=arguments, daemon=True))
+            self.processes[-1].start()
+        barrier.wait(LONG)
+
+    def join(self) -> None:
+        for each in self.processes:
+            each.join(LONG)
+            assert not each.is_alive()
+
+    def taken(self) -> list[list[list[str]]]:
+        """What each thread of each process has taken so far."""
+        return [
+            [path.read_text().splitlines() for path in journal.parent.glob(f"{journal.name}.*")]
+            for journal in self._journals
+        ]
+
+
+def test_all_get_their_share_in_order(
+    db: Any, shared_url: str, queue: PriorityQueue, tmp_path: Path
+) -> None:
+    """Nobody pushes meanwhile, so each thread sees the items in the order of the queue."""
+    for begin in range(0, 6_000, 1_000):
+        queue.push_many(db, range(begin, begin + 1_000))
+    crew = Crew(shared_url, queue, ["pop_min"] * THREADS, tmp_path)
+    crew.join()
+    taken = crew.taken()
+    for values in chain.from_iterable(taken):
+        assert [int(value) for value in values] == sorted(int(value) for value in values)
+    shares = [sum(map(len, threads)) for threads in taken]
+    assert sorted(int(value) for value in chain(*chain(*taken))) == list(range(6_000))
+    assert min(shares) >= 6_000 / PROCESSES / 10, shares
+    assert fdbqueue.check(db, queue).ok
+
+
+def test_pushes_pops_and_claims_at_once(
+    db: Any, shared_url: str, queue: PriorityQueue, tmp_path: Path
+) -> None:
+    first = [f"first {n}" for n in range(2_000)]
+    queue.push_many(db, first, priorities=[n % 3 for n in range(2_000)])
+    crew = Crew(shared_url, queue, ["push", "pop_min", "pop_max", "claim"], tmp_path)
+    crew.join()
+    left = [item.value for item in iter(lambda: queue.pop(db), None)]
+    pushed = [f"{tmp_path / str(p)} 0 {n}" for p in range(PROCESSES) for n in range(PUSHES)]
+    came_out = Counter(chain(left, *chain(*crew.taken())))
+    assert came_out == Counter(first + pushed)
+    assert fdbqueue.check(db, queue).ok
+
+
+def test_the_others_go_on_when_processes_are_killed(
+    db: Any, shared_url: str, queue: PriorityQueue, tmp_path: Path
+) -> None:
+    """What a killed one had taken is gone with it, at most one item a thread; no other is."""
+    for begin in range(0, 8_000, 1_000):
+        queue.push_many(db, range(begin, begin + 1_000))
+    crew = Crew(shared_url, queue, ["pop_min"] * THREADS, tmp_path)
+    killed = crew.processes[:2]
+    while queue.size(db) > 6_000:
+        pass
+    for each in killed:
+        assert each.pid is not None
+        os.kill(each.pid, signal.SIGKILL)
+    size = queue.size(db)
+    crew.join()
+    assert size > 0
+    time.sleep(LEASE + 1)
+    left = [item.value for item in iter(lambda: queue.pop(db), None)]
+    came_out = Counter(map(int, chain(map(str, left), *chain(*crew.taken()))))
+    assert not came_out - Counter(range(8_000))
+    assert (Counter(range(8_000)) - came_out).total() <= len(killed) * THREADS
+    assert fdbqueue.check(db, queue).ok

@@ -1,0 +1,170 @@
+"""Pops that meet others: what FoundationDB's published high-contention queue gets wrong, right.
+
+Who serves is in `test_turn`; who dies, is slow or fails, in `test_recovery` and `test_failures`.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Item, PriorityQueue, Queue
+from fdbqueue.testing import FaultyDatabase
+from tests.coordination.line import DIES_WAITING, FAST, Line
+
+
+def values(items: list[Item]) -> list[Any]:
+    return [item.value for item in items]
+
+
+def test_one_transaction_serves_all_who_wait_and_the_watch_wakes_them(
+    line: Line[PriorityQueue],
+) -> None:
+    """No commit is wasted on a conflict but the first, and nobody backs off."""
+    line.queue.push_many(line.db, range(9))
+    line.hold()
+    waiting = [line.process() for _ in range(8)]
+    calls = [process.pop() for process in waiting]
+    assert len(line.requests()) == 8
+    line.release()
+    server = line.process()
+    assert values(server.pop().result()) == [0]
+    assert [values(call.result()) for call in calls] == [[number] for number in range(1, 9)]
+    assert line.sleeps.woken == [True] * 8
+    line.assert_sound()
+    # After the conflict: one that serves all, and one by which nobody has the turn any more; for
+    # each who waits, one to ask and one to take.
+    assert server.db.commits == FAST + 2
+    assert [process.db.commits for process in waiting] == [FAST + 2] * 8
+
+
+def test_each_gets_what_it_asked_for_in_the_order_of_asking(line: Line[PriorityQueue]) -> None:
+    """From either end, one or many; after the last item a pop gets fewer or none."""
+    line.queue.push_many(
+        line.db,
+        ["a", "b", "c", "d", "e", "f", "g", "x", "y", "z"],
+        priorities=[1, 1, 1, 2, 3, 4, 5, 8, 9, 9],
+    )
+    line.hold()
+    asked = [(3, False), (1, True), (2, True), (1, False), (9, False), (1, True), (2, False)]
+    calls = [line.process().pop(*each) for each in asked]
+    line.release()
+    assert values(line.process().pop().result()) == ["a"]
+    assert [values(call.result()) for call in calls] == [
+        ["b", "c", "d"],
+        ["y"],
+        ["z", "x"],
+        ["e"],
+        ["f", "g"],
+        [],
+        [],
+    ]
+    assert line.sleeps.woken == [True] * len(asked)
+    line.assert_sound()
+
+
+def test_who_serves_an_empty_queue_lets_nobody_wait(line: Line[PriorityQueue]) -> None:
+    line.hold()
+    calls = [line.process().pop(), line.process().pop(2, at_max=True)]
+    line.release()
+    assert line.process({}).pop().result() == []  # it looks no further: nobody waits for nothing
+    item = line.queue.push(line.db, "the only one")
+    assert line.process().pop().result() == [item]
+    assert [call.result() for call in calls] == [[], []]
+    assert line.sleeps.woken == [True, True]
+    line.assert_sound()
+
+
+def test_a_fifo_queue_serves_those_who_wait_and_gets_back_what_the_dead_were_served(
+    fifo_line: Line[Queue],
+) -> None:
+    line = fifo_line
+    items = line.queue.enqueue_many(line.db, range(9))
+    line.hold()
+    line.process(DIES_WAITING).pop(2)
+    calls = [line.process().pop(n) for n in (1, 2, 3, 1)]
+    line.release()
+    assert values(line.process().pop().result()) == [0]
+    assert [values(call.result()) for call in calls] == [[3], [4, 5], [6, 7, 8], []]
+    assert line.sleeps.woken == [True] * 4
+    line.drop_the_dead()
+    assert line.left() == items[1:3]
+    line.assert_sound()
+
+
+class TestLargeValues:
+    """What is put aside for others is stored again: it must fit, and all must come out."""
+
+    @pytest.mark.parametrize(
+        ("count", "size", "n"),
+        [(4, 7_900_000, 1), (30, 90_000, 1), (30, 90_000, 9), (12, 300_000, 2)],
+    )
+    def test_several_processes_pop_them_all_in_order(
+        self, db: Any, queue: PriorityQueue, count: int, size: int, n: int
+    ) -> None:
+        for number in range(count):
+            queue.push(db, f"{number:02} " + "x" * (size - 5))
+
+        def work(_: int) -> list[int]:
+            own = PriorityQueue(queue.subspace)
+            taken: list[int] = []
+            while items := own.pop_many(db, n):
+                taken += [int(item.value[:2]) for item in items]
+            return taken
+
+        with ThreadPoolExecutor(4) as pool:
+            taken = list(pool.map(work, range(4)))
+        assert all(numbers == sorted(numbers) for numbers in taken)
+        assert sorted(chain(*taken)) == list(range(count))
+        report = fdbqueue.check(db, queue)
+        assert report.ok, report.problems
+
+    @pytest.mark.parametrize(("size", "n", "served"), [(3_000_000, 1, 0), (89_000, 3, 3)])
+    def test_who_finds_no_room_in_one_transaction_is_the_next_to_serve(
+        self, line: Line[PriorityQueue], size: int, n: int, served: int
+    ) -> None:
+        for number in range(1 + 5 * n):
+            line.queue.push(line.db, f"{number:02}" + "x" * size)
+        line.hold()
+        calls = [line.process().pop(n) for _ in range(5)]
+        line.release()
+        server, waiting = line.process(), []
+        server.db.before_commit[FAST + 2] = lambda: waiting.append(len(line.requests()))
+        taken = [values(call.result()) for call in (server.pop(), *calls)]
+        assert [[int(value[:2]) for value in pop] for pop in taken] == [
+            [0],
+            *([*range(1 + at, 1 + at + n)] for at in range(0, 5 * n, n)),
+        ]
+        assert waiting == [5 - served]  # as the turn goes on
+        assert line.sleeps.woken == [True] * 5
+        line.assert_sound()
+
+
+def test_a_pop_sees_what_others_pushed_since_the_last_one(db: Any, queue: PriorityQueue) -> None:
+    """It reads at the version of the last commit: what that is too old for must not be taken."""
+    asking = FaultyDatabase(db)  # whose commits are never certain, as on a cluster
+    other = PriorityQueue(queue.subspace)
+    for number in range(20):
+        other.push(db, number)
+        assert queue.pop(asking).value == number
+        other.push(db, "late")
+        assert queue.pop(asking).value == "late"
+        assert queue.pop(asking) is None
+        other.push_many(db, ["first", "last"], priorities=[1, 2])
+        assert queue.pop(asking).value == "first"
+        assert [item.value for item in other.pop_many(db, 2)] == ["last"]
+        assert queue.pop(asking) is None
+
+
+def test_a_pop_takes_what_became_more_urgent_since_the_last_one(
+    db: Any, queue: PriorityQueue
+) -> None:
+    asking = FaultyDatabase(db)
+    PriorityQueue(queue.subspace).push_many(db, ["first", "last"], priorities=[1, 2])
+    assert queue.pop(asking).value == "first"
+    PriorityQueue(queue.subspace).push(db, "urgent", priority=0)
+    assert [queue.pop(asking).value for _ in range(2)] == ["urgent", "last"]

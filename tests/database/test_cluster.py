@@ -1,0 +1,183 @@
+"""What only a cluster has: its client library, its API versions, and that it may not answer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.shell import Shell, error_of
+
+EVERYTHING = """
+import sys, fdb
+if version := int(sys.argv[3]):
+    fdb.api_version(version)
+    db = fdb.open(sys.argv[1])
+import fdbqueue
+from fdbqueue.testing import FaultyDatabase
+from recipes.priority_queue import PriorityQueue as Recipe
+if not version:
+    db = fdbqueue.open(sys.argv[1])
+space = fdbqueue.Subspace(rawPrefix=bytes.fromhex(sys.argv[2]))
+queue, fifo = fdbqueue.PriorityQueue(space["queue"]), fdbqueue.Queue(space["fifo"])
+tuples = fdbqueue.PriorityQueue(space["tuples"], codec="tuple", priorities=(int, str))
+for value, priority in [("c", 3), ("a", 1), ("b", 1)]:
+    queue.push(db, value, priority)
+first = queue.pop_min(db)
+queue.put_back(db, [first])
+queue.reprioritize(db, queue.peek_max(db), 0)
+assert [item.value for item in queue.items(db)] == ["c", "a", "b"]
+assert queue.counts(db) == {0: 1, 1: 2} and queue.size(db) == 3
+queue.push(FaultyDatabase(db, after=1.0), "x" * 200_000, 9)
+assert len(queue.pop_max(db, wait=5).value) == 200_000
+fifo.enqueue_many(db, [1, 2])
+assert fifo.dequeue(db, wait=5).value == 1
+tuples.push(db, (1, b"x"), (5, "high"))
+assert tuples.pop(db).value == (1, b"x")
+assert fdbqueue.check(db, queue, repair=True).ok
+Recipe(space["recipe"]).push(db, b"value", 1)
+assert Recipe(space["recipe"]).pop_min(db) == b"value"
+queue.clear(db)
+print(fdb.get_api_version())
+"""
+
+
+@pytest.mark.parametrize("version", [0, 610, 710, 730])
+def test_a_program_may_have_selected_another_api_version(
+    db: Any, cluster: Cluster, space: Any, version: int
+) -> None:
+    arguments = [str(cluster.file), space.key().hex(), str(version)]
+    done = subprocess.run(
+        [sys.executable, "-c", EVERYTHING, *arguments], capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == (f"{version or 730}\n", "")
+
+
+def python(program: str, *arguments: str) -> str:
+    """The one line that a program prints to standard error, instead of a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True
+    )
+    return error_of(done)
+
+
+WITHOUT = """
+import ctypes, sys
+def missing(name, *arguments, **options):
+    raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+ctypes.CDLL = ctypes.cdll.LoadLibrary = missing
+from fdbq.main import main
+sys.argv = ["fdbq", "ls", "-C", sys.argv[1]]
+main()
+"""
+
+OLDER = """
+import sys, types
+class Library:
+    def __getattr__(self, name):
+        return lambda *arguments: {"fdb_select_api_version_impl": 2203}.get(name, 710)
+module = types.ModuleType("fdb.impl")
+module._capi = Library()
+sys.modules["fdb.impl"] = module
+import fdb
+fdb.impl = module
+from fdbq.main import main
+sys.argv = ["fdbq", "ls", "-C", sys.argv[1]]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (WITHOUT, "the FoundationDB client library 7.3 (libfdb_c) cannot be used"),
+        (OLDER, "supports a maximum version of 710"),
+    ],
+    ids=["missing", "older"],
+)
+def test_without_a_fitting_client_library_one_sentence_says_what_to_install(
+    tmp_path: Path, program: str, words: str
+) -> None:
+    file = tmp_path / "fdb.cluster"
+    file.write_text("test:test@127.0.0.1:1\n")
+    sentence = python(program, str(file))
+    assert words in sentence
+    assert "install the package foundationdb-clients" in sentence
+
+
+def test_a_cluster_that_does_not_answer_is_an_error_in_time(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "nobody.cluster"
+    file.write_text("test:test@127.0.0.1:1\n")
+    fdbq = Shell(tmp_path, str(file))
+    began = time.monotonic()
+    for arguments in (["push", "jobs", "1"], ["pop", "jobs", "--wait", "60"], ["info"]):
+        told = error_of(fdbq(*arguments, "--timeout", "0.5"))
+        assert "did not answer within 0.5 seconds (--timeout)" in told
+    assert time.monotonic() - began < 15
+    del fdbq.environment["FDBQ_DB"]
+    fdbq.environment["FDB_CLUSTER_FILE"] = str(file)
+    assert "(--timeout)" in error_of(fdbq("ls", "--timeout", "0.5"))
+    assert os.listdir(tmp_path) == ["nobody.cluster"]
+
+
+def test_commands_find_the_cluster_by_option_and_environment(
+    db: Any, cluster: Cluster, name: str, tmp_path: Path
+) -> None:
+    fdbq = Shell(tmp_path, "")
+    assert fdbq.output("push", name, "1", "-C", str(cluster.file))
+    assert fdbq.output("push", name, "2", "--db", str(cluster.file))
+    fdbq.environment["FDB_CLUSTER_FILE"] = str(cluster.file)
+    del fdbq.environment["FDBQ_DB"]
+    assert fdbq.output("pop", name, "-n", "5") == "1\n2\n"
+    assert str(cluster.file) in fdbq.output("info")
+
+
+FORKS = """
+import os, sys, fdbqueue
+from fdbqueue.errors import ClusterUnavailable
+db = fdbqueue.open(sys.argv[1])
+queue = fdbqueue.PriorityQueue.named(db, sys.argv[2])
+queue.push(db, 1)
+child = os.fork()
+if child == 0:
+    actions = [lambda: queue.pop(db), lambda: queue.size(db), lambda: fdbqueue.open(sys.argv[1])]
+    for action in actions:
+        try:
+            action()
+        except ClusterUnavailable as error:
+            print(error)
+    with fdbqueue.open("memory:") as own:
+        queue.push(own, 1)
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(queue.pop(db).value)
+"""
+
+
+def test_a_forked_child_is_told_that_the_cluster_does_not_work_in_it(
+    db: Any, cluster: Cluster, name: str
+) -> None:
+    command = [sys.executable, "-c", FORKS, str(cluster.file), name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    *told, popped = done.stdout.splitlines()
+    assert len(told) == 3
+    assert all("open clusters after the fork" in line for line in told)
+    assert popped == "1"
+
+
+def test_a_malformed_cluster_file_has_the_words_of_the_binding(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "fdb.cluster"
+    file.write_text("docker:docker@127.0.0.1\n")
+    told = error_of(Shell(tmp_path, str(file))("ls", "--timeout", "1"))
+    assert "onnection string" in told

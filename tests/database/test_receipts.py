@@ -1,0 +1,351 @@
+"""`transactional`, and exactly one effect even when the answer to a commit is lost."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Queue, transactional
+from fdbqueue.database.receipts import run_once
+from fdbqueue.testing import FaultyDatabase, FaultyTransaction
+from recipes.priority_queue import PriorityQueue as Recipe
+
+
+@transactional
+def append(tr: Any, key: Any, suffix: bytes) -> bytes:
+    value: bytes = (tr[key].value or b"") + suffix
+    tr[key] = value
+    return value
+
+
+def test_given_a_database_it_commits_and_returns_the_result(db: Any, space: Subspace) -> None:
+    assert append(db, space["k"], b"a") == b"a"
+    assert append(db, space["k"], suffix=b"b") == b"ab"
+    assert append(tr=db, key=space["k"], suffix=b"c") == b"abc"
+    assert db[space["k"]] == b"abc"
+
+
+def test_given_a_transaction_it_neither_commits_nor_retries(
+    db: Any, space: Subspace, fdb_error: Any
+) -> None:
+    tr = db.create_transaction()
+    append(tr, space["k"], b"a")
+    append(tr, space["k"], b"b")
+    assert db[space["k"]] is None
+    tr.commit().wait()
+    assert db[space["k"]] == b"ab"
+    calls = []
+
+    @transactional
+    def fails(tr: Any) -> None:
+        calls.append(tr)
+        raise fdbqueue.FDBError(1020)
+
+    with fdb_error(1020):
+        fails(db.create_transaction())
+    assert len(calls) == 1
+
+
+def test_it_runs_again_after_a_conflict(db: Any, space: Subspace) -> None:
+    calls = []
+
+    @transactional
+    def increment(tr: Any) -> None:
+        value = int(tr[space["n"]].value or b"0")
+        calls.append(value)
+        if len(calls) == 1:
+            db[space["n"]] = b"10"
+        tr[space["n"]] = b"%d" % (value + 1)
+
+    increment(db)
+    assert calls == [0, 10]
+    assert db[space["n"]] == b"11"
+
+
+def test_another_exception_ends_it_and_nothing_is_stored(db: Any, space: Subspace) -> None:
+    @transactional
+    def fails(tr: Any) -> None:
+        tr[space["k"]] = b"v"
+        raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        fails(db)
+    assert db[space["k"]] is None
+
+
+def test_methods_other_parameters_and_nesting(db: Any, space: Subspace) -> None:
+    class Counter:
+        @transactional(parameter="transaction")
+        def up(self, key: bytes, transaction: Any) -> None:
+            append(transaction, key, b"x")
+            append(transaction, key, b"y")
+
+    Counter().up(space["k"], db)
+    Counter().up(space["k"], transaction=db)
+    assert db[space["k"]] == b"xyxy"
+    assert append.__name__ == "append"
+
+
+def test_a_function_without_the_argument_is_told_so(db: Any) -> None:
+    with pytest.raises(ValueError, match="no positional argument 'tr'"):
+        transactional(lambda transaction: None)
+    with pytest.raises(TypeError, match="needs a database or transaction"):
+        append()
+
+
+def test_generators_and_coroutines_are_refused(db: Any, space: Subspace) -> None:
+    async def later(tr: Any) -> None:
+        tr[space["k"]] = b"v"
+
+    with pytest.raises(ValueError, match="coroutines"):
+        transactional(later)
+
+    with pytest.raises(ValueError, match="Generators"):
+
+        @transactional
+        def rows(tr: Any) -> Any:
+            yield tr[space["k"]]
+
+    with pytest.raises(ValueError, match="Generators"):
+        transactional(lambda tr: (row for row in tr[:]))(db)
+
+
+# Lost answers
+
+
+def faulty(db: Any, rng: random.Random, share: float = 0.25) -> FaultyDatabase:
+    db.options.set_transaction_max_retry_delay(1)
+    return FaultyDatabase(
+        db,
+        before=share,
+        after=share,
+        lost_as=(1021, 1039),
+        conflict=0.1,
+        too_old=0.02,
+        seed=rng.randrange(2**32),
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"before": share} for share in (-0.1, 2, float("nan"), "x")),
+        {"after": 0.6, "conflict": 0.6},
+        *({"lost_as": codes} for codes in ((), (1020,), (9999,))),
+    ],
+)
+def test_faults_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"share|more than 1|lost_as"):
+        FaultyDatabase(None, **wrong)
+
+
+def test_the_plain_recipe_loses_and_doubles_under_lost_answers(
+    db: Any, space: Subspace, rng: random.Random
+) -> None:
+    """The faults are real: what has no receipts does go wrong under them."""
+    recipe, broken = Recipe(space), faulty(db, rng)
+    pushed = [b"%d" % number for number in range(200)]
+    for value in pushed:
+        recipe.push(broken, value, 1)
+    stored = [row.value for row in db[space.range().start : space.range().stop]]
+    assert len(stored) > len(set(stored)) == 200
+    popped = []
+    while (value := recipe.pop_min(broken)) is not None:
+        popped.append(value)
+    assert len(popped) < len(stored)
+
+
+def test_pushes_and_pops_neither_lose_nor_double(
+    db: Any, queue: PriorityQueue, rng: random.Random
+) -> None:
+    broken = faulty(db, rng)
+    for number in range(150):
+        queue.push(broken, number, number % 7)
+    assert queue.size(db) == 150
+    assert fdbqueue.check(db, queue).ok
+    popped = []
+    while items := queue.pop_many(broken, rng.choice([1, 1, 3])):
+        popped += [item.value for item in items]
+    assert popped == sorted(range(150), key=lambda number: (number % 7, number))
+    assert broken.lost > 100
+    assert fdbqueue.check(db, queue).ok
+
+
+def test_every_changing_method_takes_effect_once(
+    db: Any, queue: PriorityQueue, space: Subspace, rng: random.Random
+) -> None:
+    broken, fifo = faulty(db, rng, 0.35), Queue(space["fifo"])
+    for _ in range(30):
+        low, high = queue.push_many(broken, ["low", "high"], priorities=[1, 9])
+        assert queue.reprioritize(broken, low, 5).priority == 5
+        assert queue.remove(broken, high)
+        assert queue.pop_max(broken).value == "low"
+        queue.push(broken, "cleared")
+        queue.clear(broken)
+        assert queue.size(db) == 0
+        fifo.enqueue(broken, 1)
+        fifo.enqueue_many(broken, [2, 3])
+        assert fifo.dequeue(broken).value == 1
+        assert [item.value for item in fifo.dequeue_many(broken, 2)] == [2, 3]
+        assert fifo.size(db) == 0
+    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.check(db, fifo).ok
+
+
+def test_threads_share_one_faulty_database(
+    db: Any, queue: PriorityQueue, rng: random.Random
+) -> None:
+    broken = faulty(db, rng, 0.15)
+    popped: list[Any] = []
+
+    def work(worker: int) -> None:
+        for number in range(25):
+            queue.push(broken, [worker, number], number % 3)
+            item = queue.pop(broken)
+            if item is not None:
+                popped.append(tuple(item.value))
+
+    threads = [threading.Thread(target=work, args=[worker]) for worker in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    popped += [tuple(item.value) for item in queue.items(db)]
+    assert sorted(popped) == sorted((w, n) for w in range(6) for n in range(25))
+    assert fdbqueue.check(db, queue).ok
+
+
+def test_a_users_function_takes_effect_once_with_receipts(
+    db: Any, space: Subspace, rng: random.Random
+) -> None:
+    @transactional(receipts=space["receipts"])
+    def increment(tr: Any) -> int:
+        value = int(tr[space["n"]].value or b"0") + 1
+        tr[space["n"]] = b"%d" % value
+        return value
+
+    broken = faulty(db, rng)
+    assert [increment(broken) for _ in range(100)] == list(range(1, 101))
+
+
+def test_receipts_do_not_pile_up(db: Any, queue: PriorityQueue, rng: random.Random) -> None:
+    """One key a client, however many operations; those of yesterday go."""
+    broken = faulty(db, rng)
+    receipts = queue.layout.receipts
+    stale = receipts.pack((1, b"a client of long ago"))
+    db[stale] = b"\x15\x01\x14"
+    from fdbqueue.database.receipts import _free_clients
+
+    _free_clients.clear()
+    for number in range(50):
+        queue.push(broken, number)
+    rows = db[receipts.range().start : receipts.range().stop]
+    assert len(rows) == 1
+    assert rows[0].key != stale
+
+
+class DyingDatabase(FaultyDatabase):
+    """Its first commit takes place, or not, and ends with an error that allows no other attempt."""
+
+    def __init__(self, db: Any, took_place: bool) -> None:
+        super().__init__(db)
+        self.took_place, self.deaths = took_place, 1
+
+    def commit(self, transaction: FaultyTransaction) -> None:
+        dies, self.deaths = self.deaths > 0, 0
+        if self.took_place or not dies:
+            transaction.wrapped.commit().wait()
+        if dies:
+            raise fdbqueue.FDBError(1031)
+
+
+def test_a_time_out_after_the_commit_still_has_its_result(db: Any, queue: PriorityQueue) -> None:
+    dying = DyingDatabase(db, took_place=True)
+    assert queue.push(dying, "once").value == "once"
+    assert queue.size(db) == 1
+
+
+def test_a_time_out_before_the_commit_is_raised_and_nothing_is_stored(
+    db: Any, queue: PriorityQueue, fdb_error: Any
+) -> None:
+    dying = DyingDatabase(db, took_place=False)
+    with fdb_error(1031):
+        queue.push(dying, "never")
+    assert queue.size(db) == 0
+
+
+class DelayedDatabase(FaultyDatabase):
+    """Its first commit is on its way while the client is told that the outcome is unknown."""
+
+    def __init__(self, db: Any, meanwhile: Callable[[], object] = lambda: None) -> None:
+        super().__init__(db)
+        self.meanwhile, self.late = meanwhile, None
+
+    def commit(self, transaction: FaultyTransaction) -> None:
+        if self.late is not None:
+            transaction.wrapped.commit().wait()
+            return
+        transaction.wrapped.get_read_version().wait()  # as a commit on its way has one
+        self.late = transaction.wrapped
+        transaction.wrapped = self.db.create_transaction()
+        self.meanwhile()
+        raise fdbqueue.FDBError(1021)
+
+
+def test_an_attempt_that_comes_late_is_fenced(db: Any, space: Subspace, fdb_error: Any) -> None:
+    """A commit on its way while the client tries again: only one of the two takes place."""
+
+    def body(tr: Any) -> str:
+        tr.add(space["n"], b"\x01")
+        return "done"
+
+    delayed = DelayedDatabase(db)
+    assert run_once(delayed, body, space["receipts"]) == "done"
+    with fdb_error(1020):
+        delayed.late.commit().wait()
+    assert db[space["n"]] == b"\x01"
+
+
+def test_an_attempt_that_writes_nothing_fences_the_one_before_it_too(
+    db: Any, space: Subspace, fdb_error: Any
+) -> None:
+    """Told that nothing was done, the caller must be able to rely on it."""
+
+    def body(tr: Any) -> bool:
+        if not tr.snapshot[space["flag"]].present():
+            return False
+        tr[space["done"]] = b"1"
+        return True
+
+    db[space["flag"]] = b"1"
+    delayed = DelayedDatabase(db, meanwhile=lambda: db.clear(space["flag"]))
+    assert run_once(delayed, body, space["receipts"], bool) is False
+    with fdb_error(1020):
+        delayed.late.commit().wait()
+    assert db[space["done"]] is None
+
+
+class OvertakenDatabase(DelayedDatabase):
+    """Its first commit arrives after all, just before that of the second attempt."""
+
+    has_arrived = False
+
+    def commit(self, transaction: FaultyTransaction) -> None:
+        if self.late is not None and not self.has_arrived:
+            self.has_arrived = True
+            self.late.commit().wait()
+        super().commit(transaction)
+
+
+def test_the_result_is_that_of_the_attempt_that_committed(db: Any, queue: PriorityQueue) -> None:
+    """The second attempt found another place for the item; the item is where the first put it."""
+    overtaken = OvertakenDatabase(db, meanwhile=lambda: queue.push(db, "other"))
+    item = queue.push(overtaken, "mine")
+    assert {each.value: each.id for each in queue.items(db)}["mine"] == item.id
+    assert queue.size(db) == 2

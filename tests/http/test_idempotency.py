@@ -1,0 +1,139 @@
+"""Pushes with an idempotency key: stored once within a day, and forgotten after it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import PriorityQueue
+from fdbqueue.errors import IdempotencyKeyReused
+from fdbqueue.http import idempotency
+from fdbqueue.testing import FaultyDatabase
+
+HOUR = 3600.0
+
+
+class Clock:
+    """A clock that a test sets, in place of the module `time`."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock(time.time() // 3600 * 3600)
+    monkeypatch.setattr(idempotency, "time", clock)
+    return clock
+
+
+def push(db: Any, queue: PriorityQueue, key: str, value: Any = 1) -> str:
+    (item_id,) = idempotency.push_once(db, queue, key, [value], [0])
+    return item_id
+
+
+def notes(db: Any, queue: PriorityQueue) -> int:
+    """Count the rows that are kept about idempotency keys."""
+    prefixes = (queue.layout.idempotency_keys, queue.layout.idempotency_hours)
+    return sum(len(list(db.get_range_startswith(prefix))) for prefix in prefixes)
+
+
+def test_a_key_is_a_new_key_after_its_day_though_no_other_was_used(
+    db: Any, queue: PriorityQueue, clock: Clock
+) -> None:
+    ids = [push(db, queue, "daily-report")]
+    for days in (2, 30, 365):
+        queue.pop(db)
+        clock.now += days * 24 * HOUR
+        ids.append(push(db, queue, "daily-report"))
+        assert (queue.size(db), notes(db, queue)) == (1, 2)
+    assert len(set(ids)) == 4
+    assert push(db, queue, "daily-report") == ids[-1]
+    assert fdbqueue.check(db, queue).ok
+
+
+@pytest.mark.parametrize("minute", [0, 1, 30, 59])
+def test_a_key_is_remembered_for_at_least_24_hours_and_at_most_25(
+    db: Any, queue: PriorityQueue, clock: Clock, minute: int
+) -> None:
+    clock.now += 60.0 * minute
+    first = push(db, queue, "key")
+    begun = clock.now
+    clock.now = begun + 24 * HOUR
+    assert push(db, queue, "key") == first
+    clock.now = begun + 25 * HOUR - 60 * minute - 1
+    assert push(db, queue, "key") == first
+    clock.now = begun + 25 * HOUR
+    assert push(db, queue, "key") != first
+
+
+def test_a_key_whose_day_is_over_takes_other_values(
+    db: Any, queue: PriorityQueue, clock: Clock
+) -> None:
+    push(db, queue, "key", "a")
+    with pytest.raises(IdempotencyKeyReused):
+        push(db, queue, "key", "b")
+    clock.now += 25 * HOUR
+    push(db, queue, "key", "b")
+    assert [item.value for item in queue.items(db)] == ["a", "b"]
+
+
+def test_a_clock_that_is_behind_forgets_nothing(
+    db: Any, queue: PriorityQueue, clock: Clock
+) -> None:
+    first = push(db, queue, "key")
+    clock.now -= 48 * HOUR
+    assert push(db, queue, "key") == first
+
+
+def test_old_keys_are_swept_in_bounded_work(
+    db: Any, queue: PriorityQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency, "_MOST_DROPPED", 3)
+    for number in range(10):
+        push(db, queue, f"{number}")
+    clock.now += 25 * HOUR
+    left = []
+    for _ in range(6):  # the first is new, the others repeat it
+        push(db, queue, "9")
+        left.append(notes(db, queue) // 2)
+    assert left == [7, 4, 1, 1, 1, 1]
+    assert queue.size(db) == 11
+
+
+@pytest.mark.parametrize("lose", ["before", "after"])
+def test_a_push_with_an_old_key_whose_answer_is_lost_is_stored_once(
+    db: Any, space: Subspace, clock: Clock, lose: str
+) -> None:
+    queue = PriorityQueue(space)
+    faults: dict[str, Any] = {lose: 0.6}
+    faulty = FaultyDatabase(db, seed=1, **faults)
+    for day in range(5):
+        clock.now += 30 * HOUR
+        push(faulty, queue, "key", day)
+    assert [item.value for item in queue.items(db)] == [0, 1, 2, 3, 4]
+    assert notes(db, queue) == 2
+
+
+def test_a_sweep_does_not_forget_a_key_that_is_used_again_meanwhile(
+    db: Any, queue: PriorityQueue, clock: Clock
+) -> None:
+    """And pushes that sweep at once do not conflict."""
+    push(db, queue, "key")
+    push(db, queue, "other")
+    clock.now += 48 * HOUR
+    sweeps = [db.create_transaction() for _ in range(2)]
+    for tr in sweeps:
+        idempotency._drop_outdated(tr, queue.layout, int(clock.now // HOUR))
+    second = push(db, queue, "key")
+    for tr in sweeps:
+        tr.commit().wait()
+    assert push(db, queue, "key") == second
+    assert notes(db, queue) == 2

@@ -1,0 +1,186 @@
+"""What is nested too deeply to be read everywhere is refused, by whatever way it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import PriorityQueue, TaskQueue, aio
+from fdbqueue.errors import InvalidLine, InvalidValue, UndecodableItem
+from fdbqueue.http.idempotency import push_once
+from fdbqueue.layout.codecs import MAX_NESTING, json_bytes
+from fdbqueue.queue.importing import import_lines
+from tests.support.shell import Shell, error_of
+
+
+def nested(levels: int) -> Any:
+    value: Any = []
+    for level in range(levels - 1):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
+def nested_tuple(levels: int) -> tuple[Any, ...]:
+    value: tuple[Any, ...] = ()
+    for _ in range(levels - 1):
+        value = (value,)
+    return value
+
+
+PUSHES: dict[str, Callable[[Any, PriorityQueue, int], object]] = {
+    "push": lambda db, queue, levels: queue.push(db, nested(levels)),
+    "push_many": lambda db, queue, levels: queue.push_many(db, [nested(levels)]),
+    "push_once": lambda db, queue, levels: push_once(db, queue, "key", [nested(levels)], [0]),
+    "unique": lambda db, queue, levels: queue.push(db, nested(levels), unique="key"),
+    "aio": lambda db, queue, levels: asyncio.run(_push(db, queue, nested(levels))),
+    "import": lambda db, queue, levels: import_lines(
+        db, queue, [b'{"a":[' * (levels // 2) + b"]}" * (levels // 2)], None
+    ),
+}
+
+
+async def _push(db: Any, queue: PriorityQueue, value: Any) -> None:
+    await aio.PriorityQueue(queue).push(db, value)
+
+
+@pytest.mark.parametrize("way", PUSHES)
+@pytest.mark.parametrize("levels", [MAX_NESTING + 2, 960, 974, 986, 5000])
+def test_values_nested_too_deeply_are_refused_and_nothing_is_stored(
+    db: Any, queue: PriorityQueue, way: str, levels: int
+) -> None:
+    with pytest.raises((InvalidValue, InvalidLine), match="nested too deeply: 100 levels"):
+        PUSHES[way](db, queue, levels)
+    assert queue.size(db) == 0
+
+
+@pytest.mark.parametrize("way", PUSHES)
+def test_values_nested_to_the_limit_come_back(db: Any, queue: PriorityQueue, way: str) -> None:
+    PUSHES[way](db, queue, MAX_NESTING)
+    written = json_bytes(queue.pop(db).value)
+    assert written.count(b"[") + written.count(b"{") == MAX_NESTING
+
+
+def test_one_level_more_than_the_limit_is_refused(db: Any, queue: PriorityQueue) -> None:
+    with pytest.raises(InvalidValue, match="nested too deeply"):
+        queue.push(db, nested(MAX_NESTING + 1))
+
+
+def test_tasks_and_tuples_have_the_same_limit(db: Any, space: Subspace) -> None:
+    tasks = TaskQueue(space["tasks"])
+    task = tasks.push(db, payload=nested(MAX_NESTING))
+    with pytest.raises(InvalidValue, match="nested too deeply"):
+        tasks.push(db, payload=nested(MAX_NESTING + 1))
+    with pytest.raises(InvalidValue, match="nested too deeply"):
+        tasks.reprioritize(db, task, payload=nested(MAX_NESTING + 1))
+    assert tasks.pop(db).payload == nested(MAX_NESTING)
+    tuples = PriorityQueue(space["tuples"], codec="tuple")
+    tuples.push(db, nested_tuple(MAX_NESTING))
+    with pytest.raises(InvalidValue, match="nested too deeply"):
+        tuples.push(db, nested_tuple(MAX_NESTING + 1))
+    assert tuples.pop(db).value == nested_tuple(MAX_NESTING)
+
+
+def test_a_value_that_contains_itself_is_refused(db: Any, queue: PriorityQueue) -> None:
+    value: list[Any] = []
+    value += [value, value]
+    with pytest.raises(InvalidValue, match="nested too deeply"):
+        queue.push(db, value)
+
+
+def with_frames_left(frames: int, call: Callable[[], Any]) -> Any:
+    """Call a function where the stack has room for so many further calls."""
+    depth = 0
+    frame: Any = sys._getframe()
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1
+
+    def descend(levels: int) -> Any:
+        return descend(levels - 1) if levels > 0 else call()
+
+    return descend(sys.getrecursionlimit() - depth - frames)
+
+
+@pytest.mark.parametrize("kind", ["json", "tuple"])
+def test_a_reader_deep_in_its_stack_reads_and_writes_all_that_may_be_stored(
+    db: Any, space: Subspace, kind: str
+) -> None:
+    queue = PriorityQueue(space["queue"], codec=kind)
+    value: Any = nested(MAX_NESTING) if kind == "json" else nested_tuple(MAX_NESTING)
+    item = queue.push(db, value)
+    calls: list[Callable[[], Any]] = [
+        lambda: queue.peek(db),
+        lambda: next(queue.items(db)),
+        lambda: queue.pop(db),
+        lambda: queue.put_back(db, [item]),
+        lambda: queue.push(db, value, 1),
+    ]
+    for call in calls:
+        for frames in (500, 300, 150, 120):
+            with_frames_left(frames, call)
+            queue.put_back(db, [item])
+        for frames in range(119, 10, -4):  # the queue itself may have too little room here
+            try:
+                with_frames_left(frames, call)
+            except (UndecodableItem, InvalidValue):
+                raise
+            except (RecursionError, ctypes.ArgumentError):  # the second one is of the binding
+                break
+            finally:
+                queue.put_back(db, [item])
+
+
+@pytest.mark.parametrize("levels", [101, 400, 940, 975])
+def test_items_that_an_older_release_stored_are_read_and_put_back(
+    db: Any, queue: PriorityQueue, levels: int
+) -> None:
+    item = queue.push(db, [])
+    db[item.key] = b"[" * levels + b"]" * levels
+    popped = queue.pop(db)
+    assert json_bytes(popped.value) == b"[" * levels + b"]" * levels
+    queue.put_back(db, [popped])
+    assert json_bytes(queue.peek(db).value) == json_bytes(popped.value)
+    claim = queue.claim(db)
+    queue.nack(db, claim, delay=0)
+    assert queue.reprioritize(db, queue.peek(db), 7).id == queue.pop(db).id
+
+
+def test_text_that_is_half_a_character_is_put_back(db: Any, queue: PriorityQueue) -> None:
+    """Another program may have written it, as JSON's escape."""
+    item = queue.push(db, "")
+    db[item.key] = b'["\\ud83d",NaN]'
+    popped = queue.pop(db)
+    queue.put_back(db, [popped])
+    assert db[item.key] == b'["\\ud83d",NaN]'
+
+
+def test_json_is_written_from_anywhere_in_the_stack() -> None:
+    value = nested(MAX_NESTING)
+    written = with_frames_left(60, lambda: json_bytes(value))
+    assert json.loads(written) == value
+
+
+def test_the_command_line_refuses_and_reads_what_the_library_does(
+    db: Any, shared_url: str, name: str, tmp_path: Path
+) -> None:
+    fdbq = Shell(tmp_path, shared_url, name)
+    for levels in (101, 950, 980, 5000):
+        text = "[" * levels + "]" * levels
+        assert "nested too deeply: 100 levels" in error_of(fdbq("push", name, text))
+        assert "nested too deeply" in error_of(fdbq("task", "push", name, text))
+        assert "line 1" in error_of(fdbq("import", name, stdin=text))
+    text = "[" * 100 + "]" * 100 + "\n"
+    fdbq.output("push", name, text)
+    assert [fdbq.output("peek", name), fdbq.output("pop", name)] == [text, text]
+    queue = PriorityQueue.named(db, name)
+    old = "[" * 960 + "]" * 960  # of a release that had no limit
+    db[queue.push(db, []).key] = old.encode()
+    for command in ("peek", "items", "export", "pop"):
+        assert old in fdbq.output(command, name)

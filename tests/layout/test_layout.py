@@ -1,0 +1,265 @@
+"""The promise of the layout: these very bytes, shared with the recipes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Queue
+from fdbqueue.embedded import KeyValue
+from fdbqueue.errors import LayoutVersionMismatch
+from fdbqueue.layout import decode_count, default_subspace, name_key, renames_key
+from fdbqueue.testing import FaultyDatabase
+from recipes.priority_queue import PriorityQueue as PriorityRecipe
+from recipes.queue import Queue as QueueRecipe
+
+RANDOM = bytes(range(16))
+
+
+@pytest.fixture
+def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fdbqueue.coordination.clock._uuid7", lambda _: RANDOM)
+    monkeypatch.setattr("fdbqueue.operations.items.Rows.first_count", lambda *_: 0)
+
+
+def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:
+    """All rows of a subspace without its prefix, but for the receipts of commits."""
+    found = db.get_range_startswith(space.key())
+    return {
+        row.key.removeprefix(space.key()): row.value
+        for row in found
+        if not space[4].contains(row.key)
+    }
+
+
+NO_OTHERS = bytes(5) + b"\x26"
+"""No bound, ageing, largest number of attempts, concurrency, nor one by agent; not paused."""
+
+PACKED_RANDOM = b"\x01\x00\xff" + RANDOM[1:] + b"\x00"
+
+
+def test_golden_bytes_of_a_priority_queue(db: Any, space: Subspace, fixed_random: None) -> None:
+    queue = PriorityQueue(space)
+    queue.push_many(db, [{"a": 1}, "é"], priorities=[5, -1])
+    queue.push(db, None, 5)
+    assert rows(db, space) == {
+        b"\x14\x13\xfe\x14" + PACKED_RANDOM: b'"\xc3\xa9"',
+        b"\x14\x15\x05\x14" + PACKED_RANDOM: b'{"a":1}',
+        b"\x14\x15\x05\x15\x01" + PACKED_RANDOM: b"null",
+        b"\x15\x01\x13\xfe": b"\x01" + bytes(7),
+        b"\x15\x01\x15\x05": b"\x02" + bytes(7),
+        b"\x15\x02\x14": b"\x03" + bytes(7),
+        b"\x15\x05\x02layout\x00": b"\x15\x04\x02priority\x00\x02json\x00\x02int\x00" + NO_OTHERS,
+    }
+
+
+def test_a_level_that_was_emptied_goes_on_behind_what_was_in_it(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space)
+    keys = []
+    for number in range(3):
+        keys.append(queue.push(db, number).key)
+        queue.pop(db)
+    keys.append(queue.push(db, 3).key)
+    counts = [queue.layout.position(key)[1] for key in keys]
+    assert counts == sorted(set(counts))
+    assert counts[3] <= db.create_transaction().get_read_version().wait()
+
+
+def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(
+    db: Any, space: Subspace, fixed_random: None
+) -> None:
+    PriorityQueue(space, priorities=(int, str)).push(db, 1, (3, "x"))
+    assert b"\x14\x05\x15\x03\x02x\x00\x00\x14" + PACKED_RANDOM in rows(db, space)
+    fifo = space["fifo"]
+    Queue(fifo, codec="bytes").enqueue(db, b"payload")
+    assert rows(db, fifo) == {
+        b"\x14\x14" + PACKED_RANDOM: b"payload",
+        b"\x15\x02\x14": b"\x01" + bytes(7),
+        b"\x15\x05\x02layout\x00": b"\x15\x04\x02fifo\x00\x02bytes\x00\x00" + NO_OTHERS,
+    }
+
+
+def test_golden_bytes_of_a_payload_in_pieces(db: Any, space: Subspace, fixed_random: None) -> None:
+    queue = PriorityQueue(space, codec="bytes")
+    queue.push(db, b"x" * 90_001)
+    stored = rows(db, space)
+    pieces = b"\x15\x03" + PACKED_RANDOM
+    assert stored[b"\x14\x14\x14" + PACKED_RANDOM] == b"\xffpieces:" + RANDOM
+    assert stored[pieces + b"\x14"] == b"x" * 90_000
+    assert stored[pieces + b"\x15\x01"] == b"x"
+
+
+@given(
+    priority=st.integers(-(2**63), 2**63 - 1),
+    count=st.integers(0, 2**63 - 1),
+    random=st.binary(min_size=1, max_size=20),
+)
+def test_keys_are_those_of_the_tuple_layer(priority: int, count: int, random: bytes) -> None:
+    """The layout packs and reads them by itself, for speed."""
+    space = Subspace(("any",))
+    layout = PriorityQueue(space).layout
+    level = layout.level(priority)
+    key = layout.item_key(level, count, random)
+    assert key == space.pack((0, priority, count, random))
+    assert layout.is_place(key, level)
+    assert layout.count_in(key, level) == count
+    assert layout.level_in(key) == level
+    assert layout.priority_of(level) == priority
+    assert layout.key_of_id(layout.item_id(key), 3) == key
+
+
+def test_golden_bytes_of_an_id(db: Any, space: Subspace, fixed_random: None) -> None:
+    assert PriorityQueue(space).push(db, 0, 5).id == "FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA"
+
+
+def test_an_exactly_once_commit_leaves_a_receipt_under_four(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space)
+    queue.push(FaultyDatabase(db), 1)
+    whole = queue.layout.receipts.range()
+    (receipt,) = [row.key for row in db[whole.start : whole.stop]]
+    hour, client = queue.layout.receipts.unpack(receipt)
+    assert receipt.startswith(space.key() + b"\x15\x04")
+    assert hour > 400_000
+    assert len(client) == 16
+
+
+def test_golden_bytes_of_pops_that_wait(db: Any, space: Subspace) -> None:
+    layout = PriorityQueue(space).layout
+    request = layout.request_key(258, b"name")
+    item = KeyValue(layout.item_key(layout.level(5), 0, b"r"), b"payload")
+
+    @fdbqueue.transactional
+    def write(tr: Any) -> None:
+        tr[request] = layout.encode_request([(1, False), (20, True)], is_next=False)
+        tr[layout.turn] = b"name"
+        layout.write_result(tr, request, [[item], []])
+
+    write(db)
+    waits = b"\x16\x01\x02\x01name\x00"
+    result = bytes(6) + b"\x00\x06\x00\x00\x00\x07\x15\x05\x14\x01r\x00payload" + bytes(6)
+    assert rows(db, space) == {
+        b"\x15\x07" + waits: b"\x26\x15\x01\x26\x15\x14\x27",
+        b"\x15\x08" + waits + b"\x14": result,
+        b"\x15\x09": b"name",
+    }
+    assert layout.request_of(request) == layout.request_of(request + b"\x14") == (258, b"name")
+    assert layout.decode_request(db[request]) == [(1, False), (20, True)]
+    assert layout.read_result([result]) == [[(item.key, item.value)], []]
+
+
+@given(
+    pops=st.lists(
+        st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.binary(max_size=90_000)))
+    )
+)
+def test_a_result_comes_back_as_it_was_in_values_of_a_size_that_fits(
+    pops: list[list[tuple[bytes, bytes]]],
+) -> None:
+    layout = PriorityQueue(Subspace(("any",))).layout
+    stored: dict[bytes, bytes] = {}
+    rows = [[KeyValue(layout.items + key, value) for key, value in pop] for pop in pops]
+    layout.write_result(stored, layout.request_key(1, b"name"), rows)
+    assert all(len(value) <= 90_000 for value in stored.values())
+    values = [stored[key] for key in sorted(stored)]
+    assert layout.read_result(values) == [[tuple(row) for row in pop] for pop in rows]
+
+
+def test_golden_bytes_of_a_name(db: Any, name: str) -> None:
+    assert default_subspace("mail", 0).key() == b"\x02fdbqueue\x00\x02mail\x00"
+    assert default_subspace("mail", 2).key() == b"\x02fdbqueue\x00\x15\x01\x02mail\x00\x15\x02"
+    assert name_key("mail") == b"\x02fdbqueue\x00\x14\x02mail\x00"
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, 1)
+    number = decode_count(db[renames_key(None)])  # of a cluster, where others may rename queues
+    assert db[name_key(name)] == queue.subspace.key() == default_subspace(name, number).key()
+
+
+def test_golden_bytes_of_what_renames_and_imports_leave(space: Subspace) -> None:
+    assert renames_key("mail") == b"\x02fdbqueue\x00\x15\x03\x02mail\x00"
+    assert renames_key(None) == b"\x02fdbqueue\x00\x15\x03\x00"
+    layout = PriorityQueue(space).layout
+    assert layout.import_key("f") == space.key() + b"\x15\x06\x02f\x00"
+    note = layout.import_week(2916, "f")
+    assert note == space.key() + b"\x15\x06\x16\x0b\x64\x02f\x00"
+    assert layout.source_in(note) == "f"
+    begin, end = layout.import_weeks_before(2917)
+    assert layout.import_key("f") < begin <= note < end
+
+
+def test_golden_bytes_of_the_places_of_a_bounded_queue(space: Subspace) -> None:
+    layout = PriorityQueue(space).layout
+    begin, end = layout.places_between(layout.places_below, 0, 258)
+    assert begin == space.key() + b"\x15\x0a\x15\x01\x14"
+    assert end == space.key() + b"\x15\x0a\x15\x01\x16\x01\x02"
+    assert layout.places == space.key() + b"\x15\x0a\x14"
+
+
+def test_another_layout_version_is_refused(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, 1)
+    db[queue.layout.options] = b"\x15\x63"
+    with pytest.raises(LayoutVersionMismatch, match="this release writes layout 4"):
+        PriorityQueue.named(db, name)
+
+
+# The recipe and the library
+
+
+def test_the_library_reads_what_the_recipe_wrote(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space, codec="bytes")
+    recipe = PriorityRecipe(Subspace(rawPrefix=queue.layout.items))
+    for value, priority in [(b"c", 3), (b"a", 1), (b"b", 1)]:
+        recipe.push(db, value, priority)
+    assert [item.value for item in queue.items(db)] == [b"a", b"b", b"c"]
+    assert queue.peek_max(db).value == b"c"
+    assert [problem[:9] for problem in fdbqueue.check(db, queue).problems] == [
+        "the count",
+        "the count",
+        "the total",
+    ]
+    assert fdbqueue.check(db, queue, repair=True).repaired
+    assert queue.counts(db) == {1: 2, 3: 1}
+    assert [item.value for item in queue.pop_many(db, 3)] == [b"a", b"b", b"c"]
+    assert fdbqueue.check(db, queue).ok
+
+
+def test_the_recipe_reads_what_the_library_wrote(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space, codec="bytes")
+    recipe = PriorityRecipe(Subspace(rawPrefix=queue.layout.items))
+    queue.push_many(db, [b"c", b"a", b"b"], priorities=[3, 1, 1])
+    recipe.push(db, b"b2", 1)
+    queue.push(db, b"b3", 1)
+    assert recipe.peek_max(db) == b"c"
+    assert recipe.pop_max(db) == b"c"
+    assert [recipe.pop_min(db) for _ in range(5)] == [b"a", b"b", b"b2", b"b3", None]
+
+
+def test_the_fifo_recipe_and_the_library_share_a_queue(db: Any, space: Subspace) -> None:
+    queue = Queue(space, codec="bytes")
+    recipe = QueueRecipe(Subspace(rawPrefix=queue.layout.items))
+    recipe.enqueue(db, b"1")
+    queue.enqueue(db, b"2")
+    recipe.enqueue(db, b"3")
+    assert queue.peek(db).value == recipe.peek(db) == b"1"
+    assert [queue.dequeue(db).value, recipe.dequeue(db), queue.dequeue(db).value] == [
+        b"1",
+        b"2",
+        b"3",
+    ]
+    assert recipe.dequeue(db) is None
+
+
+def test_both_sides_work_on_one_queue_at_once(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space, codec="bytes")
+    recipe = PriorityRecipe(Subspace(rawPrefix=queue.layout.items))
+    for number in range(20):
+        recipe.push(db, b"%02d" % number, 1) if number % 2 else queue.push(db, b"%02d" % number, 1)
+    popped = []
+    for number in range(20):
+        popped.append(queue.pop(db).value if number % 2 else recipe.pop_min(db))
+    assert popped == [b"%02d" % number for number in range(20)]

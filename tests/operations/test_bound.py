@@ -1,0 +1,414 @@
+"""A queue with a bound never has more items than that, and has room for every one up to it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+import fdbqueue.testing
+from fdbqueue import PriorityQueue, Queue
+from fdbqueue.database.retrying import read
+from fdbqueue.errors import LeaseLost, OptionsMismatch, QueueFull
+from tests.support.many_processes import injected, until_told
+
+PUSHES = int(os.environ.get("FDBQ_RACING_PUSHES", "4000"))
+"""Of the race of processes; by hand a million."""
+
+ORDERS = int(os.environ.get("FDBQ_BOUND_ORDERS", "100"))
+"""Of transactions, each a queue of its own; by hand ten thousand."""
+
+
+def length(db: Any, queue: PriorityQueue) -> int:
+    """Count the items that wait."""
+    begin, end = queue.layout.range_of(queue.layout.items)
+    return len(list(db.get_range(begin, end)))
+
+
+def stored(db: Any, space: Subspace) -> dict[bytes, bytes]:
+    """Read all rows of a subspace, without the receipts."""
+    receipts = PriorityQueue(space).layout.receipts
+    rows = db[space.range()]
+    return {row.key: row.value for row in rows if not receipts.contains(row.key)}
+
+
+def unfinished(db: Any, queue: PriorityQueue) -> int:
+    """Count the items that hold a place in the bound: they wait, are delayed or claimed."""
+    layout = queue.layout
+
+    def count(tr: Any) -> int:
+        prefixes = (layout.items, layout.delayed, layout.claims)
+        ranges = [tr.snapshot.get_range(*layout.range_of(prefix)) for prefix in prefixes]
+        return sum(len(list(rows)) for rows in ranges)
+
+    return read(db, count)
+
+
+def test_a_push_to_a_full_queue_stores_nothing(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space, max_size=2)
+    assert [queue.push(db, number) is None for number in range(4)] == [False, False, True, True]
+    with pytest.raises(QueueFull, match="at most 2 items and has no room for 1 more") as caught:
+        queue.push(db, 4, raise_if_full=True)
+    assert (caught.value.max_size, caught.value.wanted) == (2, 1)
+    assert queue.size(db) == length(db, queue) == 2
+    assert queue.pop(db).value == 0
+    assert queue.push(db, "again", raise_if_full=True).value == "again"
+    assert [item.value for item in queue.items(db)] == [1, "again"]
+
+
+def test_several_are_pushed_all_or_none_or_as_many_as_fit(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space, max_size=5)
+    assert len(queue.push_many(db, "abc", priorities=[3, 2, 1])) == 3
+    assert queue.push_many(db, "defg") == []
+    with pytest.raises(QueueFull, match="no room for 4 more"):
+        queue.push_many(db, "defg", raise_if_full=True)
+    assert queue.push_many(db, []) == []
+    fitted = queue.push_many(db, "defg", 9, as_many_as_fit=True, raise_if_full=True)
+    assert [item.value for item in fitted] == ["d", "e"]
+    assert queue.push_many(db, "fg", as_many_as_fit=True) == []
+    with pytest.raises(QueueFull):
+        queue.push_many(db, "fg", as_many_as_fit=True, raise_if_full=True)
+    assert [item.value for item in queue.items(db)] == ["c", "b", "a", "d", "e"]
+
+
+def test_a_fifo_queue_has_a_bound_too(db: Any, space: Subspace) -> None:
+    queue = Queue(space, max_size=1)
+    assert queue.enqueue(db, "a").value == "a"
+    assert queue.enqueue(db, "b") is None
+    assert queue.enqueue_many(db, "bc", as_many_as_fit=True) == []
+    assert queue.dequeue(db).value == "a"
+    assert queue.enqueue_many(db, "bc", as_many_as_fit=True)[0].value == "b"
+
+
+def test_a_transaction_that_pushes_and_pops_has_room_for_what_it_popped(
+    db: Any, space: Subspace
+) -> None:
+    queue = PriorityQueue(space, max_size=3)
+
+    @fdbqueue.transactional
+    def exchange(tr: Any) -> list[bool]:
+        pushed = [queue.push(tr, number) is not None for number in range(4)]
+        queue.pop(tr)
+        return [*pushed, queue.push(tr, 4) is not None, queue.push(tr, 5) is not None]
+
+    assert exchange(db) == [True, True, True, False, True, False]
+    assert [item.value for item in queue.items(db)] == [1, 2, 4]
+
+
+def test_the_bound_is_stored_and_holds_for_those_who_were_not_told(
+    db: Any, space: Subspace
+) -> None:
+    early = PriorityQueue(space)
+    PriorityQueue(space, max_size=1).push(db, "a")
+    assert early.push(db, "b") is None
+    with pytest.raises(OptionsMismatch, match="has max_size 1 and was opened with 2"):
+        PriorityQueue(space, max_size=2).push(db, "b")
+    early.set_max_size(db, 2)
+    assert PriorityQueue(space, max_size=2).push(db, "b").value == "b"
+    assert early.push(db, "c") is None
+    early.set_max_size(db, 1)
+    assert early.size(db) == 2
+    assert early.push(db, "c") is None
+    early.set_max_size(db, None)
+    assert early.push(db, "c").value == "c"
+    assert early.options(db).max_size is None
+
+
+@pytest.mark.parametrize("bound", [0, -1, True, 1.5, "2"])
+def test_what_is_no_bound_is_refused(db: Any, space: Subspace, bound: Any) -> None:
+    with pytest.raises(ValueError, match="max_size is a number from 1, or None"):
+        PriorityQueue(space, max_size=bound)
+    with pytest.raises(ValueError, match="max_size"):
+        PriorityQueue(space).set_max_size(db, bound)
+
+
+def test_a_claimed_item_keeps_its_place_until_it_ends(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space, max_size=3, max_attempts=2)
+    queue.push_many(db, "abc")
+    claims = [queue.claim(db, within=1) for _ in range(3)]
+    assert queue.push_many(db, "def", as_many_as_fit=True) == []
+    with pytest.raises(QueueFull, match="claimed items count"):
+        queue.push(db, "d", raise_if_full=True)
+    queue.release(db, claims[0])
+    assert queue.push(db, "d") is None
+    queue.nack(db, claims[1], delay=0)
+    assert queue.push(db, "d") is None
+    queue.extend(db, claims[2])
+    assert queue.push(db, "d") is None
+    queue.ack(db, claims[2])
+    assert queue.push(db, "d").value == "d"
+    assert queue.push(db, "e") is None
+    queue.nack(db, queue.claim(db, within=1), delay=60)
+    assert queue.push(db, "e") is None, "delayed"
+    queue.nack(db, queue.claim(db, within=1), error="dead")
+    assert [letter.item.value for letter in queue.dead_letters(db)] == ["b"]
+    assert queue.push(db, "e").value == "e"
+    assert unfinished(db, queue) == 3
+    assert fdbqueue.check(db, queue).ok
+
+
+def test_a_lease_that_runs_out_changes_nothing_about_the_bound(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space, max_size=2)
+    queue.push_many(db, "ab")
+    queue.claim(db, lease=0.001, n=2)
+    time.sleep(0.002)
+    assert queue.push(db, "c") is None
+    assert queue.claim(db).attempt == 2
+    assert queue.push(db, "c") is None
+    assert unfinished(db, queue) == 2
+
+
+def test_a_dead_letter_is_not_retried_into_a_full_queue(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space, max_size=1, max_attempts=1)
+    dead = queue.push(db, "dead")
+    queue.nack(db, queue.claim(db))
+    queue.push(db, "other")
+    before = stored(db, space)
+    with pytest.raises(QueueFull, match="at most 1 items and has no room for 1 more") as caught:
+        queue.retry_dead_letter(db, dead)
+    assert (caught.value.max_size, caught.value.wanted) == (1, 1)
+    assert stored(db, space) == before
+    claim = queue.claim(db)
+    with pytest.raises(QueueFull):
+        queue.retry_dead_letter(db, dead)
+    queue.ack(db, claim)
+    assert queue.retry_dead_letter(db, dead)
+    assert queue.claim(db).item.value == "dead"
+
+
+def test_retries_of_dead_letters_and_pushes_at_once_take_places_of_their_own(
+    db: Any, space: Subspace
+) -> None:
+    queue = PriorityQueue(space, max_size=2, max_attempts=1)
+    dead = queue.push_many(db, "ab")
+    queue.nack(db, queue.claim(db, n=2))
+    queue.push(db, "c")
+    transactions = [db.create_transaction() for _ in range(3)]
+    queue.retry_dead_letter(transactions[0], dead[0])
+    queue.retry_dead_letter(transactions[1], dead[1])
+    queue.push(transactions[2], "d")
+    assert [commits(tr) for tr in transactions].count(True) == 1
+    assert unfinished(db, queue) == 2
+
+
+@pytest.mark.parametrize("end", ["ack", "nack"])
+def test_a_transaction_that_was_refused_conflicts_with_the_end_of_a_claim(
+    db: Any, space: Subspace, end: str
+) -> None:
+    """It may rely on the queue's being full."""
+    queue = PriorityQueue(space, max_size=1, max_attempts=1)
+    queue.push(db, "a")
+    claim = queue.claim(db)
+    tr = db.create_transaction()
+    assert queue.push(tr, "b") is None
+    tr[space.pack(("note",))] = b"the queue is full"
+    getattr(queue, end)(db, claim)
+    assert not commits(tr)
+
+
+def test_a_bound_that_is_set_counts_what_is_claimed_already(db: Any, space: Subspace) -> None:
+    """As on a queue that an earlier release filled, whose claims did not count."""
+    queue = PriorityQueue(space)
+    queue.push_many(db, range(5))
+    first, second, third, _ = list(queue.claim(db, n=4) or [])
+    queue.set_max_size(db, 4)
+    assert queue.push(db, "x") is None
+    queue.ack(db, first)
+    assert queue.push(db, "x") is None
+    queue.ack(db, second)
+    assert queue.push(db, "x").value == "x"
+    assert queue.push(db, "y") is None
+    queue.release(db, third)
+    assert unfinished(db, queue) == 4
+    assert queue.size(db) == 3
+
+
+def test_transactions_in_any_order_never_exceed_the_bound(
+    db: Any, space: Subspace, rng: random.Random, engine: str
+) -> None:
+    """Transactions that began and commit in any order, and do several things each."""
+    refused = 0
+    for number in range(10 if engine == "cluster" else ORDERS):
+        bound = rng.randrange(1, 7)
+        queue = PriorityQueue(space[number], max_size=bound, max_attempts=rng.choice([1, 2, None]))
+        queue.push(db, "first")
+        under_way: list[Any] = []
+        claims: list[Any] = []
+        for _ in range(80):
+            if rng.random() < 0.5 or not under_way:
+                tr = db.create_transaction()
+                claim = act(tr, queue, claims, rng)
+                under_way.append((tr, claim))
+            else:
+                tr, claim = under_way.pop(rng.randrange(len(under_way)))
+                if not commits(tr):
+                    refused += 1
+                elif claim is not None:
+                    claims.append(claim)
+                assert unfinished(db, queue) <= bound
+                assert length(db, queue) <= queue.size(db) <= bound
+        assert fdbqueue.check(db, queue).ok
+    assert refused > 20
+
+
+def act(tr: Any, queue: PriorityQueue, claims: list[Any], rng: random.Random) -> Any:
+    """Do something in a transaction, with claims of others too; return what it claims."""
+    claim = None
+    if rng.random() < 0.3:
+        queue.pop(tr)
+    if rng.random() < 0.3:
+        claim = queue.claim(tr, n=rng.randrange(1, 3), lease=rng.choice([0.000_001, 60]))
+    if claims and rng.random() < 0.6:
+        end = rng.choice([queue.ack, queue.release, queue.extend, queue.nack, queue.nack])
+        options = {"delay": rng.choice([0, 60])} if end == queue.nack else {}
+        with suppress(LeaseLost):
+            end(tr, rng.choice(claims), **options)
+    if rng.random() < 0.2:
+        for letter in list(queue.dead_letters(tr))[:2]:
+            with suppress(QueueFull):
+                queue.retry_dead_letter(tr, letter.id)
+    for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
+        size = rng.randrange(1, 3)
+        queue.push_many(tr, range(size), as_many_as_fit=rng.random() < 0.5)
+    return claim
+
+
+def commits(tr: Any) -> bool:
+    """Whether a transaction commits; the other way is a conflict."""
+    try:
+        tr.commit().wait()
+    except fdbqueue.error_classes() as error:
+        return {1020: False}[error.code]
+    return True
+
+
+@pytest.mark.parametrize("turn", range(12))
+def test_a_push_that_began_long_ago_finds_that_the_queue_has_filled_up(
+    db: Any, space: Subspace, turn: int
+) -> None:
+    """Whatever place it took, and though each of the others saw the one before."""
+    queue = PriorityQueue(space, max_size=3)
+    queue.push(db, "made")
+    queue.clear(db)
+    old = db.create_transaction()
+    queue.push(old, "old")
+    for number in range(3):
+        queue.push(db, number, raise_if_full=True)
+    assert not commits(old)
+    assert length(db, queue) == 3
+
+
+@pytest.mark.parametrize("turn", range(12))
+def test_a_push_finds_that_an_older_one_took_the_last_place(
+    db: Any, space: Subspace, turn: int
+) -> None:
+    """It saw more items than the older one, and took another place."""
+    queue = PriorityQueue(space, max_size=2)
+    queue.push(db, "made")
+    queue.clear(db)
+    old, new = db.create_transaction(), db.create_transaction()
+    queue.push(old, "old")
+    queue.push(db, "between", raise_if_full=True)
+    queue.push(new, "new")
+    assert [commits(old), commits(new)].count(True) == 1
+    assert length(db, queue) == 2
+
+
+def test_far_from_the_bound_pushes_do_not_conflict(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space, max_size=10**9)
+    queue.push_many(db, range(100))
+    transactions = [db.create_transaction() for _ in range(50)]
+    for tr in transactions:
+        queue.push(tr, "x")
+    for tr in transactions:
+        tr.commit().wait()
+    assert queue.size(db) == 150
+
+
+def push_and_take(url: str, space: Subspace, seed: int, pushes: int, pipe: Any) -> None:
+    """One process of the race: four threads that push, and sometimes pop or claim.
+
+    What they pushed, less what they popped and acknowledged, goes to `pipe`.
+    """
+    db = injected(url, seed)
+    queue = PriorityQueue(space, codec="bytes")
+
+    def work(thread: int) -> int:
+        rng = random.Random(seed * 10 + thread)
+        difference = 0
+        for _ in range(pushes // 4):
+            difference += until_told(queue.push, db, b"x") is not None
+            if rng.random() < 0.2:
+                difference -= len(until_told(queue.pop_many, db, rng.randrange(1, 4)))
+            if rng.random() < 0.3:
+                difference -= claimed_and_ended(db, queue, rng)
+            if rng.random() < 0.05:
+                for letter in until_told(lambda: list(queue.dead_letters(db)))[:3]:
+                    with suppress(QueueFull):
+                        until_told(queue.retry_dead_letter, db, letter.id)
+        return difference
+
+    with ThreadPoolExecutor(4) as threads:
+        pipe.send(sum(threads.map(work, range(4))))
+
+
+def claimed_and_ended(db: Any, queue: PriorityQueue, rng: random.Random) -> int:
+    """Claim items and end the claim, or leave it to its lease; how many items ended."""
+    lease = rng.choice([0.02, 60, 60])
+    claim = until_told(lambda: queue.claim(db, lease=lease, n=rng.randrange(1, 4)))
+    if claim is None:
+        return 0
+    if lease < 1:
+        time.sleep(rng.choice([0.0, 0.03]))
+    end = rng.choice([queue.ack, queue.release, queue.nack])
+    try:
+        until_told(lambda: end(db, claim, **({"delay": 0} if end == queue.nack else {})))
+    except LeaseLost:
+        return 0
+    return len(claim) if end == queue.ack else 0
+
+
+def test_racing_processes_never_exceed_the_bound(
+    db: Any, shared_url: str, space: Subspace, rng: random.Random
+) -> None:
+    """Seen at any read version, and answers get lost; at the end every item is accounted for."""
+    bound = 40
+    queue = PriorityQueue(space, codec="bytes", max_size=bound, max_attempts=3)
+    queue.push(db, b"x")
+    context = multiprocessing.get_context("spawn")
+    pipes = []
+    for _ in range(4):
+        ours, theirs = context.Pipe()
+        arguments = (shared_url, space, rng.randrange(2**32), PUSHES // 4, theirs)
+        context.Process(target=push_and_take, args=arguments, daemon=True).start()
+        theirs.close()
+        pipes.append(ours)
+    seen = set()
+    while not all(pipe.poll() for pipe in pipes):
+        seen.add(unfinished(db, queue))
+    difference = sum(pipe.recv() for pipe in pipes)
+    assert max(seen) <= bound
+    assert max(seen) > bound // 2, "the race never came near the bound"
+    assert unfinished(db, queue) <= bound
+    dead = sum(1 for _ in queue.dead_letters(db))
+    assert 1 + difference == unfinished(db, queue) + dead
+    assert fdbqueue.check(db, queue).ok
+
+
+@pytest.mark.parametrize("lose", ["before", "after"])
+def test_a_push_whose_answer_is_lost_takes_one_place(
+    db: Any, space: Subspace, lose: str, rng: random.Random
+) -> None:
+    faults: dict[str, Any] = {lose: 0.5}
+    faulty = fdbqueue.testing.FaultyDatabase(db, seed=rng.randrange(2**32), **faults)
+    queue = PriorityQueue(space, max_size=20)
+    assert sum(queue.push(faulty, number) is not None for number in range(30)) == 20
+    assert [item.value for item in queue.items(db)] == list(range(20))

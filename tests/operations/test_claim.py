@@ -1,0 +1,442 @@
+"""Claims under a lease: who has an item, for how long, and what becomes of it at last."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import PriorityQueue, TaskQueue, check
+from fdbqueue.coordination.clock import milliseconds
+from fdbqueue.errors import InvalidItemId, LeaseLost
+from fdbqueue.testing import FaultyDatabase
+from tests.support.leases import come_due, lapse, values
+
+# Claim and acknowledge
+
+
+def test_a_claimed_item_is_nobody_elses(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, ["a", "b"])
+    claim = queue.claim(db, lease=60)
+    assert (claim.item.value, claim.attempt, len(claim)) == ("a", 1, 1)
+    assert (queue.size(db), queue.peek(db).value) == (1, "b")
+    assert queue.pop(db).value == "b"
+    assert queue.claim(db) is None
+    assert check(db, queue).ok
+    queue.ack(db, claim)
+    assert check(db, queue) == fdbqueue.CheckReport(0, (), False)
+    for method in (queue.ack, queue.nack, queue.extend, queue.release):
+        with pytest.raises(LeaseLost) as error:
+            method(db, claim)
+        assert error.value.item_id == claim.item.id
+
+
+def test_the_end_of_a_job_is_one_with_what_it_wrote(
+    db: Any, queue: PriorityQueue, space: Subspace
+) -> None:
+    queue.push(db, "a")
+    claim = queue.claim(db)
+    done = space.pack(("done",))
+
+    @fdbqueue.transactional
+    def finish(tr: Any) -> None:
+        tr[done] = b"yes"
+        queue.ack(tr, claim)
+
+    lapse(db, queue)
+    other = queue.claim(db)  # takes it away first
+    with pytest.raises(LeaseLost):
+        finish(db)
+    assert db[done] is None
+    assert other.attempt == 2
+    claim = other
+    finish(db)
+    assert db[done] == b"yes"
+
+
+def test_a_late_worker_does_not_commit_what_another_one_is_doing_again(
+    db: Any, queue: PriorityQueue, space: Subspace
+) -> None:
+    """Both read before either commits: the conflict decides."""
+    queue.push(db, "a")
+    claim = queue.claim(db)
+    late = db.create_transaction()
+    late[space.pack(("done",))] = b"late"
+    queue.ack(late, claim)
+    lapse(db, queue)
+    assert queue.claim(db).item == claim.item
+    with pytest.raises(fdbqueue.error_classes()) as error:
+        late.commit().wait()
+    assert error.value.code == 1020
+
+
+def test_several_items_are_one_claim_or_one_each(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, "abcde", priorities=[5, 4, 3, 2, 1])
+    claim = queue.claim(db, n=4)
+    assert values(claim.items) == ["e", "d", "c", "b"]
+    first, second, *others = list(claim)
+    queue.ack(db, first)
+    queue.nack(db, second, delay=0)
+    for each in others:
+        queue.release(db, each)
+    assert values(queue.items(db)) == ["d", "c", "b", "a"]
+    with pytest.raises(LeaseLost):
+        queue.ack(db, claim)
+    assert queue.claim(db, n=10).attempts == (2, 1, 1, 1)
+
+
+def test_all_of_a_claim_is_acknowledged_or_nothing(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, "ab")
+    claim = queue.claim(db, n=2)
+    queue.ack(db, list(claim)[1])
+    with pytest.raises(LeaseLost):
+        queue.ack(db, claim)
+    queue.release(db, next(iter(claim)))
+    assert values(queue.items(db)) == ["a"]
+
+
+# The end of a lease
+
+
+def test_what_a_lease_ran_out_of_is_back_in_its_own_place(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, "abcd", priorities=[1, 1, 2, 2])
+    claims = [queue.claim(db, lease=60) for _ in range(3)]
+    queue.push(db, "e", 1)
+    lapse(db, queue)
+    queue.schedule._next_look = 0.0
+    assert values(queue.pop_many(db, 9)) == ["a", "b", "e", "c", "d"]
+    assert check(db, queue).ok
+    for claim in claims:
+        with pytest.raises(LeaseLost):
+            queue.ack(db, claim)
+
+
+def test_a_lease_is_over_in_the_databases_time(db: Any, queue: PriorityQueue) -> None:
+    queue.push(db, "a")
+    claim = queue.claim(db, lease=0.3)
+    assert queue.claim(db) is None
+    began = time.monotonic()
+    again = queue.claim(db, wait=30)
+    assert 0.1 < time.monotonic() - began < 20
+    assert (again.item, again.attempt) == (claim.item, 2)
+
+
+def test_an_extended_lease_lasts(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, "ab")
+    kept, lost = queue.claim(db, lease=1), queue.claim(db, lease=1)
+    queue.extend(db, kept, lease=1000)
+    lapse(db, queue, seconds=500)
+    assert queue.claim(db).item == lost.item
+    assert queue.claim(db) is None
+    assert check(db, queue).ok
+    queue.ack(db, kept)
+
+
+def test_a_pop_in_a_transaction_finds_what_was_given_back(db: Any, queue: PriorityQueue) -> None:
+    queue.push(db, "a")
+    queue.claim(db)
+    lapse(db, queue)
+    pop = fdbqueue.transactional(lambda tr: PriorityQueue(queue.subspace).pop(tr))
+    assert pop(db).value == "a"
+    assert check(db, queue).ok
+
+
+def test_what_is_pushed_stands_behind_what_is_claimed_or_delayed(
+    db: Any, queue: PriorityQueue
+) -> None:
+    queue.push_many(db, "abc")
+    first, *others = list(queue.claim(db, n=3))
+    queue.release(db, first)
+    queue.push(db, "d")
+    for each in others:
+        queue.release(db, each)
+    queue.push_many(db, "ef", delay=60)
+    queue.push(db, "g")
+    come_due(db, queue)
+    assert values(queue.pop_many(db, 9)) == list("abcdefg")
+
+
+# Failures
+
+
+def test_a_failed_item_waits_longer_each_time(db: Any, queue: PriorityQueue) -> None:
+    queue.push(db, "a")
+    layout = queue.layout
+    for attempt in range(1, 16):
+        claim = queue.claim(db)
+        assert claim.attempt == attempt
+        before = milliseconds()
+        queue.nack(db, claim, error="busy")
+        assert queue.claim(db) is None
+        assert queue.size(db) == 1
+        assert check(db, queue).ok
+        (row,) = db[slice(*layout.range_of(layout.dues))]
+        waits = layout.when(layout.dues, row.key)[0] - before
+        longest = min(3_600_000, 1000 * 2 ** (attempt - 1))
+        assert longest / 2 <= waits <= longest + 5_000
+        come_due(db, queue)
+
+
+def test_an_item_that_fails_too_often_is_a_dead_letter(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["dead"], max_attempts=3)
+    item = queue.push(db, "a", 7)
+    for attempt in range(1, 4):
+        claim = queue.claim(db)
+        assert claim.attempt == attempt
+        queue.nack(db, claim, delay=0, error="x" * 2000)
+    assert queue.claim(db) is None
+    (letter,) = queue.dead_letters(db)
+    assert (letter.item, letter.id, letter.attempts) == (item, item.id, 3)
+    assert letter.error == "x" * 1000
+    assert abs(datetime.now(timezone.utc) - letter.died_at) < timedelta(minutes=1)
+    assert check(db, queue) == fdbqueue.CheckReport(0, (), False)
+    assert queue.retry_dead_letter(db, item)
+    assert not queue.retry_dead_letter(db, item)
+    assert queue.claim(db).attempt == 1
+    lapse(db, queue)
+    for _ in range(2):
+        queue.claim(db)
+        lapse(db, queue)
+    assert queue.claim(db) is None
+    (letter,) = queue.dead_letters(db)
+    assert letter.error == "its lease ran out"
+    assert queue.drop_dead_letter(db, letter.id)
+    assert not queue.drop_dead_letter(db, letter.id)
+    assert list(queue.dead_letters(db)) == []
+
+
+def test_large_payloads_live_as_long_as_their_items(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["large"], codec="bytes", max_attempts=2)
+    large = b"\xffattempts:" + b"x" * 300_000
+    ids = [queue.push(db, large).id for _ in range(3)]
+    first, second, third = list(queue.claim(db, n=3))
+    assert check(db, queue).ok
+    queue.nack(db, first, delay=60)
+    queue.release(db, third)
+    assert check(db, queue).ok
+    come_due(db, queue)
+    assert queue.pop(db).value == large
+    claim = queue.claim(db)
+    assert claim.item.value == large
+    queue.release(db, claim)
+    queue.ack(db, second)
+    for _ in range(2):
+        queue.nack(db, queue.claim(db), delay=0)
+    assert queue.is_empty(db)
+    assert check(db, queue).ok
+    (letter,) = queue.dead_letters(db)
+    assert (letter.item.value, letter.id) == (large, ids[2])
+    queue.drop_dead_letter(db, letter.id)
+    begin, end = queue.layout.range_of(queue.layout.pieces)
+    assert list(db[begin:end]) == []
+
+
+def test_clear_takes_everything(db: Any, queue: PriorityQueue) -> None:
+    queue.set_max_attempts(db, 1)
+    queue.push_many(db, range(3))
+    queue.push(db, "later", delay=60)
+    queue.nack(db, queue.claim(db))
+    claim = queue.claim(db)
+    queue.clear(db)
+    assert check(db, queue) == fdbqueue.CheckReport(0, (), False)
+    assert list(queue.dead_letters(db)) == []
+    with pytest.raises(LeaseLost):
+        queue.ack(db, claim)
+
+
+# Delays
+
+
+def test_a_delayed_item_comes_when_it_is_due(db: Any, queue: PriorityQueue) -> None:
+    queue.push(db, "last", 5)
+    queue.push(db, "later", 1, delay=0.4)
+    assert (queue.size(db), queue.counts(db)) == (2, {5: 1})
+    assert queue.pop(db).value == "last"
+    assert queue.pop(db) is None
+    began = time.monotonic()
+    assert queue.pop(db, wait=30).value == "later"
+    assert time.monotonic() - began < 20
+    assert check(db, queue) == fdbqueue.CheckReport(0, (), False)
+
+
+def test_a_delayed_item_has_the_place_of_when_it_was_pushed(db: Any, queue: PriorityQueue) -> None:
+    at = datetime.now(timezone.utc) + timedelta(hours=1)
+    for value, time_or_none in [("a", None), ("b", at), ("c", at), ("d", None)]:
+        queue.push(db, value, 1, at=time_or_none)
+    come_due(db, queue)
+    assert values(queue.pop_many(db, 9)) == ["a", "b", "c", "d"]
+    queue.push(db, "old", at=datetime(1970, 1, 1, tzinfo=timezone.utc) - timedelta(days=1))
+    queue.push(db, "now", delay=0)
+    queue.schedule._next_sweep = 0.0
+    assert set(values(queue.pop_many(db, 2))) == {"old", "now"}
+
+
+def test_a_waiting_pop_sleeps_no_longer_than_until_the_next_is_due(
+    db: Any, queue: PriorityQueue
+) -> None:
+    queue.push(db, "far", delay=1000)
+    popped: list[Any] = []
+    thread = threading.Thread(target=lambda: popped.append(queue.pop(db, wait=60)))
+    thread.start()
+    time.sleep(0.2)
+    queue.push(db, "near", delay=0.2)
+    thread.join(30)
+    assert popped[0].value == "near"
+
+
+def test_delayed_items_count_for_the_bound(db: Any, queue: PriorityQueue) -> None:
+    queue.set_max_size(db, 2)
+    assert queue.push(db, "a", delay=60) is not None
+    assert queue.push(db, "b") is not None
+    assert queue.push(db, "c", delay=60) is None
+    assert check(db, queue).ok
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"delay": -1},
+        {"delay": math.nan},
+        {"delay": math.inf},
+        {"delay": "1"},
+        {"delay": True},
+        {"at": 5},
+        {"at": datetime(2030, 1, 1)},
+        {"at": datetime.now(timezone.utc), "delay": 1},
+    ],
+)
+def test_what_is_no_time_is_refused(db: Any, queue: PriorityQueue, options: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"delay|at is"):
+        queue.push(db, 1, **options)
+    assert list(db.get_range_startswith(queue.subspace.key())) == []
+
+
+@pytest.mark.parametrize("lease", [0, -1, math.nan, math.inf, "1", True, None])
+def test_what_is_no_lease_is_refused(db: Any, queue: PriorityQueue, lease: Any) -> None:
+    queue.push(db, 1)
+    with pytest.raises((ValueError, TypeError), match="a lease is"):
+        queue.claim(db, lease=lease)
+    claim = queue.claim(db)
+    with pytest.raises((ValueError, TypeError), match="a lease is"):
+        queue.extend(db, claim, lease)
+    for n in (0, -1, True, 1.5):
+        with pytest.raises(ValueError, match="from 1"):
+            queue.claim(db, n=n)
+    with pytest.raises(InvalidItemId):
+        queue.retry_dead_letter(db, "nonsense")
+    queue.ack(db, claim)
+
+
+# Tasks
+
+
+def test_tasks_are_claimed_in_their_order_and_found_again(db: Any, space: Subspace) -> None:
+    tasks = TaskQueue(space["tasks"])
+    ids = [tasks.push(db, priority=p, agent_name="ada", payload=p) for p in (3, 1, 2)]
+    claim = tasks.claim(db)
+    assert (claim.item.id, claim.item.payload) == (ids[1], 1)
+    assert tasks.get_task(db, ids[1]) == claim.item
+    assert [task.payload for task in tasks.get_tasks_for_agent(db, "ada")] == [2, 3]
+    assert check(db, tasks).ok
+    tasks.release(db, claim)
+    assert [task.payload for task in tasks.get_tasks_for_agent(db, "ada")] == [1, 2, 3]
+    assert tasks.get_stats(db).by_agent == {"ada": 3}
+    assert check(db, tasks).ok
+
+
+def test_an_agent_claims_its_own_tasks(db: Any, space: Subspace) -> None:
+    tasks = TaskQueue(space["tasks"])
+    for number in range(6):
+        tasks.push(db, agent_name="ab"[number % 2], payload=number)
+    claim = tasks.claim(db, agent="b", n=2)
+    assert [task.payload for task in claim.items] == [1, 3]
+    assert tasks.claim(db, agent="c") is None
+    tasks.nack(db, claim, delay=0)
+    assert [task.payload for task in tasks.claim(db, agent="b", n=9).items] == [1, 3, 5]
+    assert [task.payload for task in tasks.claim(db, n=9, within=9).items] == [0, 2, 4]
+    assert tasks.claim(db, agent="b", wait=0.05) is None
+    assert check(db, tasks).ok
+
+
+def test_a_task_that_fails_too_often_is_a_dead_letter(db: Any, name: str) -> None:
+    tasks = TaskQueue.named(db, name, max_attempts=1)
+    task_id = tasks.push(db, agent_name="ada", payload={"n": 1})
+    tasks.nack(db, tasks.claim(db), error="no paper")
+    (letter,) = tasks.dead_letters(db)
+    assert (letter.item.id, letter.item.payload, letter.error) == (task_id, {"n": 1}, "no paper")
+    assert tasks.retry_dead_letter(db, letter.id)
+    assert tasks.get_task(db, task_id) == letter.item
+    assert TaskQueue.named(db, name).options(db).max_attempts == 1
+    tasks.set_max_attempts(db, None)
+    tasks.nack(db, tasks.claim(db), delay=0)
+    assert tasks.claim(db).attempt == 2
+    assert check(db, tasks).ok
+
+
+# At once
+
+
+def test_each_effect_takes_place_once_though_leases_run_out_and_answers_are_lost(
+    db: Any, queue: PriorityQueue, space: Subspace, rng: random.Random
+) -> None:
+    """Workers that are too slow, fail, give back; each job adds one to its counter as it ends."""
+    db.options.set_transaction_max_retry_delay(1)
+    queue.push_many(db, range(60))
+    effects = space["effects"]
+    finished = threading.Event()
+
+    def work(seed: int) -> None:
+        draw = random.Random(seed)
+        faulty = FaultyDatabase(db, before=0.1, after=0.1, conflict=0.1, seed=seed)
+
+        @fdbqueue.transactional(receipts=space["receipts"])
+        def finish(tr: Any, claim: Any) -> None:
+            tr.add(effects.pack((claim.item.value,)), (1).to_bytes(8, "little"))
+            queue.ack(tr, claim)
+
+        while not finished.is_set():
+            claim = queue.claim(faulty, lease=60, within=8)
+            if claim is None:
+                time.sleep(0.01)
+                continue
+            try:
+                what = draw.random()
+                if what < 0.15:
+                    queue.nack(faulty, claim, delay=0)
+                elif what < 0.3:
+                    queue.release(faulty, claim)
+                elif what < 0.4:
+                    queue.extend(faulty, claim, 60)
+                    finish(faulty, claim)
+                else:
+                    finish(faulty, claim)
+            except LeaseLost:
+                pass
+
+    def lapses() -> None:
+        while not finished.wait(0.02):
+            lapse(db, queue)
+            begin, end = effects.range().start, effects.range().stop
+            if len(list(db[begin:end])) == 60 and check(db, queue).items == 0:
+                finished.set()
+
+    with ThreadPoolExecutor(7) as pool:
+        futures = [pool.submit(work, rng.randrange(2**32)) for _ in range(6)]
+        futures.append(pool.submit(lapses))
+        for future in futures:
+            future.result()
+    begin, end = effects.range().start, effects.range().stop
+    counted = Counter({effects.unpack(row.key)[0]: row.value[0] for row in db[begin:end]})
+    assert counted == Counter(range(60))
+    lapse(db, queue)
+    assert queue.claim(db) is None
+    assert check(db, queue).ok

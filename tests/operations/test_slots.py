@@ -1,0 +1,566 @@
+"""What may be claimed and stored: paused queues, limits of concurrency, unique items, expiry."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import PriorityQueue, TaskQueue, check
+from fdbqueue.coordination.clock import milliseconds
+from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull
+from fdbqueue.queue import claimable, item_store
+from fdbqueue.testing import FaultyDatabase
+from tests.support.leases import come_due, lapse
+
+
+def expire(db: Any, queue: Any) -> None:
+    """Let what has a time to live be to expire now."""
+    layout = queue.layout
+
+    @fdbqueue.transactional
+    def body(tr: Any) -> None:
+        for row in list(tr[slice(*layout.range_of(layout.expiries))]):
+            del tr[row.key]
+            place = layout.when(layout.expiries, row.key)[1]
+            tr[layout.when_key(layout.expiries, 1, place)] = b""
+
+    body(db)
+    queue.schedule.look_again()
+
+
+def in_transaction(method: Any) -> Any:
+    """A method as the body of a transaction."""
+    return fdbqueue.transactional(lambda tr: method(tr))
+
+
+# Unique
+
+
+def test_of_pushes_with_one_key_one_is_stored_until_it_is_done(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["unique"], max_attempts=1)
+    first = queue.push(db, "first", 5, unique="report")
+    assert first == next(queue.items(db))
+    assert queue.push(db, "second", 1, unique="report") == first
+    assert queue.push(db, "other", 9, unique="another") != first
+    claim = queue.claim(db)
+    assert queue.push(db, "third", 1, unique="report") == first
+    queue.nack(db, claim)  # it is a dead letter, and no more to be done
+    second = queue.push(db, "fourth", 1, unique="report")
+    assert second.value == "fourth"
+    assert not queue.retry_dead_letter(db, first)  # it would be there twice
+    queue.ack(db, queue.claim(db))
+    assert queue.retry_dead_letter(db, first)
+    assert queue.push(db, "fifth", unique="report") == first
+    assert check(db, queue).ok
+
+
+@pytest.mark.parametrize(
+    "end", ["pop", "pop_many", "in a transaction", "remove", "clear", "expire"]
+)
+def test_whatever_ends_an_item_frees_its_key(db: Any, space: Subspace, end: str) -> None:
+    queue = PriorityQueue(space["unique"])
+    item = queue.push(db, 1, unique="k", ttl=1000)
+    if end == "pop":
+        queue.pop(db)
+    elif end == "pop_many":
+        queue.pop_many(db, 9, max=True)
+    elif end == "in a transaction":
+        in_transaction(queue.pop)(db)
+    elif end == "remove":
+        assert queue.remove(db, item)
+    elif end == "clear":
+        queue.clear(db)
+    else:
+        expire(db, queue)
+        assert queue.pop(db) is None
+    assert check(db, queue).ok
+    assert queue.push(db, 2, unique="k").value == 2
+    assert check(db, queue).ok
+
+
+def test_what_has_expired_is_in_nobodys_way(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["unique"])
+    queue.push(db, 1, unique="k", ttl=1000)
+    expire(db, queue)
+    assert queue.push(db, 2, unique="k").value == 2
+    assert queue.size(db) == 1
+
+
+def test_a_unique_item_stays_so_wherever_it_goes(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["unique"])
+    queue.push(db, 1, 5, unique="k")
+    moved = queue.reprioritize(db, next(queue.items(db)), 7)
+    assert queue.push(db, 2, unique="k") == moved
+    queue.nack(db, queue.claim(db), delay=1000)
+    assert queue.state(db, moved) == "delayed"
+    assert queue.push(db, 3, unique="k") == moved
+    come_due(db, queue)
+    assert queue.claim(db).attempt == 2
+    lapse(db, queue)
+    assert queue.push(db, 4, unique="k") == moved
+    assert queue.pop(db) == moved
+    assert check(db, queue).ok
+
+
+def test_large_and_delayed_unique_items(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["unique"])
+    value = "x" * 200_000
+    item = queue.push(db, value, unique="k", delay=1000)
+    assert queue.push(db, 1, unique="k") == item
+    assert item.value == value
+    assert queue.remove(db, item)
+    assert queue.size(db) == 0
+    assert not list(db[slice(*queue.layout.range_of(queue.layout.pieces))])
+    assert check(db, queue).ok
+
+
+def test_many_that_push_one_key_at_once_store_one(db: Any, space: Subspace) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    queue = PriorityQueue(space["unique"])
+    faulty = FaultyDatabase(db, seed=seed, before=0.2, after=0.2)
+
+    def push(number: int) -> str:
+        return queue.push(faulty, number, unique="k").id
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(push, range(40)))) == 1
+    assert queue.size(db) == 1
+    assert check(db, queue).ok
+
+
+def test_a_unique_push_to_a_full_queue(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["unique"], max_size=1)
+    item = queue.push(db, 1, unique="k")
+    assert queue.push(db, 2, unique="k") == item
+    assert queue.push(db, 2, unique="other") is None
+    with pytest.raises(QueueFull):
+        queue.push(db, 2, unique="other", raise_if_full=True)
+    queue.pop(db)
+    assert queue.push(db, 2, unique="other").value == 2
+
+
+@pytest.mark.parametrize("key", ["", 1, b"k", "x" * 256, "\ud800"])
+def test_a_bad_unique_key_is_refused(db: Any, space: Subspace, key: Any) -> None:
+    queue, tasks = PriorityQueue(space["unique"]), TaskQueue(space["tasks"])
+    with pytest.raises(InvalidUniqueKey):
+        queue.push(db, 1, unique=key)
+    with pytest.raises(InvalidUniqueKey):
+        tasks.push(db, unique=key)
+    assert queue.is_empty(db)
+    assert tasks.is_empty(db)
+
+
+def test_a_unique_task_has_one_id(db: Any, space: Subspace) -> None:
+    tasks = TaskQueue(space["tasks"])
+    task = tasks.push(db, agent_name="ada", unique="k")
+    assert tasks.push(db, priority=1, unique="k") == task
+    assert tasks.reprioritize(db, task, priority=1, agent_name="bob")
+    assert tasks.push(db, unique="k") == task
+    claim = tasks.claim(db)
+    assert tasks.push(db, unique="k") == task
+    tasks.ack(db, claim)
+    assert tasks.push(db, unique="k") != task
+    with pytest.raises(TypeError, match="one by one"):
+        tasks.push_many(db, [{"unique": "k"}])
+    assert check(db, tasks).ok
+
+
+# Time to live
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_what_nobody_took_in_time_is_dropped(db: Any, space: Subspace, is_inside: bool) -> None:
+    queue = PriorityQueue(space["ttl"])
+    queue.push_many(db, range(40), ttl=1000)
+    queue.push(db, "stays", 1)
+    assert queue.peek(db).value == 0
+    expire(db, queue)
+    pop = in_transaction(queue.pop) if is_inside else queue.pop
+    assert pop(db).value == "stays"
+    assert (queue.size(db), queue.pop(db)) == (0, None)
+    assert check(db, queue).ok
+
+
+def test_nothing_is_claimed_after_its_time(db: Any, space: Subspace) -> None:
+    tasks = TaskQueue(space["tasks"])
+    tasks.push_many(db, [{"ttl": 0.01, "agent_name": "ada"} for _ in range(300)])
+    time.sleep(0.02)
+    assert tasks.claim(db, n=5) is None
+    stats = tasks.get_stats(db)
+    assert (stats.total_pushed, stats.total_expired, stats.total_popped) == (300, 300, 0)
+    assert (stats.current_size, stats.by_agent, stats.oldest) == (0, {}, None)
+    assert check(db, tasks).ok
+
+
+def test_a_claimed_item_expires_only_once_it_is_back(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = PriorityQueue(space["ttl"])
+    queue.push_many(db, ["done", "failed"], ttl=60)
+    claim = queue.claim(db, n=2)
+    assert claim is not None
+    done, failed = claim
+    later = milliseconds() + 61_000
+    for module in ("queue.claimable", "coordination.batches"):
+        monkeypatch.setattr(f"fdbqueue.{module}.milliseconds", lambda: later)
+    queue.ack(db, done)
+    queue.nack(db, failed, delay=0)
+    assert queue.claim(db) is None
+    assert queue.size(db) == 0
+    assert check(db, queue).ok
+
+
+@pytest.mark.parametrize("ttl", [0, -1, float("nan"), "1", True, 10**11])
+def test_a_bad_time_to_live_is_refused(db: Any, space: Subspace, ttl: Any) -> None:
+    queue = PriorityQueue(space["ttl"])
+    with pytest.raises((TypeError, ValueError), match="ttl is a number of seconds"):
+        queue.push(db, 1, ttl=ttl)
+    assert queue.is_empty(db)
+
+
+# Pause and resume
+
+
+def test_a_paused_queue_takes_pushes_and_hands_out_nothing(db: Any, space: Subspace) -> None:
+    queue, tasks = PriorityQueue(space["jobs"]), TaskQueue(space["tasks"])
+    queue.push(db, 1)
+    tasks.push(db, agent_name="ada", payload=1)
+    claimed = queue.push(db, 0, -1) and queue.claim(db)
+    for each in (queue, tasks):
+        each.pause(db)
+        assert each.options(db).paused
+    queue.push(db, 2)
+    assert queue.pop(db) is queue.pop_max(db) is queue.claim(db) is None
+    assert queue.claim(db, wait=0.02) is queue.pop(db, wait=0.02) is None
+    assert in_transaction(queue.pop)(db) is None
+    assert tasks.pop(db) is tasks.pop(db, agent="ada") is tasks.claim(db, agent="ada") is None
+    assert not queue.wait(db, 0.02)
+    assert [item.value for item in queue.items(db)] == [1, 2]
+    queue.ack(db, claimed)
+    for each in (queue, tasks):
+        each.resume(db)
+    assert queue.wait(db, 0.02)
+    assert [item.value for item in queue.pop_many(db, 9)] == [1, 2]
+    assert tasks.pop(db, agent="ada").payload == 1
+
+
+def test_another_handle_sees_that_a_queue_is_paused_within_a_second(db: Any, name: str) -> None:
+    ours, theirs = PriorityQueue.named(db, name), PriorityQueue.named(db, name)
+    ours.push_many(db, range(3))
+    assert theirs.pop(db).value == 0
+    ours.pause(db)
+    assert theirs.claim(db) is None  # at once
+    theirs.schedule._next_look = 0.0  # as after a second
+    assert theirs.pop(db) is None
+    ours.resume(db)
+    assert theirs.claim(db).item.value == 1
+
+
+@pytest.fixture
+def only_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits does not look now and then besides."""
+    for module in (claimable, item_store):
+        monkeypatch.setattr(module, "LEASE", 1000)
+
+
+@pytest.mark.usefixtures("only_watches")
+@pytest.mark.parametrize("take", ["pop", "claim", "agent"])
+def test_who_waits_is_woken_when_the_queue_goes_on(db: Any, space: Subspace, take: str) -> None:
+    tasks = TaskQueue(space["tasks"])
+    tasks.push(db, agent_name="ada", payload=1)
+    tasks.pause(db)
+    calls = {
+        "pop": lambda: tasks.pop(db, wait=60).payload,
+        "claim": lambda: tasks.claim(db, wait=60).item.payload,
+        "agent": lambda: tasks.pop(db, agent="ada", wait=60).payload,
+    }
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(calls[take])
+        time.sleep(0.1)
+        assert not waits.done()
+        tasks.resume(db)
+        assert waits.result(10) == 1
+
+
+def test_who_waits_at_a_paused_queue_sleeps(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    for module in (claimable, item_store):
+        wait = module.wait_for_change
+        counted = lambda *a, wait=wait: (looks.append(1), wait(*a))[1]  # noqa: E731
+        monkeypatch.setattr(module, "wait_for_change", counted)
+    queue = PriorityQueue(space["jobs"])
+    queue.push(db, 1)
+    queue.pause(db)
+    assert queue.pop(db, wait=0.2) is queue.claim(db, wait=0.2) is None
+    assert len(looks) == 2
+
+
+# Limits of concurrency
+
+
+def test_no_more_items_are_claimed_at_a_time_than_the_limit(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["limit"])
+    queue.push_many(db, range(10))
+    queue.set_concurrency(db, 3)
+    first = queue.claim(db, n=2)
+    second = queue.claim(db, n=5)
+    assert [len(first), len(second)] == [2, 1]
+    assert queue.claim(db) is None
+    for end in (queue.ack, queue.nack, queue.release):
+        end(db, second)
+        second = queue.claim(db, n=5, within=5)
+        assert len(second) == 1
+        assert check(db, queue).ok
+    lapse(db, queue)
+    assert len(queue.claim(db, n=5)) == 3
+    queue.set_concurrency(db, None)
+    assert len(queue.claim(db, n=9, within=9)) == 5
+    assert check(db, queue).ok
+
+
+def test_an_extended_claim_keeps_its_slot(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["limit"])
+    queue.push_many(db, range(2))
+    queue.set_concurrency(db, 1)
+    claim = queue.claim(db)
+    queue.extend(db, claim, 60)
+    assert queue.claim(db) is None
+    queue.ack(db, claim)
+    assert queue.claim(db) is not None
+    assert check(db, queue).ok
+
+
+def test_a_lower_limit_holds_for_those_that_come(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["limit"])
+    queue.push_many(db, range(20))
+    queue.set_concurrency(db, 8)
+    claim = queue.claim(db, n=8)
+    assert claim is not None
+    claims = [*claim]
+    queue.set_concurrency(db, 3)
+    random.shuffle(claims)
+    while len(claims) > 3:
+        assert queue.claim(db) is None
+        queue.ack(db, claims.pop())
+    queue.ack(db, claims.pop())
+    assert len(queue.claim(db, n=9)) == 1
+
+
+def test_an_agent_at_its_limit_lets_others_pass(db: Any, space: Subspace) -> None:
+    tasks = TaskQueue(space["tasks"])
+    for agent, count in (("ada", 600), ("bob", 3), (None, 2)):
+        tasks.push_many(db, [{"agent_name": agent} for _ in range(count)])
+    tasks.set_agent_concurrency(db, 2)
+    claim = tasks.claim(db, n=9)
+    assert Counter(task.agent_name for task in claim.items) == {"ada": 2, "bob": 2, None: 2}
+    assert tasks.claim(db) is None
+    assert tasks.claim(db, agent="ada") is None
+    (adas,) = [each for each in claim if each.item == claim.items[0]]
+    assert adas.item.agent_name == "ada"
+    tasks.ack(db, adas)
+    assert tasks.claim(db).item.agent_name == "ada"
+    assert check(db, tasks).ok
+
+
+def test_tasks_of_agents_with_room_come_in_their_order(db: Any, space: Subspace) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    tasks = TaskQueue(space["tasks"])
+    for _ in range(60):
+        agent = rng.choice(["ada", "bob", "eve", None])
+        tasks.push(db, priority=rng.randint(1, 5), cost=rng.randint(0, 3), agent_name=agent)
+    tasks.set_agent_concurrency(db, 3)
+    held: list[Any] = []
+    while left := [*tasks.get_all_tasks(db)]:
+        counts = Counter(claim.item.agent_name for claim in held)
+        free = [t for t in left if t.agent_name is None or counts[t.agent_name] < 3]
+        claim = tasks.claim(db, within=1)
+        assert (claim and claim.item) == (free[0] if free else None)
+        held += [claim] if claim else []
+        if claim is None or rng.random() < 0.5:
+            tasks.ack(db, held.pop(rng.randrange(len(held))))
+    assert check(db, tasks).ok
+
+
+def test_the_limits_hold_for_all_workers_together(db: Any, space: Subspace) -> None:
+    tasks = TaskQueue(space["tasks"])
+    tasks.push_many(db, [{"agent_name": "ab"[n % 2]} for n in range(60)])
+    tasks.set_concurrency(db, 5)
+    tasks.set_agent_concurrency(db, 3)
+    guard = threading.Lock()
+    running: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    def handle(task: Any) -> None:
+        with guard:
+            running.update(["all", task.agent_name])
+            most.update({key: max(0, running[key] - most[key]) for key in running})
+        time.sleep(0.002)
+        with guard:
+            running.subtract(["all", task.agent_name])
+
+    workers = [fdbqueue.Worker(db, tasks, handle, concurrency=4) for _ in range(3)]
+    with ThreadPoolExecutor(3) as threads:
+        reports = list(threads.map(lambda worker: worker.run(drain=True), workers))
+    assert sum(report.done for report in reports) == 60
+    assert most["all"] <= 5
+    assert max(most["a"], most["b"]) <= 3
+    assert check(db, tasks).ok
+
+
+@pytest.mark.usefixtures("only_watches")
+def test_who_waits_for_a_slot_is_woken_when_one_is_free(db: Any, space: Subspace) -> None:
+    tasks = TaskQueue(space["tasks"])
+    tasks.push_many(db, [{"agent_name": "ada", "payload": n} for n in range(2)])
+    tasks.set_agent_concurrency(db, 1)
+    claim = tasks.claim(db)
+    with ThreadPoolExecutor(2) as threads:
+        waits = threads.submit(tasks.claim, db, wait=60)
+        time.sleep(0.1)
+        assert not waits.done()
+        tasks.push(db, agent_name="bob", payload="pushed meanwhile")
+        assert waits.result(10).item.payload == "pushed meanwhile"
+        waits = threads.submit(tasks.claim, db, wait=60)
+        time.sleep(0.1)
+        assert not waits.done()
+        tasks.ack(db, claim)
+        assert waits.result(10).item.payload == 1
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10_001, 1.5, True, "3"])
+def test_a_bad_limit_is_refused(db: Any, space: Subspace, limit: Any) -> None:
+    tasks = TaskQueue(space["tasks"])
+    for change in (tasks.set_concurrency, tasks.set_agent_concurrency):
+        with pytest.raises(ValueError, match="concurrency is a number from 1 to 10,000"):
+            change(db, limit)
+    assert tasks.options(db).concurrency is None
+
+
+def test_what_has_expired_leaves_room_in_a_full_queue(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["ttl"], max_size=1)
+    queue.push(db, 1, ttl=1000)
+    assert queue.push(db, 2) is None
+    expire(db, queue)
+    assert queue.peek(db) is None
+    queue.schedule.look_again()
+    assert queue.push(db, 2).value == 2
+
+
+# What has become of an item
+
+
+def test_the_state_of_an_item_is_told(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["jobs"], max_attempts=2)
+    item = queue.push(db, 1, delay=1000)
+    states = [queue.state(db, item)]
+    come_due(db, queue)
+    claim = queue.claim(db)
+    states.append(queue.state(db, item.id))
+    queue.nack(db, claim, delay=0)
+    queue.claim(db)
+    lapse(db, queue)
+    assert queue.claim(db) is None
+    states.append(queue.state(db, item))
+    queue.retry_dead_letter(db, item)
+    states.append(queue.state(db, item))
+    queue.pop(db)
+    states.append(queue.state(db, item))
+    assert states == ["delayed", "claimed", "dead", "waiting", None]
+
+
+def test_a_task_is_found_wherever_it_is(db: Any, space: Subspace) -> None:
+    tasks = TaskQueue(space["tasks"], max_attempts=1)
+    task = tasks.push(db, payload=1, delay=1000, client_id="7")
+    whole = tasks.get_task(db, task)
+    assert (whole.payload, tasks.state(db, task)) == (1, "delayed")
+    assert tasks.get_stats(db).oldest is None
+    come_due(db, tasks)
+    claim = tasks.claim(db)
+    assert (tasks.get_task(db, task), tasks.state(db, task)) == (whole, "claimed")
+    assert not tasks.remove_task(db, task)
+    assert not tasks.reprioritize(db, task, priority=1)
+    tasks.nack(db, claim)
+    assert (tasks.get_task(db, task), tasks.state(db, task)) == (whole, "dead")
+    (letter,) = tasks.dead_letters(db)
+    assert tasks.drop_dead_letter(db, letter.id)
+    assert tasks.get_task(db, task) is tasks.state(db, task) is None
+    assert check(db, tasks).ok
+
+
+def test_a_delayed_task_is_removed(db: Any, space: Subspace) -> None:
+    tasks = TaskQueue(space["tasks"])
+    task = tasks.push(db, delay=1000, agent_name="ada")
+    assert tasks.remove_task(db, task)
+    assert not tasks.remove_task(db, task)
+    stats = tasks.get_stats(db)
+    assert (stats.total_removed, stats.current_size, stats.total_popped) == (1, 0, 0)
+    come_due(db, tasks)
+    assert tasks.claim(db) is None
+    assert check(db, tasks).ok
+
+
+def test_a_dead_task_goes_by_its_own_id(db: Any, space: Subspace) -> None:
+    tasks = TaskQueue(space["tasks"], max_attempts=1)
+    ids = [tasks.push(db, payload=n, ttl=1000) for n in range(2)]
+    for _ in ids:
+        tasks.nack(db, tasks.claim(db, within=1), error="busy")
+    stats = tasks.get_stats(db)
+    assert (stats.total_died, stats.total_popped, stats.success_rate) == (2, 0, 0.0)
+    letters = list(tasks.dead_letters(db))
+    assert [letter.id for letter in letters] == ids
+    assert tasks.retry_dead_letter(db, ids[0])
+    assert tasks.drop_dead_letter(db, letters[1].item)
+    expire(db, tasks)  # who retries a task wants it done, though it be late
+    assert tasks.claim(db).item.id == ids[0]
+    assert tasks.get_stats(db).total_died == 1
+    assert check(db, tasks).ok
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        ("cannot read a\udcff", "cannot read a\\udcff"),
+        (ValueError("no such address"), "ValueError: no such address"),
+        ("x" * 5_000, "x" * 1_000),
+        (None, None),
+    ],
+)
+def test_what_went_wrong_is_kept(db: Any, space: Subspace, error: Any, kept: str | None) -> None:
+    queue = PriorityQueue(space["jobs"], max_attempts=1)
+    queue.push(db, 1)
+    queue.nack(db, queue.claim(db), error=error)
+    assert [letter.error for letter in queue.dead_letters(db)] == [kept]
+
+
+def test_a_bad_error_is_refused_before_anything_is_changed(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["jobs"], max_attempts=1)
+    item = queue.push(db, 1)
+    claim = queue.claim(db)
+    bad: Any
+    for bad in (b"x", 1, []):
+        with pytest.raises(TypeError, match="a text or an exception"):
+            queue.nack(db, claim, error=bad)
+    assert queue.state(db, item) == "claimed"
+
+
+def test_a_clock_before_1970_is_an_error_and_changes_nothing(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: -1)
+        for push in (lambda: queue.push(db, "x"), lambda: queue.push(db, "x", delay=5)):
+            with pytest.raises(ClockOutOfRange, match="clock is before 1970 or after 2262"):
+                push()
+    assert queue.size(db) == 0

@@ -1,0 +1,162 @@
+"""The check finds what is wrong, and the repair puts right what it can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import PriorityQueue
+from fdbqueue.errors import QueueTooLargeToCheck
+from fdbqueue.layout import encode_count
+
+
+@pytest.fixture
+def filled(db: Any, queue: PriorityQueue) -> PriorityQueue:
+    queue.push_many(db, ["a", "b", "x" * 200_000], priorities=[1, 2, 2])
+    return queue
+
+
+def rows(db: Any, queue: PriorityQueue) -> list[tuple[bytes, bytes]]:
+    return [(row.key, row.value) for row in db.get_range_startswith(queue.subspace.key())]
+
+
+def test_a_sound_queue_has_no_problems_and_is_not_changed(db: Any, filled: PriorityQueue) -> None:
+    before = rows(db, filled)
+    report = fdbqueue.check(db, filled, repair=True)
+    assert (report.ok, report.items, report.repaired) == (True, 3, False)
+    assert rows(db, filled) == before
+
+
+def test_what_is_put_aside_for_a_pop_that_waits_keeps_its_pieces(
+    db: Any, filled: PriorityQueue
+) -> None:
+    layout = filled.layout
+
+    @fdbqueue.transactional
+    def put_aside(tr: Any) -> None:
+        taken = filled.rows.first(tr, 3)
+        filled.rows.put_aside(tr, layout.request_key(1, b"name"), [taken[:1], [], taken[1:]])
+        filled.rows.drop_first(tr, taken)
+
+    put_aside(db)
+    before = rows(db, filled)
+    report = fdbqueue.check(db, filled, repair=True)
+    assert (report.ok, report.items, report.repaired) == (True, 0, False)
+    assert rows(db, filled) == before
+
+
+def break_count(db: Any, queue: PriorityQueue) -> None:
+    db[queue.layout.count_key(queue.layout.level(1))] = encode_count(7)
+
+
+def drop_count(db: Any, queue: PriorityQueue) -> None:
+    del db[queue.layout.count_key(queue.layout.level(2))]
+
+
+def invent_count(db: Any, queue: PriorityQueue) -> None:
+    db[queue.layout.count_key(queue.layout.level(77))] = encode_count(1)
+
+
+def zero_count(db: Any, queue: PriorityQueue) -> None:
+    db[queue.layout.count_key(queue.layout.level(77))] = encode_count(0)
+
+
+def break_total(db: Any, queue: PriorityQueue) -> None:
+    db[queue.layout.went] = encode_count(7)
+
+
+def orphan_pieces(db: Any, queue: PriorityQueue) -> None:
+    from fdb import tuple as fdb_tuple
+
+    db[queue.layout.pieces + fdb_tuple.pack((b"nobody's", 0))] = b"left"
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (break_count, "the count of priority 1 is 7 and there are 1 items"),
+        (drop_count, "the count of priority 2 is 0 and there are 2 items"),
+        (invent_count, "the count of priority 77 is 1 and there are 0 items"),
+        (zero_count, "the count of priority 77 is 0 and there are 0 items"),
+        (break_total, "the total is -4 and there are 3 items"),
+        (orphan_pieces, "pieces of a payload that belong to no item"),
+    ],
+)
+def test_damage_is_found_and_repaired(
+    db: Any, filled: PriorityQueue, damage: Any, words: str
+) -> None:
+    damage(db, filled)
+    (problem,) = fdbqueue.check(db, filled).problems
+    assert problem.startswith(words)
+    repaired = fdbqueue.check(db, filled, repair=True)
+    assert repaired.repaired
+    assert repaired.problems == (problem,)
+    assert fdbqueue.check(db, filled).ok
+    assert filled.counts(db) == {1: 1, 2: 2}
+    assert filled.size(db) == 3
+    assert [len(item.value) for item in filled.pop_many(db, 3)] == [1, 1, 200_000]
+
+
+def test_foreign_keys_and_lost_pieces_are_told_and_left(db: Any, filled: PriorityQueue) -> None:
+    foreign = [
+        filled.layout.items + b"\x02text\x00",
+        filled.layout.level(1) + b"\x14",
+        filled.subspace.pack((99, "unknown section")),
+        filled.subspace.pack(("unknown",)),
+    ]
+    for key in foreign:
+        db[key] = b"theirs"
+    begin, end = filled.layout.range_of(filled.layout.pieces)
+    db.clear_range(begin, end)
+    report = fdbqueue.check(db, filled, repair=True)
+    problems = report.problems
+    assert not report.repaired
+    assert sum(problem.startswith("foreign key") for problem in problems) == 4
+    assert any("whose payload is gone" in problem for problem in problems)
+    assert all(db[key] == b"theirs" for key in foreign)
+
+
+def test_a_queue_opened_with_other_priorities_is_not_repaired(
+    db: Any, filled: PriorityQueue
+) -> None:
+    other = PriorityQueue(filled.subspace, priorities=(int, int))
+    report = fdbqueue.check(db, other, repair=True)
+    assert not report.ok
+    assert not report.repaired
+    assert fdbqueue.check(db, filled).ok
+    assert [len(item.value) for item in filled.pop_many(db, 3)] == [1, 1, 200_000]
+
+
+def test_a_repair_keeps_what_is_pushed_meanwhile(db: Any, filled: PriorityQueue) -> None:
+    break_count(db, filled), break_total(db, filled)
+    tr = db.create_transaction()
+    assert fdbqueue.check(tr, filled, repair=True).repaired
+    filled.push(db, "meanwhile", 1)
+    filled.pop(db)
+    tr.commit().wait()
+    assert fdbqueue.check(db, filled).ok
+
+
+def test_two_repairs_at_once_do_not_both_add_the_difference(
+    db: Any, filled: PriorityQueue, fdb_error: Any
+) -> None:
+    break_total(db, filled)
+    one, two = db.create_transaction(), db.create_transaction()
+    fdbqueue.check(one, filled, repair=True), fdbqueue.check(two, filled, repair=True)
+    one.commit().wait()
+    with fdb_error(1020):
+        two.commit().wait()
+    assert fdbqueue.check(db, filled).ok
+
+
+def test_a_check_that_outlasts_a_transaction_says_so(
+    db: Any, filled: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_old(*_: Any) -> None:
+        raise fdbqueue.FDBError(1007)
+
+    monkeypatch.setattr("fdbqueue.queue.check._Check._scan_pieces", too_old)
+    with pytest.raises(QueueTooLargeToCheck, match="read 3 items"):
+        fdbqueue.check(db, filled)

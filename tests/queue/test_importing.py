@@ -1,0 +1,302 @@
+"""Imports: each line once, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import PriorityQueue
+from fdbqueue.errors import ImportMismatch, ImportRunning, InvalidLine
+from fdbqueue.layout.priorities import priority_as_json
+from fdbqueue.queue import importing
+from fdbqueue.queue.importing import ImportReport, import_lines
+from fdbqueue.testing import FaultyDatabase
+
+WEEK = 7 * 86_400.0  # seconds
+
+
+def lines(numbers: Any) -> list[bytes]:
+    return [json.dumps({"n": n, "level": n % 4}).encode() + b"\n" for n in numbers]
+
+
+def numbers(db: Any, queue: PriorityQueue) -> list[int]:
+    return [item.value["n"] for item in queue.items(db)]
+
+
+def test_lines_come_in_order_with_the_priority_of_their_field(
+    db: Any, queue: PriorityQueue
+) -> None:
+    seen: list[tuple[int, int]] = []
+    report = import_lines(
+        db,
+        queue,
+        lines(range(2500)),
+        "f",
+        priority_field="level",
+        progress=lambda lines, size: seen.append((lines, size)),
+    )
+    assert report == ImportReport(2500, 0)
+    assert numbers(db, queue) == sorted(range(2500), key=lambda n: (n % 4, n))
+    assert seen[-1] == (2500, sum(map(len, lines(range(2500)))))
+
+
+def test_an_import_that_broke_off_goes_on_where_it_was(db: Any, queue: PriorityQueue) -> None:
+    def breaks() -> Any:
+        yield from lines(range(1500))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_lines(db, queue, breaks(), "f")
+    assert queue.size(db) == 1000
+    assert import_lines(db, queue, lines(range(1800)), "f") == ImportReport(800, 1000)
+    assert numbers(db, queue) == list(range(1800))
+    assert import_lines(db, queue, lines(range(1800)), "f") == ImportReport(0, 1800)
+    assert import_lines(db, queue, lines(range(10)), "another") == ImportReport(10, 0)
+
+
+def test_a_grown_file_adds_its_new_lines_and_a_changed_one_is_refused(
+    db: Any, queue: PriorityQueue
+) -> None:
+    import_lines(db, queue, lines(range(5)), "f")
+    assert import_lines(db, queue, lines(range(8)), "f") == ImportReport(3, 5)
+    for changed in (lines([9, *range(1, 8)]), lines(range(4)), []):
+        with pytest.raises(ImportMismatch, match="--again"):
+            import_lines(db, queue, changed, "f")
+    assert queue.size(db) == 8
+    assert import_lines(db, queue, lines(range(4)), "f", again=True) == ImportReport(4, 0)
+    assert queue.size(db) == 12
+
+
+def test_without_a_source_every_line_is_stored_and_nothing_is_kept(
+    db: Any, queue: PriorityQueue
+) -> None:
+    for _ in range(2):
+        assert import_lines(db, queue, lines(range(3)), None) == ImportReport(3, 0)
+    assert queue.size(db) == 6
+    begin, end = queue.layout.range_of(queue.layout.imports)
+    assert list(db[begin:end]) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (b"{", "it is not JSON"),
+        (b"\xff\xfe", "it is not JSON"),
+        (b'{"level": 1, "n": NaN}', "cannot be stored"),
+        (b"[" * 100_000, "it is not JSON"),
+        (b"7", "no object with a field 'level'"),
+        (b'{"n": 1}', "no object with a field 'level'"),
+        (b'{"level": "high"}', "is not an integer"),
+        (b'{"level": true}', "is not an integer"),
+        (b'{"level": 1.0}', "is not an integer"),
+    ],
+)
+def test_a_bad_line_is_named_and_those_before_it_are_stored(
+    db: Any, queue: PriorityQueue, bad: bytes, words: str
+) -> None:
+    good = lines(range(3))
+    with pytest.raises(InvalidLine, match=r"^line 1: .*nothing was stored"):
+        import_lines(db, queue, [bad], "another", priority_field="level")
+    with pytest.raises(InvalidLine, match=r"^line 4: .*run the import again") as error:
+        import_lines(db, queue, [*good, bad, *lines([9])], "f", priority_field="level")
+    assert words in str(error.value)
+    assert numbers(db, queue) == [0, 1, 2]
+    corrected = [*good, *lines([4]), *lines([9])]
+    assert import_lines(db, queue, corrected, "f", priority_field="level") == ImportReport(2, 3)
+
+
+def test_blank_lines_are_passed_over_and_other_ends_of_lines_are_the_same(
+    db: Any, queue: PriorityQueue
+) -> None:
+    assert import_lines(db, queue, [b"1\r\n", b"\n", b"  \n", b"2"], "f") == ImportReport(2, 0)
+    assert [item.value for item in queue.items(db)] == [1, 2]
+    assert import_lines(db, queue, [b"1\n", b"\n", b"  \n", b"2\n", b"3\n"], "f").stored == 1
+
+
+@pytest.mark.parametrize("source", ["f", None])
+def test_a_full_queue_takes_what_fits_and_the_rest_later(
+    db: Any, queue: PriorityQueue, source: str | None
+) -> None:
+    queue.set_max_size(db, 1010)
+    everything = [b"\n", *lines(range(2000))]
+    assert import_lines(db, queue, everything, source) == ImportReport(1010, 0, full=True)
+    assert numbers(db, queue) == list(range(1010))
+    assert import_lines(db, queue, everything, source).full
+    queue.pop_many(db, 1005)
+    report = import_lines(db, queue, everything, source)
+    following = range(1010, 2015) if source else range(1005)
+    assert report == ImportReport(990 if source else 1005, 1011 if source else 0, not source)
+    assert numbers(db, queue)[5:] == list(following)[: report.stored]
+
+
+def test_tuples_come_back_as_priorities(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space, priorities=(int, float, bytes))
+    given = [(1, -math.inf, b""), (1, 0.5, b"\x00"), (1, 2.0, b"x"), (1, math.inf, b"")]
+    exported = [
+        json.dumps({"p": priority_as_json(priority)}, allow_nan=False).encode()
+        for priority in given
+    ]
+    import_lines(db, queue, [*exported, b"\n", b'{"p": [1, 3, ""]}'], "f", priority_field="p")
+    assert list(queue.counts(db)) == [*given[:3], (1, 3.0, b""), given[3]]
+    for bad in ([1, 2.0], [1, 2.0, "x", 1], [1, 2.0, "no base64"], [1, "high", ""], 1, "1"):
+        line = json.dumps({"p": bad}).encode()
+        with pytest.raises(InvalidLine, match="is not a tuple"):
+            import_lines(db, queue, [line], None, priority_field="p")
+    assert queue.size(db) == 5
+
+
+def test_a_field_can_be_the_value(db: Any, queue: PriorityQueue) -> None:
+    import_lines(db, queue, [b'{"v": [1], "p": 5}'], "f", priority_field="p", value_field="v")
+    item = queue.pop(db)
+    assert item is not None
+    assert (item.value, item.priority) == ([1], 5)
+
+
+def test_lost_answers_double_no_line(db: Any, queue: PriorityQueue, rng: random.Random) -> None:
+    db.options.set_transaction_max_retry_delay(1)
+    broken = FaultyDatabase(db, before=0.3, after=0.3, seed=rng.randrange(2**32))
+    import_lines(broken, queue, lines(range(12_000)), "f")
+    assert numbers(db, queue) == list(range(12_000))
+
+
+def test_two_imports_of_one_source_at_once_double_no_line(db: Any, queue: PriorityQueue) -> None:
+    def interrupted() -> Any:
+        for number, line in enumerate(lines(range(3000))):
+            if number == 1500:
+                import_lines(db, queue, lines(range(3000)), "f")
+            yield line
+
+    with pytest.raises(ImportRunning, match="another import"):
+        import_lines(db, queue, interrupted(), "f")
+    assert numbers(db, queue) == list(range(3000))
+
+
+def test_an_import_killed_at_random_stores_each_line_once(
+    db: Any, shared_url: str, name: str, tmp_path: Path, rng: random.Random
+) -> None:
+    source = tmp_path / "lines.jsonl"
+    source.write_bytes(b"".join(lines(range(60_000))))
+    command = [sys.executable, "-m", "fdbq", "import", name, str(source), "--db", shared_url]
+    queue = PriorityQueue.named(db, name)
+    killed = 0
+    while (stored := queue.size(db)) < 40_000:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        enough = stored + rng.randrange(1, 15_000)
+        while queue.size(db) < enough and process.poll() is None:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        killed += 1
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert numbers(db, queue) == list(range(60_000))
+    assert fdbqueue.check(db, queue).ok
+    assert killed > 1
+
+
+# What an import leaves behind
+
+
+def marks(db: Any, queue: PriorityQueue) -> int:
+    """Count the rows that imports keep."""
+    return len(list(db.get_range_startswith(queue.layout.imports)))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A clock at the beginning of a week, which a test sets."""
+    clock = SimpleNamespace(now=WEEK * (time.time() // WEEK))
+    monkeypatch.setattr(importing, "time", SimpleNamespace(time=lambda: clock.now))
+    return clock
+
+
+def test_clear_forgets_imports_too(db: Any, queue: PriorityQueue) -> None:
+    for number in range(20):
+        import_lines(db, queue, lines([number]), f"file {number}")
+    queue.clear(db)
+    assert marks(db, queue) == 0
+    assert import_lines(db, queue, lines([7]), "file 7") == ImportReport(1, 0)
+    assert numbers(db, queue) == [7]
+
+
+def test_an_import_under_way_ends_when_the_queue_is_cleared(db: Any, queue: PriorityQueue) -> None:
+    def clears() -> Any:
+        yield from lines(range(1500))
+        queue.clear(db)
+        yield from lines(range(1500, 3000))
+
+    with pytest.raises(ImportRunning, match="or the queue was cleared"):
+        import_lines(db, queue, clears(), "f")
+    assert import_lines(db, queue, lines(range(3000)), "f") == ImportReport(3000, 0)
+    assert numbers(db, queue) == list(range(3000))
+
+
+def test_imports_are_forgotten_five_weeks_after_their_last_run(
+    db: Any, queue: PriorityQueue, clock: Any
+) -> None:
+    for number in range(200):
+        import_lines(db, queue, lines([number]), f"file {number}")
+        clock.now += WEEK / 10
+    assert marks(db, queue) <= 2 * 60
+    assert import_lines(db, queue, lines([199]), "file 199") == ImportReport(0, 1)
+    clock.now += 100 * WEEK
+    import_lines(db, queue, lines([1000]), None)
+    assert marks(db, queue) == 0
+    assert import_lines(db, queue, lines([199]), "file 199") == ImportReport(1, 0)
+    assert fdbqueue.check(db, queue).ok
+
+
+@pytest.mark.parametrize("day", [0, 3, 6])
+def test_an_import_is_remembered_for_at_least_four_weeks_and_at_most_five(
+    db: Any, queue: PriorityQueue, clock: Any, day: int
+) -> None:
+    clock.now += day * 86_400
+    begun = clock.now
+    import_lines(db, queue, lines([1]), "f")
+    clock.now = begun + 4 * WEEK
+    assert import_lines(db, queue, lines([1]), "f") == ImportReport(0, 1)
+    clock.now += 5 * WEEK
+    assert import_lines(db, queue, lines([1]), "f") == ImportReport(1, 0)
+
+
+def test_an_import_that_is_run_each_week_is_never_forgotten(
+    db: Any, queue: PriorityQueue, clock: Any
+) -> None:
+    import_lines(db, queue, lines([1]), "f")
+    for _ in range(60):
+        clock.now += WEEK
+        assert import_lines(db, queue, lines([1]), "f") == ImportReport(0, 1)
+        assert marks(db, queue) <= 6
+
+
+def test_an_import_of_an_earlier_release_goes_on(db: Any, queue: PriorityQueue, clock: Any) -> None:
+    import_lines(db, queue, lines([1]), "f")
+    week = int(clock.now // WEEK)
+    del db[queue.layout.import_week(week, "f")]  # which that release did not write
+    clock.now += 50 * WEEK
+    assert import_lines(db, queue, lines([1, 2]), "f") == ImportReport(1, 1)
+
+
+def test_a_sweep_does_not_forget_an_import_that_goes_on_meanwhile(
+    db: Any, queue: PriorityQueue, clock: Any
+) -> None:
+    import_lines(db, queue, lines([1]), "f")
+    clock.now += 5 * WEEK
+    tr = db.create_transaction()
+    importing._drop_outdated(tr, queue.layout, int(clock.now // WEEK))
+    clock.now -= WEEK  # the clock of another client is behind
+    assert import_lines(db, queue, lines([1, 2]), "f") == ImportReport(1, 1)
+    with pytest.raises(fdbqueue.error_classes()):
+        tr.commit().wait()
+    assert import_lines(db, queue, lines([1, 2]), "f") == ImportReport(0, 2)

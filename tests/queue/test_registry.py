@@ -1,0 +1,371 @@
+"""Queues that have a name: made, listed, renamed, dropped; and options that all agree on."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Queue, check
+from fdbqueue.errors import (
+    InvalidQueueName,
+    OptionsMismatch,
+    QueueExists,
+    QueueNotFound,
+    QueueRenamed,
+    UndecodableItem,
+    UnknownCodec,
+)
+from fdbqueue.layout import RENAMES
+from fdbqueue.operations import names as operations_names
+from fdbqueue.queue import overview, registry
+from fdbqueue.testing import FaultyDatabase
+
+
+def mine(db: Any, name: str) -> dict[str, int]:
+    """The queues of the test and their sizes."""
+    return {each: size for each, size in fdbqueue.queues(db).items() if each.startswith(name)}
+
+
+def stored(db: Any, space: Subspace) -> dict[bytes, bytes]:
+    """All rows of a subspace but for the receipts of commits."""
+    rows = db.get_range_startswith(space.key())
+    return {row.key: row.value for row in rows if not space[4].contains(row.key)}
+
+
+class Reversed:
+    """A codec of the caller's own."""
+
+    def encode(self, value: bytes, /) -> bytes:
+        return value[::-1]
+
+    def decode(self, payload: bytes, /) -> bytes:
+        return payload[::-1]
+
+
+def test_named_queues_are_independent_and_listed_with_their_sizes(db: Any, name: str) -> None:
+    names = [name + suffix for suffix in ("mail", "jobs", "jobs/2", "ünïcode", "a b")]
+    for each in names:
+        PriorityQueue.named(db, each).push(db, each)
+    jobs = PriorityQueue.named(db, f"{name}jobs")
+    assert jobs.pop(db).value == f"{name}jobs"
+    assert mine(db, name) == {each: int(each != f"{name}jobs") for each in sorted(names)}
+    assert list(mine(db, name)) == sorted(names)
+    assert set(names) <= set(fdbqueue.queue_names(db))
+
+
+def test_a_queue_is_made_by_its_first_push_and_not_by_a_look(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, f"{name}new", max_size=5)
+    assert queue.pop(db) is None
+    assert queue.counts(db) == {}
+    assert mine(db, name) == {}
+    with pytest.raises(QueueNotFound, match="new'"):
+        PriorityQueue.existing(db, f"{name}new")
+    assert queue.push(db, 1).value == 1
+    assert PriorityQueue.existing(db, f"{name}new").options(db).max_size == 5
+    queue.clear(db)
+    assert mine(db, name) == {f"{name}new": 0}
+
+
+@pytest.mark.parametrize("bad", ["", " x", "x ", "a\nb", "a\x00", "é" * 128, 5, None, b"x"])
+def test_what_is_no_name_is_refused(db: Any, bad: Any) -> None:
+    with pytest.raises(InvalidQueueName):
+        PriorityQueue.named(db, bad)
+    with pytest.raises(InvalidQueueName):
+        fdbqueue.rename_queue(db, "any", bad)
+    with pytest.raises(InvalidQueueName):
+        fdbqueue.drop_queue(db, bad)
+
+
+def test_a_renamed_queue_keeps_its_items_and_who_has_it_open_goes_on(db: Any, name: str) -> None:
+    old, new = f"{name}old", f"{name}new"
+    queue = PriorityQueue.named(db, old, max_size=3)
+    queue.push_many(db, ["a", "b"])
+    fdbqueue.rename_queue(db, old, new)
+    assert mine(db, name) == {new: 2}
+    assert queue.push(db, "c").value == "c"
+    renamed = PriorityQueue.existing(db, new)
+    assert [renamed.pop(db).value for _ in range(3)] == ["a", "b", "c"]
+    assert renamed.options(db).max_size == 3
+    with pytest.raises(QueueNotFound):
+        PriorityQueue.existing(db, old)
+
+
+def test_a_name_that_was_given_up_is_free_for_another_queue(db: Any, name: str) -> None:
+    first, second = f"{name}a", f"{name}b"
+    for number in range(3):
+        queue = PriorityQueue.named(db, first)
+        queue.push(db, number)
+        fdbqueue.rename_queue(db, first, f"{second}{number}")
+    PriorityQueue.named(db, first).push_many(db, ["x", "y"])
+    assert mine(db, name) == {first: 2, f"{second}0": 1, f"{second}1": 1, f"{second}2": 1}
+    assert [PriorityQueue.existing(db, f"{second}{n}").pop(db).value for n in range(3)] == [0, 1, 2]
+
+
+def test_renaming_what_is_not_there_or_to_what_is_there_changes_nothing(db: Any, name: str) -> None:
+    one, two = f"{name}1", f"{name}2"
+    for each in (one, two):
+        PriorityQueue.named(db, each).push(db, each)
+    with pytest.raises(QueueExists, match="already"):
+        fdbqueue.rename_queue(db, one, two)
+    with pytest.raises(QueueNotFound):
+        fdbqueue.rename_queue(db, f"{name}3", f"{name}4")
+    assert mine(db, name) == {one: 1, two: 1}
+
+
+def test_a_dropped_queue_is_gone_and_made_anew_by_the_next_push(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, f"{name}x", codec="bytes", max_size=1)
+    queue.push(db, b"x" * 100_000)
+    fdbqueue.drop_queue(db, f"{name}x")
+    assert list(db.get_range_startswith(queue.subspace.key())) == []
+    assert mine(db, name) == {}
+    with pytest.raises(QueueNotFound):
+        fdbqueue.drop_queue(db, f"{name}x")
+    PriorityQueue.named(db, f"{name}x").push(db, "another codec")
+    with pytest.raises(OptionsMismatch, match="codec 'json' and was opened with 'bytes'"):
+        queue.push(db, b"y")
+
+
+def test_a_queue_that_lost_its_name_to_another_one_is_not_made_anew_under_it(
+    db: Any, name: str
+) -> None:
+    old = PriorityQueue.named(db, f"{name}x")
+    old.push(db, 1)
+    fdbqueue.rename_queue(db, f"{name}x", f"{name}y")
+    PriorityQueue.named(db, f"{name}x").push(db, 2)
+    fdbqueue.drop_queue(db, f"{name}y")
+    with pytest.raises(QueueRenamed, match="open it again"):
+        old.push(db, 3)
+    assert mine(db, name) == {f"{name}x": 1}
+
+
+def test_a_queue_that_was_renamed_and_dropped_does_not_become_another_one(
+    db: Any, name: str
+) -> None:
+    """Who has it open must not push into, or pop from, a queue that took its place."""
+    PriorityQueue.named(db, f"{name}a").push(db, "old")
+    fdbqueue.rename_queue(db, f"{name}a", f"{name}b")
+    old = PriorityQueue.named(db, f"{name}b")
+    fdbqueue.drop_queue(db, f"{name}b")
+    PriorityQueue.named(db, f"{name}a").push(db, "new")
+    assert old.pop(db) is None
+    assert old.push(db, "made anew").value == "made anew"
+    assert mine(db, name) == {f"{name}a": 1, f"{name}b": 1}
+    assert PriorityQueue.existing(db, f"{name}a").pop(db).value == "new"
+    assert PriorityQueue.existing(db, f"{name}b").pop(db).value == "made anew"
+
+
+def traces(db: Any) -> dict[bytes, bytes]:
+    """Read what renames left behind, in the whole database."""
+    return {row.key: row.value for row in db[RENAMES.range()]}
+
+
+def test_a_queue_that_is_renamed_again_and_again_leaves_one_trace(db: Any, name: str) -> None:
+    before = traces(db)
+    queue = PriorityQueue.named(db, f"{name}0")
+    queue.push(db, "kept")
+    for number in range(100):
+        fdbqueue.rename_queue(db, f"{name}{number}", f"{name}{number + 1}")
+    assert len(traces(db).keys() - before.keys()) <= 1
+    assert mine(db, name) == {f"{name}100": 1}
+    assert PriorityQueue.named(db, f"{name}50").push(db, "another").value == "another"
+    assert queue.pop(db).value == "kept"
+    assert mine(db, name) == {f"{name}100": 0, f"{name}50": 1}
+
+
+def test_queues_that_were_renamed_and_dropped_leave_a_bounded_number_of_traces(
+    db: Any, name: str
+) -> None:
+    """And none of them becomes another one, whoever has it open."""
+    old = []
+    for number in range(40):
+        PriorityQueue.named(db, f"{name}{number}").push(db, "old")
+        fdbqueue.rename_queue(db, f"{name}{number}", f"{name}other")
+        old.append(PriorityQueue.named(db, f"{name}other"))
+        fdbqueue.drop_queue(db, f"{name}other")
+        assert len(traces(db)) <= operations_names.MOST_TRACES + 1
+    for number in range(40):
+        PriorityQueue.named(db, f"{name}{number}").push(db, "new")
+    assert [queue.pop(db) for queue in old] == [None] * 40
+    assert mine(db, name) == {f"{name}{number}": 1 for number in range(40)}
+
+
+def test_no_queue_is_made_where_a_renamed_one_was(
+    db: Any, name: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations_names, "MOST_TRACES", rng.choice([0, 1, 3]))
+    names = [f"{name}{letter}" for letter in "abcde"]
+    where: dict[str, bytes] = {}  # the queues that there are
+    had: dict[bytes, set[str]] = {}  # the names that each subspace ever had
+    for _ in range(300):
+        each, other = rng.sample(names, 2)
+        if each not in where:
+            queue = PriorityQueue.named(db, each)
+            queue.push(db, each)
+            subspace = queue.subspace.key()
+            assert had.get(subspace, {each}) == {each}, "it was another queue's"
+            assert subspace not in where.values()
+            where[each], had[subspace] = subspace, {each}
+        elif rng.random() < 0.3:
+            fdbqueue.drop_queue(db, each)
+            del where[each]
+        elif other not in where:
+            fdbqueue.rename_queue(db, each, other)
+            where[other] = where.pop(each)
+            had[where[other]].add(other)
+    found = registry.subspaces(db)
+    assert {each: found[each].key() for each in names if each in found} == where
+
+
+@pytest.mark.parametrize("first", ["fold", "other"])
+def test_a_rename_that_folds_the_traces_and_another_one_at_once_lose_none(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    for each in "abc":
+        PriorityQueue.named(db, f"{name}{each}").push(db, each)
+    fdbqueue.rename_queue(db, f"{name}c", f"{name}new-c")
+    transactions = {each: db.create_transaction() for each in ("fold", "other")}
+    fdbqueue.rename_queue(transactions["other"], f"{name}a", f"{name}new-a")
+    monkeypatch.setattr(operations_names, "MOST_TRACES", 0)
+    fdbqueue.rename_queue(transactions["fold"], f"{name}b", f"{name}new-b")
+    winner = transactions.pop(first)
+    winner.commit().wait()
+    ((_, loser),) = transactions.items()
+    with pytest.raises(fdbqueue.error_classes()) as error:
+        loser.commit().wait()
+    assert error.value.code == 1020
+
+
+@pytest.mark.parametrize("lose", ["before", "after"])
+def test_names_change_once_even_if_the_answer_is_lost(db: Any, name: str, lose: str) -> None:
+    faults: dict[str, Any] = {lose: 0.6}
+    faulty = FaultyDatabase(db, seed=1, **faults)
+    for number in range(6):
+        PriorityQueue.named(faulty, f"{name}{number}").push(faulty, number)
+        fdbqueue.rename_queue(faulty, f"{name}{number}", f"{name}new{number}")
+        if number % 2:
+            fdbqueue.drop_queue(faulty, f"{name}new{number}")
+    assert mine(db, name) == {f"{name}new{number}": 1 for number in (0, 2, 4)}
+
+
+def test_names_change_with_the_rest_of_a_transaction(db: Any, name: str) -> None:
+    PriorityQueue.named(db, f"{name}a").push(db, 1)
+
+    @fdbqueue.transactional
+    def exchange(tr: Any) -> dict[str, int]:
+        fdbqueue.rename_queue(tr, f"{name}a", f"{name}b")
+        listed = mine(tr, name)
+        fdbqueue.drop_queue(tr, f"{name}b")
+        return listed
+
+    assert exchange(db) == {f"{name}b": 1}
+    assert mine(db, name) == {}
+
+
+def test_options_are_those_of_the_queue_unless_others_are_asked_for(db: Any, name: str) -> None:
+    full = f"{name}tuples"
+    PriorityQueue.named(db, full, codec="tuple", priorities=(int, str), max_size=9).push(
+        db, (1, b"x"), (0, "a")
+    )
+    again = PriorityQueue.named(db, full)
+    assert again.options(db) == fdbqueue.Options("priority", "tuple", (int, str), 9)
+    assert again.pop(db).value == (1, b"x")
+    for option, given, said in [
+        ("codec", "json", r"codec 'tuple' and was opened with 'json'"),
+        ("priorities", int, r"priorities \(int, str\) and was opened with int"),
+        ("max_size", 8, r"max_size 9 and was opened with 8"),
+    ]:
+        options: dict[str, Any] = {option: given}
+        with pytest.raises(OptionsMismatch, match=said) as caught:
+            PriorityQueue.named(db, full, **options)
+        assert caught.value.option == option
+
+
+def test_a_push_with_other_options_stores_nothing(db: Any, space: Subspace) -> None:
+    PriorityQueue(space).push(db, 1)
+    before = stored(db, space)
+    for other in (
+        PriorityQueue(space, codec="bytes"),
+        PriorityQueue(space, codec=Reversed()),
+        Queue(space, codec="bytes"),
+    ):
+        put = other.enqueue if isinstance(other, Queue) else other.push
+        with pytest.raises(OptionsMismatch):
+            put(db, b"x")
+    assert stored(db, space) == before
+
+
+def test_a_codec_of_the_callers_own_is_known_by_the_name_of_its_class(db: Any, name: str) -> None:
+    full = f"{name}own"
+    PriorityQueue.named(db, full, codec=Reversed()).push(db, b"ab")
+    without = PriorityQueue.named(db, full)
+    with pytest.raises(UnknownCodec, match="'Reversed'"):
+        without.push(db, b"cd")
+    with pytest.raises(UndecodableItem, match="'Reversed'"):
+        without.pop(db)
+    assert (without.size(db), without.counts(db), check(db, without).ok) == (1, {0: 1}, True)
+    assert PriorityQueue.named(db, full, codec=Reversed()).pop(db).value == b"ab"
+    with pytest.raises(OptionsMismatch, match="codec 'Reversed'"):
+        PriorityQueue.named(db, full, codec="bytes")
+
+
+@pytest.mark.parametrize("codec", [5, object(), bytes, None])
+def test_what_is_no_codec_is_refused_at_once(space: Subspace, codec: Any) -> None:
+    with pytest.raises(TypeError, match="a codec is"):
+        PriorityQueue(space, codec=codec)
+    for options in ({"codec": ""}, {"priorities": ()}):
+        with pytest.raises(ValueError, match=r"codec|priorities"):
+            PriorityQueue.named(fdbqueue.open("memory:"), "jobs", **options)
+
+
+def test_the_first_pushes_of_several_agree_on_who_made_the_queue(db: Any, space: Subspace) -> None:
+    transactions = [db.create_transaction() for _ in range(2)]
+    for tr, bound in zip(transactions, (1, 2)):
+        PriorityQueue(space, max_size=bound).push(tr, bound)
+    transactions[1].commit().wait()
+    with pytest.raises(fdbqueue.error_classes()):
+        transactions[0].commit().wait()
+    assert PriorityQueue.at(db, space).options(db).max_size == 2
+
+
+def test_a_queue_in_a_directory_of_the_cluster(cluster: Any, db: Any, name: str) -> None:
+    import fdb
+
+    directory = fdb.directory.create_or_open(db, (name, "jobs"))
+    try:
+        queue = PriorityQueue.at(db, directory, max_size=2)
+        queue.push_many(db, ["a", "b"])
+        assert PriorityQueue.at(db, fdb.directory.open(db, (name, "jobs"))).pop(db).value == "a"
+    finally:
+        fdb.directory.remove(db, (name,))
+        db.clear_range_startswith(b"\xfe")
+
+
+def test_many_queues_are_read_in_pages_of_bounded_transactions(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(7):
+        queue = PriorityQueue.named(db, f"{name}{number}")
+        queue.push_many(db, range(number + 1), priorities=range(number + 1))
+        queue.pop(db)
+    expected = [(f"{name}{n}", n, dict.fromkeys(range(1, n + 1), 1), n + 1, 1) for n in range(7)]
+    others = len(fdbqueue.queue_names(db)) - 7
+    created = []
+    create = type(db).create_transaction
+    monkeypatch.setattr(
+        type(db), "create_transaction", lambda self: created.append(1) or create(self)
+    )
+    for page, transactions in [(2, 4), (7, 2), (3, 3), (200, 1)]:
+        monkeypatch.setattr(overview, "_PAGE", page)
+        for look in (fdbqueue.overview, fdbqueue.queues, fdbqueue.queue_names):
+            created.clear()
+            look(db)
+            assert others or len(created) == transactions
+        found = [each for each in fdbqueue.overview(db) if each.name.startswith(name)]
+        seen = [(each.name, each.size, each.counts, each.came, each.went) for each in found]
+        assert seen == expected
+        assert fdbqueue.transactional(lambda tr: fdbqueue.overview(tr))(db) == fdbqueue.overview(db)
+        assert mine(db, name) == {f"{name}{number}": number for number in range(7)}

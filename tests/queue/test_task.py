@@ -1,0 +1,482 @@
+"""The task queue: its order, its indexes, its numbers, and what it refuses."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Task, TaskPriority, TaskQueue, check, create_deadline
+from fdbqueue.errors import InvalidItemId, InvalidTask, OptionsMismatch
+from fdbqueue.testing import FaultyDatabase
+from recipes.deadline_queue import DeadlineQueue
+
+NOON = datetime(2026, 5, 4, 12, tzinfo=timezone.utc)
+CRITICAL, HIGH, MEDIUM, LOW, DEFERRED = TaskPriority
+
+
+@pytest.fixture
+def tasks(space: Subspace) -> TaskQueue:
+    """An empty task queue."""
+    return TaskQueue(space["tasks"])
+
+
+def payloads(found: Any) -> list[Any]:
+    return [task.payload for task in found]
+
+
+# Order
+
+
+def test_priority_then_deadline_then_cost_then_creation(db: Any, tasks: TaskQueue) -> None:
+    late = NOON + timedelta(hours=5)
+    in_order: list[dict[str, Any]] = [
+        {"priority": CRITICAL, "cost": 99},
+        {"priority": HIGH, "deadline": NOON, "cost": 5},
+        {"priority": HIGH, "deadline": late, "cost": 1},
+        {"priority": HIGH, "deadline": late, "cost": 1.5},
+        {"priority": HIGH},
+        {"priority": HIGH},
+        {"priority": HIGH, "cost": 2},
+        {"priority": DEFERRED, "deadline": NOON - timedelta(days=99)},
+    ]
+    numbered = [{**task, "payload": number} for number, task in enumerate(in_order)]
+    for task in [numbered[n] for n in (7, 4, 6, 3, 0, 5, 2, 1)]:
+        tasks.push(db, **task)
+    assert payloads(tasks.get_all_tasks(db)) == list(range(8))
+    assert [tasks.pop(db).payload for _ in range(4)] == [0, 1, 2, 3]
+    assert payloads(tasks.pop_many(db, 10)) == [4, 5, 6, 7]
+    assert tasks.pop(db) is None
+
+
+def test_the_example_of_two_deadlines_and_three_costs(db: Any, tasks: TaskQueue) -> None:
+    for hour, cost in [(14, 5), (16, 3), (14, 1)]:
+        deadline = NOON.replace(hour=hour)
+        tasks.push(db, priority=MEDIUM, deadline=deadline, cost=cost, payload=[hour, cost])
+    assert payloads(tasks.pop_many(db, 3)) == [[14, 1], [14, 5], [16, 3]]
+
+
+def test_a_task_comes_back_as_it_was_pushed(db: Any, tasks: TaskQueue) -> None:
+    before = datetime.now(timezone.utc) - timedelta(milliseconds=1)
+    deadline = datetime(2026, 5, 4, 14, 30, 0, 123456, timezone(timedelta(hours=2)))
+    payload = {"invoice": "ü", "lines": [1, None, 2.5]}
+    task_id = tasks.push(
+        db,
+        priority=1,
+        deadline=deadline,
+        cost=Decimal("12.50"),
+        agent_name="ada\x00",
+        client_id="7",
+        payload=payload,
+    )
+    task = tasks.peek(db)
+    after = datetime.now(timezone.utc)
+    assert before <= task.created_at <= after
+    assert task == Task(task_id, CRITICAL, deadline, 12.5, "ada\x00", "7", payload, task.created_at)
+    assert task == tasks.get_task(db, task_id) == tasks.pop(db)
+    assert tasks.get_task(db, task_id) is None
+
+
+def test_deadlines_stand_in_the_order_of_time_in_any_zone_and_century(
+    db: Any, tasks: TaskQueue
+) -> None:
+    zones = [timezone(timedelta(hours=hours)) for hours in (-11, 0, 14)]
+    times = [datetime(year, 1, 1, tzinfo=zone) for year in (1, 1969, 2026, 9999) for zone in zones]
+    times = [time for time in times if 1 < time.year < 9999 or time.utcoffset() == timedelta(0)]
+    shuffled = random.Random(3).sample(times, len(times))
+    tasks.push_many(db, [{"deadline": None}, *({"deadline": time} for time in shuffled)])
+    found = [task.deadline for task in tasks.get_all_tasks(db)]
+    assert found == [*sorted(times), None]
+
+
+def test_create_deadline_is_so_far_from_now() -> None:
+    now = datetime.now(timezone.utc)
+    ahead = create_deadline(days_ahead=1, hours_ahead=2, minutes_ahead=3) - now
+    assert timedelta(0) <= ahead - timedelta(days=1, hours=2, minutes=3) < timedelta(minutes=1)
+
+
+# What is refused
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"priority": 0}, "priority 0 (int)"),
+    ({"priority": 6}, "priority 6 (int)"),
+    ({"priority": True}, "priority True (bool)"),
+    ({"priority": "HIGH"}, "priority 'HIGH' (str)"),
+    ({"priority": 1.0}, "priority 1.0 (float)"),
+    ({"priority": None}, "priority None (NoneType)"),
+    ({"cost": -0.01}, "cost -0.01 (float)"),
+    ({"cost": float("nan")}, "cost nan (float)"),
+    ({"cost": float("inf")}, "cost inf (float)"),
+    ({"cost": 10**400}, "cost 1000"),
+    ({"cost": Decimal("NaN")}, "cost Decimal('NaN')"),
+    ({"cost": "5"}, "cost '5' (str)"),
+    ({"cost": None}, "cost None"),
+    ({"cost": True}, "cost True (bool)"),
+    ({"deadline": datetime(2026, 5, 4)}, "deadline datetime.datetime(2026, 5, 4, 0, 0)"),
+    ({"deadline": NOON.date()}, "deadline datetime.date(2026, 5, 4)"),
+    ({"deadline": NOON.timestamp()}, "deadline 1777896000.0"),
+    ({"deadline": NOON.isoformat()}, "deadline '2026-05-04T12:00:00+00:00'"),
+    ({"agent_name": ""}, "agent_name ''"),
+    ({"agent_name": 7}, "agent_name 7"),
+    ({"agent_name": "x" * 256}, "agent_name 'xxx"),
+    ({"client_id": b"7"}, "client_id b'7'"),
+    ({"client_id": "\ud800"}, "client_id"),
+    ({"payload": {1, 2}}, "{1, 2}"),
+    ({"payload": float("nan")}, "cannot be stored"),
+    ({"payload": "x" * 8_000_001}, "8,000,0"),
+]
+
+
+@pytest.mark.parametrize(("task", "words"), BAD, ids=[words[:30] for _, words in BAD])
+def test_a_bad_task_is_told_and_nothing_is_stored(
+    db: Any, tasks: TaskQueue, task: dict[str, Any], words: str
+) -> None:
+    told = re.escape(words)
+    with pytest.raises(ValueError, match=told):
+        tasks.push(db, **task)
+    with pytest.raises(ValueError, match=told):
+        tasks.push_many(db, [{"payload": "good"}, task])
+    assert list(db.get_range_startswith(tasks.subspace.key())) == []
+    kept = tasks.push(db, agent_name="ada", payload="good", priority=4)
+    with pytest.raises(ValueError, match=told):
+        tasks.reprioritize(db, kept, **task)
+    assert tasks.get_task(db, kept).payload == "good"
+    assert check(db, tasks).ok
+
+
+def test_what_is_no_id_and_no_name_is_refused(db: Any, tasks: TaskQueue) -> None:
+    for bad in ("", "x" * 32, "0" * 31, "A" * 32, None, 7, b"0" * 32):
+        for method in (tasks.get_task, tasks.remove_task, tasks.position, tasks.reprioritize):
+            with pytest.raises(InvalidItemId):
+                method(db, bad)
+    for bad in ("", None, 7):
+        with pytest.raises(InvalidTask):
+            tasks.get_tasks_for_agent(db, bad)
+        with pytest.raises(InvalidTask):
+            tasks.get_tasks_for_client(db, bad)
+    for bad in ("", 7):
+        with pytest.raises(InvalidTask):
+            tasks.pop(db, agent=bad)
+        with pytest.raises(InvalidTask):
+            tasks.peek(db, agent=bad)
+    with pytest.raises(TypeError, match="importance"):
+        tasks.push_many(db, [{"importance": 1}])
+
+
+# Indexes
+
+
+def test_tasks_are_found_by_agent_and_client(db: Any, tasks: TaskQueue) -> None:
+    agents = ("ada", "ada", "bob", "adam", None)
+    for begin in range(0, 1500, 250):  # 600 of them are hers: more than a page
+        numbers = range(begin, begin + 250)
+        found_by = [(agents[n % 5], str(n % 3), 5 - n % 7 % 5) for n in numbers]
+        fields = ("agent_name", "client_id", "priority")
+        tasks.push_many(db, [dict(zip(fields, each)) for each in found_by])
+    everything = list(tasks.get_all_tasks(db))
+    for agent in ("ada", "bob", "adam", "nobody"):
+        expected = [task for task in everything if task.agent_name == agent]
+        assert list(tasks.get_tasks_for_agent(db, agent)) == expected
+    for client in ("0", "1", "2", "3"):
+        expected = [task for task in everything if task.client_id == client]
+        assert list(tasks.get_tasks_for_client(db, client)) == expected
+    assert check(db, tasks).ok
+
+
+def test_an_agent_takes_its_own_best_task(db: Any, tasks: TaskQueue) -> None:
+    tasks.push(db, priority=CRITICAL, payload="anybody's")
+    for priority in (LOW, HIGH, LOW):
+        tasks.push(db, priority=priority, agent_name="ada", payload=priority)
+    assert tasks.peek(db, agent="ada").payload == HIGH
+    assert [tasks.pop(db, agent="ada").payload for _ in range(3)] == [HIGH, LOW, LOW]
+    assert tasks.pop(db, agent="ada") is None
+    assert tasks.peek(db, agent="ada") is None
+    assert tasks.pop(db).payload == "anybody's"
+    assert check(db, tasks) == fdbqueue.CheckReport(0, (), False)
+
+
+def test_an_agent_waits_for_its_own_task(db: Any, tasks: TaskQueue) -> None:
+    def push() -> None:
+        tasks.push(db, payload="anybody's")
+        tasks.push(db, agent_name="ada", payload="hers")
+
+    threading.Timer(0.2, push).start()
+    assert tasks.pop(db, agent="ada", wait=30).payload == "hers"
+    assert tasks.pop(db, agent="ada", wait=0.05) is None
+
+
+def test_a_task_with_a_large_payload_is_found_and_leaves_nothing(db: Any, tasks: TaskQueue) -> None:
+    large = "x" * 300_000
+    ids = [tasks.push(db, agent_name="ada", client_id="7", payload=large) for _ in range(4)]
+    assert payloads(tasks.get_tasks_for_agent(db, "ada")) == [large] * 4
+    assert check(db, tasks).ok
+    assert tasks.reprioritize(db, ids[3], payload="small")
+    assert check(db, tasks).ok
+    assert tasks.remove_task(db, ids[0])
+    assert tasks.pop(db, agent="ada").id == ids[1]
+    assert payloads(tasks.pop_many(db, 2)) == [large, "small"]
+    kept = {tasks.layout.options} | {
+        row.key for row in db.get_range_startswith(tasks.layout.totals)
+    }
+    left = {row.key for row in db.get_range_startswith(tasks.subspace.key())}
+    assert {key for key in left if not tasks.layout.receipts.contains(key)} == kept
+
+
+def test_removed_tasks_are_gone_and_others_stay(db: Any, tasks: TaskQueue) -> None:
+    ids = tasks.push_many(db, [{"payload": n, "agent_name": "ada"} for n in range(5)])
+    assert tasks.remove_task(db, ids[2])
+    assert not tasks.remove_task(db, ids[2])
+    assert payloads(tasks.get_all_tasks(db)) == [0, 1, 3, 4]
+    assert payloads(tasks.get_tasks_for_agent(db, "ada")) == [0, 1, 3, 4]
+    assert [tasks.position(db, each) for each in ids] == [0, 1, None, 2, 3]
+
+
+def test_a_task_is_changed_and_keeps_its_id(db: Any, tasks: TaskQueue) -> None:
+    first, second = tasks.push_many(
+        db, [{"payload": n, "deadline": NOON, "agent_name": "ada", "cost": 3} for n in range(2)]
+    )
+    before = tasks.get_task(db, second)
+    assert tasks.reprioritize(db, second, priority=CRITICAL, agent_name="bob")
+    changed = tasks.get_task(db, second)
+    assert (changed.id, changed.priority, changed.agent_name) == (second, CRITICAL, "bob")
+    assert (changed.deadline, changed.cost, changed.payload) == (NOON, 3.0, 1)
+    assert changed.created_at == before.created_at
+    assert tasks.reprioritize(db, second, deadline=None)
+    assert tasks.get_task(db, second).deadline is None
+    assert [tasks.position(db, each) for each in (first, second)] == [1, 0]
+    assert [task.id for task in tasks.get_tasks_for_agent(db, "bob")] == [second]
+    assert tasks.reprioritize(db, first)  # behind those that are equal to it
+    tasks.pop_many(db, 2)
+    assert not tasks.reprioritize(db, first, cost=0)
+    assert check(db, tasks).ok
+
+
+# Numbers
+
+
+def test_statistics_tell_what_came_of_the_tasks(db: Any, tasks: TaskQueue) -> None:
+    empty = tasks.get_stats(db)
+    assert (empty.success_rate, empty.rejection_rate, empty.oldest) == (0, 0, None)
+    tasks.set_max_size(db, 6)
+    ids = [tasks.push(db, priority=1 + n % 2, agent_name="ab"[n % 2]) for n in range(8)]
+    assert ids[6:] == [None, None]
+    oldest = tasks.get_task(db, ids[0]).created_at
+    tasks.reprioritize(db, ids[0], priority=5)
+    tasks.remove_task(db, ids[1])
+    tasks.pop_many(db, 2)
+    tasks.pop(db, agent="b")
+    stats = tasks.get_stats(db)
+    assert (stats.total_pushed, stats.total_popped, stats.total_removed) == (6, 3, 1)
+    assert (stats.total_rejected, stats.current_size) == (2, 2)
+    assert (stats.success_rate, stats.rejection_rate) == (0.5, 0.25)
+    assert stats.by_priority == tasks.counts(db) == {HIGH: 1, DEFERRED: 1}
+    assert stats.by_agent == {"a": 1, "b": 1}
+    assert stats.oldest == oldest
+    assert (tasks.size(db), tasks.is_empty(db)) == (2, False)
+    tasks.clear(db)
+    assert tasks.get_stats(db) == empty
+    assert check(db, tasks).ok
+
+
+def test_a_full_queue_takes_no_task(db: Any, tasks: TaskQueue) -> None:
+    tasks.set_max_size(db, 3)
+    assert len(tasks.push_many(db, [{}] * 4, as_many_as_fit=True)) == 3
+    assert tasks.push_many(db, [{}, {}]) == []
+    assert tasks.push(db) is None
+    assert tasks.get_stats(db).total_rejected == 4
+    tasks.pop(db)
+    assert tasks.push(db) is not None
+
+
+def test_in_a_transaction_all_is_part_of_it(db: Any, tasks: TaskQueue, space: Subspace) -> None:
+    task_id = tasks.push(db, agent_name="ada", payload="old")
+    tr = db.create_transaction()
+    assert tasks.pop(tr, agent="ada").payload == "old"
+    new = tasks.push(tr, agent_name="ada", payload="new")
+    assert payloads(tasks.get_tasks_for_agent(tr, "ada")) == ["new"]
+    assert (tasks.position(tr, new), tasks.size(tr)) == (0, 1)
+    assert tasks.get_task(db, task_id).payload == "old"
+    tr.commit().wait()
+    assert payloads(tasks.get_all_tasks(db)) == ["new"]
+    with pytest.raises(ValueError, match="nothing sleeps inside a transaction"):
+        tasks.pop(db.create_transaction(), agent="ada", wait=1)
+
+
+# Ageing
+
+
+def test_with_ageing_nothing_pushed_much_later_comes_first(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound that the class states, for a task of each priority among a flood of urgent ones."""
+    tasks = TaskQueue(space["ageing"], ageing=timedelta(seconds=60))
+    began = 1_000_000_007.0
+    for second in range(0, 600, 10):
+        monkeypatch.setattr("fdbqueue.queue.task.time.time", lambda second=second: began + second)
+        if second == 30:
+            tasks.push_many(db, [{"priority": p, "payload": -p} for p in TaskPriority])
+        tasks.push(db, priority=CRITICAL, payload=second)
+    order = payloads(tasks.get_all_tasks(db))
+    for priority in TaskPriority:
+        passed_by = [each for each in order[: order.index(-priority)] if each > 30]
+        assert max(passed_by, default=30) - 30 <= 60 * priority
+    assert order.index(-5) > order.index(-4) > order.index(-3) > order.index(-2)
+    assert order.index(-5) < len(order) - 20
+
+
+def test_ageing_is_an_option_that_all_clients_agree_on(db: Any, name: str) -> None:
+    hour = timedelta(hours=1)
+    TaskQueue.named(db, name, ageing=hour).push(db)
+    assert TaskQueue.named(db, name).given_options.ageing == 3600
+    with pytest.raises(OptionsMismatch, match="ageing"):
+        TaskQueue.named(db, name, ageing=2 * hour)
+    with pytest.raises(OptionsMismatch, match="kind"):
+        PriorityQueue.named(db, name)
+    subspace = TaskQueue.named(db, name).subspace
+    with pytest.raises(OptionsMismatch, match="ageing"):
+        TaskQueue(subspace).push(db)
+    for bad in (60, timedelta(0), timedelta(seconds=1.5), -hour, "1h"):
+        with pytest.raises(ValueError, match="ageing is"):
+            TaskQueue(subspace, ageing=bad)
+
+
+# Against a model, and at once
+
+
+def test_it_does_what_a_sorted_list_does(db: Any, tasks: TaskQueue, rng: random.Random) -> None:
+    """Random calls; the model is a list of tasks that is sorted by the issue's order."""
+    waiting: list[tuple[Any, str]] = []  # (order, id)
+    agents: dict[str, str | None] = {}
+    pushed = 0
+    never = datetime.max.replace(tzinfo=timezone.utc)
+
+    def ids(tasks: list[tuple[Any, str]]) -> list[str]:
+        return [task_id for _, task_id in tasks]
+
+    def chosen() -> dict[str, Any]:
+        return {
+            "priority": rng.randint(1, 5),
+            "deadline": rng.choice([None, NOON, NOON + timedelta(hours=rng.randrange(3))]),
+            "cost": rng.choice([0, 1, 2.5]),
+            "agent_name": rng.choice([None, "ada", "bob"]),
+        }
+
+    def order(task: dict[str, Any]) -> Any:
+        return task["priority"], task["deadline"] or never, task["cost"], pushed
+
+    for _ in range(300):
+        kind = rng.choice(["push", "push", "pop", "agent", "remove", "change", "look"])
+        if kind == "push":
+            pushed += 1
+            task = chosen()
+            waiting.append((order(task), tasks.push(db, **task)))
+            agents[waiting[-1][1]] = task["agent_name"]
+        elif kind == "change" and waiting:
+            pushed += 1
+            place = rng.randrange(len(waiting))
+            task = chosen()
+            assert tasks.reprioritize(db, waiting[place][1], **task)
+            waiting[place] = order(task), waiting[place][1]
+            agents[waiting[place][1]] = task["agent_name"]
+        elif kind == "remove" and waiting:
+            assert tasks.remove_task(db, waiting.pop(rng.randrange(len(waiting)))[1])
+        elif kind == "pop":
+            n = rng.randint(1, 3)
+            assert [task.id for task in tasks.pop_many(db, n)] == ids(waiting[:n])
+            del waiting[:n]
+        elif kind == "agent":
+            mine = [each for each in waiting if agents[each[1]] == "ada"][:1]
+            popped = tasks.pop(db, agent="ada")
+            assert [popped.id] if popped else [task_id for _, task_id in mine] == []
+            waiting = [each for each in waiting if each not in mine]
+        else:
+            assert [task.id for task in tasks.get_all_tasks(db)] == ids(waiting)
+            bobs = [each for each in ids(waiting) if agents[each] == "bob"]
+            assert [task.id for task in tasks.get_tasks_for_agent(db, "bob")] == bobs
+        waiting.sort()
+    assert check(db, tasks) == fdbqueue.CheckReport(len(waiting), (), False)
+
+
+def test_agents_and_others_take_each_task_once(
+    db: Any, tasks: TaskQueue, rng: random.Random
+) -> None:
+    """Threads that pop of agents, of all, remove and change, with answers of commits lost."""
+    faulty = FaultyDatabase(db, before=0.1, after=0.1, seed=rng.randrange(2**32))
+    ids = tasks.push_many(
+        faulty,
+        [{"agent_name": "ab"[n % 2], "payload": n, "priority": n % 5 + 1} for n in range(120)],
+    )
+    seeds = [rng.randrange(2**32) for _ in range(6)]
+
+    def work(number: int) -> list[str]:
+        draw = random.Random(seeds[number])
+        taken = []
+        while True:
+            agent = (None, "a", "b")[number % 3]
+            if draw.random() < 0.2:
+                tasks.reprioritize(faulty, draw.choice(ids), priority=draw.randint(1, 5))
+            elif draw.random() < 0.1:
+                one = draw.choice(ids)
+                taken += [one] if tasks.remove_task(faulty, one) else []
+            elif (task := tasks.pop(faulty, agent=agent)) is not None:
+                taken.append(task.id)
+            elif agent is None or tasks.is_empty(db):
+                return taken
+
+    with ThreadPoolExecutor(6) as threads:
+        taken = [each for part in threads.map(work, range(6)) for each in part]
+    assert Counter(taken) == Counter(ids)
+    assert check(db, tasks) == fdbqueue.CheckReport(0, (), False)
+
+
+def test_check_finds_and_repairs_what_is_wrong_with_indexes(db: Any, tasks: TaskQueue) -> None:
+    ids = [tasks.push(db, agent_name="ada", client_id="7", priority=2) for _ in range(3)]
+    layout = tasks.layout
+    keys = [row.key for index in layout.indexes for row in db.get_range_startswith(index)]
+    del db[keys[0]]
+    del db[keys[4]]
+    db[layout.indexed(layout.agents, "eve") + layout.place(keys[7])] = b""
+    db[layout.indexed(layout.agent_counts, "ada")] = (7).to_bytes(8, "little")
+    del db[layout.count_key(layout.level(2))]
+    report = check(db, tasks)
+    assert len(report.problems) == 5
+    assert any("agent 'ada' is 7" in problem for problem in report.problems)
+    assert check(db, tasks, repair=True).repaired
+    assert check(db, tasks).ok
+    assert [task.id for task in tasks.get_tasks_for_agent(db, "ada")] == ids
+    assert tasks.get_task(db, ids[0]).id == ids[0]
+
+
+# The pattern alone
+
+
+def test_the_recipe_has_the_same_order(db: Any, space: Subspace, rng: random.Random) -> None:
+    recipe, tasks = DeadlineQueue(space["recipe"]), TaskQueue(space["tasks"])
+    for number in range(60):
+        deadline = rng.choice([None, NOON, NOON + timedelta(hours=1)])
+        priority, cost = rng.randint(1, 3), rng.choice([0, 0.5, 2])
+        recipe.push(db, b"%d" % number, priority, deadline, cost)
+        tasks.push(db, priority=priority, deadline=deadline, cost=cost, payload=number)
+    assert [int(recipe.pop(db)) for _ in range(60)] == payloads(tasks.pop_many(db, 60))
+    assert recipe.pop(db) is None
+
+
+def test_a_deadline_that_no_calendar_has_in_utc_is_refused(db: Any, space: Subspace) -> None:
+    tasks = TaskQueue(space["tasks"])
+    west, east = timezone(timedelta(hours=-5)), timezone(timedelta(hours=5))
+    for bad in (datetime(9999, 12, 31, 23, tzinfo=west), datetime(1, 1, 1, tzinfo=east)):
+        with pytest.raises(ValueError, match="deadline"):
+            tasks.push(db, deadline=bad)
+    for good in (datetime.max.replace(tzinfo=timezone.utc), datetime(1, 1, 1, tzinfo=timezone.utc)):
+        tasks.push(db, deadline=good)
+        assert tasks.pop(db).deadline == good

@@ -1,0 +1,63 @@
+"""The staging recipe, where clients live and every commit is answered: each item once, in order."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.database.retrying import run
+from fdbqueue.testing import FaultyDatabase
+from recipes.high_contention_queue import HighContentionQueue
+
+
+@pytest.fixture
+def recipe(space: Subspace) -> HighContentionQueue:
+    return HighContentionQueue(space)
+
+
+def test_one_client_pops_in_order(db: Any, recipe: HighContentionQueue) -> None:
+    for value, priority in [(b"c", 3), (b"a", 1), (b"b", 1)]:
+        recipe.push(db, value, priority)
+    assert [recipe.pop_min(db) for _ in range(4)] == [b"a", b"b", b"c", None]
+
+
+def test_many_clients_pop_each_item_once_and_each_client_in_order(
+    db: Any, recipe: HighContentionQueue, space: Subspace
+) -> None:
+    for number in range(160):
+        recipe.push(db, b"%03d" % number, 1)
+
+    def work(_: int) -> list[Any]:
+        return [recipe.pop_min(db) for _ in range(25)]
+
+    with ThreadPoolExecutor(8) as pool:
+        taken = [[value for value in values if value] for values in pool.map(work, range(8))]
+    assert all(values == sorted(values) for values in taken)
+    assert sorted(value for values in taken for value in values) == [
+        b"%03d" % number for number in range(160)
+    ]
+    assert not list(db.get_range_startswith(space.key()))
+
+
+def test_who_asked_first_is_served_first(db: Any, recipe: HighContentionQueue) -> None:
+    for value in (b"1", b"2"):
+        recipe.push(db, value, 1)
+    requests = [recipe._append(db, recipe.requests, b"") for _ in range(3)]
+    assert recipe.pop_min(db) is None  # it passes nobody, and serves them on its way
+    results = [run(db, partial(recipe._attempt, request=each)) for each in reversed(requests)]
+    assert results == [(True, None), (True, b"2"), (True, b"1")]
+
+
+def test_a_pop_that_meets_conflicts_takes_one_item_and_leaves_nothing_behind(
+    db: Any, recipe: HighContentionQueue, space: Subspace
+) -> None:
+    for number in range(30):
+        recipe.push(db, b"%02d" % number, 1)
+    unlucky = FaultyDatabase(db, conflict=0.5, seed=1)
+    assert [recipe.pop_min(unlucky) for _ in range(30)] == [b"%02d" % n for n in range(30)]
+    assert recipe.pop_min(unlucky) is None
+    assert not list(db.get_range_startswith(space.key()))

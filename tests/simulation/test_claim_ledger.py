@@ -1,0 +1,103 @@
+"""The ledger of the claim simulation tells right from wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fdbqueue import Claim, DeadLetter, Item
+from tests.simulation.ledger import Act, Ledger
+from tests.simulation.scheduler import Commit
+
+A = Item("a", 1, "id of a", b"place of a")
+DEAD = DeadLetter(A, A.id, 2, datetime.now(timezone.utc), None)
+
+
+def took_place(kind: str, version: int, **about: Any) -> Act:
+    """An act that read at a version, and committed a moment later."""
+    return Act(kind, returned=True, commits=[Commit(version, version + 1)], **about)
+
+
+def claimed(version: int, token: bytes, attempt: int = 1, key: bytes = A.key) -> Act:
+    """A claim for a millisecond: a thousand versions."""
+    claim = Claim((A,), (attempt,), (key,), token)
+    return took_place("claim at once", version, n=1, lease=0.001, result=claim)
+
+
+PUSH = took_place("push", 10, pushed={"a": 1}, result=[("a", A.key)])
+LATER = took_place("push", 10, pushed={"a": 1}, delay=5.0, result=[("a", A.key)])
+X, Y = claimed(100, b"x"), claimed(2_000, b"y", 2)
+KILLED = Act("claim at once", n=1, commits=[Commit(50, 51)])
+NONE = took_place("claim at once", 2_000, n=1)
+
+
+def by(kind: str, claim: Act, version: int) -> Act:
+    """What the holder of a claim did."""
+    return took_place(kind, version, claim=claim.result, lease=0.001)
+
+
+@pytest.mark.parametrize(
+    ("acts", "verdict"),
+    [
+        ([PUSH, X, by("ack", X, 200)], "right"),
+        ([PUSH, X, by("ack", X, 1_500)], "right"),  # late, and nobody took it
+        ([PUSH, X, Y, by("ack", Y, 2_100)], "right"),
+        ([PUSH, X], "are lost"),
+        ([PUSH, X, claimed(500, b"y", 2)], "is claimed"),  # before the lease was over
+        ([PUSH, X, by("extend", X, 900), claimed(1_500, b"y", 2)], "is claimed"),
+        ([PUSH, X, by("release", X, 200), claimed(500, b"y"), by("ack", Y, 600)], "right"),
+        ([PUSH, X, by("nack", X, 200), claimed(500, b"y"), by("ack", Y, 600)], "1 times"),
+        ([PUSH, X, Y, by("ack", X, 2_100)], "not its own"),
+        ([PUSH, X, by("ack", X, 200), by("ack", X, 300)], "gone by ack"),
+        ([PUSH, X, by("ack", X, 200), Y], "gone by ack"),
+        ([PUSH, claimed(100, b"x", key=b"elsewhere")], "not in its place"),
+        ([PUSH, took_place("pop inside", 100, result=[("a", A.key)]), Y], "gone by pop"),
+        ([PUSH, NONE], "waits"),
+        ([PUSH, X, NONE], "waits"),
+        ([LATER, X], "not due"),
+        ([LATER, NONE], "are lost"),
+        ([PUSH, claimed(100, b"x", 2), by("ack", X, 200)], "too often"),  # who was the first?
+        ([PUSH, KILLED, Y, by("ack", Y, 2_100)], "right"),
+    ],
+)
+def test_the_ledger_tells_right_from_wrong(acts: list[Act], verdict: str) -> None:
+    commits = [act.commits[0] for act in acts]
+    ledger = Ledger(commits)
+    effects = Counter("a" for act in acts[-1:] if act.kind == "ack")
+    try:
+        ledger.note(acts)
+        ledger.close([], effects)
+    except AssertionError as error:
+        assert verdict in str(error)  # noqa: PT017
+    else:
+        assert verdict == "right"
+
+
+def test_a_lease_is_lost_only_to_somebody_who_looked() -> None:
+    read: Any = SimpleNamespace(version=3_000)
+    lost = Act("ack", X.result, lost=A.id, transaction=read)
+    Ledger([Commit(2_000, 2_001)]).note([PUSH, X, lost])
+    with pytest.raises(AssertionError, match="is its own"):
+        Ledger([Commit(500, 501)]).note([PUSH, X, lost])
+    lost.commits.append(Commit(3_000, 3_001))
+    with pytest.raises(AssertionError, match="and committed"):
+        Ledger([Commit(2_000, 2_001)]).note([PUSH, X, lost])
+
+
+def test_dead_letters_and_effects_are_those_of_the_acts() -> None:
+    nacked = by("nack", Y, 2_100)
+    Ledger([], 2).note([PUSH, X, Y, nacked])
+    for letters, effects, verdict in [
+        ([], Counter[str](), "no dead letters"),
+        ([DEAD, DEAD], Counter[str](), "twice"),
+        ([DEAD], Counter("a"), "effects"),
+    ]:
+        ledger = Ledger([], 2)
+        ledger.note([PUSH, X, Y, nacked])
+        with pytest.raises(AssertionError, match=verdict):
+            ledger.close(letters, effects)
+    ledger.close([DEAD], Counter())

@@ -1,0 +1,50 @@
+"""Leases that run out and delays that end when a test says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fdbqueue
+from fdbqueue.layout import decode_facts, encode_facts
+
+__all__ = ["come_due", "lapse", "values"]
+
+
+def values(items: Any) -> list[Any]:
+    return [item.value for item in items]
+
+
+def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
+    """Let leases that end within so many seconds be over now."""
+    layout = queue.layout
+
+    @fdbqueue.transactional
+    def body(tr: Any) -> None:
+        now = tr.get_read_version().wait()
+        for row in list(tr[slice(*layout.range_of(layout.leases))]):
+            end, place = layout.when(layout.leases, row.key)
+            if end <= now + seconds * 1_000_000:
+                (token, _, *others), value = decode_facts(tr[layout.claims + place].value)
+                facts = token, 1, *others
+                del tr[row.key]
+                tr[layout.claims + place] = encode_facts(facts, value)
+                tr[layout.when_key(layout.leases, 1, place)] = b""
+
+    body(db)
+
+
+def come_due(db: Any, queue: Any) -> None:
+    """Let delayed items be due now."""
+    layout = queue.layout
+
+    @fdbqueue.transactional
+    def body(tr: Any) -> None:
+        for row in list(tr[slice(*layout.range_of(layout.dues))]):
+            del tr[row.key]
+            place = layout.when(layout.dues, row.key)[1]
+            tr[layout.when_key(layout.dues, 1, place)] = b""
+            value = decode_facts(tr[layout.delayed + place].value)[1]
+            tr[layout.delayed + place] = encode_facts((1,), value)
+
+    body(db)
+    queue.schedule._next_sweep = queue.schedule._next_look = 0.0

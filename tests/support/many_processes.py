@@ -1,0 +1,223 @@
+"""One queue, used at once by the threads of several processes, through a database that fails.
+
+Each thread pushes values of its own and pops anybody's, and at last pops until nothing is left.
+So all that was pushed must have been popped, by one of them, once.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any, TypeVar
+
+import fdb
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue.database.opening import API_VERSION
+from fdbqueue.testing import FaultyDatabase, FaultyTransaction
+from recipes.priority_queue import PriorityQueue as Recipe
+
+PROCESSES = THREADS = 4
+PRIORITIES = 5
+
+_T = TypeVar("_T")
+
+
+class LibraryQueue:
+    """The library's queue, by its methods for one value and by those for many."""
+
+    sizes = (1, 1, 2, 5, 20)
+    """How many values a call may push or pop."""
+
+    def __init__(self, space: Subspace) -> None:
+        self._queue = fdbqueue.PriorityQueue(space)
+
+    def push(self, db: Any, values: list[str], priority: int) -> None:
+        if len(values) == 1:
+            self._queue.push(db, values[0], priority)
+        else:
+            self._queue.push_many(db, values, priority)
+
+    def pop(self, db: Any, n: int, at_max: bool) -> list[str]:
+        pop = self._queue.pop_max if at_max else self._queue.pop_min
+        items = [pop(db)] if n == 1 else self._queue.pop_many(db, n, at_max)
+        return [item.value for item in items if item is not None]
+
+
+class RecipeQueue:
+    """The plain recipe."""
+
+    sizes = (1,)
+
+    def __init__(self, space: Subspace) -> None:
+        self._recipe = Recipe(space)
+
+    def push(self, db: Any, values: list[str], priority: int) -> None:
+        for value in values:
+            self._recipe.push(db, value.encode(), priority)
+
+    def pop(self, db: Any, n: int, at_max: bool) -> list[str]:
+        value = (self._recipe.pop_max if at_max else self._recipe.pop_min)(db)
+        return [] if value is None else [value.decode()]
+
+
+class TroubledDatabase(FaultyDatabase):
+    """A faulty database that keeps the codes of the errors which its transactions met.
+
+    A thread whose transaction timed out (1031) has none in its next one. So `run_once`, which then
+    asks what became of the commit, always gets to know, and no value is unaccounted for.
+    """
+
+    def __init__(self, db: Any, *, time_out: int = 0, **faults: Any) -> None:
+        super().__init__(db, **faults)
+        self._time_out = time_out  # milliseconds; 0 is none
+        self._thread = threading.local()
+        self.codes: list[int] = []
+
+    def create_transaction(self) -> TroubledTransaction:
+        may_time_out = not getattr(self._thread, "timed_out", False)
+        self._thread.timed_out = False
+        transaction = TroubledTransaction(self, self.db.create_transaction(), may_time_out)
+        if may_time_out and self._time_out:
+            transaction.options.set_timeout(self._time_out)
+        return transaction
+
+    def commit(self, transaction: FaultyTransaction) -> None:
+        try:
+            super().commit(transaction)
+        except fdbqueue.FDBError as error:
+            if error.code == 1031 and not transaction.may_time_out:
+                raise fdbqueue.FDBError(1021) from None
+            raise
+
+    def note(self, code: int) -> None:
+        self.codes.append(code)
+        self._thread.timed_out = code == 1031
+
+
+class TroubledTransaction(FaultyTransaction):
+    """One of its transactions."""
+
+    def __init__(self, db: TroubledDatabase, wrapped: Any, may_time_out: bool) -> None:
+        super().__init__(db, wrapped)
+        self.may_time_out = may_time_out
+
+    def on_error(self, error: Any) -> Any:
+        self._db.note(error if isinstance(error, int) else error.code)
+        return super().on_error(error)
+
+
+def injected(url: str, seed: int) -> TroubledDatabase:
+    """A database with the faults of `fdbqueue.testing`, by a seed."""
+    return TroubledDatabase(
+        fdbqueue.open(url),
+        before=0.05,
+        after=0.05,
+        lost_as=(1021, 1031, 1039),
+        conflict=0.05,
+        too_old=0.01,
+        seed=seed,
+    )
+
+
+def buggified(url: str, _: int) -> TroubledDatabase:
+    """A cluster, with the faults of FoundationDB's client; they have no seed that one can set.
+
+    Reads fail with 1007 and 1009, read versions with 1078, commits with 1007, 1020 and 1042, and
+    with 1021 after they took place. Where there is a time-out, it also comes by itself: then the
+    client is told 1031 and the commit takes place up to five seconds later.
+
+    Source: FoundationDB documentation, "Client Testing".
+    """
+    fdb.api_version(API_VERSION)
+    fdb.options.set_client_buggify_enable()
+    fdb.options.set_client_buggify_section_activated_probability(100)  # percent
+    fdb.options.set_client_buggify_section_fired_probability(5)
+    return TroubledDatabase(fdbqueue.open(url), time_out=60_000)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the processes did and met."""
+
+    processes: int
+    pushed: Counter[str]
+    popped: Counter[str]
+    errors: Counter[int]
+    """How many of each code."""
+
+    @property
+    def lost(self) -> Counter[str]:
+        return self.pushed - self.popped
+
+    @property
+    def doubled(self) -> Counter[str]:
+        return self.popped - self.pushed
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the processes are to do together."""
+
+    open: Callable[[str, int], TroubledDatabase]
+    queue: type[LibraryQueue] | type[RecipeQueue]
+    url: str
+    space: bytes
+    values: int
+
+    def run(self, rng: random.Random, meanwhile: Callable[[], object]) -> Outcome:
+        """Have them do it; `meanwhile` is called now and then until they have."""
+        context = multiprocessing.get_context("spawn")
+        all_are_there = context.Barrier(PROCESSES, timeout=60)
+        seeds = [rng.randrange(2**32) for _ in range(PROCESSES)]
+        with ProcessPoolExecutor(PROCESSES, context, all_are_there.wait) as pool:
+            futures = [pool.submit(self._process, *each) for each in enumerate(seeds)]
+            while wait(futures, timeout=0.5).not_done:
+                meanwhile()
+        processes, *lists = zip(*(future.result() for future in futures))
+        outcome = Outcome(len(set(processes)), *(Counter(chain(*each)) for each in lists))
+        print(f"{outcome.lost.total()} lost, {outcome.doubled.total()} doubled, {outcome.errors}")
+        return outcome
+
+    def _process(self, number: int, seed: int) -> tuple[int, list[str], list[str], list[int]]:
+        """The work of one process: who it is, what it pushed and popped, and the errors."""
+        db = self.open(self.url, seed)
+        count = self.values // (PROCESSES * THREADS)
+        own = [[f"{number} {thread} {n}" for n in range(count)] for thread in range(THREADS)]
+        draws = [random.Random(f"{seed} {thread}") for thread in range(THREADS)]
+        with ThreadPoolExecutor(THREADS) as threads:
+            popped = threads.map(self._thread, repeat(db), own, draws)
+        return os.getpid(), [*chain(*own)], [*chain(*popped)], db.codes
+
+    def _thread(self, db: TroubledDatabase, values: list[str], draw: random.Random) -> list[str]:
+        queue = self.queue(Subspace(rawPrefix=self.space))
+        popped: list[str] = []
+        done = 0
+        while done < len(values):
+            n = draw.choice(queue.sizes)
+            if draw.random() < 0.5:
+                until_told(queue.push, db, values[done : done + n], draw.randrange(PRIORITIES))
+                done += n
+            else:
+                popped += until_told(queue.pop, db, n, draw.random() < 0.3)
+        while taken := until_told(queue.pop, db, queue.sizes[-1], False):
+            popped += taken
+        return popped
+
+
+def until_told(call: Callable[..., _T], *arguments: Any) -> _T:
+    """Call again after a time-out: nothing took effect then, as `run_once` promises."""
+    while True:
+        try:
+            return call(*arguments)
+        except fdbqueue.error_classes() as error:
+            if error.code != 1031:
+                raise

@@ -1,0 +1,56 @@
+"""Servers of the test's own, as users start them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import httpx
+
+__all__ = ["ServerProcess", "served", "serving"]
+
+ServerProcess: TypeAlias = "subprocess.Popen[str]"
+
+
+@contextmanager
+def serving(
+    url: str,
+    *options: str,
+    preexec_fn: Callable[[], None] | None = None,
+    **environment: str,
+) -> Iterator[tuple[ServerProcess, str]]:
+    """A server on a free port, and where it is."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fdbq", "serve", "--db", url, "--port", "0", *options],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+        preexec_fn=preexec_fn,
+    )
+    assert process.stderr is not None
+    try:
+        line = process.stderr.readline()
+        found = re.search(r"serving on (http://\S+),", line)
+        assert found, line + process.stderr.read()
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@contextmanager
+def served(
+    url: str, *options: str, **environment: Any
+) -> Iterator[tuple[ServerProcess, httpx.Client]]:
+    """`fdbq serve` on a free port, and a client of it."""
+    with (
+        serving(url, *options, **environment) as (process, address),
+        httpx.Client(base_url=address, timeout=60) as client,
+    ):
+        yield process, client

@@ -1,0 +1,62 @@
+"""`fdbq` as a person and a program use it: a real process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["Shell", "error_of"]
+
+Result = subprocess.CompletedProcess[str]
+
+
+class Shell:
+    """Runs `fdbq` on one database, in a directory of its own; `$q` is a queue of the test's own."""
+
+    def __init__(self, path: Path, url: str, name: str = "jobs") -> None:
+        self.path = path
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if k not in ("FDBQ_DB", "FDB_CLUSTER_FILE")},
+            "FDBQ_DB": url,
+            "q": name,
+            "HOME": str(path),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+
+    def __call__(self, *arguments: str, stdin: str | bytes = "") -> Result:
+        done = subprocess.run(
+            [sys.executable, "-m", "fdbq", *arguments],
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            capture_output=True,
+            env=self.environment,
+            cwd=self.path,
+        )
+        return subprocess.CompletedProcess(
+            arguments, done.returncode, done.stdout.decode(), done.stderr.decode()
+        )
+
+    def output(self, *arguments: str, stdin: str = "") -> str:
+        """The output of a command that must succeed in silence."""
+        done = self(*arguments, stdin=stdin)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+    def script(self, text: str) -> Result:
+        return subprocess.run(
+            ["bash", "-c", text],
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            cwd=self.path,
+        )
+
+
+def error_of(done: Result) -> str:
+    """The one line of an error; nothing on standard output, exit code 2."""
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert done.stderr.endswith("\n")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr

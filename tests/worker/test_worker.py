@@ -1,0 +1,581 @@
+"""Workers: each job's effect once, whatever becomes of the workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import multiprocessing
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import prometheus_client
+import pytest
+from fdb.subspace_impl import Subspace
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import fdbqueue
+from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport, check
+from fdbqueue.testing import FaultyDatabase
+from tests.support.leases import come_due, lapse
+from tests.support.shell import Shell, error_of
+
+JOBS = int(os.environ.get("FDBQ_WORKER_JOBS", "1000"))
+"""Of the test that kills workers; by hand 20,000."""
+
+
+def test_a_handler_gets_each_item_in_order(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, "abc", priorities=[3, 1, 2])
+    seen: list[Any] = []
+    reports: list[int] = []
+    report = Worker(db, queue, seen.append).run(
+        drain=True, progress=lambda report: reports.append(report.done)
+    )
+    assert report == WorkerReport(done=3)
+    assert [item.value for item in seen] == ["b", "c", "a"]
+    assert reports == [1, 2, 3]
+    assert check(db, queue) == fdbqueue.CheckReport(0, (), False)
+
+
+def test_what_a_handler_writes_and_the_end_of_its_job_are_one(
+    db: Any, queue: PriorityQueue, space: Subspace, rng: random.Random
+) -> None:
+    """Bodies run again, answers get lost, and every job counts once."""
+    db.options.set_transaction_max_retry_delay(1)
+    faulty = FaultyDatabase(db, before=0.1, after=0.1, conflict=0.1, seed=rng.randrange(2**32))
+    queue.push_many(db, range(1, 101))
+
+    def add(tr: Any, item: Any) -> None:
+        tr.add(space.pack(("sum",)), item.value.to_bytes(8, "little"))
+
+    assert Worker(faulty, queue, add, concurrency=4).run(drain=True).done == 100
+    assert int.from_bytes(db[space.pack(("sum",))], "little") == 5050
+
+
+def test_coroutines_run_at_a_time(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, range(20))
+    running: list[int] = []
+    most = 0
+
+    async def handler(item: Any) -> None:
+        nonlocal most
+        running.append(item.value)
+        most = max(most, len(running))
+        await asyncio.sleep(0.02)
+        running.remove(item.value)
+
+    assert Worker(db, queue, handler, concurrency=5).run(drain=True) == WorkerReport(done=20)
+    assert 2 <= most <= 5
+
+
+def test_a_bad_job_is_retried_and_at_last_a_dead_letter_and_stops_nobody(
+    db: Any, space: Subspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = PriorityQueue(space["queue"], max_attempts=2)
+    queue.push_many(db, ["good", "bad", "exit", "good too"])
+
+    def handler(item: Any) -> None:
+        if item.value == "bad":
+            raise RuntimeError("no such address")
+        if item.value == "exit":
+            sys.exit(3)
+
+    with caplog.at_level(logging.INFO, "fdbqueue.worker"):
+        assert Worker(db, queue, handler).run(drain=True) == WorkerReport(done=2, failed=2)
+        assert "failed, attempt 1" in caplog.text
+        assert "RuntimeError: no such address" in caplog.text
+    assert queue.size(db) == 2
+    worker = Worker(db, queue, handler)
+    threading.Timer(4, worker.stop).start()
+    assert worker.run().failed == 2
+    letters = {letter.item.value: letter.error for letter in queue.dead_letters(db)}
+    assert letters == {"bad": "RuntimeError: no such address", "exit": "SystemExit: 3"}
+
+
+def test_the_lease_of_a_long_job_is_extended(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, ["long", "short"])
+    began: list[Any] = []
+
+    def handler(item: Any) -> None:
+        began.append(item.value)
+        if item.value == "long":
+            time.sleep(1.5)
+
+    worker = Worker(db, queue, handler, lease=0.5)
+    other = Worker(db, PriorityQueue(queue.subspace), handler, lease=0.5)
+    threads = [threading.Thread(target=each.run) for each in (worker, other)]
+    for thread in threads:
+        thread.start()
+    time.sleep(2.5)
+    for each in (worker, other):
+        each.stop()
+    for thread in threads:
+        thread.join()
+    assert sorted(began) == ["long", "short"]
+    assert worker.report.done + other.report.done == 2
+    assert worker.report.lost + other.report.lost == 0
+
+
+def test_who_is_stopped_ends_its_jobs_and_gives_the_others_back(
+    db: Any, queue: PriorityQueue
+) -> None:
+    queue.push_many(db, range(10))
+    begun, go = threading.Event(), threading.Event()
+
+    def handler(item: Any) -> None:
+        begun.set()
+        go.wait(30)
+
+    worker = Worker(db, queue, handler, concurrency=2)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    assert begun.wait(30)
+    worker.stop()
+    time.sleep(0.2)
+    go.set()
+    thread.join(30)
+    assert worker.report.done <= 2
+    assert [item.value for item in queue.items(db)] == list(range(worker.report.done, 10))
+    assert queue.claim(db).attempt == 1
+
+
+def test_a_worker_outlives_a_database_that_does_not_answer(db: Any, queue: PriorityQueue) -> None:
+    class Down:
+        """A database that fails for the first few transactions."""
+
+        left = 3
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(db, name)
+
+        def create_transaction(self) -> Any:
+            if self.left:
+                Down.left -= 1
+                raise fdbqueue.FDBError(1031)
+            return db.create_transaction()
+
+    queue.push(db, "a")
+    worker = Worker(Down(), queue, lambda item: worker.stop())
+    assert worker.run() == WorkerReport(done=1)
+
+
+def test_an_agents_worker_does_its_own_tasks(db: Any, space: Subspace) -> None:
+    tasks = TaskQueue(space["tasks"])
+    for number in range(6):
+        tasks.push(db, agent_name="ab"[number % 2], payload=number)
+    seen: list[int] = []
+    Worker(db, tasks, lambda task: seen.append(task.payload), agent="b").run(drain=True)
+    assert seen == [1, 3, 5]
+    assert tasks.size(db) == 3
+
+
+def test_what_is_no_handler_is_refused(db: Any, queue: PriorityQueue) -> None:
+    async def handler(tr: Any, item: Any) -> None:
+        """It cannot be the body of a transaction."""
+
+    for bad in (None, "print", handler):
+        with pytest.raises(TypeError, match="handler"):
+            Worker(db, queue, bad)
+    with pytest.raises(ValueError, match="concurrency"):
+        Worker(db, queue, print, concurrency=0)
+
+
+@pytest.fixture(scope="module")
+def exporter() -> InMemorySpanExporter:
+    """What the process's one provider of traces exports."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return exporter
+
+
+def test_prometheus_and_opentelemetry_are_told_of_jobs(
+    db: Any, name: str, exporter: InMemorySpanExporter
+) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, [1, 0])
+    Worker(db, queue, lambda item: 1 / item.value).run(drain=True)
+    text = prometheus_client.generate_latest().decode()
+    assert f'fdbqueue_jobs_total{{outcome="done",queue="{name}"}} 1.0' in text
+    assert f'fdbqueue_jobs_total{{outcome="failed",queue="{name}"}} 1.0' in text
+    spans = [span for span in exporter.get_finished_spans() if span.name == f"process {name}"]
+    assert [span.status.status_code.name for span in spans] == ["UNSET", "ERROR"]
+    assert dict(spans[0].attributes)["messaging.operation.type"] == "process"
+
+
+def test_what_cannot_be_read_keeps_no_worker_from_the_rest(
+    db: Any, space: Subspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = PriorityQueue(space["queue"], max_attempts=2)
+    items = queue.push_many(db, range(6))
+    for item in items[:3]:
+        db[item.key] = b"no JSON"
+    seen: list[Any] = []
+    worker = Worker(db, queue, lambda item: seen.append(item.value))
+    with caplog.at_level(logging.WARNING, "fdbqueue"):
+        assert worker.run(drain=True).done == 3
+    assert seen == [3, 4, 5]
+    assert items[0].id in caplog.text
+    assert {queue.state(db, item) for item in items[:3]} == {"delayed"}
+    come_due(db, queue)
+    assert fdbqueue.transactional(lambda tr: queue.claim(tr))(db) is None
+    assert queue.claim(db) is None
+    letters = list(queue.dead_letters(db))
+    assert [letter.id for letter in letters] == [item.id for item in items[:3]]
+    assert {(letter.item, letter.attempts) for letter in letters} == {(None, 2)}
+    assert "cannot be read" in str(letters[0].error)
+    assert check(db, queue).ok
+
+
+def test_a_worker_that_was_stopped_past_its_lease_leaves_the_job_to_others(
+    db: Any, queue: PriorityQueue
+) -> None:
+    queue.push_many(db, ["first", "claimed ahead"])
+    seen: list[Any] = []
+
+    def handler(item: Any) -> None:
+        seen.append(item.value)
+        if item.value == "first":  # as if the process had been stopped in the middle of it
+            while len(worker._held) < 2:
+                time.sleep(0.01)
+            lapse(db, queue)
+            other = PriorityQueue(queue.subspace)
+            claim = other.claim(db, n=2)
+            assert claim is not None
+            other.ack(db, claim)
+            for job in worker._held:
+                job.lease_end = 0.0
+
+    worker = Worker(db, queue, handler, concurrency=1)
+    assert worker.run(drain=True) == WorkerReport(lost=2)
+    assert seen == ["first"]
+
+
+def test_a_database_that_fails_for_a_while_ends_no_drain(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.push(db, 1)
+    claim, failures = queue.claim, iter([fdbqueue.FDBError(1031)])
+
+    def fails_first(*args: Any, **options: Any) -> Any:
+        for error in failures:
+            raise error
+        return claim(*args, **options)
+
+    monkeypatch.setattr(queue, "claim", fails_first)
+    assert Worker(db, queue, lambda item: None).run(drain=True).done == 1
+
+
+def test_what_came_back_is_not_claimed_ahead(db: Any, space: Subspace) -> None:
+    """Whoever dies of one job takes no attempt of those that it had not begun."""
+    queue = PriorityQueue(space["queue"])
+    queue.push_many(db, range(30))
+    claim = queue.claim(db, n=30)
+    assert claim is not None
+    queue.nack(db, claim, delay=0)
+    held: list[int] = []
+    worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
+    assert worker.run(drain=True).done == 30
+    assert max(held) <= 2
+
+
+def test_with_one_attempt_in_all_nothing_is_claimed_ahead(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["queue"], max_attempts=1)
+    queue.push_many(db, range(20))
+    held: list[int] = []
+    worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
+    assert worker.run(drain=True).done == 20
+    assert max(held) <= 2
+    assert not list(queue.dead_letters(db))
+
+
+def test_what_a_handler_returns_is_awaited_or_told(
+    db: Any, queue: PriorityQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Any] = []
+
+    async def send(item: Any) -> None:
+        await asyncio.sleep(0.001)
+        seen.append(item.value)
+
+    class Sender:
+        async def __call__(self, item: Any) -> None:
+            await send(item)
+
+    def generate(item: Any) -> Any:
+        yield seen.append(item.value)
+
+    for number, handler in enumerate((lambda item: send(item), Sender(), generate)):
+        queue.push(db, number)
+        report = Worker(db, queue, handler).run(drain=True)
+        assert (report.done, report.failed) == ((0, 1) if handler is generate else (1, 0))
+    assert seen == [0, 1]
+    assert "returned a generator" in caplog.text
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+async def exits(_: Any) -> None:
+    sys.exit(3)
+
+
+async def stops_the_loop(_: Any) -> None:
+    asyncio.get_running_loop().stop()
+
+
+def cannot_be_told(_: Any) -> None:
+    raise Unspeakable
+
+
+@pytest.mark.parametrize("handler", [exits, stops_the_loop, cannot_be_told])
+def test_no_handler_keeps_a_worker_from_the_next_job(
+    db: Any, queue: PriorityQueue, handler: Any
+) -> None:
+    queue.push_many(db, range(3))
+    report = Worker(db, queue, handler).run(drain=True)
+    assert report.done + report.failed == 3
+
+
+@pytest.mark.parametrize("handler", [lambda item: None, lambda tr, item: None])
+def test_a_progress_that_raises_is_logged(
+    db: Any, queue: PriorityQueue, handler: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.push_many(db, range(3))
+
+    def progress(report: WorkerReport) -> None:
+        raise RuntimeError("no terminal")
+
+    assert Worker(db, queue, handler).run(drain=True, progress=progress).done == 3
+    assert "no terminal" in caplog.text
+
+
+def test_a_handler_too_slow_for_a_transaction_has_failed(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fdbqueue.worker.worker._TRANSACTION", 0.05)
+    queue = PriorityQueue(space["queue"], max_attempts=1)
+    queue.push(db, 1)
+
+    def slow(tr: Any, item: Any) -> None:
+        time.sleep(0.06)
+        raise fdbqueue.FDBError(1007)
+
+    assert Worker(FaultyDatabase(db), queue, slow).run(drain=True).failed == 1
+    (letter,) = queue.dead_letters(db)
+    assert "a transaction lives five" in str(letter.error)
+
+
+def test_a_worker_that_is_stopped_tries_no_transaction_again(db: Any, queue: PriorityQueue) -> None:
+    queue.push(db, 1)
+
+    def conflicts(tr: Any, item: Any) -> None:
+        worker.stop()
+        raise fdbqueue.FDBError(1020)
+
+    worker = Worker(FaultyDatabase(db), queue, conflicts)
+    assert worker.run() == WorkerReport()
+    assert queue.claim(db).attempt == 1
+
+
+def test_many_leases_are_extended_together(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, range(100))
+    worker = Worker(db, queue, lambda item: time.sleep(1.5), concurrency=100, lease=1)
+    assert worker.run(drain=True) == WorkerReport(done=100)
+
+
+def test_a_job_pushes_its_successor_under_its_own_key(db: Any, queue: PriorityQueue) -> None:
+    ticks: list[int] = []
+
+    def tick(tr: Any, item: Any) -> None:
+        ticks.append(item.value)
+        if item.value < 3:
+            queue.push(tr, item.value + 1, unique="tick")
+
+    queue.push(db, 1, unique="tick")
+    assert Worker(db, queue, tick).run(drain=True).done == 3
+    assert ticks == [1, 2, 3]
+
+
+def test_a_worker_that_cannot_work_is_not_made(db: Any, queue: PriorityQueue) -> None:
+    tasks = TaskQueue(queue.subspace["tasks"])
+    bad: Any
+    for bad in (
+        lambda: Worker(None, queue, print),
+        lambda: Worker(db, None, print),
+        lambda: Worker(db, queue, "print"),
+        lambda: Worker(db, queue, lambda: None),
+        lambda: Worker(db, queue, lambda tr: None),
+        lambda: Worker(db, queue, lambda one, two: None),
+        lambda: Worker(db, queue, print, concurrency=0),
+        lambda: Worker(db, queue, print, lease=0),
+        lambda: Worker(db, queue, print, agent="ada"),
+        lambda: Worker(db, tasks, print, agent=""),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            bad()
+
+
+# Killed
+
+
+def work_until_told(url: str, space: bytes) -> None:
+    """A worker process: each job adds its amount to the balance, with its end."""
+    db = fdbqueue.open(url)
+    own = Subspace(rawPrefix=space)
+    queue = PriorityQueue(own["queue"])
+
+    def add(tr: Any, item: Any) -> None:
+        time.sleep(random.random() * 0.15)  # so that many are in the middle of a job
+        tr.add(own.pack(("balance",)), item.value["amount"].to_bytes(8, "little"))
+        tr.add(own.pack(("effects", item.value["n"])), (1).to_bytes(8, "little"))
+
+    Worker(db, queue, add, concurrency=2, lease=1).run()
+
+
+def test_the_balance_is_exact_though_workers_are_killed_and_stopped(
+    db: Any, shared_url: str, space: Subspace, rng: random.Random
+) -> None:
+    queue = PriorityQueue(space["queue"])
+    amounts = [rng.randrange(1, 1000) for _ in range(JOBS)]
+    jobs = [{"n": n, "amount": amount} for n, amount in enumerate(amounts)]
+    for begin in range(0, JOBS, 1000):
+        queue.push_many(db, jobs[begin : begin + 1000])
+    context = multiprocessing.get_context("spawn")
+
+    def start() -> Any:
+        arguments = (shared_url, space.key())
+        process = context.Process(target=work_until_told, args=arguments, daemon=True)
+        process.start()
+        return process
+
+    workers = [start() for _ in range(8)]
+    effects = space["effects"].range()
+
+    def finished() -> int:
+        return len(list(db[effects.start : effects.stop]))
+
+    try:
+        killed = paused = 0
+        for round_ in range(max(8, JOBS // 500)):
+            time.sleep(0.2 + rng.random())
+            victim = workers[rng.randrange(len(workers))]
+            if round_ % 2:
+                victim.kill()
+                workers[workers.index(victim)] = start()
+                killed += 1
+            else:
+                os.kill(victim.pid, signal.SIGSTOP)  # past its lease, with whatever it holds
+                time.sleep(1.5)
+                os.kill(victim.pid, signal.SIGCONT)
+                paused += 1
+        deadline = time.monotonic() + 60 + JOBS / 20
+        while finished() < JOBS:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        time.sleep(1.5)  # the leases of those that were killed run out
+        for process in workers:
+            process.terminate()
+        for process in workers:
+            process.join(30)
+            assert process.exitcode == 0
+    finally:
+        for process in workers:
+            process.kill()
+    print(f"{killed} killed, {paused} stopped")
+    assert queue.claim(db) is None
+    assert check(db, queue).ok
+    assert list(db[slice(*queue.layout.range_of(queue.layout.claims))]) == []
+    assert int.from_bytes(db[space.pack(("balance",))], "little") == sum(amounts)
+    counted = {row.value for row in db[effects.start : effects.stop]}
+    assert counted == {(1).to_bytes(8, "little")}
+
+
+# From the shell
+
+
+@pytest.fixture
+def fdbq(db: Any, shared_url: str, name: str, tmp_path: Path) -> Shell:
+    return Shell(tmp_path, shared_url, name)
+
+
+def test_the_command_works_by_a_function_or_a_line_of_the_shell(fdbq: Shell, name: str) -> None:
+    (fdbq.path / "mailer.py").write_text(
+        "def send(item):\n    print('sent', item.value['to'], flush=True)\n"
+        "def note(tr, item):\n    pass\n"
+    )
+    fdbq.output("import", name, stdin='{"to": "ada"}\n{"to": "bob"}\n')
+    done = fdbq.output("work", name, "mailer:send", "--drain")
+    assert done == "sent ada\nsent bob\n2 done, 0 failed\n"
+    fdbq.output("push", name, '{"to": "eve"}')
+    assert fdbq.output("work", name, "mailer:note", "--drain") == "1 done, 0 failed\n"
+    fdbq.output("import", name, stdin="1\n2\n3\n")
+    line = 'read n; echo "$n $FDBQ_ID" >> done; test $n != 2'
+    result = fdbq("work", name, "--exec", line, "--drain", "--json")
+    assert result.returncode == 1
+    assert json.loads(result.stdout) == {"done": 2, "failed": 1, "lost": 0}
+    assert "CommandFailed: exit code 1" in result.stderr
+    assert (fdbq.path / "done").read_text().split()[::2] == ["1", "2", "3"]
+    for bad in (["nowhere:f"], ["mailer:nothing"], ["json:__name__"], [], ["a:b", "--exec", "x"]):
+        assert re.search("MODULE:FUNCTION|is no function", error_of(fdbq("work", name, *bad)))
+    assert "has no agents" in error_of(fdbq("work", name, "--exec", "x", "--agent", "ada"))
+
+
+def test_the_command_ends_what_runs_when_it_is_told_to_stop(fdbq: Shell, name: str) -> None:
+    fdbq.output("import", name, stdin="1\n2\n3\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fdbq", "work", name, "--exec", "touch began; sleep 1; touch ended"],
+        stdout=subprocess.PIPE,
+        env=fdbq.environment,
+        cwd=fdbq.path,
+        text=True,
+    )
+    while not (fdbq.path / "began").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=30)[0] == "1 done, 0 failed\n"
+    assert process.returncode == 0
+    assert (fdbq.path / "ended").exists()
+    assert fdbq.output("pop", name, "-n", "5") == "2\n3\n"
+
+
+def test_the_command_tells_prometheus_of_its_jobs(fdbq: Shell, name: str) -> None:
+    fdbq.output("import", name, stdin="1\n2\n")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fdbq", "work", name, "--exec", "true", "--metrics-port", str(port)],
+        env=fdbq.environment,
+        cwd=fdbq.path,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        text = ""
+        while f'fdbqueue_jobs_total{{outcome="done",queue="{name}"}} 2.0' not in text:
+            assert time.monotonic() < deadline, text
+            time.sleep(0.05)
+            with suppress(urllib.error.URLError):
+                address = f"http://127.0.0.1:{port}/metrics"
+                text = urllib.request.urlopen(address, timeout=5).read().decode()
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
