@@ -9,12 +9,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.database.binding import check_fork, error_classes
 from fdbqueue.database.retrying import prepare_retry, run
 from fdbqueue.errors import FDBError
+from fdbqueue.layout.receipts import (
+    decode_receipt,
+    encode_receipt,
+    receipt_key,
+    receipts_before,
+)
 
 __all__ = ["run_once"]
 
@@ -106,7 +111,7 @@ class _Operation:
         self._committed = committed
         self._client = client
         self._receipts = receipts
-        self._key = receipts.pack((client.hour, client.id))
+        self._key = receipt_key(receipts, client.hour, client.id)
         self._results: list[Any] = []
 
     def run(self) -> Any:
@@ -141,15 +146,15 @@ class _Operation:
         receipt = transaction[self._key].value
         if receipt is None:
             return None
-        sequence, attempt = fdb_tuple.unpack(receipt)
+        sequence, attempt = decode_receipt(receipt)
         return attempt if sequence == self._client.sequence else None
 
     def _write_receipt(self, transaction: Any, attempt: int) -> None:
         transaction.add_read_conflict_key(self._key)
-        transaction[self._key] = fdb_tuple.pack((self._client.sequence, attempt))
+        transaction[self._key] = encode_receipt(self._client.sequence, attempt)
         if self._client.sequence == 1:
-            outdated = self._receipts.pack((self._client.hour - _RECEIPT_HOURS,))
-            transaction.clear_range(self._receipts.range().start, outdated)
+            outdated = receipts_before(self._receipts, self._client.hour - _RECEIPT_HOURS)
+            transaction.clear_range(*outdated)
 
     def _settle(self, error: Any) -> Any:
         """Find out what became of an attempt after which there is no other.

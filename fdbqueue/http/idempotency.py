@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from fdb import tuple as fdb_tuple
-
 from fdbqueue.database.receipts import run_once
 from fdbqueue.errors import IdempotencyKeyReused, InvalidIdempotencyKey
 from fdbqueue.layout import Layout
+from fdbqueue.layout.values import decode_push, encode_push, push_digest
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Priority
 
@@ -60,24 +58,22 @@ def push_once(
     layout = queue.layout
     stored_key = layout.idempotency_key(key)
     hour = int(time.time() // 3600)
-    parts = [
-        part for each in zip(map(queue.encoded, values), map(repr, priorities)) for part in each
-    ]
-    digest = hashlib.sha256(fdb_tuple.pack((as_many_as_fit, *parts))).digest()
+    payloads = map(queue.encoded, values)
+    digest = push_digest(as_many_as_fit, zip(payloads, map(repr, priorities)))
 
     def body(tr: Any) -> list[str]:
         stored = tr[stored_key]
         _drop_outdated(tr, layout, hour)
         if stored.present():
-            stored_hour, stored_digest, *ids = fdb_tuple.unpack(stored.value)
+            stored_hour, stored_digest, ids = decode_push(stored.value)
             if stored_hour >= hour - _HOURS:
                 if stored_digest != digest:
                     raise IdempotencyKeyReused(key)
-                return list(ids)
+                return ids
             del tr[layout.idempotency_hour(stored_hour, key)]
         items = queue.push_many(tr, values, priorities=priorities, as_many_as_fit=as_many_as_fit)
         if items:
-            tr[stored_key] = fdb_tuple.pack((hour, digest, *(item.id for item in items)))
+            tr[stored_key] = encode_push(hour, digest, [item.id for item in items])
             tr[layout.idempotency_hour(hour, key)] = b""
         return [item.id for item in items]
 

@@ -70,7 +70,16 @@ A change to any of this is a new layout version; `tests/layout/test_layout.py` p
 """
 
 from fdbqueue.layout.keys import MAX_PAYLOAD, Layout
-from fdbqueue.layout.names import NAMES, RENAMES, ROOT, default_subspace, name_key, renames_key
+from fdbqueue.layout.names import (
+    NAMES,
+    RENAMES,
+    ROOT,
+    decode_name,
+    decode_subspace,
+    default_subspace,
+    name_key,
+    renames_key,
+)
 from fdbqueue.layout.values import (
     LAYOUT_VERSION,
     MINUS_ONE,
@@ -102,7 +111,9 @@ __all__ = [
     "Layout",
     "decode_count",
     "decode_facts",
+    "decode_name",
     "decode_options",
+    "decode_subspace",
     "default_subspace",
     "encode_count",
     "encode_facts",

@@ -6,7 +6,16 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidQueueName
 
-__all__ = ["NAMES", "RENAMES", "ROOT", "default_subspace", "name_key", "renames_key"]
+__all__ = [
+    "NAMES",
+    "RENAMES",
+    "ROOT",
+    "decode_name",
+    "decode_subspace",
+    "default_subspace",
+    "name_key",
+    "renames_key",
+]
 
 ROOT = Subspace(("fdbqueue",))
 NAMES = ROOT[0]
@@ -42,3 +51,18 @@ def renames_key(name: str | None) -> bytes:
 def default_subspace(name: str, number: int) -> Subspace:
     """Return the subspace in which the queue of this name and number is made."""
     return ROOT[1][name][number] if number else ROOT[name]
+
+
+def decode_name(key: bytes) -> str:
+    """Return the name whose queue is noted under this key.
+
+    >>> decode_name(name_key("jobs"))
+    'jobs'
+    """
+    name: str = NAMES.unpack(key)[0]
+    return name
+
+
+def decode_subspace(value: bytes) -> Subspace:
+    """Return the subspace of a queue, given the value under its name's key."""
+    return Subspace(rawPrefix=value)

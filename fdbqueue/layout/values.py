@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import struct
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from fdb import tuple as fdb_tuple
@@ -22,10 +24,15 @@ __all__ = [
     "decode_count",
     "decode_facts",
     "decode_options",
+    "decode_progress",
+    "decode_push",
     "encode_count",
     "encode_facts",
     "encode_options",
+    "encode_progress",
+    "encode_push",
     "header_of",
+    "push_digest",
     "with_header",
 ]
 
@@ -139,3 +146,41 @@ def decode_count(value: bytes | None) -> int:
     0
     """
     return 0 if value is None else int.from_bytes(value, "little", signed=True)
+
+
+def encode_progress(lines: int, digest: bytes) -> bytes:
+    """Return what an import notes: how many lines it has stored, and their digest.
+
+    >>> decode_progress(encode_progress(7, b"digest"))
+    (7, b'digest')
+    """
+    value: bytes = fdb_tuple.pack((lines, digest))
+    return value
+
+
+def decode_progress(value: bytes) -> tuple[int, bytes]:
+    """Return how many lines an import has stored, and their digest."""
+    lines, digest = fdb_tuple.unpack(value)
+    return lines, digest
+
+
+def encode_push(hour: int, digest: bytes, ids: list[str]) -> bytes:
+    """Return what a push with an idempotency key notes: its hour, its digest, the items' ids.
+
+    >>> decode_push(encode_push(480_000, b"digest", ["id"]))
+    (480000, b'digest', ['id'])
+    """
+    value: bytes = fdb_tuple.pack((hour, digest, *ids))
+    return value
+
+
+def decode_push(value: bytes) -> tuple[int, bytes, list[str]]:
+    """Return the hour, the digest and the items' ids of a push with an idempotency key."""
+    hour, digest, *ids = fdb_tuple.unpack(value)
+    return hour, digest, ids
+
+
+def push_digest(as_many_as_fit: bool, entries: Iterable[tuple[bytes, str]]) -> bytes:
+    """Return the digest of a push, of which each entry is a payload and the text of a priority."""
+    parts = (part for entry in entries for part in entry)
+    return hashlib.sha256(fdb_tuple.pack((as_many_as_fit, *parts))).digest()

@@ -10,6 +10,7 @@ from fdbqueue.errors import QueueRenamed
 from fdbqueue.layout import (
     RENAMES,
     decode_count,
+    decode_subspace,
     default_subspace,
     encode_count,
     name_key,
@@ -25,7 +26,7 @@ MOST_TRACES = 16
 def find(tr: Any, name: str) -> Subspace | None:
     """The subspace of the queue of this name; `None` if there is none."""
     prefix = tr[name_key(name)].value
-    return None if prefix is None else Subspace(rawPrefix=prefix)
+    return None if prefix is None else decode_subspace(prefix)
 
 
 def place(tr: Any, name: str) -> Subspace:

@@ -11,13 +11,12 @@ from functools import partial
 from io import IOBase
 from typing import Any
 
-from fdb import tuple as fdb_tuple
-
 from fdbqueue.database.receipts import run_once
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import FdbqueueError, ImportMismatch, ImportRunning, InvalidLine
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import with_stack
+from fdbqueue.layout.values import decode_progress, encode_progress
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Priority
 
@@ -57,8 +56,7 @@ class _Line:
     @property
     def mark(self) -> bytes:
         """That an import is as far as this line."""
-        packed: bytes = fdb_tuple.pack((self.number, self.digest))
-        return packed
+        return encode_progress(self.number, self.digest)
 
 
 def import_lines(
@@ -109,7 +107,7 @@ def import_lines(
     {'n': 2, 'p': 3}
     """
     mark = _begin(db, queue.layout, source)
-    stored_lines, stored_digest = (0, b"") if mark is None or again else fdb_tuple.unpack(mark)
+    stored_lines, stored_digest = (0, b"") if mark is None or again else decode_progress(mark)
     numbered = _numbered(lines)
     size = _pass_over(numbered, source, stored_lines, stored_digest)
     stored = 0

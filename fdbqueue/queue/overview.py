@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.retrying import read
-from fdbqueue.layout import NAMES, Layout, decode_count
+from fdbqueue.layout import NAMES, Layout, decode_count, decode_name, decode_subspace
 from fdbqueue.operations.items import WANT_ALL, State
 
 __all__ = ["QueueStatus", "count_elsewhere", "overview", "read_pages"]
@@ -116,7 +116,7 @@ def read_pages(tr: Any, read_page: Callable[[Any, dict[str, Subspace]], list[_T]
 
     def body(tr: Any) -> tuple[bytes, list[_T]]:
         rows = list(tr.snapshot.get_range(begin, whole.stop, limit=_PAGE, streaming_mode=WANT_ALL))
-        page = {NAMES.unpack(row.key)[0]: Subspace(rawPrefix=row.value) for row in rows}
+        page = {decode_name(row.key): decode_subspace(row.value) for row in rows}
         end = rows[-1].key + b"\x00" if len(rows) == _PAGE else whole.stop
         return end, read_page(tr.snapshot, page)
 
