@@ -64,10 +64,8 @@ EXCEPTIONS = {
     "http.models": {"layout.codecs"},
     "http.routes": {"database.retrying"},
     "worker.worker": {"database.binding", "database.receipts", "operations.claim"},
-    # The schedule is swept in transactions of its own; tasks are browsed in pages.
+    # The schedule is swept in transactions of its own.
     "operations.schedule": {"coordination.clock", "database.binding", "database.retrying"},
-    "operations.claim": {"coordination.clock"},
-    "operations.tasks": {"database.retrying"},
     # Only for types.
     "embedded.transaction.options": {"embedded.database"},
     "embedded.transaction.reads": {"embedded.database"},
@@ -77,9 +75,7 @@ EXCEPTIONS = {
 # The modules that code inside a transaction must not be able to name.
 NOT_IN_A_TRANSACTION = {"os", "random", "secrets", "threading", "time", "uuid"}
 NAMED_ALL_THE_SAME = {
-    "operations.bound": {"random"},
     "operations.schedule": {"time"},
-    "operations.slots": {"random"},
 }
 
 # Rooms of more than 9 files, until the tower of classes is one base.

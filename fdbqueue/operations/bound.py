@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -44,8 +43,9 @@ class Places:
     whatever else ends or moves the same items, and so lowers the number exactly once.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, randrange: Callable[[int, int], int]) -> None:
         self._layout = layout
+        self._randrange = randrange
         # What the transactions under way have taken: read version, begin, end.
         self._taken: WeakKeyDictionary[Any, tuple[int, int, int]] = WeakKeyDictionary()
 
@@ -72,7 +72,7 @@ class Places:
             begin = end = 0
         seen = taken - (end - begin)
         if begin == end:
-            begin = end = random.randrange(seen, bound - n + 1)
+            begin = end = self._randrange(seen, bound - n + 1)
         above = min(n, bound - end)
         begin, end = begin - (n - above), end + above
         self._taken[tr] = version, begin, end

@@ -8,7 +8,6 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from fdbqueue.coordination.clock import backoff
 from fdbqueue.errors import LeaseLost, UndecodableItem
 from fdbqueue.layout import MINUS_ONE, Layout, decode_facts, header_of, with_header
 from fdbqueue.operations.items import Decode, Found, Rows
@@ -66,8 +65,16 @@ class Leases:
     the next one who looks for items takes it away.
     """
 
-    def __init__(self, layout: Layout, rows: Rows, item: Decode, schedule: Schedule) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        rows: Rows,
+        item: Decode,
+        schedule: Schedule,
+        backoff: Callable[[int], float],
+    ) -> None:
         self._layout = layout
+        self._backoff = backoff
         self._rows = rows
         self._item = item
         self._schedule = schedule
@@ -103,7 +110,7 @@ class Leases:
             _log.warning("%s", error)
             self._rows.drop(tr, [(found.key, found.value)])
             attempt = header_of(found.value)[0].attempts + 1
-            due = now + int(1000 * backoff(attempt))
+            due = now + int(1000 * self._backoff(attempt))
             place = self._layout.place(found.key)
             told = told_error(error)
             self._schedule.give_back(tr, place, attempt, found.value, now, told, due)

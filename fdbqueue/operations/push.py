@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -31,13 +32,19 @@ class Pushing:
     it. The first push stores them.
     """
 
-    def __init__(self, layout: Layout, rows: Rows, options: Options) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        rows: Rows,
+        options: Options,
+        randrange: Callable[[int, int], int],
+    ) -> None:
         self.layout = layout
         self._rows = rows
         self._given = options
         self._options = options
         self._stored = b""
-        self._places = Places(layout)
+        self._places = Places(layout, randrange)
 
     @property
     def max_size(self) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -49,8 +48,15 @@ class Limits:
     and claims do not conflict with the acknowledgements that free others.
     """
 
-    def __init__(self, layout: Layout, schedule: Schedule, agents: Agents | None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        schedule: Schedule,
+        agents: Agents | None,
+        shuffle: Callable[[list[int]], None],
+    ) -> None:
         self._layout = layout
+        self._shuffle = shuffle
         self._schedule = schedule
         self._agents = agents
 
@@ -112,7 +118,7 @@ class Limits:
             held = [row.key for row in tr.snapshot.get_range(*whole)]
         taken = {layout.slot_in(prefix, key) for key in held}
         free = [number for number in range(limit) if number not in taken]
-        random.shuffle(free)
+        self._shuffle(free)
         # After the limit was lowered, some hold slots beyond it.
         left = max(0, limit - len(taken))
         if left == 0 or max(taken, default=0) >= limit:

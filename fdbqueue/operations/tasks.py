@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
-from fdbqueue.database.retrying import read
 from fdbqueue.layout import Layout, decode_count
 from fdbqueue.layout.tasks import decode_header
-from fdbqueue.operations.items import WANT_ALL, Found, PriorityRows, Row, find
-from fdbqueue.types import Task, TaskPriority, TaskStats
+from fdbqueue.operations.items import Found, PriorityRows, Row, find
+from fdbqueue.types import TaskPriority, TaskStats
 
 __all__ = ["TaskIndex", "TaskRows"]
 
-_PAGE = 500  # tasks that a look at a database reads in one transaction
-
 
 class TaskIndex:
-    """The indexes of a task queue, read in a transaction of the caller's, or in own ones."""
+    """The indexes of a task queue; each method is part of a transaction."""
 
     def __init__(self, layout: Layout, rows: TaskRows) -> None:
         self._layout = layout
@@ -65,39 +62,6 @@ class TaskIndex:
         keys = [self._layout.items + row.key[len(index) :] for row in rows]
         values = [tr[key] for key in keys]
         return [(key, value.value) for key, value in zip(keys, values)]
-
-    def pages(
-        self, tr: Any, index: bytes, name: str, decode: Callable[[Any, bytes, bytes], Task]
-    ) -> Iterator[list[Task]]:
-        """The tasks of an agent or client, page by page."""
-        prefix = self._layout.indexed(index, name)
-        begin, end = self._layout.range_of(prefix)
-
-        def page(tr: Any) -> tuple[bytes, list[Task]]:
-            rows = list(tr.get_range(begin, end, limit=_PAGE, streaming_mode=WANT_ALL))
-            keys = [self._layout.items + row.key[len(prefix) :] for row in rows]
-            # All reads are under way before the first is waited for.
-            values = [tr[key] for key in keys]
-            tasks = [decode(tr, key, value.value) for key, value in zip(keys, values)]
-            return rows[-1].key + b"\x00" if len(rows) == _PAGE else end, tasks
-
-        while begin < end:
-            begin, tasks = read(tr, page)
-            yield tasks
-
-    def ahead_of(self, tr: Any, key: bytes) -> int:
-        """How many tasks are ahead of the one with this key."""
-
-        begin = self._layout.range_of(self._layout.items)[0]
-        ahead = 0
-
-        def page(tr: Any) -> list[Any]:
-            return list(tr.get_range(begin, key, limit=10 * _PAGE, streaming_mode=WANT_ALL))
-
-        while rows := read(tr, page):
-            ahead += len(rows)
-            begin = rows[-1].key + b"\x00"
-        return ahead
 
     def stats(self, tr: Any) -> TaskStats:
         """All counters, and when the oldest task was pushed."""

@@ -48,8 +48,8 @@ class ClaimableStore(ItemStore):
     ) -> None:
         super().__init__(layout, rows, codec, options)
         schedule = self.schedule
-        leases = self._leases = Leases(layout, rows, self._item, schedule)
-        limits = self._limits = Limits(layout, schedule, agents)
+        leases = self._leases = Leases(layout, rows, self._item, schedule, backoff)
+        limits = self._limits = Limits(layout, schedule, agents, random.shuffle)
         self.claims = Combiner(
             lambda: Claims(layout, leases, schedule, limits), _claim_size, MOST_ITEMS
         )

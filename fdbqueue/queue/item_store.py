@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
@@ -79,7 +80,7 @@ class ItemStore:
         self.rows = rows
         self._codec = codec
         self.given_options = options
-        pushing = self._pushing = Pushing(layout, rows, options)
+        pushing = self._pushing = Pushing(layout, rows, options, random.randrange)
         self.pushes = Combiner(lambda: Pushes(pushing), _push_size, _BATCH_BYTES)
         self.pops = Combiner(lambda: StagedPops(layout, rows, self._item), _pop_size, MOST_ITEMS)
         self.schedule = Schedule(layout, rows)

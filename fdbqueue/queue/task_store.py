@@ -14,13 +14,15 @@ from fdbqueue.errors import ForeignKey
 from fdbqueue.layout import Layout
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRecord, checked_id, deadline_from, task_id
-from fdbqueue.operations.items import Found
+from fdbqueue.operations.items import WANT_ALL, Found
 from fdbqueue.operations.tasks import TaskIndex, TaskRows
 from fdbqueue.queue.arguments import checked_agent, checked_client, whole_seconds
 from fdbqueue.queue.claimable import ClaimableStore
 from fdbqueue.types import DeadLetter, Item, Options, Task, TaskPriority, TaskStats
 
 __all__ = ["TaskStore"]
+
+_PAGE = 500  # tasks that a look at a database reads in one transaction
 
 
 class TaskStore(ClaimableStore):
@@ -132,7 +134,7 @@ class TaskStore(ClaimableStore):
         return self._by_index(tr, self.layout.clients, checked_client(client_id))
 
     def _by_index(self, tr: Any, index: bytes, name: str) -> Iterator[Task]:
-        for page in self._index.pages(tr, index, name, self._read):
+        for page in self._pages(tr, index, name):
             yield from page
 
     def get_task(self, tr: Any, task_id: str) -> Task | None:
@@ -164,6 +166,36 @@ class TaskStore(ClaimableStore):
         place = key[len(self.layout.dead) :]
         return replace(letter, id=self._id(self.layout.items + place))
 
+    def _pages(self, tr: Any, index: bytes, name: str) -> Iterator[list[Task]]:
+        """The tasks of an agent or client, page by page."""
+        prefix = self.layout.indexed(index, name)
+        begin, end = self.layout.range_of(prefix)
+
+        def page(tr: Any) -> tuple[bytes, list[Task]]:
+            rows = list(tr.get_range(begin, end, limit=_PAGE, streaming_mode=WANT_ALL))
+            keys = [self.layout.items + row.key[len(prefix) :] for row in rows]
+            # All reads are under way before the first is waited for.
+            values = [tr[key] for key in keys]
+            tasks = [self._read(tr, key, value.value) for key, value in zip(keys, values)]
+            return rows[-1].key + b"\x00" if len(rows) == _PAGE else end, tasks
+
+        while begin < end:
+            begin, tasks = read(tr, page)
+            yield tasks
+
+    def _count_ahead(self, tr: Any, key: bytes) -> int:
+        """How many tasks are ahead of the one with this key."""
+        begin = self.layout.range_of(self.layout.items)[0]
+        ahead = 0
+
+        def page(tr: Any) -> list[Any]:
+            return list(tr.get_range(begin, key, limit=10 * _PAGE, streaming_mode=WANT_ALL))
+
+        while rows := read(tr, page):
+            ahead += len(rows)
+            begin = rows[-1].key + b"\x00"
+        return ahead
+
     def position(self, tr: Any, task_id: str) -> int | None:
         """How many tasks are ahead of this one; `None` if it does not wait.
 
@@ -181,7 +213,7 @@ class TaskStore(ClaimableStore):
         found = read(tr, lambda tr: self._index.waiting(tr, random))
         if found is None:
             return None
-        return self._index.ahead_of(tr, found[0])
+        return self._count_ahead(tr, found[0])
 
     def counts(self, tr: Any) -> dict[TaskPriority, int]:
         """How many tasks of each priority wait; one read of at most five counters.
