@@ -223,7 +223,7 @@ class _Store:
         ends: Sequence[asyncio.Future[Any]],
     ) -> None:
         """Sleep until one of the keys that `keys(tr)` returns changes; not at all for none."""
-        seconds = min(seconds, await run(self.queue.schedule.seconds_left, db))
+        seconds = min(seconds, await run(self.queue.sweeper.seconds_left, db))
         watches = await call(functools.partial(begin_watch, db, keys), _cancel_all)
         if not watches:
             return
@@ -257,19 +257,19 @@ class _Store:
         ends: Sequence[asyncio.Future[Any]] = (),
     ) -> list[Item]:
         self.queue.check_number(n)
-        schedule = self.queue.schedule
+        sweeper = self.queue.sweeper
         put_back = functools.partial(self.queue.put_back, db)
 
         async def look() -> list[Item]:
             while n:
-                is_ready = schedule.is_ready
-                if schedule.is_time():
-                    is_ready = await run(schedule.prepare, db, n)
+                is_ready = sweeper.is_ready
+                if sweeper.is_time():
+                    is_ready = await run(sweeper.prepare, db, n)
                 if is_ready:
                     taken: list[Item] = await _combined(self.queue.pops, db, (n, at_max), put_back)
                     if taken:
                         return taken
-                if not schedule.is_behind:
+                if not sweeper.is_behind:
                     break  # else others took what had come
             return []
 

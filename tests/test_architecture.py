@@ -64,8 +64,6 @@ EXCEPTIONS = {
     "http.models": {"layout.codecs"},
     "http.routes": {"database.retrying"},
     "worker.worker": {"database.binding", "database.receipts", "operations.claim"},
-    # The schedule is swept in transactions of its own.
-    "operations.schedule": {"coordination.clock", "database.binding", "database.retrying"},
     # Only for types.
     "embedded.transaction.options": {"embedded.database"},
     "embedded.transaction.reads": {"embedded.database"},
@@ -74,9 +72,6 @@ EXCEPTIONS = {
 
 # The modules that code inside a transaction must not be able to name.
 NOT_IN_A_TRANSACTION = {"os", "random", "secrets", "threading", "time", "uuid"}
-NAMED_ALL_THE_SAME = {
-    "operations.schedule": {"time"},
-}
 
 # Rooms of more than 9 files, until the tower of classes is one base.
 LARGE_ROOMS = {"queue": 11}
@@ -164,7 +159,7 @@ def test_code_inside_a_transaction_cannot_read_a_clock_or_draw_a_number(path: Pa
             else [alias.name for alias in node.names]
         )
     }
-    assert names & NOT_IN_A_TRANSACTION == NAMED_ALL_THE_SAME.get(dotted(path), set())
+    assert not names & NOT_IN_A_TRANSACTION
 
 
 def packs(path: Path) -> bool:

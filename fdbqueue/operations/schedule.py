@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import time
 from typing import Any, NamedTuple
 
-from fdbqueue.coordination.clock import milliseconds
-from fdbqueue.database.binding import is_database
-from fdbqueue.database.retrying import read, run
 from fdbqueue.layout import ONE, Layout, decode_facts, decode_options, header_of, with_header
 from fdbqueue.operations.items import Rows
 from fdbqueue.types import Options
 
-__all__ = ["VERSIONS", "Schedule"]
+__all__ = ["MOST_SWEPT", "VERSIONS", "Schedule", "Swept"]
 
 VERSIONS = 1_000_000
 """How many read versions there are in a second, nearly."""
 
 _MOST = 32  # items of each kind that are read at a time,
 _ROUNDS = 8  # so many times in one transaction
-_LOOK = 1.0  # seconds from one look at whether anything was ever scheduled to the next
-_SWEEP = 0.05  # seconds from one sweep of a database to the next
+MOST_SWEPT = _MOST * _ROUNDS
+"""How many items of each kind one transaction sweeps."""
 
 
 class Swept(NamedTuple):
@@ -40,38 +35,12 @@ class Schedule:
     the order in which they were due; those that have come, and those that waited before, are taken
     in the order of the queue. So an item that came may be taken before one of a lower priority that
     was due later. An item that expired is never taken: what is to expire is swept first.
-
-    A queue of which nothing was ever claimed, delayed, to expire or paused pays
-    nothing but a look each second.
     """
 
     def __init__(self, layout: Layout, rows: Rows) -> None:
         self._layout = layout
         self._rows = rows
         self.max_attempts: int | None = None  # as of the last claim
-        self.is_behind = False  # whether the last sweep left something that is due
-        self.is_ready = True  # as far as one knows without a look at the database
-        self._is_used = False
-        self._next_look = 0.0
-        self._next_sweep = 0.0
-
-    def is_used(self, tr: Any) -> bool:
-        """Whether anything was ever scheduled, as of a second ago at most."""
-        now = time.monotonic()
-        if not self._is_used and now >= self._next_look:
-            self._is_used = read(tr, lambda tr: tr.snapshot[self._layout.scheduled].present())
-            self._next_look = now + _LOOK
-        return self._is_used
-
-    def is_time(self) -> bool:
-        """Whether to look at the database at all, as far as one knows without it."""
-        now = time.monotonic()
-        return now >= (self._next_sweep if self._is_used else self._next_look)
-
-    def look_again(self) -> None:
-        """Let the next call look at the database."""
-        self._is_used = True
-        self._next_sweep = 0.0
 
     def options(self, tr: Any) -> Options | None:
         """The options of the queue as a transaction sees them; `None` if it has none yet."""
@@ -82,42 +51,6 @@ class Schedule:
         """Whether the queue is paused, as a transaction sees it."""
         options = self.options(tr)
         return options is not None and options.paused
-
-    def admits(self, tr: Any, now: int) -> bool:
-        """Let come what is due, in a transaction that takes items; false if it must take none."""
-        if not self.is_used(tr):
-            return True
-        self.sweep(tr, now)
-        return not self.is_paused(tr)
-
-    def prepare(self, db: Any, n: int = 1) -> bool:
-        """Do the same on a database now and then, in transactions of their own; in one, nothing.
-
-        That is done when nothing more is due; or, if much is, when some items wait, `n` may have
-        come, and nothing that waits has expired. The next call goes on, so that no call has to do
-        the work for all that others are to take.
-        """
-        if is_database(db) and self.is_time() and self.is_used(db):
-            self._next_sweep = time.monotonic() + _SWEEP
-            now = milliseconds()
-
-            def body(tr: Any) -> tuple[Swept, bool, bool]:
-                swept = self.sweep(tr, now)
-                return swept, not self.is_paused(tr), swept.all or self._has_items(tr)
-
-            is_enough, moved = False, 0
-            while not is_enough:
-                swept, self.is_ready, has_items = run(db, body)
-                moved += _MOST * _ROUNDS
-                is_enough = swept.all or (swept.expired and has_items and moved >= n)
-            self.is_behind = not swept.all
-            if self.is_behind:
-                self._next_sweep = 0.0
-        return self.is_ready
-
-    def _has_items(self, tr: Any) -> bool:
-        items = self._layout.range_of(self._layout.items)
-        return bool(list(tr.snapshot.get_range(*items, limit=1)))
 
     def sweep(self, tr: Any, now: int) -> Swept:
         """Let come what is due, what is due first comes first, and expire what is to.
@@ -223,22 +156,3 @@ class Schedule:
             self._rows.place(tr, self._layout.items + place, value)
         else:
             self._rows.delay(tr, place, due, value)
-
-    def seconds_left(self, db: Any) -> float:
-        """How long it is until the next item is due; `math.inf` if none is."""
-        if not self.is_used(db):
-            return math.inf
-        layout = self._layout
-
-        def body(tr: Any) -> float:
-            leases = tr.snapshot.get_range(*layout.range_of(layout.leases), limit=1)
-            dues = tr.snapshot.get_range(*layout.range_of(layout.dues), limit=1)
-            left = math.inf
-            for row in leases:
-                end = layout.when(layout.leases, row.key)[0]
-                left = (end - tr.get_read_version().wait()) / VERSIONS
-            for row in dues:
-                left = min(left, (layout.when(layout.dues, row.key)[0] - milliseconds()) / 1000)
-            return max(0.0, left)
-
-        return run(db, body)

@@ -113,7 +113,7 @@ class ClaimableStore(ItemStore):
             left = deadline - time.monotonic()
             if left <= 0:
                 break
-            left = min(left, LEASE, self.schedule.seconds_left(tr))
+            left = min(left, LEASE, self.sweeper.seconds_left(tr))
             wait_for_change(tr, partial(self.to_watch_claims, first=first), left)
         return None if claim is None else replace(claim, items=tuple(map(self.shown, claim.items)))
 
@@ -336,7 +336,7 @@ class ClaimableStore(ItemStore):
         >>> jobs.retry_dead_letter(db, item.id), jobs.claim(db).attempt
         (True, 1)
         """
-        self.schedule.prepare(tr)  # what is to expire makes room
+        self.sweeper.prepare(tr)  # what is to expire makes room
         retry = partial(self._leases.retry_dead, reserve=self._pushing.reserve)
         return self._change_dead(tr, item, retry)
 
@@ -435,7 +435,7 @@ class ClaimableStore(ItemStore):
             return self._pushing.set_option(tr, name, value)
 
         self._change(tr, body)
-        self.schedule.look_again()
+        self.sweeper.look_again()
 
     # Unique items, and what has become of items
 

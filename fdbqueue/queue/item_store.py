@@ -16,6 +16,7 @@ from fdbqueue.coordination.batches import Pushes
 from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.coordination.combiner import Combiner
 from fdbqueue.coordination.staged_pops import LEASE, MOST_ITEMS, StagedPops
+from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.coordination.watches import checked_wait, wait_for_change
 from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.receipts import run_once
@@ -84,6 +85,7 @@ class ItemStore:
         self.pushes = Combiner(lambda: Pushes(pushing), _push_size, _BATCH_BYTES)
         self.pops = Combiner(lambda: StagedPops(layout, rows, self._item), _pop_size, MOST_ITEMS)
         self.schedule = Schedule(layout, rows)
+        self.sweeper = Sweeper(layout, self.schedule)
 
     @property
     def subspace(self) -> Subspace:
@@ -154,7 +156,7 @@ class ItemStore:
             return []
         push = Push(entries, as_many_as_fit)
         if self._pushing.max_size is not None:  # what is to expire makes room
-            self.schedule.prepare(tr)
+            self.sweeper.prepare(tr)
         if is_database(tr):
             keys = self.pushes(tr, push)
         else:
@@ -221,12 +223,12 @@ class ItemStore:
         if n == 0:
             return []
         if not is_database(tr):
-            admits = self.schedule.admits(tr, milliseconds())
+            admits = self.sweeper.admits(tr, milliseconds())
             return self._take(tr, self.rows.first(tr, n, at_max)) if admits else []
         deadline = time.monotonic() + wait
         while True:
-            taken = self.pops(tr, (n, at_max)) if self.schedule.prepare(tr, n) else []
-            if not taken and self.schedule.is_behind:
+            taken = self.pops(tr, (n, at_max)) if self.sweeper.prepare(tr, n) else []
+            if not taken and self.sweeper.is_behind:
                 continue  # others took what had come
             left = deadline - time.monotonic()
             if taken or left <= 0:
@@ -235,7 +237,7 @@ class ItemStore:
 
     def _sleep(self, db: Any, seconds: float) -> None:
         """Sleep until somebody pushes, or something is due; not at all if there is an item."""
-        seconds = min(seconds, self.schedule.seconds_left(db))
+        seconds = min(seconds, self.sweeper.seconds_left(db))
         wait_for_change(db, self.to_watch, seconds)
 
     def to_watch(self, tr: Any) -> list[bytes]:
@@ -246,7 +248,7 @@ class ItemStore:
 
     def has_none(self, db: Any) -> bool:
         """Whether there is no item to be taken, once what is due has come."""
-        return not self.schedule.prepare(db) or self.is_empty(db)
+        return not self.sweeper.prepare(db) or self.is_empty(db)
 
     def wait(self, db: Any, seconds: float) -> bool:
         """Sleep until there is an item, and leave it; whether there is one.

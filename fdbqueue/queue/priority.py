@@ -416,7 +416,7 @@ class PriorityQueue(ClaimableStore):
         ['b', 'a']
         """
         self.check_number(n)
-        self.schedule.prepare(tr, n)
+        self.sweeper.prepare(tr, n)
         return read(tr, lambda tr: self._items_of(tr, self.rows.first(tr, n, max)))
 
     # Browse and count

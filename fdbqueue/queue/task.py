@@ -239,7 +239,7 @@ class TaskQueue(TaskStore):
             left = deadline - time.monotonic()
             if item is not None or left <= 0:
                 break
-            left = min(left, self.schedule.seconds_left(tr))
+            left = min(left, self.sweeper.seconds_left(tr))
             wait_for_change(tr, partial(self.to_watch_of, agent=agent), left)
         return None if item is None else self._task(item)
 
@@ -290,7 +290,7 @@ class TaskQueue(TaskStore):
         return None if agent is None else partial(self._index.first_of, agent=checked_agent(agent))
 
     def _pop_of(self, tr: Any, agent: str, now: int) -> Item | None:
-        found = self._index.first_of(tr, 1, agent) if self.schedule.admits(tr, now) else []
+        found = self._index.first_of(tr, 1, agent) if self.sweeper.admits(tr, now) else []
         if not found:
             return None
         item = self._item(tr, *found[0])

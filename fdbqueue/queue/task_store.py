@@ -82,7 +82,7 @@ class TaskStore(ClaimableStore):
         """
         if agent is not None:
             checked_agent(agent)
-        self.schedule.prepare(tr)
+        self.sweeper.prepare(tr)
 
         def body(tr: Any) -> Task | None:
             if agent is not None:

@@ -226,7 +226,7 @@ class Line(Generic[_Q]):
     def process(self, script: Script = MEETS_OTHERS) -> Process[_Q]:
         """One that has not popped yet; as a rule, it will meet a conflict."""
         queue = type(self.queue)(self.queue.subspace)
-        queue.schedule._next_look = math.inf  # a look at the schedule is no step of a pop
+        queue.sweeper._next_look = math.inf  # a look at the schedule is no step of a pop
         return Process(self.db, queue, script)
 
     def hold(self) -> None:

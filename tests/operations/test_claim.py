@@ -112,7 +112,7 @@ def test_what_a_lease_ran_out_of_is_back_in_its_own_place(db: Any, queue: Priori
     claims = [queue.claim(db, lease=60) for _ in range(3)]
     queue.push(db, "e", 1)
     lapse(db, queue)
-    queue.schedule._next_look = 0.0
+    queue.sweeper._next_look = 0.0
     assert values(queue.pop_many(db, 9)) == ["a", "b", "e", "c", "d"]
     assert check(db, queue).ok
     for claim in claims:
@@ -276,7 +276,7 @@ def test_a_delayed_item_has_the_place_of_when_it_was_pushed(db: Any, queue: Prio
     assert values(queue.pop_many(db, 9)) == ["a", "b", "c", "d"]
     queue.push(db, "old", at=datetime(1970, 1, 1, tzinfo=timezone.utc) - timedelta(days=1))
     queue.push(db, "now", delay=0)
-    queue.schedule._next_sweep = 0.0
+    queue.sweeper._next_sweep = 0.0
     assert set(values(queue.pop_many(db, 2))) == {"old", "now"}
 
 

@@ -11,7 +11,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.operations import schedule
+from fdbqueue.coordination import sweeper
 
 ITEMS = 2_000
 BATCH = 256
@@ -49,7 +49,7 @@ def commits(db: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_call_moves_a_bounded_part_of_what_is_due(
     db: Any, space: Subspace, take: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "_SWEEP", 60.0)  # without more to do it would wait for so long
+    monkeypatch.setattr(sweeper, "_SWEEP", 60.0)  # without more to do it would wait for so long
     queue = backlog(db, space)
     assert getattr(queue, take)(db) is not None
     left = rows(db, queue.layout.delayed)

@@ -33,7 +33,7 @@ def expire(db: Any, queue: Any) -> None:
             tr[layout.when_key(layout.expiries, 1, place)] = b""
 
     body(db)
-    queue.schedule.look_again()
+    queue.sweeper.look_again()
 
 
 def in_transaction(method: Any) -> Any:
@@ -259,7 +259,7 @@ def test_another_handle_sees_that_a_queue_is_paused_within_a_second(db: Any, nam
     assert theirs.pop(db).value == 0
     ours.pause(db)
     assert theirs.claim(db) is None  # at once
-    theirs.schedule._next_look = 0.0  # as after a second
+    theirs.sweeper._next_look = 0.0  # as after a second
     assert theirs.pop(db) is None
     ours.resume(db)
     assert theirs.claim(db).item.value == 1
@@ -454,7 +454,7 @@ def test_what_has_expired_leaves_room_in_a_full_queue(db: Any, space: Subspace) 
     assert queue.push(db, 2) is None
     expire(db, queue)
     assert queue.peek(db) is None
-    queue.schedule.look_again()
+    queue.sweeper.look_again()
     assert queue.push(db, 2).value == 2
 
 

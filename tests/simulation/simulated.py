@@ -12,15 +12,14 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination import batches, clock, staged_pops
+from fdbqueue.coordination import batches, clock, staged_pops, sweeper
 from fdbqueue.database import receipts
-from fdbqueue.operations import schedule
 from fdbqueue.queue import claimable, item_store
 from tests.simulation.scheduler import Scheduler, SimulatedDatabase
 
 __all__ = ["Simulated"]
 
-_CLOCKS = (claimable, staged_pops, item_store, schedule, clock)
+_CLOCKS = (claimable, staged_pops, item_store, sweeper, clock)
 
 
 class Simulated:

@@ -47,4 +47,4 @@ def come_due(db: Any, queue: Any) -> None:
             tr[layout.delayed + place] = encode_facts((1,), value)
 
     body(db)
-    queue.schedule._next_sweep = queue.schedule._next_look = 0.0
+    queue.sweeper._next_sweep = queue.sweeper._next_look = 0.0
