@@ -257,6 +257,11 @@ def test_importing_the_library_loads_no_client_library_and_selects_no_api_versio
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_importing_the_library_imports_no_module_that_a_recipe_is_named_after() -> None:
+    program = "import sys, fdbqueue; assert 'queue' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_the_top_level_holds_nothing_else() -> None:
     listed = subprocess.run(
         ["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=True

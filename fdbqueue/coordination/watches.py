@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue as queues
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -61,12 +60,15 @@ def sleep_on(watches: list[Any], seconds: float) -> Any:
 
     Watches that are not waited for any more are cancelled: a client has a limited number of them.
     """
-    fired: queues.SimpleQueue[Any] = queues.SimpleQueue()
+    # Not before it is needed: the name may be taken, as in `recipes/`.
+    from queue import Empty, SimpleQueue
+
+    fired: SimpleQueue[Any] = SimpleQueue()
     for watch in watches:
         watch.on_ready(fired.put)
     try:
         return fired.get(timeout=seconds)
-    except queues.Empty:
+    except Empty:
         return None
     finally:
         for watch in watches:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from typing import Any, TypeVar
 
 from fdb import tuple as fdb_tuple
@@ -58,7 +58,7 @@ def with_stack(function: Callable[[_V], _T], argument: _V) -> _T:
         return function(argument)
     except RecursionError:
         pass
-    with ThreadPoolExecutor(1) as thread:
+    with futures.ThreadPoolExecutor(1) as thread:
         return thread.submit(_unless_too_deep, function, argument).result()
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import queue as queues
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.receipts import run_once
@@ -23,6 +22,9 @@ from fdbqueue.queue.claimable import ClaimableStore
 from fdbqueue.types import Claim
 from fdbqueue.worker.handler import Handler
 from fdbqueue.worker.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 __all__ = ["Worker", "WorkerReport"]
 
@@ -152,7 +154,10 @@ class Worker:
 
         In the main thread, SIGTERM and SIGINT stop it. `progress` is called after each job.
         """
-        ready: queues.SimpleQueue[_Job | None] = queues.SimpleQueue()
+        # Not before it is needed: the name may be taken, as in `recipes/`.
+        from queue import SimpleQueue
+
+        ready: SimpleQueue[_Job | None] = SimpleQueue()
 
         def work() -> None:
             while (job := ready.get()) is not None:
@@ -165,8 +170,8 @@ class Worker:
             closing(self._handler),
             self._signals(),
             self._extending(),
-            ThreadPoolExecutor(1) as acks,
-            ThreadPoolExecutor(self._concurrency) as threads,
+            futures.ThreadPoolExecutor(1) as acks,
+            futures.ThreadPoolExecutor(self._concurrency) as threads,
         ):
             workers = [threads.submit(work) for _ in range(self._concurrency)]
             try:
@@ -183,7 +188,7 @@ class Worker:
                     self._ended.wait_for(lambda: not self._held)
         return self.report
 
-    def _feed(self, ready: queues.SimpleQueue[_Job | None], drain: bool) -> None:
+    def _feed(self, ready: SimpleQueue[_Job | None], drain: bool) -> None:
         """Claim jobs as long as few enough are held."""
         errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
         while not self._stopping:
