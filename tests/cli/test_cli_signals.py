@@ -24,7 +24,7 @@ from tests.support.server import serving
 from tests.support.shell import Shell
 
 INTERRUPTED = "fdbq: interrupted; what was done before that is done\n"
-TRIES = int(os.environ.get("FDBQ_INTERRUPTS", "40"))
+TRIES = int(os.environ.get("FDBQ_INTERRUPTS", "25"))
 """How many commands `test_commands_end_soon_at_any_moment` interrupts; by hand, 10,000.
 
 Of many, most are forked with their modules loaded: their start was interrupted often enough.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,8 @@ import fdbqueue
 from tests.embedded.programs import Program, outcomes, program, shortened
 from tests.support.cluster import Cluster
 
-PROGRAMS, STEPS = 1000, 40
+PROGRAMS = int(os.environ.get("FDBQ_PROGRAMS", "600"))  # more by hand
+STEPS = 40
 PARTS = 4
 
 
