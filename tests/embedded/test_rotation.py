@@ -136,7 +136,7 @@ def test_the_log_ends_although_a_stopped_process_reads(
             stopped.append(stop())
             write_until(db, generation)
             wait_until(are_alone(path, generation))
-            assert f"the stopped process {stopped[-1].pid} reads from it" in caplog.text
+            assert f"it is read by stopped process {stopped[-1].pid};" in caplog.text
         for _ in range(10):
             write_until(db, 2)
         db.storage._next_checkpoint = 0

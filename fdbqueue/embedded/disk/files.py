@@ -232,10 +232,11 @@ class OpenFiles:
         self._path = path
         self._log = log
         self._generation = generation
-        self._database = database_file(path).name
-        self.write_ahead_log = path / f"{self._database}-wal"
+        self.database = database_file(path)
+        name = self.database.name
+        self.write_ahead_log = path / f"{name}-wal"
         self._common = self._identities(LOCK_FILE, COMMITS_FILE)
-        self._files = self._identities(*(f"{self._database}{end}" for end in ("", "-wal", "-shm")))
+        self._files = self._identities(*(f"{name}{end}" for end in ("", "-wal", "-shm")))
         self._checked: tuple[int, int, int] | None = None
 
     def _identities(self, *names: str) -> dict[str, tuple[int, int]]:
@@ -258,7 +259,7 @@ class OpenFiles:
         try:
             found = os.stat(self._path)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise FilesReplaced(str(self._path), self._database) from error
+            raise FilesReplaced(str(self._path), self.database.name) from error
         directory = found.st_dev, found.st_ino, found.st_mtime_ns
         if directory == self._checked:
             return

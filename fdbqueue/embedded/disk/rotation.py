@@ -71,7 +71,7 @@ class Rotation:
             )
         else:
             logger.warning(
-                "%s had %d MB and could not be shortened because %s reads from it; "
+                "%s had %d MB and could not be shortened, for it is read by %s; "
                 "other processes go on with a copy, made in %.1f seconds",
                 *(write_ahead_log, size >> 20, readers),
                 time.monotonic() - began,
@@ -79,10 +79,12 @@ class Rotation:
 
     @staticmethod
     def _readers(write_ahead_log: Path) -> str:
-        """Name the processes that read from the log; the stopped ones if there are any."""
+        """Name the processes that read the log; the stopped ones if there are any."""
         index = write_ahead_log.with_name(write_ahead_log.name.removesuffix("-wal") + "-shm")
         owners = lock_owners(index.stat().st_ino, "POSIX", "READ", _READ_LOCKS)
         owners.pop(os.getpid(), None)
         stopped = [process for process, is_stopped in owners.items() if is_stopped]
-        numbers = ", ".join(map(str, stopped or owners)) or "unknown"
-        return f"the {'stopped ' if stopped else ''}process {numbers}"
+        processes = stopped or list(owners)
+        noun = "process" if len(processes) == 1 else "processes"
+        numbers = ", ".join(map(str, processes)) or "unknown to this system"
+        return f"{'stopped ' if stopped else ''}{noun} {numbers}"

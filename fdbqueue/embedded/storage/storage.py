@@ -176,7 +176,7 @@ class Storage:
 
     @property
     def database_file(self) -> Path:
-        return generations.database_file(self.path)
+        return self._connections.files.database
 
     @property
     def is_closed(self) -> bool:
