@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 import click
 from rich.console import Console
@@ -25,18 +25,22 @@ from rich.progress import (
 )
 
 import fdbqueue
-from fdbqueue import Item, PriorityQueue, TaskQueue, existing_queue, queue_names
+from fdbqueue import Item, PriorityQueue, Queue, TaskQueue, existing_queue, queue_names
 from fdbqueue.embedded import Database
 from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
 from fdbqueue.layout.codecs import json_bytes
 from fdbqueue.layout.priorities import priority_as_json
+from fdbqueue.queue.base import store_of
 from fdbqueue.queue.importing import MAX_LINE
+from fdbqueue.queue.registry import open_queue
+from fdbqueue.types import Priority
 
 from .signals import at_end
 
 __all__ = [
     "PRIORITY",
     "TIME",
+    "AnyQueue",
     "NotTold",
     "OutputFailed",
     "PrintFailed",
@@ -49,10 +53,12 @@ __all__ = [
     "json_queue",
     "look_for_damage",
     "print_items",
+    "priority_from_json",
     "priority_line",
     "progress_bar",
     "queue_argument",
     "read_value",
+    "refuse_for_fifo",
     "showing_cursor_at_end",
     "tell",
 ]
@@ -305,17 +311,16 @@ def confirm(question: str) -> None:
         raise
 
 
-def any_queue(db: Any, name: str, *, must_exist: bool) -> PriorityQueue | TaskQueue:
+AnyQueue: TypeAlias = PriorityQueue | Queue | TaskQueue
+"""What a name stands for."""
+
+
+def any_queue(db: Any, name: str, *, must_exist: bool) -> AnyQueue:
     """The queue that the command line names, of whatever kind; a new one is a priority queue."""
-    try:
-        return existing_queue(db, name)
-    except QueueNotFound:
-        if must_exist:
-            raise
-        return PriorityQueue.named(db, name)
+    return existing_queue(db, name) if must_exist else open_queue(db, name)
 
 
-def item_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue:
+def item_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue | Queue:
     """The queue that the command line names, which must not be a task queue."""
     queue = any_queue(db, name, must_exist=must_exist)
     if isinstance(queue, TaskQueue):
@@ -323,15 +328,27 @@ def item_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue
     return queue
 
 
-def json_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue:
+def json_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue | Queue:
     """The same, to read and write its values as JSON."""
     queue = item_queue(db, name, must_exist=must_exist)
-    codec = queue.given_options.codec
+    codec = store_of(queue).given_options.codec
     if codec != "json":
         raise click.ClickException(
             f"the values of {name!r} are not JSON, its codec is {codec}; use it from Python"
         )
     return queue
+
+
+def priority_from_json(queue: PriorityQueue, priority: Any) -> Priority:
+    """The priority that the command line gives in its JSON form; raises `InvalidPriority`."""
+    return store_of(queue).levels.from_json(priority)
+
+
+def refuse_for_fifo(name: str, **given: Any) -> None:
+    """Raise a usage error for an option that is given, and that a FIFO queue does not have."""
+    for option, value in given.items():
+        if value:
+            raise click.UsageError(f"{name!r} is a FIFO queue, and takes no --{option}")
 
 
 def read_value(file: BinaryIO) -> bytes:

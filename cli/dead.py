@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from fdbqueue import DeadLetter, PriorityQueue, TaskQueue, existing_queue
+from fdbqueue import DeadLetter, Item, existing_queue
 from fdbqueue.errors import QueueFull
 from fdbqueue.layout.priorities import priority_as_json
 
-from .common import as_line, command_options, queue_argument, tell_each
+from .common import AnyQueue, as_line, command_options, queue_argument, tell_each
 
 __all__ = ["dead"]
 
@@ -84,7 +84,7 @@ def show(db: Any, queue: str, id: str, as_json: bool) -> None:
     item = letter.item
     if item is None:
         raise click.ClickException(f"{id} cannot be read: {letter.error}")
-    value = item.value if isinstance(target, PriorityQueue) else item.payload
+    value = item.value if isinstance(item, Item) else item.payload
     if not as_json:
         click.echo(as_line(value))
         return
@@ -131,7 +131,7 @@ def drop(db: Any, queue: str, ids: tuple[str, ...], everything: bool, as_json: b
 
 def _each(
     db: Any,
-    queue: PriorityQueue | TaskQueue,
+    queue: AnyQueue,
     ids: Iterable[str],
     everything: bool,
     change: Callable[[Any, str], bool],

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from fdbqueue import FdbqueueError, Item, PriorityQueue, error_classes, existing_queue
+from fdbqueue import FdbqueueError, Item, PriorityQueue, Queue, error_classes, existing_queue
 from fdbqueue.layout.codecs import with_stack
 
 from .common import (
@@ -27,9 +27,11 @@ from .common import (
     json_queue,
     look_for_damage,
     print_items,
+    priority_from_json,
     priority_line,
     queue_argument,
     read_value,
+    refuse_for_fifo,
     tell,
     tell_each,
 )
@@ -95,9 +97,15 @@ def push(
         hint = " (text needs quotes of its own: '\"text\"')" if isinstance(text, str) else ""
         raise click.UsageError(f"the value is not JSON: {error}{hint}") from error
     target = json_queue(db, queue)
-    rank = target.priorities.from_json(priority)
     try:
-        item = target.push(db, parsed, rank, delay=delay, at=at, ttl=ttl, unique=unique)
+        if isinstance(target, Queue):
+            refuse_for_fifo(
+                queue, priority=priority, delay=delay, at=at, ttl=ttl, unique=unique is not None
+            )
+            item = target.enqueue(db, parsed)
+        else:
+            rank = priority_from_json(target, priority)
+            item = target.push(db, parsed, rank, delay=delay, at=at, ttl=ttl, unique=unique)
     except (TypeError, ValueError) as error:
         if isinstance(error, FdbqueueError):
             raise
@@ -136,6 +144,8 @@ def pop(db: Any, queue: str, highest: bool, count: int, wait: float, as_json: bo
       while item=$(fdbq pop jobs --wait); do echo "working on $item"; done
     """
     target = json_queue(db, queue)
+    if isinstance(target, Queue):
+        refuse_for_fifo(queue, max=highest)
     deadline = time.monotonic() + wait
     while not _take_and_print(db, target, count, highest, as_json):
         left = deadline - time.monotonic()
@@ -145,11 +155,14 @@ def pop(db: Any, queue: str, highest: bool, count: int, wait: float, as_json: bo
 
 
 def _take_and_print(
-    db: Any, queue: PriorityQueue, count: int, highest: bool, as_json: bool
+    db: Any, queue: PriorityQueue | Queue, count: int, highest: bool, as_json: bool
 ) -> bool:
     """Pop and print; whether there was something. A signal takes effect before or after that."""
     with held_back():
-        items = queue.pop_many(db, count, max=highest)
+        if isinstance(queue, Queue):
+            items = queue.dequeue_many(db, count)
+        else:
+            items = queue.pop_many(db, count, max=highest)
         try:
             print_items(items, as_json)
         except PrintFailed as error:
@@ -158,7 +171,7 @@ def _take_and_print(
         return bool(items)
 
 
-def _put_back(db: Any, queue: PriorityQueue, items: list[Item]) -> None:
+def _put_back(db: Any, queue: PriorityQueue | Queue, items: list[Item]) -> None:
     failures: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
     try:
         queue.put_back(db, items)
@@ -183,7 +196,12 @@ def peek(db: Any, queue: str, highest: bool, count: int, as_json: bool) -> None:
     Example:
       fdbq peek jobs -n 3
     """
-    items = json_queue(db, queue).peek_many(db, count, max=highest)
+    target = json_queue(db, queue)
+    if isinstance(target, Queue):
+        refuse_for_fifo(queue, max=highest)
+        items = list(target.items(db, limit=count))
+    else:
+        items = target.peek_many(db, count, max=highest)
     print_items(items, as_json)
     if not items:
         sys.exit(1)
@@ -212,9 +230,15 @@ def items(
       fdbq items jobs --limit 20
     """
     target = json_queue(db, queue, must_exist=True)
-    only = None if priority is None else target.priorities.from_json(priority)
-    for item in target.items(db, priority=only, limit=limit, after=after, reverse=reverse):
-        line = f"{item.id}  {priority_line(item.priority):>4}  {as_line(item.value)}"
+    if isinstance(target, Queue):
+        refuse_for_fifo(queue, priority=priority is not None)
+        found = target.items(db, limit=limit, after=after, reverse=reverse)
+    else:
+        only = None if priority is None else priority_from_json(target, priority)
+        found = target.items(db, priority=only, limit=limit, after=after, reverse=reverse)
+    for item in found:
+        shown = "-" if item.priority is None else priority_line(item.priority)
+        line = f"{item.id}  {shown:>4}  {as_line(item.value)}"
         click.echo(item_line(item) if as_json else line)
     look_for_damage(db)
 
@@ -234,7 +258,7 @@ def rm(db: Any, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     """
     target = item_queue(db, queue, must_exist=True)
     for item_id in ids:
-        target.key_of(item_id)  # a bad one is an error before anything is removed
+        target.pushed_at(item_id)  # a bad one is an error before anything is removed
     removed = {item_id: target.remove(db, item_id) for item_id in ids}
     tell_each(removed, "removed", as_json, lambda _: "it is not in the queue")
 

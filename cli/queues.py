@@ -16,6 +16,7 @@ from rich.table import Table
 
 from fdbqueue import (
     FdbqueueError,
+    Queue,
     check,
     drop_queue,
     existing_queue,
@@ -78,7 +79,12 @@ def counts(db: Any, queue: str, as_json: bool) -> None:
     Example:
       fdbq counts jobs
     """
-    by_priority = existing_queue(db, queue).counts(db)
+    target = existing_queue(db, queue)
+    by_priority: dict[Any, int]
+    if isinstance(target, Queue):
+        by_priority = {None: size} if (size := target.size(db)) else {}
+    else:
+        by_priority = dict(target.counts(db))
     if as_json:
         for priority, count in by_priority.items():
             click.echo(as_line({"priority": priority_as_json(priority), "count": count}))

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from fdbqueue import FdbqueueError, PriorityQueue, Task, TaskPriority, TaskQueue, existing_queue
+from fdbqueue import FdbqueueError, Task, TaskPriority, TaskQueue, existing_queue
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout.codecs import with_stack
 
@@ -50,16 +50,19 @@ def _tasks(db: Any, name: str, must_exist: bool = True) -> TaskQueue:
         if must_exist:
             raise
         return TaskQueue.named(db, name)
-    if isinstance(queue, PriorityQueue):
+    if not isinstance(queue, TaskQueue):
         raise click.UsageError(
             f"{name!r} is no task queue; `fdbq push`, `pop` and so on are for it"
         )
     return queue
 
 
+_SHOWN = [field.name for field in dataclasses.fields(Task) if field.name != "key"]
+
+
 def _line(each: Task) -> str:
     """A task as a line of JSON."""
-    shown = {field.name: getattr(each, field.name) for field in dataclasses.fields(each)}
+    shown = {name: getattr(each, name) for name in _SHOWN}
     shown["priority"] = each.priority.name
     for name in ("deadline", "created_at"):
         shown[name] = shown[name] and shown[name].isoformat()
@@ -218,7 +221,7 @@ def rm(db: Any, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     tasks = _tasks(db, queue)
     for each in ids:
         tasks.state(db, each)  # a bad id is an error before anything is changed
-    removed = {each: tasks.remove_task(db, each) for each in ids}
+    removed = {each: tasks.remove(db, each) for each in ids}
     tell_each(removed, "removed", as_json, lambda _: "it is not in the queue")
 
 

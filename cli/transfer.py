@@ -14,7 +14,9 @@ from typing import IO, Any, BinaryIO
 import click
 from rich.progress import DownloadColumn
 
+from fdbqueue import Queue
 from fdbqueue.operations.items import State
+from fdbqueue.queue.base import store_of
 from fdbqueue.queue.importing import import_lines
 from fdbqueue.queue.overview import count_elsewhere
 
@@ -78,11 +80,14 @@ def import_command(
     if source is not None and not source.isprintable():
         raise click.UsageError(f"a source is named by printable text, not {source!a}")
     path, size = _source(file)
+    target = json_queue(db, queue)
+    if isinstance(target, Queue):
+        raise click.ClickException(f"{queue!r} is a FIFO queue; `fdbq import` is for priorities")
     with progress_bar(DownloadColumn()) as progress:
         task = progress.add_task("import", total=size)
         report = import_lines(
             db,
-            json_queue(db, queue),
+            target,
             file,
             source or path,
             priority=priority,
@@ -129,7 +134,9 @@ def export_command(db: Any, queue: str, file: str, after: str | None, as_json: b
             lines += 1
             progress.update(task, completed=written)
         look_for_damage(db, seconds=None)
-    _tell_left_out(count_elsewhere(db, target.layout), lines, as_json, on_error=file == "-")
+    _tell_left_out(
+        count_elsewhere(db, store_of(target).layout), lines, as_json, on_error=file == "-"
+    )
 
 
 def _tell_left_out(

@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport, existing_queue
+from fdbqueue import TaskQueue, Worker, WorkerReport, existing_queue
 from fdbqueue.errors import QueueNotFound
 
-from .common import Seconds, as_line, command_options, progress_bar, queue_argument, tell
+from .common import AnyQueue, Seconds, as_line, command_options, progress_bar, queue_argument, tell
 from .signals import stopped_by
 
 __all__ = ["work"]
@@ -90,7 +90,7 @@ def work(
             _tell(WorkerReport(), as_json)
             return
         time.sleep(_LOOK)
-    if agent is not None and isinstance(target, PriorityQueue):
+    if agent is not None and not isinstance(target, TaskQueue):
         raise click.UsageError(f"{queue!r} is no task queue, and has no agents")
     if not logging.getLogger().isEnabledFor(logging.INFO):
         logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
@@ -122,7 +122,7 @@ def _serve_metrics(port: int) -> None:
         raise click.ClickException(f"port {port} cannot be listened on: {error}") from error
 
 
-def _found(db: Any, name: str) -> PriorityQueue | TaskQueue | None:
+def _found(db: Any, name: str) -> AnyQueue | None:
     try:
         return existing_queue(db, name)
     except QueueNotFound:

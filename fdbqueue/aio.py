@@ -34,15 +34,15 @@ from fdbqueue.coordination.handover import HandOver, call, finished, pool, start
 from fdbqueue.coordination.staged_pops import LEASE
 from fdbqueue.coordination.watches import begin_watch, checked_wait
 from fdbqueue.errors import LeaseLost
-from fdbqueue.layout import Header
 from fdbqueue.operations.push import Push
 from fdbqueue.operations.slots import First
 from fdbqueue.queue import fifo, registry
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
-from fdbqueue.queue.arguments import checked_agent, due_time, expiry_time
-from fdbqueue.queue.claimable import ClaimableStore
-from fdbqueue.queue.item_store import ItemStore, log_items
+from fdbqueue.queue.arguments import checked_number
+from fdbqueue.queue.base import BaseQueue, store_of
+from fdbqueue.queue.priority import entries_of
+from fdbqueue.queue.task import first_of
 from fdbqueue.types import Claim, Item, Priority, Task
 
 __all__ = [
@@ -58,7 +58,7 @@ __all__ = [
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_S = TypeVar("_S", bound=ItemStore)
+_S = TypeVar("_S", bound="BaseQueue[Any]")
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 
@@ -145,26 +145,26 @@ class _Store:
         self.queue = queue
         """The queue whose methods are not to be awaited."""
 
-    size = _method(ClaimableStore.size)
-    is_empty = _method(ClaimableStore.is_empty)
-    options = _method(ClaimableStore.options)
-    set_max_size = _method(ClaimableStore.set_max_size)
-    throughput = _method(ClaimableStore.throughput)
-    remove = _method(ClaimableStore.remove)
-    clear = _method(ClaimableStore.clear)
-    ack = _method(ClaimableStore.ack)
-    nack = _method(ClaimableStore.nack)
-    extend = _method(ClaimableStore.extend)
-    release = _method(ClaimableStore.release)
-    state = _method(ClaimableStore.state)
-    pause = _method(ClaimableStore.pause)
-    resume = _method(ClaimableStore.resume)
-    set_concurrency = _method(ClaimableStore.set_concurrency)
-    set_max_attempts = _method(ClaimableStore.set_max_attempts)
-    retry_dead_letter = _method(ClaimableStore.retry_dead_letter)
-    drop_dead_letter = _method(ClaimableStore.drop_dead_letter)
+    size = _method(BaseQueue.size)
+    is_empty = _method(BaseQueue.is_empty)
+    options = _method(BaseQueue.options)
+    set_max_size = _method(BaseQueue.set_max_size)
+    throughput = _method(BaseQueue.throughput)
+    remove = _method(BaseQueue.remove)
+    clear = _method(BaseQueue.clear)
+    ack = _method(BaseQueue.ack)
+    nack = _method(BaseQueue.nack)
+    extend = _method(BaseQueue.extend)
+    release = _method(BaseQueue.release)
+    state = _method(BaseQueue.state)
+    pause = _method(BaseQueue.pause)
+    resume = _method(BaseQueue.resume)
+    set_concurrency = _method(BaseQueue.set_concurrency)
+    set_max_attempts = _method(BaseQueue.set_max_attempts)
+    retry_dead_letter = _method(BaseQueue.retry_dead_letter)
+    drop_dead_letter = _method(BaseQueue.drop_dead_letter)
 
-    dead_letters = _listed(ClaimableStore.dead_letters)
+    dead_letters = _listed(BaseQueue.dead_letters)
 
     async def claim(self, db: Any, *, wait: float = 0, **options: Any) -> Claim | None:
         """As `fdbqueue.PriorityQueue.claim`; a cancelled call releases what it claimed."""
@@ -178,7 +178,7 @@ class _Store:
                 self.queue.release(db, claim)
 
         claim = functools.partial(self.queue.claim, db, **options)
-        keys = functools.partial(self.queue.to_watch_claims, first=first)
+        keys = functools.partial(store_of(self.queue).keys_to_watch_claims, first=first)
         return await self._until_found(db, wait, lambda: call(claim, release), keys)
 
     async def put_back(self, db: Any, items: Iterable[Item]) -> None:
@@ -187,11 +187,12 @@ class _Store:
 
     async def wait(self, db: Any, seconds: float) -> bool:
         """Sleep until there is an item, and leave it; whether there is one."""
+        store = store_of(self.queue)
 
         async def has_some() -> bool:
-            return not await run(self.queue.has_none, db)
+            return not await run(store.is_idle, db)
 
-        return await self._until_found(db, seconds, has_some, self.queue.to_watch)
+        return await self._until_found(db, seconds, has_some, store.keys_to_watch)
 
     async def _until_found(
         self,
@@ -223,7 +224,7 @@ class _Store:
         ends: Sequence[asyncio.Future[Any]],
     ) -> None:
         """Sleep until one of the keys that `keys(tr)` returns changes; not at all for none."""
-        seconds = min(seconds, await run(self.queue.sweeper.seconds_left, db))
+        seconds = min(seconds, await run(store_of(self.queue).sweeper.seconds_left, db))
         watches = await call(functools.partial(begin_watch, db, keys), _cancel_all)
         if not watches:
             return
@@ -255,18 +256,19 @@ class _Store:
         at_max: bool,
         wait: float,
         ends: Sequence[asyncio.Future[Any]] = (),
-    ) -> list[Item]:
-        self.queue.check_number(n)
-        sweeper = self.queue.sweeper
+    ) -> list[Any]:
+        checked_number(n)
+        store = store_of(self.queue)
+        sweeper = store.sweeper
         put_back = functools.partial(self.queue.put_back, db)
 
-        async def look() -> list[Item]:
+        async def look() -> list[Any]:
             while n:
                 is_ready = sweeper.is_ready
                 if sweeper.is_time():
                     is_ready = await run(sweeper.prepare, db, n)
                 if is_ready:
-                    taken: list[Item] = await _combined(self.queue.pops, db, (n, at_max), put_back)
+                    taken: list[Any] = await _combined(store.pops, db, (n, at_max), put_back)
                     if taken:
                         return taken
                 if not sweeper.is_behind:
@@ -274,7 +276,7 @@ class _Store:
             return []
 
         wait = checked_wait(db, wait)
-        return await self._until_found(db, wait if n else 0, look, self.queue.to_watch, ends)
+        return await self._until_found(db, wait if n else 0, look, store.keys_to_watch, ends)
 
     async def _items(self, db: Any, options: dict[str, Any]) -> AsyncIterator[Item]:
         left = options.pop("limit")
@@ -337,15 +339,13 @@ class PriorityQueue(_Store):
         raise_if_full: bool = False,
     ) -> list[Item]:
         """As `fdbqueue.PriorityQueue.push_many`."""
-        values = list(values)
-        header = Header(expires=expiry_time(ttl))
-        due = due_time(delay, at)
-        ranks, entries = self.queue.ranked(values, priority, priorities, due, header)
+        store = store_of(self.queue)
+        entries = entries_of(store, values, priority, priorities, delay=delay, at=at, ttl=ttl)
         push = Push(entries, as_many_as_fit)
-        keys = await _combined(self.queue.pushes, db, push) if entries else []
+        keys = await _combined(store.pushes, db, push) if entries else []
         if raise_if_full:
-            self.queue.check_room(push, keys)
-        pushed: list[Item] = self.queue.pushed(values, ranks, keys)
+            store.check_room(push, keys)
+        pushed = store.pushed(entries, keys)
         self._log(db, "pushed to", pushed)
         return pushed
 
@@ -373,7 +373,7 @@ class PriorityQueue(_Store):
 
     def _log(self, db: Any, verb: str, items: list[Item]) -> None:
         if logging.getLogger("fdbqueue").isEnabledFor(logging.INFO):
-            start(functools.partial(log_items, self.queue, db, verb, items))
+            start(functools.partial(store_of(self.queue).log, db, verb, items))
 
     async def pop_min(self, db: Any, *, wait: float = 0) -> Item | None:
         """As `fdbqueue.PriorityQueue.pop_min`."""
@@ -455,7 +455,6 @@ class TaskQueue(_Store):
     get_stats = _method(task_queue.TaskQueue.get_stats)
     counts = _method(task_queue.TaskQueue.counts)
     position = _method(task_queue.TaskQueue.position)
-    remove_task = _method(task_queue.TaskQueue.remove_task)
     set_agent_concurrency = _method(task_queue.TaskQueue.set_agent_concurrency)
     get_all_tasks = _listed(task_queue.TaskQueue.get_all_tasks)
     get_tasks_for_agent = _listed(task_queue.TaskQueue.get_tasks_for_agent)
@@ -469,22 +468,24 @@ class TaskQueue(_Store):
         self, db: Any, *, wait: float = 0, agent: str | None = None, **options: Any
     ) -> Claim | None:
         """As `fdbqueue.TaskQueue.claim`; a cancelled call releases what it claimed."""
-        return await self._claim(db, wait, self.queue.first_of(agent), {"agent": agent, **options})
+        first = None if agent is None else first_of(self.queue, agent)
+        return await self._claim(db, wait, first, {"agent": agent, **options})
 
     async def pop_many(self, db: Any, n: int, *, wait: float = 0) -> list[Task]:
         """As `fdbqueue.TaskQueue.pop_many`; a cancelled call puts back what it took."""
-        return [self.queue.shown(item) for item in await self._pop(db, n, False, wait)]
+        return await self._pop(db, n, False, wait)
 
     async def pop(self, db: Any, *, agent: str | None = None, wait: float = 0) -> Task | None:
         """As `fdbqueue.TaskQueue.pop`; a cancelled call puts back what it took."""
         if agent is None:
             return next(iter(await self.pop_many(db, 1, wait=wait)), None)
-        checked_agent(agent)
+        store = store_of(self.queue)
+        first = first_of(self.queue, agent)
 
-        def put_back(item: Item | None) -> None:
-            self.queue.put_back(db, [item])
+        def put_back(task: Task | None) -> None:
+            self.queue.put_back(db, [task])
 
-        pop = functools.partial(self.queue.pop_first_of, db, agent)
-        keys = functools.partial(self.queue.to_watch_of, agent=agent)
-        item = await self._until_found(db, wait, lambda: call(pop, put_back), keys)
-        return None if item is None else self.queue.shown(item)
+        pop = functools.partial(store.try_pop_of, db, first)
+        keys = functools.partial(store.keys_to_watch, first=first)
+        task: Task | None = await self._until_found(db, wait, lambda: call(pop, put_back), keys)
+        return task

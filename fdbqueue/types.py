@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import IntEnum
 from typing import Any, Protocol, TypeAlias
@@ -151,7 +151,7 @@ class Task:
     """A task, as it was pushed.
 
     `id` is a text that finds it, wherever it stands; `deadline` is in UTC; `created_at` is by the
-    clock of who pushed it.
+    clock of who pushed it; `key` is its key in the database.
     """
 
     id: str
@@ -162,6 +162,7 @@ class Task:
     client_id: str | None
     payload: Any
     created_at: datetime
+    key: bytes = field(default=b"", repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

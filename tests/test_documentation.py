@@ -55,30 +55,11 @@ def test_readme_names_what_the_library_offers(name: str) -> None:
     assert re.search(rf"\b{name}\b", README)
 
 
-INTERNAL = (
-    "checked",
-    "check_number",
-    "check_room",
-    "encoded",
-    "has_none",
-    "extend_each",
-    "first_of",
-    "pop_first_of",
-    "to_watch_of",
-    "shown",
-    "to_watch",
-    "to_watch_claims",
-    "key_of",
-    "pushed",
-    "ranked",
-)  # for other modules of the library
-
-
 def public_methods() -> list[tuple[str, Any]]:
     found = []
     for owner in (fdbqueue.PriorityQueue, fdbqueue.Queue, fdbqueue.TaskQueue):
         for name, member in inspect.getmembers(owner, inspect.isroutine):
-            if not name.startswith("_") and name not in INTERNAL:
+            if not name.startswith("_"):
                 found.append((f"{owner.__name__}.{name}", member))
     for name in (
         "open",

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count, groupby, islice
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from fdbqueue.coordination.clock import uuids
 from fdbqueue.coordination.combiner import Batch
@@ -20,10 +20,12 @@ from fdbqueue.database.receipts import run_once
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import UndecodableItem
 from fdbqueue.layout import Layout
-from fdbqueue.operations.items import WANT_ALL, Decode, Rows
-from fdbqueue.types import Item
+from fdbqueue.layout.codecs import RowCodec
+from fdbqueue.operations.items import WANT_ALL, Rows
 
 __all__ = ["LEASE", "StagedPops"]
+
+_T = TypeVar("_T")
 
 Pop: TypeAlias = tuple[int, bool]
 """How many items, and whether from the end of the highest priority."""
@@ -59,10 +61,10 @@ _RACES = 2  # attempts in a row to take the first items, before others are told 
 
 
 @dataclass(slots=True)
-class _Outcome:
+class _Outcome(Generic[_T]):
     """What one transaction did for a batch of pops."""
 
-    taken: list[list[Item]] | None = None
+    taken: list[list[_T]] | None = None
     """What the first pops of the batch get; `None` while they have to wait."""
     turn: bytes | None = None
     """The name under which the process goes on serving the others."""
@@ -74,11 +76,11 @@ class _Outcome:
     wrote: bool = True
 
 
-def _wrote(outcome: _Outcome) -> bool:
+def _wrote(outcome: _Outcome[Any]) -> bool:
     return outcome.wrote
 
 
-class StagedPops:
+class StagedPops(Generic[_T]):
     """The pops of one process on one queue and database, together with those of other processes.
 
     They take the first items in one transaction of their own, as long as that meets no conflict.
@@ -98,10 +100,10 @@ class StagedPops:
     Source: FoundationDB documentation, Design Recipes, "Priority Queues", Extensions.
     """
 
-    def __init__(self, layout: Layout, rows: Rows, item: Decode) -> None:
+    def __init__(self, layout: Layout, rows: Rows, codec: RowCodec[_T]) -> None:
         self._layout = layout
         self._rows = rows
-        self._item = item
+        self._codec = codec
         (self._id,) = uuids(1)
         self._turn: bytes | None = None
         self._turn_ends = 0.0
@@ -115,7 +117,7 @@ class StagedPops:
         self._size = 1
         self._next_sweep = 0.0
 
-    def perform(self, db: Any, batch: Batch[Pop]) -> Sequence[list[Item]]:
+    def perform(self, db: Any, batch: Batch[Pop]) -> Sequence[list[_T]]:
         """Do pops in order; those that one transaction has no room for are left out."""
         now = time.monotonic()
         if now >= self._next_sweep:
@@ -123,7 +125,7 @@ class StagedPops:
             self.sweep(db)
         self._batches = next(self._numbers)
         name = b"%b%d" % (self._id, self._batches)
-        pops = _Pops(self._layout, self._rows, self._item, batch, name, self._size)
+        pops = _Pops(self._layout, self._rows, self._codec, batch, name, self._size)
         pops.is_contended = now < self._contended_until
         pops.turn = self._turn
         if now < self._fresh_until and (pops.turn is not None or not pops.is_contended):
@@ -146,7 +148,7 @@ class StagedPops:
             raise outcome.error
         return taken
 
-    def _until_served(self, db: Any, pops: _Pops) -> tuple[_Outcome, list[list[Item]]]:
+    def _until_served(self, db: Any, pops: _Pops[_T]) -> tuple[_Outcome[_T], list[list[_T]]]:
         try:
             while True:
                 pops.may_keep_turn = time.monotonic() < self._turn_ends
@@ -232,21 +234,21 @@ class StagedPops:
             pass
 
 
-class _Pops:
+class _Pops(Generic[_T]):
     """A batch of pops: what its transactions do until it is served."""
 
     def __init__(
         self,
         layout: Layout,
         rows: Rows,
-        item: Decode,
+        codec: RowCodec[_T],
         batch: Batch[Pop],
         name: bytes,
         expected: int,
     ) -> None:
         self._layout = layout
         self._rows = rows
-        self._item = item
+        self._codec = codec
         self._batch = batch
         self.name = name
         self._expected = expected
@@ -259,7 +261,7 @@ class _Pops:
         self.takes_over = False
         self.read_version: int | None = None
 
-    def attempt(self, tr: Any) -> _Outcome:
+    def attempt(self, tr: Any) -> _Outcome[_T]:
         """Take the items, or a result; or serve; or wait. The body of a transaction."""
         self.tries += 1
         if self.tries == 1 and self.read_version is not None:
@@ -292,7 +294,7 @@ class _Pops:
         _await(ahead)
         return self._serve(tr, holder, _young(tr, self._layout, requests))
 
-    def _must_commit(self, taken: list[list[Item]]) -> bool:
+    def _must_commit(self, taken: list[list[_T]]) -> bool:
         """Whether something was taken, or that there is nothing has to be made sure."""
         return any(taken) or self.read_version is not None
 
@@ -306,7 +308,7 @@ class _Pops:
         limit = min(2 * self._expected, MOST_ITEMS)
         return tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)
 
-    def _take_turn(self, tr: Any) -> _Outcome:
+    def _take_turn(self, tr: Any) -> _Outcome[_T]:
         """Let everybody know that this process serves from now on.
 
         A process that pops all the time and is never late for a commit would not look: so pops
@@ -318,7 +320,7 @@ class _Pops:
         tr.add_write_conflict_range(end[:-1] + b"\xfe", end)
         return self._wait(tr, turn=self.name)
 
-    def _wait(self, tr: Any, turn: bytes | None = None) -> _Outcome:
+    def _wait(self, tr: Any, turn: bytes | None = None) -> _Outcome[_T]:
         """Leave a request, if there is none, and watch it."""
         request = self.request
         if request is None:
@@ -329,7 +331,7 @@ class _Pops:
         wrote = turn is not None or self.request is None
         return _Outcome(turn=turn, request=request, watch=watch, wrote=wrote)
 
-    def _collect(self, tr: Any, request: bytes) -> _Outcome | None:
+    def _collect(self, tr: Any, request: bytes) -> _Outcome[_T] | None:
         """Take the result of the request; `None` if it has none."""
         waits = tr[request]
         begin, end = self._layout.result_range(request)
@@ -341,7 +343,7 @@ class _Pops:
         tr.clear_range(begin, end)
         results = self._layout.read_result(pieces)
         try:
-            taken = [[self._item(tr, *row) for row in rows] for rows in results]
+            taken = [[self._codec.decode(tr, *row) for row in rows] for rows in results]
         except UndecodableItem as error:
             self._rows.restore(tr, chain.from_iterable(results))
             return _Outcome([], error=error)
@@ -350,7 +352,7 @@ class _Pops:
         self._rows.count_total(tr, -sum(map(len, results)))
         return _Outcome(taken)
 
-    def _serve(self, tr: Any, holder: bytes | None, requests: list[_Request]) -> _Outcome:
+    def _serve(self, tr: Any, holder: bytes | None, requests: list[_Request]) -> _Outcome[_T]:
         """Take the first items; give the next ones to those who wait, or the turn."""
         layout = self._layout
         others = [(key, pops) for key, pops in requests if key != self.request]
@@ -408,8 +410,8 @@ class _Pops:
                 break
         return drawn
 
-    def _decoded(self, tr: Any, drawn: list[list[Any]]) -> list[list[Item]]:
-        taken = [[self._item(tr, row.key, row.value) for row in rows] for rows in drawn]
+    def _decoded(self, tr: Any, drawn: list[list[Any]]) -> list[list[_T]]:
+        taken = [[self._codec.decode(tr, row.key, row.value) for row in rows] for rows in drawn]
         for row in chain.from_iterable(drawn):
             self._layout.end(tr, row.value)
         return taken

@@ -10,6 +10,7 @@ from fdbqueue.database.receipts import run_once
 from fdbqueue.errors import IdempotencyKeyReused, InvalidIdempotencyKey
 from fdbqueue.layout import Layout
 from fdbqueue.layout.values import decode_push, encode_push, push_digest
+from fdbqueue.queue.base import store_of
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Priority
 
@@ -55,10 +56,11 @@ def push_once(
     """
     if not isinstance(key, str) or not 0 < len(key.encode("utf-8", "replace")) <= _LONGEST_KEY:
         raise InvalidIdempotencyKey(key, _LONGEST_KEY)
-    layout = queue.layout
+    store = store_of(queue)
+    layout = store.layout
     stored_key = layout.idempotency_key(key)
     hour = int(time.time() // 3600)
-    payloads = map(queue.encoded, values)
+    payloads = map(store.codec.encode, values)
     digest = push_digest(as_many_as_fit, zip(payloads, map(repr, priorities)))
 
     def body(tr: Any) -> list[str]:

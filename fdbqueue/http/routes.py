@@ -26,6 +26,7 @@ from fdbqueue.http.models import (
     as_json,
     found,
 )
+from fdbqueue.queue.base import store_of
 
 __all__ = ["Served", "router"]
 
@@ -58,7 +59,7 @@ class Served:
         except QueueNotFound:
             self.forget(name)
             raise
-        options = found.queue.given_options
+        options = store_of(found.queue).given_options
         if options.codec != "json" or options.priorities is not int:
             raise HTTPException(
                 409, "this queue's items are not JSON, or its priorities no integers; use Python"

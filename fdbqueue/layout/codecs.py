@@ -6,21 +6,34 @@ Nothing is ever unpickled or evaluated.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent import futures
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Any, Generic, TypeVar
 
 from fdb import tuple as fdb_tuple
 
-from fdbqueue.errors import UnknownCodec
-from fdbqueue.types import Codec
+from fdbqueue.errors import (
+    FdbqueueError,
+    InvalidItemId,
+    InvalidValue,
+    PayloadTooLarge,
+    UndecodableItem,
+    UnknownCodec,
+)
+from fdbqueue.layout import MAX_PAYLOAD, Layout
+from fdbqueue.layout.priorities import Levels
+from fdbqueue.types import Codec, Item
 
 __all__ = [
     "CODECS",
     "MAX_NESTING",
     "BytesCodec",
+    "ItemCodec",
     "JsonCodec",
     "MissingCodec",
+    "RowCodec",
     "TupleCodec",
     "codec_name",
     "codec_named",
@@ -214,3 +227,99 @@ def codec_name(codec: str | Codec) -> str:
     if isinstance(codec, (str, MissingCodec)):
         return codec if isinstance(codec, str) else codec.name
     return type(codec).__name__
+
+
+class RowCodec(ABC, Generic[_T]):
+    """How the items of one queue become rows and back.
+
+    Args:
+        layout: The keys of the queue.
+        levels: Its levels.
+        codec: How values become payloads.
+    """
+
+    def __init__(self, layout: Layout, levels: Levels, codec: Codec) -> None:
+        self._layout = layout
+        self._levels = levels
+        self._codec = codec
+
+    def encode(self, value: Any) -> bytes:
+        """Return the payload of a value; raise `InvalidValue` or `PayloadTooLarge`."""
+        return self._payload(self._codec.encode, value)
+
+    def _restored(self, value: Any) -> bytes:
+        """Return the payload of a value that was decoded; an older release may nest it deeper."""
+        return self._payload(getattr(self._codec, "restore", self._codec.encode), value)
+
+    def _payload(self, encode: Callable[[Any], bytes], value: Any) -> bytes:
+        try:
+            payload = with_stack(encode, value)
+        except FdbqueueError:
+            raise
+        except (ValueError, TypeError) as error:
+            raise InvalidValue(value, f"the value cannot be stored: {error}") from error
+        if not isinstance(payload, bytes):
+            raise InvalidValue(value, f"the codec made {type(payload).__name__}, not bytes")
+        if len(payload) > MAX_PAYLOAD:
+            raise PayloadTooLarge(len(payload), MAX_PAYLOAD)
+        return payload
+
+    def decode(self, tr: Any, key: bytes, stored: bytes) -> _T:
+        """Return the item of a row; raise `UndecodableItem` if the codec cannot read it."""
+        level = self._levels.level_of(key)
+        payload = self._layout.read_payload(tr, stored)
+        try:
+            value = with_stack(self._codec.decode, payload)
+        except (ValueError, TypeError) as error:
+            raise UndecodableItem(self.id_of(key), str(error)) from error
+        return self._made(value, self._layout.priority_of(level), key)
+
+    @abstractmethod
+    def _made(self, value: Any, priority: Any, key: bytes) -> _T: ...
+
+    @abstractmethod
+    def id_of(self, key: bytes) -> str:
+        """Return the id of the item with this key."""
+
+    @abstractmethod
+    def restore(self, item: _T) -> tuple[bytes, bytes]:
+        """Return the key and the payload of an item that was taken."""
+
+    @abstractmethod
+    def reference(self, item: _T | str) -> bytes:
+        """Return what an item, or an id, is found by; raise `InvalidItemId` for another one."""
+
+    @abstractmethod
+    def pushed_at(self, item: _T | str) -> datetime | None:
+        """Return when an item was pushed, by its client's clock; `None` if it has no time."""
+
+
+class ItemCodec(RowCodec[Item]):
+    """The items of a priority queue or a FIFO queue, found by their places."""
+
+    def _made(self, value: Any, priority: Any, key: bytes) -> Item:
+        return Item(value, priority, self._layout.item_id(key), key)
+
+    def id_of(self, key: bytes) -> str:
+        """Return the id of the item with this key."""
+        return self._layout.item_id(key)
+
+    def restore(self, item: Item) -> tuple[bytes, bytes]:
+        """Return the key and the payload of an item that was taken."""
+        return self.key_of(item), self._restored(item.value)
+
+    def reference(self, item: Item | str) -> bytes:
+        """Return the place of an item, or of an id; raise `InvalidItemId` for another one."""
+        return self._layout.place(self.key_of(item))
+
+    def pushed_at(self, item: Item | str) -> datetime | None:
+        """Return when an item was pushed, by its client's clock; `None` if it has no time."""
+        return self._layout.pushed_at(self.key_of(item))
+
+    def key_of(self, item: Item | str) -> bytes:
+        """Return the key of an item of this queue, or of an id; raise `InvalidItemId`."""
+        if not isinstance(item, Item):
+            return self._layout.key_of_id(item, self._levels.position_parts)
+        if not item.key.startswith(self._layout.items):
+            raise InvalidItemId(item.id)
+        return item.key

@@ -5,28 +5,64 @@ from __future__ import annotations
 import base64
 import math
 import struct
+from collections.abc import Callable
 from typing import Any
 
-from fdbqueue.errors import InvalidPriority
+from fdbqueue.errors import ForeignKey, InvalidPriority
 from fdbqueue.layout import Layout
 from fdbqueue.types import Priority, PriorityKind
 
-__all__ = ["Priorities", "priority_as_json"]
+__all__ = ["Levels", "Priorities", "priority_as_json"]
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _LONGEST_LEVEL = 5_000  # bytes; a key has at most 10,000
 _ELEMENTS = (int, float, str, bytes)
 
 
-class Priorities:
-    """The priorities of one kind, and the levels that they are in a queue.
+class Levels:
+    """The levels of a queue, in each of which items stand in order of arrival.
+
+    A FIFO queue has one level. `Priorities` has one for each priority.
+    """
+
+    position_parts = 2
+    """How many elements the position of an item has."""
+
+    level_in: Callable[[bytes], bytes | None]
+    """Returns the level with which a key begins; `None` if it begins with none."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.level_in = lambda _: layout.items
+
+    def checked(self, priority: Any) -> Priority:
+        """Return the priority itself; raise `InvalidPriority`, for there is none here."""
+        raise InvalidPriority(priority, "left out: this queue has none")
+
+    def from_json(self, value: Any) -> Priority:
+        """Return the priority of this JSON form; raise `InvalidPriority`."""
+        return self.checked(value)
+
+    def level_of(self, key: bytes) -> bytes:
+        """Return the level of the item with this key; raise `ForeignKey` if it is no item's."""
+        level = self.level_in(key)
+        if level is None or not self._layout.is_place(key, level):
+            raise ForeignKey(key)
+        return level
+
+
+class Priorities(Levels):
+    """The priorities of one kind, each of which is a level of a queue.
 
     >>> from fdb.subspace_impl import Subspace
     >>> Priorities(Layout(Subspace(("q",))), (int, str)).checked((1, "a"))
     (1, 'a')
     """
 
+    position_parts = 3
+
     def __init__(self, layout: Layout, kind: PriorityKind) -> None:
+        super().__init__(layout)
         if kind is not int and not (
             isinstance(kind, tuple) and kind and all(element in _ELEMENTS for element in kind)
         ):
@@ -34,8 +70,8 @@ class Priorities:
                 "priorities is int or a tuple of types from int, float, str and bytes, "
                 f"not {kind!r}"
             )
-        self._layout = layout
         self._kind = kind
+        self.level_in = layout.level_in if kind is int else self._level_of_tuple
 
     def checked(self, priority: Any) -> Priority:
         """The priority itself; raises `InvalidPriority` if it is not of this kind."""
@@ -75,10 +111,7 @@ class Priorities:
         kinds: tuple[type, ...] = self._kind  # type: ignore[assignment]
         return self.checked(tuple(map(_part_from_json, value, kinds)) + tuple(value[len(kinds) :]))
 
-    def level_in(self, key: bytes) -> bytes | None:
-        """The level with which a key begins; `None` if it begins with none."""
-        if self._kind is int:
-            return self._layout.level_in(key)
+    def _level_of_tuple(self, key: bytes) -> bytes | None:
         try:
             return self._layout.level(self.checked(self._layout.position(key)[0]))
         except Exception:

@@ -8,15 +8,17 @@ from typing import Any, NamedTuple
 
 from fdb import tuple as fdb_tuple
 
-from fdbqueue.errors import InvalidItemId, InvalidTask
-from fdbqueue.layout.codecs import JsonCodec
-from fdbqueue.types import TaskPriority
+from fdbqueue.errors import ForeignKey, InvalidItemId, InvalidTask
+from fdbqueue.layout.codecs import JsonCodec, RowCodec
+from fdbqueue.layout.ids import time_of
+from fdbqueue.types import Task, TaskPriority
 
 __all__ = [
     "NO_DEADLINE",
     "RANK",
     "TaskCodec",
     "TaskRecord",
+    "TaskRowCodec",
     "checked_id",
     "deadline_from",
     "deadline_number",
@@ -118,6 +120,47 @@ class TaskCodec:
         priority, agent, client = decode_header(payload)
         begin = _HEADER_SIZE.size + _HEADER_SIZE.unpack_from(payload)[0]
         return TaskRecord(TaskPriority(priority), agent, client, _json.decode(payload[begin:]))
+
+
+class TaskRowCodec(RowCodec[Task]):
+    """The tasks of a task queue, found by their ids, which they keep wherever they stand."""
+
+    def _made(self, value: TaskRecord, priority: Any, key: bytes) -> Task:
+        random = self._layout.position(key)[-1]
+        _, deadline, cost = priority
+        created = time_of(random)
+        if created is None:
+            raise ForeignKey(key)
+        return Task(
+            task_id(random),
+            value.priority,
+            deadline_from(deadline),
+            cost,
+            value.agent_name,
+            value.client_id,
+            value.payload,
+            created,
+            key,
+        )
+
+    def id_of(self, key: bytes) -> str:
+        """Return the id of the task with this key."""
+        return task_id(self._layout.position(key)[-1])
+
+    def restore(self, item: Task) -> tuple[bytes, bytes]:
+        """Return the key and the payload of a task that was taken."""
+        if not isinstance(item, Task) or not item.key.startswith(self._layout.items):
+            raise InvalidItemId(item.id if isinstance(item, Task) else item)
+        record = TaskRecord(item.priority, item.agent_name, item.client_id, item.payload)
+        return item.key, self._restored(record)
+
+    def reference(self, item: Task | str) -> bytes:
+        """Return what the key of a task ends with; raise `InvalidItemId` for another text."""
+        return checked_id(item.id if isinstance(item, Task) else item)
+
+    def pushed_at(self, item: Task | str) -> datetime | None:
+        """Return when a task was pushed, by its client's clock; `None` if its id has no time."""
+        return time_of(self.reference(item))
 
 
 def decode_header(payload: bytes) -> tuple[int, str | None, str | None]:

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from fdbqueue.errors import LeaseLost, UndecodableItem
 from fdbqueue.layout import MINUS_ONE, Layout, decode_facts, header_of, with_header
-from fdbqueue.operations.items import Decode, Found, Rows
+from fdbqueue.layout.codecs import RowCodec
+from fdbqueue.operations.items import Found, Rows
 from fdbqueue.operations.schedule import VERSIONS, Schedule
 from fdbqueue.operations.slots import Candidate
-from fdbqueue.types import Claim, DeadLetter, Item
+from fdbqueue.types import Claim, DeadLetter
 
 __all__ = ["ClaimRequest", "Leases", "told_error"]
 
@@ -69,14 +70,14 @@ class Leases:
         self,
         layout: Layout,
         rows: Rows,
-        item: Decode,
+        codec: RowCodec[Any],
         schedule: Schedule,
         backoff: Callable[[int], float],
     ) -> None:
         self._layout = layout
         self._backoff = backoff
         self._rows = rows
-        self._item = item
+        self._codec = codec
         self._schedule = schedule
 
     def take(
@@ -102,10 +103,10 @@ class Leases:
         keys = tuple(each.key for each, _ in readable)
         return Claim(items, tuple(attempts), keys, request.token)
 
-    def _read(self, tr: Any, found: Candidate, now: int) -> Item | None:
-        """The item; one that cannot be read has failed, as if it had been claimed."""
+    def _read(self, tr: Any, found: Candidate, now: int) -> Any:
+        """The item, or `None`; one that cannot be read has failed, as if it had been claimed."""
         try:
-            return self._item(tr, found.key, found.value)
+            return self._codec.decode(tr, found.key, found.value)
         except UndecodableItem as error:
             _log.warning("%s", error)
             self._rows.drop(tr, [(found.key, found.value)])
@@ -146,7 +147,8 @@ class Leases:
         for each in ended:
             self._rows.let_go(tr, layout.claims, each.place)
             del tr[layout.when_key(layout.leases, each.lease_end, each.place)]
-            self._schedule.free_slots(tr, each.slots)
+            if each.slots:
+                self._schedule.free_slots(tr, each.slots)
         return ended
 
     def each(
@@ -200,9 +202,9 @@ class Leases:
         item_key = layout.items + key[len(layout.dead) :]
         item = None
         with suppress(UndecodableItem):  # which is what it died of
-            item = self._item(tr, item_key, value)
+            item = self._codec.decode(tr, item_key, value)
         died = datetime.fromtimestamp(died_at / 1000, timezone.utc)
-        return DeadLetter(item, layout.item_id(item_key), attempts, died, error)
+        return DeadLetter(item, self._codec.id_of(item_key), attempts, died, error)
 
     def retry_dead(self, tr: Any, dead: Found, reserve: Callable[[Any], None]) -> bool:
         """Put a dead letter back to its place; false if another item has its unique key.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -22,26 +22,27 @@ from fdbqueue.layout import (
     encode_facts,
     header_of,
 )
-from fdbqueue.types import Item
+from fdbqueue.layout.priorities import Levels
 
-__all__ = ["WANT_ALL", "Decode", "Entry", "Found", "PriorityRows", "Row", "Rows", "State", "find"]
+__all__ = ["WANT_ALL", "Entry", "Found", "PriorityRows", "Row", "Rows", "State", "find"]
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 """For reads whose rows are all needed: so that they come in one answer."""
 
 
 class Entry(NamedTuple):
-    """What a push stores: `due` is when it comes, in milliseconds since 1970; `None` for now."""
+    """What a push stores: `due` is when it comes, in milliseconds since 1970; `None` for now.
+
+    `value` and `priority` are what the caller gave.
+    """
 
     level: bytes
     payload: bytes
     random: bytes
     due: int | None = None
     header: Header = NO_HEADER
-
-
-Decode: TypeAlias = Callable[[Any, bytes, bytes], Item]
-"""The item of a key and a value, in a transaction; raises `UndecodableItem`."""
+    value: Any = None
+    priority: Any = None
 
 
 class Rows:
@@ -50,21 +51,13 @@ class Rows:
     An item stands in a level, behind the items that were there before. A FIFO queue has one level,
     a priority queue one for each priority.
 
-    Parameters: `level_in`, the level with which a key begins, or `None` if it begins with none.
     """
 
-    def __init__(self, layout: Layout, level_in: Callable[[bytes], bytes | None]) -> None:
+    def __init__(self, layout: Layout, levels: Levels) -> None:
         self._layout = layout
-        self._level_in = level_in
+        self.level_of = levels.level_of
 
     # Levels
-
-    def level_of(self, key: bytes) -> bytes:
-        """The level of the item with this key; raises `ForeignKey` if it is no item's."""
-        level = self._level_in(key)
-        if level is None or not self._layout.is_place(key, level):
-            raise ForeignKey(key)
-        return level
 
     def count(self, tr: Any, level: bytes, change: int) -> None:
         """Note that a level, and so the queue, has so many items more or less."""
@@ -82,6 +75,13 @@ class Rows:
 
     def count_level(self, tr: Any, level: bytes, change: int) -> None:
         """Note that a level has so many items more or less."""
+
+    def counts(self, tr: Any) -> dict[Any, int]:
+        """How many items each priority has, of those that have any."""
+        layout = self._layout
+        rows = tr.get_range(*layout.range_of(layout.counts))
+        counted = {layout.counted_priority(row.key): decode_count(row.value) for row in rows}
+        return {priority: count for priority, count in counted.items() if count > 0}
 
     # What a kind of queue keeps of each item besides
 
@@ -146,6 +146,22 @@ class Rows:
         self.let_go(tr, self._layout.delayed, place)
         del tr[self._layout.when_key(self._layout.dues, due, place)]
 
+    # Finding
+
+    def find(self, tr: Any, reference: bytes) -> Found | None:
+        """Return the item with this reference, wherever it is; `None` if it ended."""
+        return find(tr, self._layout, reference)
+
+    def waiting(self, tr: Any, reference: bytes) -> Row | None:
+        """Return the row of the item with this reference, if it waits."""
+        key = self._layout.items + reference
+        value = tr[key].value
+        return None if value is None else (key, value)
+
+    def begin_look(self, tr: Any, key: bytes) -> list[Any]:
+        """Begin to read whether the item that was taken from this key is back."""
+        return [tr[key]]
+
     # Putting in
 
     def last(self, tr: Any, level: bytes) -> Any:
@@ -192,7 +208,7 @@ class Rows:
             count = max(count, layout.count_in(last.key, level) + 1)
         keys = []
         delayed = 0
-        for _, payload, random, due, header in entries:
+        for _, payload, random, due, header, *_ in entries:
             key = layout.item_key(level, count, random)
             stored = layout.value_of(tr, random, payload, header)
             if header != NO_HEADER:
@@ -236,6 +252,18 @@ class Rows:
             self.count_total(tr, -1)
             self.count_moved(tr)
 
+    def put_back(self, tr: Any, places: list[tuple[bytes, bytes]]) -> None:
+        """Put payloads back to the keys from which they were taken, unless they are back."""
+        # Every read is under way before the first is waited for.
+        looks = [self.begin_look(tr, key) for key, _ in places]
+        for (key, payload), reads in zip(places, looks):
+            if not any(read.present() for read in reads):
+                value = self._layout.value_of(tr, self._layout.position(key)[-1], payload)
+                tr[key] = value
+                self.entered(tr, key, value)
+                self.count(tr, self.level_of(key), 1)
+                self.count_moved(tr)
+
     # Taking out
 
     def first(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
@@ -276,6 +304,47 @@ class Rows:
                 del tr[key]
             self.count(tr, level, -len(dropped))
 
+    def take_first(self, tr: Any, rows: list[Any]) -> None:
+        """Take for good the first items, which `first` read."""
+        self.drop_first(tr, rows)
+        for row in rows:
+            self._layout.end(tr, row.value)
+
+    def take(self, tr: Any, key: bytes, stored: bytes) -> None:
+        """Take for good one item that a transaction read, wherever it stands."""
+        self.drop(tr, [(key, stored)])
+        self._layout.end(tr, stored)
+
+    def remove(self, tr: Any, found: Found | None) -> bool:
+        """Remove an item that waits or is delayed; false if it does neither."""
+        layout = self._layout
+        if found is None or found.state not in ("waiting", "delayed"):
+            return False
+        if found.state == "waiting":
+            self.take(tr, found.key, found.value)
+        else:
+            self.end_delay(tr, layout.place(found.key), found.facts[0])
+            self.count_total(tr, -1)
+            layout.end(tr, found.value)
+        tr.add(layout.removed, ONE)
+        return True
+
+    def move(self, tr: Any, key: bytes, stored: bytes, payload: bytes, level: bytes) -> bytes:
+        """Put an item that a transaction read, with this payload, behind a level; its new key."""
+        self.take(tr, key, stored)
+        # The random part stays the item's own, and so does what else is known of it.
+        random = self._layout.position(key)[-1]
+        entry = Entry(level, payload, random, header=header_of(stored)[0])
+        (new,) = self.append(tr, level, [entry], self.last(tr, level))
+        self.count_moved(tr)
+        return new
+
+    def clear(self, tr: Any) -> None:
+        """Take out all items, with their claims, dead letters and counters, and the imports."""
+        layout = self._layout
+        for prefix in (*layout.of_items, layout.totals, layout.imports):
+            tr.clear_range(*layout.range_of(prefix))
+
 
 class PriorityRows(Rows):
     """The rows of a queue that has a level for each priority, and a counter for each level."""
@@ -291,13 +360,6 @@ class PriorityRows(Rows):
         tr.add(key, ONE if change == 1 else MINUS_ONE if change == -1 else encode_count(change))
         if change < 0:
             tr.compare_and_clear(key, ZERO)
-
-    def counts(self, tr: Any) -> dict[Any, int]:
-        """How many items each priority has, of those that have any."""
-        layout = self._layout
-        rows = tr.get_range(*layout.range_of(layout.counts))
-        counted = {layout.counted_priority(row.key): decode_count(row.value) for row in rows}
-        return {priority: count for priority, count in counted.items() if count > 0}
 
     def first(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
         """The first `n` rows of the lowest priorities, or of the highest ones."""
@@ -339,7 +401,8 @@ def find(tr: Any, layout: Layout, place: bytes) -> Found | None:
     >>> db = fdbqueue.open("memory:")
     >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
     >>> item = jobs.push(db, "send", delay=60)
-    >>> find(db.create_transaction(), jobs.layout, jobs.layout.place(item.key)).state
+    >>> layout = Layout(jobs.subspace)
+    >>> find(db.create_transaction(), layout, layout.place(item.key)).state
     'delayed'
     """
     key = layout.items + place

@@ -42,14 +42,10 @@ class Pushing:
         self.layout = layout
         self._rows = rows
         self._given = options
-        self._options = options
+        self.options = options
+        """Those to which the last push kept."""
         self._stored = b""
         self._places = Places(layout, randrange)
-
-    @property
-    def max_size(self) -> int | None:
-        """The bound that the last push kept to."""
-        return self._options.max_size
 
     def set_option(self, tr: Any, name: str, value: Any) -> bool:
         """Store another value of an option; true, for something was written."""
@@ -58,7 +54,7 @@ class Pushing:
             self._given = replace(self._given, **given)
         self._agree(tr, tr[self.layout.options].value)
         changed: dict[str, Any] = {name: value}
-        tr[self.layout.options] = encode_options(replace(self._options, **changed))
+        tr[self.layout.options] = encode_options(replace(self.options, **changed))
         return True
 
     def push(self, tr: Any, pushes: list[Push]) -> list[list[bytes]]:
@@ -68,13 +64,13 @@ class Pushing:
         """
         # Every read is under way before the first is waited for.
         stored = tr[self.layout.options]
-        known = self._options.max_size
+        known = self.options.max_size
         taken = None if known is None else self._places.begin_count(tr, known)
         levels = {entry.level for push in pushes for entry in push.entries}
         lasts = {level: self._rows.last(tr, level) for level in levels}
         self._agree(tr, stored.value)
         fitting = [push.entries for push in pushes]
-        bound = self._options.max_size
+        bound = self.options.max_size
         if bound is not None:
             if taken is None or bound != known:
                 taken = self._places.begin_count(tr, bound)
@@ -103,12 +99,12 @@ class Pushing:
         if stored == self._stored:
             return
         if stored is None:
-            self._options = self._given
+            self.options = self._given
             tr[self.layout.options] = encode_options(self._given)
             if self.layout.name is not None:
                 register(tr, self.layout.name, self.layout.subspace)
             return
-        self._options = agreed(self._given, decode_options(stored))
+        self.options = agreed(self._given, decode_options(stored))
         self._stored = stored
 
     def _fitting(self, tr: Any, pushes: list[Push], taken: int, bound: int) -> list[list[Entry]]:

@@ -21,23 +21,6 @@ class TaskIndex:
         self._layout = layout
         self._rows = rows
 
-    def waiting(self, tr: Any, random: bytes) -> Row | None:
-        """The task with this id, if it waits."""
-        place = tr[self._layout.id_key(self._layout.ids, random)].value
-        if place is None:
-            return None
-        key = self._layout.items + place
-        return key, tr[key].value
-
-    def of_id(self, tr: Any, random: bytes) -> Found | None:
-        """The task with this id, wherever it is."""
-        layout = self._layout
-        waits, elsewhere = (
-            tr[layout.id_key(ids, random)] for ids in (layout.ids, layout.ids_elsewhere)
-        )
-        place = waits.value if waits.present() else elsewhere.value
-        return None if place is None else find(tr, layout, place)
-
     def agent_of(self, tr: Any, row: Row) -> str | None:
         """Whose task it is."""
         return decode_header(self._layout.read_payload(tr, row[1]))[1]
@@ -104,6 +87,25 @@ class TaskRows(PriorityRows):
         if client is not None:
             rows[layout.indexed(layout.clients, client) + place] = b""
         return rows, counters
+
+    def find(self, tr: Any, reference: bytes) -> Found | None:
+        """Return the task with this id, wherever it is; `None` if it ended."""
+        waits, elsewhere = self._begin_ids(tr, reference)
+        place = waits.value if waits.present() else elsewhere.value
+        return None if place is None else find(tr, self._layout, place)
+
+    def waiting(self, tr: Any, reference: bytes) -> Row | None:
+        """Return the row of the task with this id, if it waits."""
+        place = tr[self._layout.id_key(self._layout.ids, reference)].value
+        return None if place is None else super().waiting(tr, place)
+
+    def begin_look(self, tr: Any, key: bytes) -> list[Any]:
+        """Begin to read whether the task that was taken from this key is back, anywhere."""
+        return self._begin_ids(tr, self._layout.position(key)[-1])
+
+    def _begin_ids(self, tr: Any, random: bytes) -> list[Any]:
+        layout = self._layout
+        return [tr[layout.id_key(ids, random)] for ids in (layout.ids, layout.ids_elsewhere)]
 
     def indexed_elsewhere(self, place: bytes) -> dict[bytes, bytes]:
         """That of its id."""

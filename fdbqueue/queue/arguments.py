@@ -20,8 +20,10 @@ __all__ = [
     "checked_bound",
     "checked_client",
     "checked_cost",
+    "checked_delay",
     "checked_lease",
     "checked_name",
+    "checked_number",
     "checked_priority",
     "checked_unique",
     "due_time",
@@ -47,8 +49,18 @@ def due_time(delay: float | None, at: datetime | None) -> int | None:
         return max(0, math.ceil(at.timestamp() * 1000))
     if delay is None:
         return None
-    _check_seconds("delay", delay)
-    return milliseconds() + math.ceil(delay * 1000) if delay else None
+    return milliseconds() + math.ceil(delay * 1000) if checked_delay(delay) else None
+
+
+def checked_delay(delay: float | None) -> float | None:
+    """Return the delay in seconds; raise for what is no time.
+
+    >>> checked_delay(1.5)
+    1.5
+    """
+    if delay is not None:
+        _check_seconds("delay", delay)
+    return delay
 
 
 def expiry_time(ttl: float | None) -> int | None:
@@ -77,13 +89,25 @@ def _check_seconds(name: str, seconds: object) -> None:
 _LONGEST_UNIQUE_KEY = 255  # bytes of UTF-8
 
 
-def checked_bound(name: str, bound: object, highest: int = 2**63 - 1) -> None:
-    """Raise `ValueError` for what is neither a number from 1 nor `None`."""
-    if bound is not None and (
-        isinstance(bound, bool) or not isinstance(bound, int) or not 0 < bound <= highest
-    ):
+def checked_bound(name: str, bound: object, highest: int = 2**63 - 1) -> int | None:
+    """Return the bound; raise `ValueError` for what is neither a number from 1 nor `None`."""
+    if bound is None:
+        return None
+    if isinstance(bound, bool) or not isinstance(bound, int) or not 0 < bound <= highest:
         upto = "" if highest == 2**63 - 1 else f" to {highest:,}"
         raise ValueError(f"{name} is a number from 1{upto}, or None, not {bound!r}")
+    return bound
+
+
+def checked_number(number: object, name: str = "n", lowest: int = 0) -> int:
+    """Return a number of items; raise `ValueError` for what is none.
+
+    >>> checked_number(3)
+    3
+    """
+    if isinstance(number, bool) or not isinstance(number, int) or number < lowest:
+        raise ValueError(f"{name} is a number of items from {lowest}, not {number!r}")
+    return number
 
 
 def checked_unique(key: object) -> str:

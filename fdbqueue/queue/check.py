@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.receipts import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck
 from fdbqueue.layout import ZERO, decode_count, decode_facts, encode_count, header_of
-from fdbqueue.queue.item_store import ItemStore
+from fdbqueue.queue.base import BaseQueue, store_of
 
 __all__ = ["CheckReport", "check"]
 
@@ -31,7 +32,7 @@ class CheckReport:
         return not self.problems
 
 
-def check(tr: Any, queue: ItemStore, *, repair: bool = False) -> CheckReport:
+def check(tr: Any, queue: BaseQueue[Any], *, repair: bool = False) -> CheckReport:
     """Compare everything that a queue keeps, at one read version.
 
     - each counter, of a priority or an agent, equals the number of its items, and none is without;
@@ -63,19 +64,21 @@ def check(tr: Any, queue: ItemStore, *, repair: bool = False) -> CheckReport:
     CheckReport(items=1, problems=(), repaired=False)
     """
 
-    if not isinstance(queue, ItemStore):
+    if not isinstance(queue, BaseQueue):
         raise TypeError(
             f"a queue is checked, not {queue!r}; PriorityQueue.named(db, name) opens one"
         )
 
     def body(tr: Any) -> CheckReport:
-        return _Check(tr, queue, repair).report()
+        return _Check(tr, store, repair).report()
+
+    store = store_of(queue)
 
     db = tr if is_database(tr) else tr.db
     if repair:
         _check_files(db)
     if repair and is_database(tr):
-        return run_once(tr, body, queue.layout.receipts, lambda report: report.repaired)
+        return run_once(tr, body, store.layout.receipts, lambda report: report.repaired)
     report = read(tr, body)
     if not report.ok:
         _check_files(db)
@@ -91,11 +94,11 @@ def _check_files(db: Any) -> None:
 class _Check:
     """One check in one transaction."""
 
-    def __init__(self, tr: Any, queue: ItemStore, repair: bool) -> None:
+    def __init__(self, tr: Any, store: Store[Any], repair: bool) -> None:
         self._tr = tr
         self._reads = tr.snapshot
-        self._queue = queue
-        self._layout = queue.layout
+        self._store_rows = store.rows
+        self._layout = store.layout
         self._may_repair = repair
         self._problems: list[str] = []
         self._counters: Counter[bytes] = Counter()
@@ -140,7 +143,7 @@ class _Check:
                 self._note_level(level, count)
                 count = 0
                 try:
-                    level = self._queue.rows.level_of(key)
+                    level = self._store_rows.level_of(key)
                 except ForeignKey:
                     # Perhaps an item, and the queue was opened with the wrong priorities: without
                     # knowing what it is, nothing that belongs to items can be put right.
@@ -149,7 +152,7 @@ class _Check:
                     level = b""
                     continue
             count += 1
-            indexes, counters = self._queue.rows.derived(self._reads, key, row.value)
+            indexes, counters = self._store_rows.derived(self._reads, key, row.value)
             self._indexed |= indexes
             self._counters.update(counters)
             self._note_unique(self._layout.place(key), row.value)
@@ -173,7 +176,7 @@ class _Check:
             for row in self._rows(prefix):
                 facts, value = decode_facts(row.value)
                 place = row.key[len(prefix) :]
-                self._indexed |= self._queue.rows.indexed_elsewhere(place)
+                self._indexed |= self._store_rows.indexed_elsewhere(place)
                 self._own(value)
                 if prefix == layout.dead:
                     continue
@@ -198,7 +201,7 @@ class _Check:
 
     def _note_level(self, level: bytes, count: int) -> None:
         self.items += count
-        counter = self._queue.rows.level_counter(level) if count else None
+        counter = self._store_rows.level_counter(level) if count else None
         if counter is not None:
             self._counters[counter] += count
 

@@ -8,17 +8,19 @@ from typing import Any, Literal, overload
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.clock import uuids
-from fdbqueue.database.retrying import read
+from fdbqueue.coordination.store import Store
 from fdbqueue.layout import Layout
-from fdbqueue.layout.codecs import codec_name, codec_named
+from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
+from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.items import Entry, Rows
-from fdbqueue.queue.claimable import ClaimableStore
+from fdbqueue.queue.arguments import checked_number
+from fdbqueue.queue.base import BaseQueue
 from fdbqueue.types import Codec, Item, Options
 
 __all__ = ["Queue"]
 
 
-class Queue(ClaimableStore):
+class Queue(BaseQueue[Item]):
     """A queue that gives its items out in order of arrival.
 
     Methods take a transaction or a database, with the rules of `PriorityQueue`: in a transaction
@@ -38,15 +40,18 @@ class Queue(ClaimableStore):
     'first'
     """
 
-    _position_parts = 2
-
     def __init__(
         self, subspace: Subspace, *, codec: str | Codec = "json", max_size: int | None = None
     ) -> None:
         layout = Layout(subspace)
-        rows = Rows(layout, lambda key: layout.items)
+        levels = Levels(layout)
         options = Options("fifo", codec_name(codec), None, max_size)
-        super().__init__(layout, rows, codec_named(codec), options)
+        items = ItemCodec(layout, levels, codec_named(codec))
+        super().__init__(Store(layout, levels, Rows(layout, levels), items, options))
+
+    @classmethod
+    def _kept(cls, stored: Options) -> dict[str, Any]:
+        return {"codec": stored_codec(stored.codec)}
 
     @overload
     def enqueue(self, tr: Any, value: Any, *, raise_if_full: Literal[True]) -> Item: ...
@@ -91,14 +96,13 @@ class Queue(ClaimableStore):
         ['a', 'b']
         """
         values = list(values)
-        level = self.layout.items
-        entries: list[Entry] = [
-            Entry(level, self.encoded(value), random)
+        level, encode = self._store.layout.items, self._store.codec.encode
+        entries = [
+            Entry(level, encode(value), random, value=value)
             for value, random in zip(values, uuids(len(values)))
         ]
-        keys = self._push(tr, entries, as_many_as_fit, raise_if_full)
-        item_id = self.layout.item_id
-        return [Item(value, None, item_id(key), key) for value, key in zip(values, keys)]
+        keys = self._store.push(tr, entries, as_many_as_fit, raise_if_full)
+        return self._store.pushed(entries, keys)
 
     def dequeue(self, tr: Any, *, wait: float = 0) -> Item | None:
         """Take the oldest item; `None` if the queue is empty.
@@ -131,7 +135,7 @@ class Queue(ClaimableStore):
         >>> [item.value for item in mail.dequeue_many(db, 5)]
         ['a', 'b']
         """
-        return self._pop(tr, n, False, wait)
+        return self._store.pop(tr, checked_number(n), False, wait)
 
     def peek(self, tr: Any) -> Item | None:
         """The item that `dequeue` would take, left where it is.
@@ -143,12 +147,7 @@ class Queue(ClaimableStore):
         >>> mail.peek(db).value, mail.size(db)
         ('first', 1)
         """
-
-        def body(tr: Any) -> Item | None:
-            rows = self.rows.first(tr, 1)
-            return self._item(tr, rows[0].key, rows[0].value) if rows else None
-
-        return read(tr, body)
+        return next(iter(self._store.peek(tr, 1)), None)
 
     def items(
         self,
@@ -167,5 +166,4 @@ class Queue(ClaimableStore):
         >>> [item.value for item in mail.items(db, limit=2)]
         ['a', 'b']
         """
-        begin, end = self.layout.range_of(self.layout.items)
-        return self._browse(tr, begin, end, limit, after, reverse)
+        return self._store.browse(tr, checked_number(limit, "limit"), after, reverse)

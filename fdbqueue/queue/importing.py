@@ -17,6 +17,7 @@ from fdbqueue.errors import FdbqueueError, ImportMismatch, ImportRunning, Invali
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import with_stack
 from fdbqueue.layout.values import decode_progress, encode_progress
+from fdbqueue.queue.base import store_of
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Priority
 
@@ -106,7 +107,7 @@ def import_lines(
     >>> jobs.pop(db).value
     {'n': 2, 'p': 3}
     """
-    mark = _begin(db, queue.layout, source)
+    mark = _begin(db, store_of(queue).layout, source)
     stored_lines, stored_digest = (0, b"") if mark is None or again else decode_progress(mark)
     numbered = _numbered(lines)
     size = _pass_over(numbered, source, stored_lines, stored_digest)
@@ -166,10 +167,11 @@ def _store(
 ) -> tuple[int, bytes | None]:
     """Store the lines for which there is room; how many, and the mark of how far that is."""
     filled = [line for line in batch if not line.blank]
+    layout = store_of(queue).layout
     week = _week()
 
     def body(tr: Any) -> tuple[int, bytes | None]:
-        if source is not None and tr[queue.layout.import_key(source)].value != mark:
+        if source is not None and tr[layout.import_key(source)].value != mark:
             raise ImportRunning(source)
         items = queue.push_many(
             tr,
@@ -181,11 +183,11 @@ def _store(
         done = batch[: batch.index(rest[0])] if rest else batch
         new_mark = done[-1].mark if done else mark
         if source is not None and done:
-            tr[queue.layout.import_key(source)] = new_mark
-            tr[queue.layout.import_week(week, source)] = b""
+            tr[layout.import_key(source)] = new_mark
+            tr[layout.import_week(week, source)] = b""
         return len(items), new_mark
 
-    return run_once(db, body, queue.layout.receipts)
+    return run_once(db, body, layout.receipts)
 
 
 def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
@@ -224,6 +226,7 @@ def _batches(
     value_field: str | None,
 ) -> Iterator[list[_Line]]:
     """The lines in batches; what is good before a bad line is a batch of its own."""
+    store = store_of(queue)
     batch: list[_Line] = []
     size = 0
     for number, line, digest in numbered:
@@ -233,8 +236,8 @@ def _batches(
             stored = 0
             if line.strip():
                 value, given = _parsed(line, priority, priority_field, value_field)
-                rank = queue.priorities.from_json(given)
-                stored = len(queue.encoded(value))
+                rank = store.levels.from_json(given)
+                stored = len(store.codec.encode(value))
         except (FdbqueueError, ValueError) as error:
             if batch:
                 yield batch

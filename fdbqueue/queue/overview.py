@@ -138,7 +138,7 @@ def count_elsewhere(db: Any, layout: Layout) -> dict[State, int]:
     >>> db = fdbqueue.open("memory:")
     >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
     >>> item = jobs.push(db, "send", delay=60)
-    >>> count_elsewhere(db, jobs.layout)
+    >>> count_elsewhere(db, Layout(jobs.subspace))
     {'delayed': 1, 'claimed': 0, 'dead': 0}
     """
     # Of delayed and claimed items an index is read, which has no values.

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.clock import uuids
+from fdbqueue.coordination.store import Store
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import QueueNotFound
-from fdbqueue.layout import NO_HEADER, Header, Layout, decode_options
-from fdbqueue.layout.codecs import codec_name, codec_named, stored_codec
+from fdbqueue.layout import Header, Layout
+from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.operations.items import Entry, PriorityRows
-from fdbqueue.operations.names import find, place
-from fdbqueue.operations.options import agreed
-from fdbqueue.queue.arguments import checked_unique, due_time, expiry_time
-from fdbqueue.queue.claimable import ClaimableStore
-from fdbqueue.queue.item_store import log_items
+from fdbqueue.queue.arguments import checked_number, checked_unique, due_time, expiry_time
+from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
 from fdbqueue.types import Codec, Item, Options, Priority, PriorityKind
 
-__all__ = ["PriorityQueue"]
+__all__ = ["PriorityQueue", "entries_of"]
 
 
-class PriorityQueue(ClaimableStore):
+class PriorityQueue(BaseQueue[Item]):
     """A queue that gives its items out by priority, and in order of arrival within one.
 
     Every method takes a transaction or a database as `tr`. In a transaction, it is part of it: it
@@ -58,9 +56,6 @@ class PriorityQueue(ClaimableStore):
     ['soon', 'soon too', 'later']
     """
 
-    _position_parts = 3
-    rows: PriorityRows
-
     def __init__(
         self,
         subspace: Subspace,
@@ -71,12 +66,16 @@ class PriorityQueue(ClaimableStore):
         max_attempts: int | None = None,
     ) -> None:
         layout = Layout(subspace)
-        self.priorities = Priorities(layout, priorities)
-        rows = PriorityRows(layout, self.priorities.level_in)
+        levels = Priorities(layout, priorities)
         options = Options(
             "priority", codec_name(codec), priorities, max_size, max_attempts=max_attempts
         )
-        super().__init__(layout, rows, codec_named(codec), options)
+        items = ItemCodec(layout, levels, codec_named(codec))
+        super().__init__(Store(layout, levels, PriorityRows(layout, levels), items, options))
+
+    @classmethod
+    def _kept(cls, stored: Options) -> dict[str, Any]:
+        return {"codec": stored_codec(stored.codec), "priorities": stored.priorities or int}
 
     @classmethod
     def named(
@@ -107,32 +106,14 @@ class PriorityQueue(ClaimableStore):
         >>> PriorityQueue.named(db, "e-mails").size(db)
         0
         """
-        subspace = read(db, lambda tr: place(tr, name))
-        queue = cls.at(
-            db,
-            subspace,
+        return open_stored(
+            cls,
+            read(db, partial(find_stored, name=name)),
             codec=codec,
             priorities=priorities,
             max_size=max_size,
             max_attempts=max_attempts,
         )
-        queue.layout.name = name
-        return queue
-
-    @classmethod
-    def existing(cls, db: Any, name: str) -> PriorityQueue:
-        """The queue of this name, with the options that it has.
-
-        Raises `QueueNotFound` if it was never pushed to, and as `named`.
-
-        >>> import fdbqueue
-        >>> PriorityQueue.existing(fdbqueue.open("memory:"), "nope")
-        Traceback (most recent call last):
-        fdbqueue.errors.QueueNotFound: there is no queue named 'nope'; ...
-        """
-        if read(db, lambda tr: find(tr, name)) is None:
-            raise QueueNotFound(name)
-        return cls.named(db, name)
 
     @classmethod
     def at(
@@ -154,21 +135,14 @@ class PriorityQueue(ClaimableStore):
         >>> PriorityQueue.at(db, space).pop(db).value
         b'x'
         """
-        layout = Layout(subspace)
-        stored = read(db, lambda tr: tr[layout.options].value)
-        has = Options("priority", "json", int, None)
-        if stored is not None:
-            has = decode_options(stored)
-        queue = cls(
-            subspace,
-            codec=stored_codec(has.codec) if codec is None else codec,
-            priorities=has.priorities or int if priorities is None else priorities,
+        return open_stored(
+            cls,
+            read(db, partial(read_stored, subspace=subspace)),
+            codec=codec,
+            priorities=priorities,
             max_size=max_size,
             max_attempts=max_attempts,
         )
-        if stored is not None:
-            agreed(queue.given_options, has)
-        return queue
 
     # Push
 
@@ -242,10 +216,11 @@ class PriorityQueue(ClaimableStore):
         2
         """
         if unique is not None:
-            header = Header(expires=expiry_time(ttl), unique=checked_unique(unique))
-            due = due_time(delay, at)
-            _, (entry,) = self.ranked([value], priority, None, due, header)
-            return self._push_unique(tr, entry, raise_if_full)
+            key = checked_unique(unique)
+            (entry,) = entries_of(
+                self._store, [value], priority, delay=delay, at=at, ttl=ttl, unique=key
+            )
+            return self._store.push_unique(tr, entry, raise_if_full)
         pushed = self.push_many(
             tr, (value,), priority, delay=delay, at=at, ttl=ttl, raise_if_full=raise_if_full
         )
@@ -283,39 +258,11 @@ class PriorityQueue(ClaimableStore):
         >>> jobs.pop(db).value
         'a'
         """
-        values = list(values)
-        header = Header(expires=expiry_time(ttl))
-        ranks, entries = self.ranked(values, priority, priorities, due_time(delay, at), header)
-        keys = self._push(tr, entries, as_many_as_fit, raise_if_full)
-        items = self.pushed(values, ranks, keys)
-        log_items(self, tr, "pushed to", items)
+        entries = entries_of(self._store, values, priority, priorities, delay=delay, at=at, ttl=ttl)
+        keys = self._store.push(tr, entries, as_many_as_fit, raise_if_full)
+        items = self._store.pushed(entries, keys)
+        self._store.log(tr, "pushed to", items)
         return items
-
-    def ranked(
-        self,
-        values: list[Any],
-        priority: Priority,
-        priorities: Iterable[Priority] | None,
-        due: int | None = None,
-        header: Header = NO_HEADER,
-    ) -> tuple[list[Priority], list[Entry]]:
-        """The priorities of values, and what is to be stored of them."""
-        given = [priority] * len(values) if priorities is None else list(priorities)
-        if len(given) != len(values):
-            raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
-        ranks = [self.priorities.checked(each) for each in given]
-        entries = [
-            Entry(self.layout.level(rank), self.encoded(value), random, due, header)
-            for rank, value, random in zip(ranks, values, uuids(len(values)))
-        ]
-        return ranks, entries
-
-    def pushed(self, values: list[Any], ranks: list[Priority], keys: list[bytes]) -> list[Item]:
-        """The items that were stored: the first ones, as many as there are keys."""
-        item_id = self.layout.item_id
-        return [
-            Item(value, rank, item_id(key), key) for value, rank, key in zip(values, ranks, keys)
-        ]
 
     # Pop and peek
 
@@ -376,8 +323,8 @@ class PriorityQueue(ClaimableStore):
         >>> [item.value for item in jobs.pop_many(db, 2)]
         ['a', 'b']
         """
-        items = self._pop(tr, n, max, wait)
-        log_items(self, tr, "popped from", items)
+        items = self._store.pop(tr, checked_number(n), max, wait)
+        self._store.log(tr, "popped from", items)
         return items
 
     def peek_min(self, tr: Any) -> Item | None:
@@ -415,9 +362,7 @@ class PriorityQueue(ClaimableStore):
         >>> [item.value for item in jobs.peek_many(db, 2, max=True)]
         ['b', 'a']
         """
-        self.check_number(n)
-        self.sweeper.prepare(tr, n)
-        return read(tr, lambda tr: self._items_of(tr, self.rows.first(tr, n, max)))
+        return self._store.peek(tr, checked_number(n), max)
 
     # Browse and count
 
@@ -449,10 +394,8 @@ class PriorityQueue(ClaimableStore):
         >>> [(item.priority, item.value) for item in jobs.items(db)]
         [(1, 'a'), (2, 'b')]
         """
-        level = self.layout.items
-        if priority is not None:
-            level = self.layout.level(self.priorities.checked(priority))
-        return self._browse(tr, *self.layout.range_of(level), limit, after, reverse)
+        limit = checked_number(limit, "limit")
+        return self._store.browse(tr, limit, after, reverse, priority)
 
     def counts(self, tr: Any) -> dict[Any, int]:
         """How many items each priority has; priorities without items are not in it.
@@ -467,7 +410,7 @@ class PriorityQueue(ClaimableStore):
         >>> jobs.counts(db)
         {1: 1, 5: 2}
         """
-        return read(tr, self.rows.counts)
+        return self._store.counts(tr)
 
     # Change the order
 
@@ -485,16 +428,36 @@ class PriorityQueue(ClaimableStore):
         >>> jobs.reprioritize(db, item, 1).priority
         1
         """
-        key = self.key_of(item)
-        rank = self.priorities.checked(priority)
-        level = self.layout.level(rank)
+        store = self._store
+        rank = store.levels.checked(priority)
+        moved = store.move(tr, item, lambda _: (store.layout.level(rank), None))
+        if moved is None:
+            return None
+        before, key = moved
+        return Item(before.value, rank, store.codec.id_of(key), key)
 
-        def body(tr: Any) -> Item | None:
-            stored = tr[key].value
-            if stored is None:
-                return None
-            moved = self._item(tr, key, stored)
-            new = self._move(tr, key, stored, self.layout.read_payload(tr, stored), level)
-            return Item(moved.value, rank, self.layout.item_id(new), new)
 
-        return self._change(tr, body)
+def entries_of(
+    store: Store[Item],
+    values: Iterable[Any],
+    priority: Priority = 0,
+    priorities: Iterable[Priority] | None = None,
+    *,
+    delay: float | None = None,
+    at: datetime | None = None,
+    ttl: float | None = None,
+    unique: str | None = None,
+) -> list[Entry]:
+    """Return what a push of these arguments stores."""
+    values = list(values)
+    given = [priority] * len(values) if priorities is None else list(priorities)
+    if len(given) != len(values):
+        raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
+    header = Header(expires=expiry_time(ttl), unique=unique)
+    due = due_time(delay, at)
+    ranks = list(map(store.levels.checked, given))
+    level, encode = store.layout.level, store.codec.encode
+    return [
+        Entry(level(rank), encode(value), random, due, header, value, rank)
+        for rank, value, random in zip(ranks, values, uuids(len(values)))
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fdb.subspace_impl import Subspace
@@ -11,13 +12,23 @@ from fdbqueue.database.binding import is_database
 from fdbqueue.database.receipts import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueExists, QueueNotFound
-from fdbqueue.layout import ROOT, Layout, decode_options, name_key
+from fdbqueue.layout import ROOT, Layout, name_key
 from fdbqueue.operations.names import find, leave
+from fdbqueue.queue.base import Stored, find_stored, open_stored
+from fdbqueue.queue.fifo import Queue
 from fdbqueue.queue.overview import read_pages
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.task import TaskQueue
 
-__all__ = ["drop_queue", "existing_queue", "queue_names", "queues", "rename_queue", "subspaces"]
+__all__ = [
+    "drop_queue",
+    "existing_queue",
+    "open_queue",
+    "queue_names",
+    "queues",
+    "rename_queue",
+    "subspaces",
+]
 
 _RECEIPTS = ROOT[2]
 
@@ -129,7 +140,7 @@ def _change(tr: Any, body: Callable[[Any], None]) -> None:
         body(tr)
 
 
-def existing_queue(db: Any, name: str) -> PriorityQueue | TaskQueue:
+def existing_queue(db: Any, name: str) -> PriorityQueue | Queue | TaskQueue:
     """The queue of this name, of the kind that it has.
 
     Raises `QueueNotFound`, `InvalidQueueName` and `LayoutVersionMismatch`.
@@ -141,13 +152,21 @@ def existing_queue(db: Any, name: str) -> PriorityQueue | TaskQueue:
     'TaskQueue'
     """
 
-    def body(tr: Any) -> str:
-        subspace = find(tr, name)
-        if subspace is None:
-            raise QueueNotFound(name)
-        layout = Layout(subspace)
-        return decode_options(tr[layout.options].value).kind
+    return _of_any_kind(read(db, partial(find_stored, name=name, must_exist=True)))
 
-    if read(db, body) == "task":
-        return TaskQueue.named(db, name)
-    return PriorityQueue.named(db, name)
+
+def open_queue(db: Any, name: str) -> PriorityQueue | Queue | TaskQueue:
+    """Return the queue of this name, of the kind that it has; a new one is a priority queue."""
+    return _of_any_kind(read(db, partial(find_stored, name=name)))
+
+
+_KINDS: dict[str, type[PriorityQueue | Queue | TaskQueue]] = {
+    "priority": PriorityQueue,
+    "fifo": Queue,
+    "task": TaskQueue,
+}
+
+
+def _of_any_kind(stored: Stored) -> PriorityQueue | Queue | TaskQueue:
+    kind = "priority" if stored.options is None else stored.options.kind
+    return open_stored(_KINDS[kind], stored)

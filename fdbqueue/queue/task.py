@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.clock import milliseconds, uuids
-from fdbqueue.coordination.watches import checked_wait, wait_for_change
+from fdbqueue.coordination.clock import uuids
+from fdbqueue.coordination.store import Store
 from fdbqueue.database.retrying import read
-from fdbqueue.layout import Header, Layout, decode_options
-from fdbqueue.layout.tasks import checked_id
-from fdbqueue.operations.items import Entry
-from fdbqueue.operations.names import place
-from fdbqueue.operations.options import agreed
+from fdbqueue.layout import Header, Layout
+from fdbqueue.layout.priorities import Priorities
+from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec
+from fdbqueue.operations.items import WANT_ALL, Entry
 from fdbqueue.operations.slots import MOST_SLOTS, First
+from fdbqueue.operations.tasks import TaskIndex, TaskRows
 from fdbqueue.queue.arguments import (
     checked_agent,
     checked_bound,
+    checked_client,
+    checked_lease,
+    checked_number,
     checked_unique,
     due_time,
     expiry_time,
     ranked_task,
+    whole_seconds,
 )
-from fdbqueue.queue.task_store import TaskStore
-from fdbqueue.types import Claim, Item, Task, TaskPriority
+from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
+from fdbqueue.types import Claim, Options, Task, TaskPriority, TaskStats
 
-__all__ = ["TaskQueue"]
+__all__ = ["TaskQueue", "first_of"]
+
+_PAGE = 500  # tasks that a look at a database reads in one transaction
 
 
-class TaskQueue(TaskStore):
+class TaskQueue(BaseQueue[Task]):
     """A queue of tasks, by priority, then deadline, then cost, then time of creation.
 
     The nearest deadline comes first and none last; the cheapest task comes first, and of equal ones
@@ -64,6 +70,27 @@ class TaskQueue(TaskStore):
     {'cost': 1}
     """
 
+    def __init__(
+        self,
+        subspace: Subspace,
+        *,
+        max_size: int | None = None,
+        ageing: timedelta | None = None,
+        max_attempts: int | None = None,
+    ) -> None:
+        layout = Layout(subspace)
+        levels = Priorities(layout, RANK)
+        rows = TaskRows(layout, levels)
+        self._ageing = whole_seconds(ageing)
+        self._index = TaskIndex(layout, rows)
+        options = Options("task", "task", RANK, max_size, self._ageing, max_attempts)
+        items = TaskRowCodec(layout, levels, TaskCodec())
+        super().__init__(Store(layout, levels, rows, items, options, self._index))
+
+    @classmethod
+    def _kept(cls, stored: Options) -> dict[str, Any]:
+        return {} if stored.ageing is None else {"ageing": timedelta(seconds=stored.ageing)}
+
     @classmethod
     def named(
         cls,
@@ -81,13 +108,17 @@ class TaskQueue(TaskStore):
         Raises `InvalidQueueName`, `OptionsMismatch`, `LayoutVersionMismatch`.
 
         >>> import fdbqueue
-        >>> TaskQueue.named(fdbqueue.open("memory:"), "tasks", max_size=10).given_options.max_size
+        >>> db = fdbqueue.open("memory:")
+        >>> TaskQueue.named(db, "tasks", max_size=10).options(db).max_size
         10
         """
-        subspace = read(db, lambda tr: place(tr, name))
-        queue = cls.at(db, subspace, max_size=max_size, ageing=ageing, max_attempts=max_attempts)
-        queue.layout.name = name
-        return queue
+        return open_stored(
+            cls,
+            read(db, partial(find_stored, name=name)),
+            max_size=max_size,
+            ageing=ageing,
+            max_attempts=max_attempts,
+        )
 
     @classmethod
     def at(
@@ -106,16 +137,13 @@ class TaskQueue(TaskStore):
         >>> TaskQueue.at(db, fdbqueue.Subspace(("my", "tasks"))).size(db)
         0
         """
-        layout = Layout(subspace)
-        stored = read(db, lambda tr: tr[layout.options].value)
-        if stored is None:
-            return cls(subspace, max_size=max_size, ageing=ageing, max_attempts=max_attempts)
-        options = decode_options(stored)
-        if ageing is None and options.ageing is not None:
-            ageing = timedelta(seconds=options.ageing)
-        queue = cls(subspace, max_size=max_size, ageing=ageing, max_attempts=max_attempts)
-        agreed(queue.given_options, options)
-        return queue
+        return open_stored(
+            cls,
+            read(db, partial(read_stored, subspace=subspace)),
+            max_size=max_size,
+            ageing=ageing,
+            max_attempts=max_attempts,
+        )
 
     # Push
 
@@ -169,8 +197,8 @@ class TaskQueue(TaskStore):
         }
         if unique is not None:
             entry = self._entry(time.time(), *uuids(1), **task, unique=checked_unique(unique))
-            found = self._push_unique(tr, entry, raise_if_full=False)
-            return None if found is None else self._id(found.key)
+            found = self._store.push_unique(tr, entry, raise_if_full=False)
+            return None if found is None else found.id
         return next(iter(self.push_many(tr, [task])), None)
 
     def push_many(
@@ -193,8 +221,8 @@ class TaskQueue(TaskStore):
         if any(task.get("unique") is not None for task in given):
             raise TypeError("unique tasks are pushed one by one, with `push`")
         entries = [self._entry(now, uuid, **task) for uuid, task in zip(uuids(len(given)), given)]
-        keys = self._push(tr, entries, as_many_as_fit, raise_if_full=False)
-        return [self._id(key) for key in keys]
+        keys = self._store.push(tr, entries, as_many_as_fit, raise_if_full=False)
+        return list(map(self._store.codec.id_of, keys))
 
     def _entry(
         self,
@@ -209,8 +237,8 @@ class TaskQueue(TaskStore):
     ) -> Entry:
         record, rank = ranked_task(self._ageing, now, **task)
         header = Header(expires=expiry_time(ttl), unique=unique)
-        payload = self.encoded(record)
-        return Entry(self.layout.level(rank), payload, uuid, due_time(delay, at), header)
+        payload = self._store.codec.encode(record)
+        return Entry(self._store.layout.level(rank), payload, uuid, due_time(delay, at), header)
 
     # Pop and peek
 
@@ -232,20 +260,7 @@ class TaskQueue(TaskStore):
         """
         if agent is None:
             return next(iter(self.pop_many(tr, 1, wait=wait)), None)
-        checked_agent(agent)
-        deadline = time.monotonic() + checked_wait(tr, wait)
-        while True:
-            item = self.pop_first_of(tr, agent)
-            left = deadline - time.monotonic()
-            if item is not None or left <= 0:
-                break
-            left = min(left, self.sweeper.seconds_left(tr))
-            wait_for_change(tr, partial(self.to_watch_of, agent=agent), left)
-        return None if item is None else self._task(item)
-
-    def pop_first_of(self, tr: Any, agent: str) -> Item | None:
-        """Take the first task of an agent; as it is stored, so that it can be put back."""
-        return self._change(tr, partial(self._pop_of, agent=agent, now=milliseconds()))
+        return self._store.pop_of(tr, first_of(self, agent), wait)
 
     def pop_many(self, tr: Any, n: int, *, wait: float = 0) -> list[Task]:
         """Take the first `n` tasks in one transaction, in order; fewer if there are fewer.
@@ -257,7 +272,21 @@ class TaskQueue(TaskStore):
         >>> [task.payload for task in tasks.pop_many(db, 2)]
         [0, 1]
         """
-        return [self._task(item) for item in self._pop(tr, n, False, wait)]
+        return self._store.pop(tr, checked_number(n), False, wait)
+
+    def peek(self, tr: Any, *, agent: str | None = None) -> Task | None:
+        """The task that `pop` would take, left where it is.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> fdbqueue.TaskQueue.named(db, "tasks").peek(db) is None
+        True
+        """
+        if agent is not None:
+            return self._store.peek_of(tr, first_of(self, agent))
+        return next(iter(self._store.peek(tr, 1)), None)
+
+    # Claims
 
     def claim(
         self,
@@ -283,26 +312,9 @@ class TaskQueue(TaskStore):
         'hers'
         >>> tasks.ack(db, claim)
         """
-        return self._claimed(tr, lease, n, within, wait, self.first_of(agent))
-
-    def first_of(self, agent: str | None) -> First | None:
-        """How to read the first tasks of an agent; `None` for all tasks."""
-        return None if agent is None else partial(self._index.first_of, agent=checked_agent(agent))
-
-    def _pop_of(self, tr: Any, agent: str, now: int) -> Item | None:
-        found = self._index.first_of(tr, 1, agent) if self.sweeper.admits(tr, now) else []
-        if not found:
-            return None
-        item = self._item(tr, *found[0])
-        self._task(item)  # a key that is not a task's stays where it is
-        self._take_one(tr, *found[0])
-        return item
-
-    def to_watch_of(self, tr: Any, agent: str) -> list[bytes]:
-        """What changes once a task of an agent can be taken; nothing if one can be."""
-        if not self._index.first_of(tr, 1, agent):
-            return [self.layout.came]
-        return [self.layout.freed] if self.schedule.is_paused(tr) else []
+        n, within = checked_number(n, "n", 1), checked_number(within, "within", 1)
+        first = None if agent is None else first_of(self, agent)
+        return self._store.claim(tr, checked_lease(lease), n, within, wait, first)
 
     # Limits
 
@@ -324,31 +336,109 @@ class TaskQueue(TaskStore):
         >>> [claim.item.agent_name for claim in tasks.claim(db, n=3)]
         ['ada', 'bob']
         """
-        checked_bound("concurrency", concurrency, MOST_SLOTS)
-        self._set_limit(tr, "agent_concurrency", concurrency)
+        bound = checked_bound("concurrency", concurrency, MOST_SLOTS)
+        self._store.set_limit(tr, "agent_concurrency", bound)
 
-    # Change
+    # Find and count
 
-    def remove_task(self, tr: Any, task_id: str) -> bool:
-        """Take a task out of the queue, wherever it stands; false if it is not there.
-
-        A delayed one too; not one that is claimed, or a dead letter. Conflicts with what takes or
-        changes this task. Cost: three reads.
+    def get_all_tasks(self, tr: Any, *, limit: int = 0, reverse: bool = False) -> Iterator[Task]:
+        """All tasks that wait, in order; page by page, as `PriorityQueue.items`.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks")
-        >>> task = tasks.push(db)
-        >>> tasks.remove_task(db, task), tasks.remove_task(db, task)
-        (True, False)
+        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+        >>> _ = tasks.push(db, priority=5), tasks.push(db, priority=1)
+        >>> [int(task.priority) for task in tasks.get_all_tasks(db)]
+        [1, 5]
         """
-        random = checked_id(task_id)
+        return self._store.browse(tr, checked_number(limit, "limit"), None, reverse)
 
-        def body(tr: Any) -> bool:
-            found = self._index.of_id(tr, random)
-            return found is not None and self._remove(tr, found.key)
+    def get_tasks_for_agent(self, tr: Any, agent_name: str) -> Iterator[Task]:
+        """The tasks of an agent that wait, in order.
 
-        return self._change(tr, body)
+        By an index: cost of what comes back, two reads for each page of 500, however long the
+        queue is. Given a database each page is its own transaction.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+        >>> _ = tasks.push(db, agent_name="ada", payload=1), tasks.push(db, payload=2)
+        >>> [task.payload for task in tasks.get_tasks_for_agent(db, "ada")]
+        [1]
+        """
+        return self._by_index(tr, self._store.layout.agents, checked_agent(agent_name))
+
+    def get_tasks_for_client(self, tr: Any, client_id: str) -> Iterator[Task]:
+        """The tasks of a client that wait, in order; as `get_tasks_for_agent`.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+        >>> _ = tasks.push(db, client_id="7", payload=1), tasks.push(db, client_id="8", payload=2)
+        >>> [task.payload for task in tasks.get_tasks_for_client(db, "8")]
+        [2]
+        """
+        return self._by_index(tr, self._store.layout.clients, checked_client(client_id))
+
+    def get_task(self, tr: Any, task_id: str) -> Task | None:
+        """The task with this id, also one that is delayed, claimed or dead; `None` if it ended.
+
+        Cost: three reads, of one that does not wait six.
+
+        Raises `InvalidItemId` for a text that is no id.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+        >>> tasks.get_task(db, tasks.push(db, payload="x")).payload
+        'x'
+        """
+        return self._store.find(tr, task_id)
+
+    def position(self, tr: Any, task_id: str) -> int | None:
+        """How many tasks are ahead of this one; `None` if it does not wait.
+
+        Given a database it counts page by page, and others may push and pop meanwhile. Cost: a scan
+        of the tasks that are ahead; `tr.snapshot` conflicts with nothing.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+        >>> last, first = tasks.push(db, priority=5), tasks.push(db, priority=1)
+        >>> tasks.position(db, first), tasks.position(db, last)
+        (0, 1)
+        """
+        return self._store.position(tr, task_id)
+
+    def counts(self, tr: Any) -> dict[TaskPriority, int]:
+        """How many tasks of each priority wait; one read of at most five counters.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+        >>> _ = tasks.push(db, priority=2)
+        >>> tasks.counts(db)
+        {<TaskPriority.HIGH: 2>: 1}
+        """
+        counted = self._store.counts(tr)
+        return {TaskPriority(priority): count for priority, count in counted.items()}
+
+    def get_stats(self, tr: Any) -> TaskStats:
+        """What came of the tasks, and how many wait of each priority and agent.
+
+        Cost: reads of counters, one for each priority and agent that has tasks, at once.
+
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+        >>> _ = tasks.push(db, agent_name="ada"), tasks.push(db), tasks.pop(db)
+        >>> stats = tasks.get_stats(db)
+        >>> stats.total_pushed, stats.total_popped, stats.success_rate, stats.current_size
+        (2, 1, 0.5, 1)
+        """
+        return read(tr, self._index.stats)
+
+    # Change
 
     def reprioritize(self, tr: Any, task_id: str, **changes: Any) -> bool:
         """Give a task another priority, deadline, cost, agent, client or payload; it keeps its id.
@@ -368,21 +458,39 @@ class TaskQueue(TaskStore):
         >>> tasks.get_task(db, task).priority, tasks.get_task(db, task).cost
         (<TaskPriority.CRITICAL: 1>, 3.0)
         """
-        random = checked_id(task_id)
-        self.encoded(ranked_task(None, 0, **changes)[0])  # what is wrong is told before all
+        store = self._store
+        store.codec.encode(ranked_task(None, 0, **changes)[0])  # what is wrong is told before all
 
-        def body(tr: Any) -> bool:
-            found = self._index.waiting(tr, random)
-            if found is None:
-                return False
-            task = self._read(tr, *found)
+        def changed(task: Task) -> tuple[bytes, bytes]:
             kept = {field: getattr(task, field) for field in _FIELDS}
             created = task.created_at.timestamp()
             record, rank = ranked_task(self._ageing, created, **{**kept, **changes})
-            self._move(tr, *found, self.encoded(record), self.layout.level(rank))
-            return True
+            return store.layout.level(rank), store.codec.encode(record)
 
-        return self._change(tr, body)
+        return store.move(tr, task_id, changed) is not None
+
+    def _by_index(self, tr: Any, index: bytes, name: str) -> Iterator[Task]:
+        """Yield the tasks of an agent or client, page by page."""
+        layout, decode = self._store.layout, self._store.codec.decode
+        prefix = layout.indexed(index, name)
+        begin, end = layout.range_of(prefix)
+
+        def page(tr: Any) -> tuple[bytes, list[Task]]:
+            rows = list(tr.get_range(begin, end, limit=_PAGE, streaming_mode=WANT_ALL))
+            keys = [layout.items + row.key[len(prefix) :] for row in rows]
+            # All reads are under way before the first is waited for.
+            values = [tr[key] for key in keys]
+            tasks = [decode(tr, key, value.value) for key, value in zip(keys, values)]
+            return rows[-1].key + b"\x00" if len(rows) == _PAGE else end, tasks
+
+        while begin < end:
+            begin, tasks = read(tr, page)
+            yield from tasks
+
+
+def first_of(queue: TaskQueue, agent: str) -> First:
+    """Return how to read the first tasks of an agent."""
+    return partial(queue._index.first_of, agent=checked_agent(agent))
 
 
 _FIELDS = ("priority", "deadline", "cost", "agent_name", "client_id", "payload")

@@ -17,8 +17,8 @@ from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.receipts import run_once
 from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost
 from fdbqueue.operations.claim import told_error
-from fdbqueue.queue.arguments import checked_agent, checked_lease
-from fdbqueue.queue.claimable import ClaimableStore
+from fdbqueue.queue.arguments import checked_agent, checked_lease, checked_number
+from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import Claim
 from fdbqueue.worker.handler import Handler
 from fdbqueue.worker.telemetry import Telemetry
@@ -103,29 +103,29 @@ class Worker:
     def __init__(
         self,
         db: Any,
-        queue: ClaimableStore,
+        queue: BaseQueue[Any],
         handler: Callable[..., Any],
         *,
         concurrency: int = 1,
         lease: float = 30,
         agent: str | None = None,
     ) -> None:
-        if not isinstance(queue, ClaimableStore):
+        if not isinstance(queue, BaseQueue):
             raise TypeError(f"a worker works on a queue, not on {queue!r}")
         if not is_database(db):
             raise TypeError(f"a worker needs a database, not {db!r}")
-        queue.check_number(concurrency, "concurrency", 1)
         self._db = db
-        self._queue = queue
+        self._queue: Any = queue
+        store = self._store = store_of(queue)
         self._handler = Handler(handler)
-        self._concurrency = concurrency
+        self._concurrency = checked_number(concurrency, "concurrency", 1)
         self._lease = checked_lease(lease)
         self._options: dict[str, Any] = {}
         if agent is not None:
-            if queue.given_options.kind != "task":
+            if store.given_options.kind != "task":
                 raise TypeError("only a task queue has agents")
             self._options["agent"] = checked_agent(agent)
-        self._name = queue.layout.name or repr(queue.subspace.key())
+        self._name = store.layout.name or repr(queue.subspace.key())
         self._telemetry = Telemetry(self._name)
         self._may_claim_ahead = True
         self._stopping = False  # a flag: an event has a lock, which a signal handler must not take
@@ -234,7 +234,7 @@ class Worker:
         lease_end = time.monotonic() + self._lease
         jobs = [_Job(each, lease_end) for each in claim]
         free = max(0, self._concurrency - len(self._held))
-        are_last = self._queue.schedule.max_attempts == 1
+        are_last = self._store.schedule.max_attempts == 1
         back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]
         self._may_claim_ahead = not are_last and claim.attempts == (1,) * len(claim)
         with self._guard:
@@ -287,7 +287,7 @@ class Worker:
             if self._handler.in_transaction:
                 end("done")
             else:
-                self._queue.acks.submit(self._db, claim, start, acknowledged)
+                self._store.acks.submit(self._db, claim, start, acknowledged)
 
     def _handle(self, claim: Claim) -> None:
         """Run the handler; if it is part of a transaction, with the acknowledgement."""
@@ -312,7 +312,7 @@ class Worker:
                 seconds = time.monotonic() - began
             return True
 
-        run_once(self._db, body, self._queue.layout.receipts)
+        run_once(self._db, body, self._store.layout.receipts)
 
     def _end(self, job: _Job, outcome: str, seconds: float, error: BaseException | None) -> None:
         """Count a job that ended, and tell of it."""
@@ -362,7 +362,7 @@ class Worker:
                 lease_end = time.monotonic() + self._lease
                 claims = [job.claim for job in held]
                 try:
-                    errors = self._queue.extend_each(self._db, claims, self._lease)
+                    errors = self._store.extend_each(self._db, claims, self._lease)
                 except Exception as error:
                     _log.error("%s: %d jobs are not extended: %s", self._name, len(held), error)
                     continue

@@ -231,9 +231,9 @@ def test_three_processes_pop_everything_once_and_each_in_order(fdbq: Shell, name
 
 def test_check_repairs(filled: Shell, name: str) -> None:
     program = (
-        "import os, fdbqueue; db = fdbqueue.open();"
+        "import os, fdbqueue; from fdbqueue.queue.base import store_of; db = fdbqueue.open();"
         "q = fdbqueue.PriorityQueue.named(db, os.environ['q']);"
-        "db[q.layout.came] = bytes([9]) + bytes(7)"
+        "db[store_of(q).layout.came] = bytes([9]) + bytes(7)"
     )
     subprocess.run([sys.executable, "-c", program], env=filled.environment, check=True)
     done = filled("check", name)

@@ -19,6 +19,7 @@ import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
 from fdbqueue.coordination import staged_pops
 from fdbqueue.coordination.watches import sleep_on, wait_for_change
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 
 AnyQueue: TypeAlias = PriorityQueue | Queue
@@ -220,13 +221,13 @@ class Line(Generic[_Q]):
     def __init__(self, db: Any, queue: _Q, sleeps: Sleeps) -> None:
         self.db = db
         self.queue = queue
-        self.layout = queue.layout
+        self.layout = store_of(queue).layout
         self.sleeps = sleeps
 
     def process(self, script: Script = MEETS_OTHERS) -> Process[_Q]:
         """One that has not popped yet; as a rule, it will meet a conflict."""
         queue = type(self.queue)(self.queue.subspace)
-        queue.sweeper._next_look = math.inf  # a look at the schedule is no step of a pop
+        store_of(queue).sweeper._next_look = math.inf  # a look at the schedule is no step of a pop
         return Process(self.db, queue, script)
 
     def hold(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Queue
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as Recipe
 
@@ -36,7 +37,7 @@ def test_there_is_a_last_look_when_the_time_is_over(
     db: Any, queue: PriorityQueue, space: Subspace
 ) -> None:
     """A client that writes only the recipe's items wakes nobody; its item is found all the same."""
-    recipe = Recipe(Subspace(rawPrefix=queue.layout.items))
+    recipe = Recipe(Subspace(rawPrefix=store_of(queue).layout.items))
     pushing = threading.Timer(0.1, recipe.push, [db, b"1", 5])
     pushing.start()
     assert queue.pop(db, wait=0.5).value == 1

@@ -34,7 +34,7 @@ db = fdbqueue.open(url)
 db.options.set_transaction_max_retry_delay(50)
 jobs, done = (fdbqueue.PriorityQueue.named(db, name + part) for part in ("jobs", "done"))
 
-@fdbqueue.transactional(receipts=done.layout.receipts)
+@fdbqueue.transactional(receipts=store_of(done).layout.receipts)
 def move(tr):
     return [done.push(tr, item.value, item.priority) for item in jobs.pop_many(tr, 1)]
 

@@ -290,7 +290,7 @@ class Tasks(Jobs):
         return [(self.value_of(task), task.id) for task in tasks]
 
     async def _remove(self, item: Any) -> bool:
-        return bool(await self.queue.remove_task(self.db, item))
+        return bool(await self.queue.remove(self.db, item))
 
     async def _change(self, item: Any, rng: random.Random) -> bool:
         changes = rng.choice([{"priority": rng.randint(1, 5)}, {"agent_name": rng.choice(AGENTS)}])

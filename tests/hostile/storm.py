@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import fdbqueue
+from fdbqueue.queue.base import store_of
 from tests.hostile.clients import KINDS, QUEUES, WORLDS, open_queue
 from tests.hostile.ledger import Verdict, account, read_ledger
 from tests.support.server import serving
@@ -276,7 +277,7 @@ class Storm:
             queue = open_queue(self.db, self.prefix, name)
             while items := queue.pop_many(self.db, 100):
                 values += [getattr(item, pushed)["id"] for item in items]
-            layout = queue.layout
+            layout = store_of(queue).layout
             elsewhere = [layout.claims, layout.delayed, layout.results]
             if not any(list(self.db[slice(*layout.range_of(prefix))]) for prefix in elsewhere):
                 break

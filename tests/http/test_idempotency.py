@@ -12,6 +12,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import IdempotencyKeyReused
 from fdbqueue.http import idempotency
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 
 HOUR = 3600.0
@@ -41,7 +42,7 @@ def push(db: Any, queue: PriorityQueue, key: str, value: Any = 1) -> str:
 
 def notes(db: Any, queue: PriorityQueue) -> int:
     """Count the rows that are kept about idempotency keys."""
-    prefixes = (queue.layout.idempotency_keys, queue.layout.idempotency_hours)
+    prefixes = (store_of(queue).layout.idempotency_keys, store_of(queue).layout.idempotency_hours)
     return sum(len(list(db.get_range_startswith(prefix))) for prefix in prefixes)
 
 
@@ -131,7 +132,7 @@ def test_a_sweep_does_not_forget_a_key_that_is_used_again_meanwhile(
     clock.now += 48 * HOUR
     sweeps = [db.create_transaction() for _ in range(2)]
     for tr in sweeps:
-        idempotency._drop_outdated(tr, queue.layout, int(clock.now // HOUR))
+        idempotency._drop_outdated(tr, store_of(queue).layout, int(clock.now // HOUR))
     second = push(db, queue, "key")
     for tr in sweeps:
         tr.commit().wait()

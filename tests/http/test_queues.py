@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 import fdbqueue
 from fdbqueue import PriorityQueue
+from fdbqueue.queue.base import store_of
 
 
 class Remote:
@@ -93,7 +94,8 @@ def test_a_count_without_an_item_does_not_hide_the_next_level(
 ) -> None:
     remote.pushed(5)
     queue = PriorityQueue.named(db, f"{name}jobs")
-    db[queue.layout.count_key(queue.layout.level(0))] = (3).to_bytes(8, "little")
+    layout = store_of(queue).layout
+    db[layout.count_key(layout.level(0))] = (3).to_bytes(8, "little")
     assert remote.pop() == [(5, 0)]
 
 

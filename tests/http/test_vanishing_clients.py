@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from fdbqueue import PriorityQueue
 from fdbqueue.http import create_app
+from fdbqueue.queue.base import store_of
 
 
 class Connection:
@@ -86,7 +87,7 @@ def test_a_client_gets_items_or_they_are_back_at_whatever_turn_of_the_loop_it_go
 ) -> None:
     async def main() -> None:
         app = create_app(db)
-        path = f"/queue/{filled.layout.name}/pop"
+        path = f"/queue/{store_of(filled).layout.name}/pop"
         got = []
         for turns in range(40):
             connection = Connection(app, path, f"depth={depth}{query}")
@@ -120,7 +121,7 @@ def test_a_part_of_the_answer_that_cannot_be_written_returns_the_items(
             await super().send(message)
 
     async def main() -> list[Any]:
-        path = f"/queue/{filled.layout.name}/pop"
+        path = f"/queue/{store_of(filled).layout.name}/pop"
         return await Leaving(create_app(db), path, "depth=5").run()
 
     parts: list[Any] = []
@@ -141,7 +142,7 @@ def test_a_cancel_while_a_part_is_sent_returns_the_items_unless_it_is_the_last(
                 answering[0].cancel()
 
     async def main() -> None:
-        connection = Cancelled(create_app(db), f"/queue/{filled.layout.name}/pop")
+        connection = Cancelled(create_app(db), f"/queue/{store_of(filled).layout.name}/pop")
         answering.append(asyncio.ensure_future(connection.run()))
         await asyncio.wait(answering)
         whole = connection.body.endswith(b"]}")
@@ -160,7 +161,7 @@ def test_a_request_that_the_server_cancels_takes_nothing_but_what_was_sent(
     async def main() -> None:
         app = create_app(db)
         for turns in range(60):
-            connection = Connection(app, f"/queue/{filled.layout.name}/pop", "wait=5")
+            connection = Connection(app, f"/queue/{store_of(filled).layout.name}/pop", "wait=5")
             answering = asyncio.ensure_future(connection.run())
             for _ in range(turns):
                 await asyncio.sleep(0)

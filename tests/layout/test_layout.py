@@ -14,6 +14,7 @@ from fdbqueue import PriorityQueue, Queue
 from fdbqueue.embedded import KeyValue
 from fdbqueue.errors import LayoutVersionMismatch
 from fdbqueue.layout import decode_count, default_subspace, name_key, renames_key
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as PriorityRecipe
 from recipes.queue import Queue as QueueRecipe
@@ -65,7 +66,7 @@ def test_a_level_that_was_emptied_goes_on_behind_what_was_in_it(db: Any, space: 
         keys.append(queue.push(db, number).key)
         queue.pop(db)
     keys.append(queue.push(db, 3).key)
-    counts = [queue.layout.position(key)[1] for key in keys]
+    counts = [store_of(queue).layout.position(key)[1] for key in keys]
     assert counts == sorted(set(counts))
     assert counts[3] <= db.create_transaction().get_read_version().wait()
 
@@ -102,7 +103,7 @@ def test_golden_bytes_of_a_payload_in_pieces(db: Any, space: Subspace, fixed_ran
 def test_keys_are_those_of_the_tuple_layer(priority: int, count: int, random: bytes) -> None:
     """The layout packs and reads them by itself, for speed."""
     space = Subspace(("any",))
-    layout = PriorityQueue(space).layout
+    layout = store_of(PriorityQueue(space)).layout
     level = layout.level(priority)
     key = layout.item_key(level, count, random)
     assert key == space.pack((0, priority, count, random))
@@ -120,16 +121,16 @@ def test_golden_bytes_of_an_id(db: Any, space: Subspace, fixed_random: None) -> 
 def test_an_exactly_once_commit_leaves_a_receipt_under_four(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space)
     queue.push(FaultyDatabase(db), 1)
-    whole = queue.layout.receipts.range()
+    whole = store_of(queue).layout.receipts.range()
     (receipt,) = [row.key for row in db[whole.start : whole.stop]]
-    hour, client = queue.layout.receipts.unpack(receipt)
+    hour, client = store_of(queue).layout.receipts.unpack(receipt)
     assert receipt.startswith(space.key() + b"\x15\x04")
     assert hour > 400_000
     assert len(client) == 16
 
 
 def test_golden_bytes_of_pops_that_wait(db: Any, space: Subspace) -> None:
-    layout = PriorityQueue(space).layout
+    layout = store_of(PriorityQueue(space)).layout
     request = layout.request_key(258, b"name")
     item = KeyValue(layout.item_key(layout.level(5), 0, b"r"), b"payload")
 
@@ -160,7 +161,7 @@ def test_golden_bytes_of_pops_that_wait(db: Any, space: Subspace) -> None:
 def test_a_result_comes_back_as_it_was_in_values_of_a_size_that_fits(
     pops: list[list[tuple[bytes, bytes]]],
 ) -> None:
-    layout = PriorityQueue(Subspace(("any",))).layout
+    layout = store_of(PriorityQueue(Subspace(("any",)))).layout
     stored: dict[bytes, bytes] = {}
     rows = [[KeyValue(layout.items + key, value) for key, value in pop] for pop in pops]
     layout.write_result(stored, layout.request_key(1, b"name"), rows)
@@ -182,7 +183,7 @@ def test_golden_bytes_of_a_name(db: Any, name: str) -> None:
 def test_golden_bytes_of_what_renames_and_imports_leave(space: Subspace) -> None:
     assert renames_key("mail") == b"\x02fdbqueue\x00\x15\x03\x02mail\x00"
     assert renames_key(None) == b"\x02fdbqueue\x00\x15\x03\x00"
-    layout = PriorityQueue(space).layout
+    layout = store_of(PriorityQueue(space)).layout
     assert layout.import_key("f") == space.key() + b"\x15\x06\x02f\x00"
     note = layout.import_week(2916, "f")
     assert note == space.key() + b"\x15\x06\x16\x0b\x64\x02f\x00"
@@ -192,7 +193,7 @@ def test_golden_bytes_of_what_renames_and_imports_leave(space: Subspace) -> None
 
 
 def test_golden_bytes_of_the_places_of_a_bounded_queue(space: Subspace) -> None:
-    layout = PriorityQueue(space).layout
+    layout = store_of(PriorityQueue(space)).layout
     begin, end = layout.places_between(layout.places_below, 0, 258)
     assert begin == space.key() + b"\x15\x0a\x15\x01\x14"
     assert end == space.key() + b"\x15\x0a\x15\x01\x16\x01\x02"
@@ -202,7 +203,7 @@ def test_golden_bytes_of_the_places_of_a_bounded_queue(space: Subspace) -> None:
 def test_another_layout_version_is_refused(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
-    db[queue.layout.options] = b"\x15\x63"
+    db[store_of(queue).layout.options] = b"\x15\x63"
     with pytest.raises(LayoutVersionMismatch, match="this release writes layout 4"):
         PriorityQueue.named(db, name)
 
@@ -212,7 +213,7 @@ def test_another_layout_version_is_refused(db: Any, name: str) -> None:
 
 def test_the_library_reads_what_the_recipe_wrote(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, codec="bytes")
-    recipe = PriorityRecipe(Subspace(rawPrefix=queue.layout.items))
+    recipe = PriorityRecipe(Subspace(rawPrefix=store_of(queue).layout.items))
     for value, priority in [(b"c", 3), (b"a", 1), (b"b", 1)]:
         recipe.push(db, value, priority)
     assert [item.value for item in queue.items(db)] == [b"a", b"b", b"c"]
@@ -230,7 +231,7 @@ def test_the_library_reads_what_the_recipe_wrote(db: Any, space: Subspace) -> No
 
 def test_the_recipe_reads_what_the_library_wrote(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, codec="bytes")
-    recipe = PriorityRecipe(Subspace(rawPrefix=queue.layout.items))
+    recipe = PriorityRecipe(Subspace(rawPrefix=store_of(queue).layout.items))
     queue.push_many(db, [b"c", b"a", b"b"], priorities=[3, 1, 1])
     recipe.push(db, b"b2", 1)
     queue.push(db, b"b3", 1)
@@ -241,7 +242,7 @@ def test_the_recipe_reads_what_the_library_wrote(db: Any, space: Subspace) -> No
 
 def test_the_fifo_recipe_and_the_library_share_a_queue(db: Any, space: Subspace) -> None:
     queue = Queue(space, codec="bytes")
-    recipe = QueueRecipe(Subspace(rawPrefix=queue.layout.items))
+    recipe = QueueRecipe(Subspace(rawPrefix=store_of(queue).layout.items))
     recipe.enqueue(db, b"1")
     queue.enqueue(db, b"2")
     recipe.enqueue(db, b"3")
@@ -256,7 +257,7 @@ def test_the_fifo_recipe_and_the_library_share_a_queue(db: Any, space: Subspace)
 
 def test_both_sides_work_on_one_queue_at_once(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, codec="bytes")
-    recipe = PriorityRecipe(Subspace(rawPrefix=queue.layout.items))
+    recipe = PriorityRecipe(Subspace(rawPrefix=store_of(queue).layout.items))
     for number in range(20):
         recipe.push(db, b"%02d" % number, 1) if number % 2 else queue.push(db, b"%02d" % number, 1)
     popped = []

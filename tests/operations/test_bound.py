@@ -18,6 +18,7 @@ import fdbqueue.testing
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import LeaseLost, OptionsMismatch, QueueFull
+from fdbqueue.queue.base import store_of
 from tests.support.many_processes import injected, until_told
 
 PUSHES = int(os.environ.get("FDBQ_RACING_PUSHES", "4000"))
@@ -29,20 +30,20 @@ ORDERS = int(os.environ.get("FDBQ_BOUND_ORDERS", "100"))
 
 def length(db: Any, queue: PriorityQueue) -> int:
     """Count the items that wait."""
-    begin, end = queue.layout.range_of(queue.layout.items)
+    begin, end = store_of(queue).layout.range_of(store_of(queue).layout.items)
     return len(list(db.get_range(begin, end)))
 
 
 def stored(db: Any, space: Subspace) -> dict[bytes, bytes]:
     """Read all rows of a subspace, without the receipts."""
-    receipts = PriorityQueue(space).layout.receipts
+    receipts = store_of(PriorityQueue(space)).layout.receipts
     rows = db[space.range()]
     return {row.key: row.value for row in rows if not receipts.contains(row.key)}
 
 
 def unfinished(db: Any, queue: PriorityQueue) -> int:
     """Count the items that hold a place in the bound: they wait, are delayed or claimed."""
-    layout = queue.layout
+    layout = store_of(queue).layout
 
     def count(tr: Any) -> int:
         prefixes = (layout.items, layout.delayed, layout.claims)

@@ -18,6 +18,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, check
 from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.errors import InvalidItemId, LeaseLost
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.leases import come_due, lapse, values
 
@@ -112,7 +113,7 @@ def test_what_a_lease_ran_out_of_is_back_in_its_own_place(db: Any, queue: Priori
     claims = [queue.claim(db, lease=60) for _ in range(3)]
     queue.push(db, "e", 1)
     lapse(db, queue)
-    queue.sweeper._next_look = 0.0
+    store_of(queue).sweeper._next_look = 0.0
     assert values(queue.pop_many(db, 9)) == ["a", "b", "e", "c", "d"]
     assert check(db, queue).ok
     for claim in claims:
@@ -170,7 +171,7 @@ def test_what_is_pushed_stands_behind_what_is_claimed_or_delayed(
 
 def test_a_failed_item_waits_longer_each_time(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, "a")
-    layout = queue.layout
+    layout = store_of(queue).layout
     for attempt in range(1, 16):
         claim = queue.claim(db)
         assert claim.attempt == attempt
@@ -236,7 +237,7 @@ def test_large_payloads_live_as_long_as_their_items(db: Any, space: Subspace) ->
     (letter,) = queue.dead_letters(db)
     assert (letter.item.value, letter.id) == (large, ids[2])
     queue.drop_dead_letter(db, letter.id)
-    begin, end = queue.layout.range_of(queue.layout.pieces)
+    begin, end = store_of(queue).layout.range_of(store_of(queue).layout.pieces)
     assert list(db[begin:end]) == []
 
 
@@ -276,7 +277,7 @@ def test_a_delayed_item_has_the_place_of_when_it_was_pushed(db: Any, queue: Prio
     assert values(queue.pop_many(db, 9)) == ["a", "b", "c", "d"]
     queue.push(db, "old", at=datetime(1970, 1, 1, tzinfo=timezone.utc) - timedelta(days=1))
     queue.push(db, "now", delay=0)
-    queue.sweeper._next_sweep = 0.0
+    store_of(queue).sweeper._next_sweep = 0.0
     assert set(values(queue.pop_many(db, 2))) == {"old", "now"}
 
 

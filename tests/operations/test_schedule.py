@@ -12,6 +12,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination import sweeper
+from fdbqueue.queue.base import store_of
 
 ITEMS = 2_000
 BATCH = 256
@@ -52,10 +53,10 @@ def test_a_call_moves_a_bounded_part_of_what_is_due(
     monkeypatch.setattr(sweeper, "_SWEEP", 60.0)  # without more to do it would wait for so long
     queue = backlog(db, space)
     assert getattr(queue, take)(db) is not None
-    left = rows(db, queue.layout.delayed)
+    left = rows(db, store_of(queue).layout.delayed)
     assert ITEMS - 2 * BATCH <= left < ITEMS
     assert getattr(queue, take)(db) is not None
-    assert left - 2 * BATCH <= rows(db, queue.layout.delayed) < left
+    assert left - 2 * BATCH <= rows(db, store_of(queue).layout.delayed) < left
 
 
 def test_a_call_takes_a_bounded_number_of_transactions(
@@ -81,7 +82,7 @@ def test_all_that_is_due_is_taken_once_and_in_order_when_it_has_come(
     # Each call moves a batch before it takes one: then all have come, and stand in order.
     settled = taken[ITEMS // BATCH + 2 :]
     assert settled == sorted(settled, reverse=True)
-    assert rows(db, queue.layout.delayed) == 0
+    assert rows(db, store_of(queue).layout.delayed) == 0
     assert fdbqueue.check(db, queue).ok
 
 
@@ -126,7 +127,7 @@ def test_a_call_goes_on_while_all_that_it_moves_is_a_dead_letter(
     again = PriorityQueue(space)
     found = getattr(again, take)(db)
     assert (found.item if take == "claim" else found).value == "alive"
-    assert rows(db, queue.layout.dead) == 800
+    assert rows(db, store_of(queue).layout.dead) == 800
     assert fdbqueue.check(db, again).ok
 
 

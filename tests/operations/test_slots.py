@@ -14,16 +14,17 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, check
+from fdbqueue.coordination import store
 from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull
-from fdbqueue.queue import claimable, item_store
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.leases import come_due, lapse
 
 
 def expire(db: Any, queue: Any) -> None:
     """Let what has a time to live be to expire now."""
-    layout = queue.layout
+    layout = store_of(queue).layout
 
     @fdbqueue.transactional
     def body(tr: Any) -> None:
@@ -33,7 +34,7 @@ def expire(db: Any, queue: Any) -> None:
             tr[layout.when_key(layout.expiries, 1, place)] = b""
 
     body(db)
-    queue.sweeper.look_again()
+    store_of(queue).sweeper.look_again()
 
 
 def in_transaction(method: Any) -> Any:
@@ -118,7 +119,7 @@ def test_large_and_delayed_unique_items(db: Any, space: Subspace) -> None:
     assert item.value == value
     assert queue.remove(db, item)
     assert queue.size(db) == 0
-    assert not list(db[slice(*queue.layout.range_of(queue.layout.pieces))])
+    assert not list(db[slice(*store_of(queue).layout.range_of(store_of(queue).layout.pieces))])
     assert check(db, queue).ok
 
 
@@ -210,7 +211,7 @@ def test_a_claimed_item_expires_only_once_it_is_back(
     assert claim is not None
     done, failed = claim
     later = milliseconds() + 61_000
-    for module in ("queue.claimable", "coordination.batches"):
+    for module in ("coordination.store", "coordination.batches"):
         monkeypatch.setattr(f"fdbqueue.{module}.milliseconds", lambda: later)
     queue.ack(db, done)
     queue.nack(db, failed, delay=0)
@@ -259,7 +260,7 @@ def test_another_handle_sees_that_a_queue_is_paused_within_a_second(db: Any, nam
     assert theirs.pop(db).value == 0
     ours.pause(db)
     assert theirs.claim(db) is None  # at once
-    theirs.sweeper._next_look = 0.0  # as after a second
+    store_of(theirs).sweeper._next_look = 0.0  # as after a second
     assert theirs.pop(db) is None
     ours.resume(db)
     assert theirs.claim(db).item.value == 1
@@ -268,8 +269,7 @@ def test_another_handle_sees_that_a_queue_is_paused_within_a_second(db: Any, nam
 @pytest.fixture
 def only_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits does not look now and then besides."""
-    for module in (claimable, item_store):
-        monkeypatch.setattr(module, "LEASE", 1000)
+    monkeypatch.setattr(store, "LEASE", 1000)
 
 
 @pytest.mark.usefixtures("only_watches")
@@ -295,10 +295,8 @@ def test_who_waits_at_a_paused_queue_sleeps(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
-    for module in (claimable, item_store):
-        wait = module.wait_for_change
-        counted = lambda *a, wait=wait: (looks.append(1), wait(*a))[1]  # noqa: E731
-        monkeypatch.setattr(module, "wait_for_change", counted)
+    wait = store.wait_for_change
+    monkeypatch.setattr(store, "wait_for_change", lambda *a: (looks.append(1), wait(*a))[1])
     queue = PriorityQueue(space["jobs"])
     queue.push(db, 1)
     queue.pause(db)
@@ -454,7 +452,7 @@ def test_what_has_expired_leaves_room_in_a_full_queue(db: Any, space: Subspace) 
     assert queue.push(db, 2) is None
     expire(db, queue)
     assert queue.peek(db) is None
-    queue.sweeper.look_again()
+    store_of(queue).sweeper.look_again()
     assert queue.push(db, 2).value == 2
 
 
@@ -489,7 +487,7 @@ def test_a_task_is_found_wherever_it_is(db: Any, space: Subspace) -> None:
     come_due(db, tasks)
     claim = tasks.claim(db)
     assert (tasks.get_task(db, task), tasks.state(db, task)) == (whole, "claimed")
-    assert not tasks.remove_task(db, task)
+    assert not tasks.remove(db, task)
     assert not tasks.reprioritize(db, task, priority=1)
     tasks.nack(db, claim)
     assert (tasks.get_task(db, task), tasks.state(db, task)) == (whole, "dead")
@@ -502,8 +500,8 @@ def test_a_task_is_found_wherever_it_is(db: Any, space: Subspace) -> None:
 def test_a_delayed_task_is_removed(db: Any, space: Subspace) -> None:
     tasks = TaskQueue(space["tasks"])
     task = tasks.push(db, delay=1000, agent_name="ada")
-    assert tasks.remove_task(db, task)
-    assert not tasks.remove_task(db, task)
+    assert tasks.remove(db, task)
+    assert not tasks.remove(db, task)
     stats = tasks.get_stats(db)
     assert (stats.total_removed, stats.current_size, stats.total_popped) == (1, 0, 0)
     come_due(db, tasks)

@@ -10,6 +10,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import QueueTooLargeToCheck
 from fdbqueue.layout import encode_count
+from fdbqueue.queue.base import store_of
 
 
 @pytest.fixture
@@ -32,13 +33,13 @@ def test_a_sound_queue_has_no_problems_and_is_not_changed(db: Any, filled: Prior
 def test_what_is_put_aside_for_a_pop_that_waits_keeps_its_pieces(
     db: Any, filled: PriorityQueue
 ) -> None:
-    layout = filled.layout
+    layout, kept = store_of(filled).layout, store_of(filled).rows
 
     @fdbqueue.transactional
     def put_aside(tr: Any) -> None:
-        taken = filled.rows.first(tr, 3)
-        filled.rows.put_aside(tr, layout.request_key(1, b"name"), [taken[:1], [], taken[1:]])
-        filled.rows.drop_first(tr, taken)
+        taken = kept.first(tr, 3)
+        kept.put_aside(tr, layout.request_key(1, b"name"), [taken[:1], [], taken[1:]])
+        kept.drop_first(tr, taken)
 
     put_aside(db)
     before = rows(db, filled)
@@ -48,29 +49,29 @@ def test_what_is_put_aside_for_a_pop_that_waits_keeps_its_pieces(
 
 
 def break_count(db: Any, queue: PriorityQueue) -> None:
-    db[queue.layout.count_key(queue.layout.level(1))] = encode_count(7)
+    db[store_of(queue).layout.count_key(store_of(queue).layout.level(1))] = encode_count(7)
 
 
 def drop_count(db: Any, queue: PriorityQueue) -> None:
-    del db[queue.layout.count_key(queue.layout.level(2))]
+    del db[store_of(queue).layout.count_key(store_of(queue).layout.level(2))]
 
 
 def invent_count(db: Any, queue: PriorityQueue) -> None:
-    db[queue.layout.count_key(queue.layout.level(77))] = encode_count(1)
+    db[store_of(queue).layout.count_key(store_of(queue).layout.level(77))] = encode_count(1)
 
 
 def zero_count(db: Any, queue: PriorityQueue) -> None:
-    db[queue.layout.count_key(queue.layout.level(77))] = encode_count(0)
+    db[store_of(queue).layout.count_key(store_of(queue).layout.level(77))] = encode_count(0)
 
 
 def break_total(db: Any, queue: PriorityQueue) -> None:
-    db[queue.layout.went] = encode_count(7)
+    db[store_of(queue).layout.went] = encode_count(7)
 
 
 def orphan_pieces(db: Any, queue: PriorityQueue) -> None:
     from fdb import tuple as fdb_tuple
 
-    db[queue.layout.pieces + fdb_tuple.pack((b"nobody's", 0))] = b"left"
+    db[store_of(queue).layout.pieces + fdb_tuple.pack((b"nobody's", 0))] = b"left"
 
 
 @pytest.mark.parametrize(
@@ -101,14 +102,14 @@ def test_damage_is_found_and_repaired(
 
 def test_foreign_keys_and_lost_pieces_are_told_and_left(db: Any, filled: PriorityQueue) -> None:
     foreign = [
-        filled.layout.items + b"\x02text\x00",
-        filled.layout.level(1) + b"\x14",
+        store_of(filled).layout.items + b"\x02text\x00",
+        store_of(filled).layout.level(1) + b"\x14",
         filled.subspace.pack((99, "unknown section")),
         filled.subspace.pack(("unknown",)),
     ]
     for key in foreign:
         db[key] = b"theirs"
-    begin, end = filled.layout.range_of(filled.layout.pieces)
+    begin, end = store_of(filled).layout.range_of(store_of(filled).layout.pieces)
     db.clear_range(begin, end)
     report = fdbqueue.check(db, filled, repair=True)
     problems = report.problems

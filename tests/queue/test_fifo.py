@@ -10,6 +10,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.errors import InvalidValue, PayloadTooLarge
+from tests.support.leases import come_due, lapse
 
 
 @pytest.fixture
@@ -28,6 +29,15 @@ def test_first_in_first_out(db: Any, fifo: Queue) -> None:
     assert [fifo.dequeue(db).value for _ in range(300)] == list(range(300))
     assert fifo.dequeue(db) is None
     assert fifo.peek(db) is None
+
+
+def test_a_look_sees_an_item_whose_lease_ran_out(db: Any, fifo: Queue) -> None:
+    fifo.enqueue(db, "x")
+    assert fifo.claim(db) is not None
+    assert fifo.peek(db) is None
+    lapse(db, fifo)
+    come_due(db, fifo)
+    assert fifo.peek(db).value == "x"
 
 
 def test_the_order_survives_an_empty_queue_in_between(db: Any, fifo: Queue) -> None:

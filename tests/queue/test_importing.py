@@ -21,6 +21,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.errors import ImportMismatch, ImportRunning, InvalidLine
 from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.queue import importing
+from fdbqueue.queue.base import store_of
 from fdbqueue.queue.importing import ImportReport, import_lines
 from fdbqueue.testing import FaultyDatabase
 
@@ -85,7 +86,7 @@ def test_without_a_source_every_line_is_stored_and_nothing_is_kept(
     for _ in range(2):
         assert import_lines(db, queue, lines(range(3)), None) == ImportReport(3, 0)
     assert queue.size(db) == 6
-    begin, end = queue.layout.range_of(queue.layout.imports)
+    begin, end = store_of(queue).layout.range_of(store_of(queue).layout.imports)
     assert list(db[begin:end]) == []
 
 
@@ -210,7 +211,7 @@ def test_an_import_killed_at_random_stores_each_line_once(
 
 def marks(db: Any, queue: PriorityQueue) -> int:
     """Count the rows that imports keep."""
-    return len(list(db.get_range_startswith(queue.layout.imports)))
+    return len(list(db.get_range_startswith(store_of(queue).layout.imports)))
 
 
 @pytest.fixture
@@ -283,7 +284,7 @@ def test_an_import_that_is_run_each_week_is_never_forgotten(
 def test_an_import_of_an_earlier_release_goes_on(db: Any, queue: PriorityQueue, clock: Any) -> None:
     import_lines(db, queue, lines([1]), "f")
     week = int(clock.now // WEEK)
-    del db[queue.layout.import_week(week, "f")]  # which that release did not write
+    del db[store_of(queue).layout.import_week(week, "f")]  # which that release did not write
     clock.now += 50 * WEEK
     assert import_lines(db, queue, lines([1, 2]), "f") == ImportReport(1, 1)
 
@@ -294,7 +295,7 @@ def test_a_sweep_does_not_forget_an_import_that_goes_on_meanwhile(
     import_lines(db, queue, lines([1]), "f")
     clock.now += 5 * WEEK
     tr = db.create_transaction()
-    importing._drop_outdated(tr, queue.layout, int(clock.now // WEEK))
+    importing._drop_outdated(tr, store_of(queue).layout, int(clock.now // WEEK))
     clock.now -= WEEK  # the clock of another client is behind
     assert import_lines(db, queue, lines([1, 2]), "f") == ImportReport(1, 1)
     with pytest.raises(fdbqueue.error_classes()):

@@ -15,6 +15,7 @@ from fdbqueue import Claim, PriorityQueue, TaskQueue, check
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import FDBError, LeaseLost
 from fdbqueue.operations.schedule import VERSIONS
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from tests.support.leases import lapse, values
 
@@ -86,7 +87,7 @@ def read_version(db: Any) -> int:
 
 def lease_ends(db: Any, queue: Any) -> list[int]:
     """When the leases end, in versions."""
-    layout = queue.layout
+    layout = store_of(queue).layout
     rows = db[slice(*layout.range_of(layout.leases))]
     return [layout.when(layout.leases, row.key)[0] for row in rows]
 
@@ -96,7 +97,7 @@ CALLS: dict[str, Callable[[Any, Any, Claim], Any]] = {
     "claim of several": lambda queue, db, _: queue.claim(db, lease=LEASE, n=2),
     "claim of an agent": lambda queue, db, _: queue.claim(db, lease=LEASE, agent="ada"),
     "extend": lambda queue, db, claim: queue.extend(db, claim, LEASE),
-    "extend_each": lambda queue, db, claim: queue.extend_each(db, list(claim), LEASE),
+    "extend_each": lambda queue, db, claim: store_of(queue).extend_each(db, list(claim), LEASE),
 }
 
 
@@ -148,7 +149,7 @@ def test_who_joins_a_transaction_that_is_old_has_a_whole_lease(
     time.sleep(STOP)
     version = read_version(db)
     joiner = in_a_thread(queue.claim, stopping, lease=LEASE)
-    while not queue.claims._lines[stopping].waiting:
+    while not store_of(queue).claims._lines[stopping].waiting:
         time.sleep(0.001)
     stopping.goes_on.set()
     claims = [leader.result(60), joiner.result(60)]

@@ -19,6 +19,7 @@ from fdbqueue.errors import (
     PayloadTooLarge,
     UndecodableItem,
 )
+from fdbqueue.queue.base import store_of
 
 
 def values(items: Any) -> list[Any]:
@@ -27,7 +28,7 @@ def values(items: Any) -> list[Any]:
 
 def stored(db: Any, queue: PriorityQueue) -> list[Any]:
     """All rows of a queue, but for the receipts of commits."""
-    whole, receipts = queue.subspace.range(), queue.layout.receipts
+    whole, receipts = queue.subspace.range(), store_of(queue).layout.receipts
     return [row for row in db[whole.start : whole.stop] if not receipts.contains(row.key)]
 
 
@@ -473,7 +474,8 @@ def test_an_item_that_the_codec_cannot_read_stays_and_can_be_removed(
 
 def leftover(db: Any, queue: PriorityQueue) -> list[bytes]:
     """The keys of an empty queue, but for its totals."""
-    return [row.key for row in stored(db, queue) if not row.key.startswith(queue.layout.totals)]
+    totals = store_of(queue).layout.totals
+    return [row.key for row in stored(db, queue) if not row.key.startswith(totals)]
 
 
 @pytest.mark.parametrize("size", [89_999, 90_000, 90_001, 100_001, 1_000_000, 7_999_000])
@@ -489,17 +491,17 @@ def test_a_large_payload_comes_back_whole_and_leaves_nothing(
     assert queue.reprioritize(db, queue.peek(db), 3).value == payload
     assert fdbqueue.check(db, queue).ok
     assert values(queue.pop_many(db, 2)) == [b"small", payload]
-    assert leftover(db, queue) == [queue.layout.options]
+    assert leftover(db, queue) == [store_of(queue).layout.options]
 
 
 def test_large_payloads_go_with_remove_and_clear(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, codec="bytes")
     item = queue.push(db, b"x" * 300_000)
     queue.remove(db, item)
-    assert leftover(db, queue) == [queue.layout.options]
+    assert leftover(db, queue) == [store_of(queue).layout.options]
     queue.push(db, b"x" * 300_000)
     queue.clear(db)
-    assert [row.key for row in stored(db, queue)] == [queue.layout.options]
+    assert [row.key for row in stored(db, queue)] == [store_of(queue).layout.options]
 
 
 def test_a_payload_that_looks_like_the_mark_of_pieces_is_still_itself(
@@ -575,7 +577,7 @@ def test_a_log_that_cannot_be_complete_loses_no_item(
         raise fdbqueue.FDBError(1031)
 
     queue = PriorityQueue.named(db, name)
-    monkeypatch.setattr(queue, "counts", fail)
+    monkeypatch.setattr(store_of(queue), "counts", fail)
     with caplog.at_level("INFO", "fdbqueue"):
         queue.push(db, "a")
         assert queue.pop(db).value == "a"

@@ -17,6 +17,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue, Task, TaskPriority, TaskQueue, check, create_deadline
 from fdbqueue.errors import InvalidItemId, InvalidTask, OptionsMismatch
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.deadline_queue import DeadlineQueue
 
@@ -156,7 +157,7 @@ def test_a_bad_task_is_told_and_nothing_is_stored(
 
 def test_what_is_no_id_and_no_name_is_refused(db: Any, tasks: TaskQueue) -> None:
     for bad in ("", "x" * 32, "0" * 31, "A" * 32, None, 7, b"0" * 32):
-        for method in (tasks.get_task, tasks.remove_task, tasks.position, tasks.reprioritize):
+        for method in (tasks.get_task, tasks.remove, tasks.position, tasks.reprioritize):
             with pytest.raises(InvalidItemId):
                 method(db, bad)
     for bad in ("", None, 7):
@@ -222,23 +223,73 @@ def test_a_task_with_a_large_payload_is_found_and_leaves_nothing(db: Any, tasks:
     assert check(db, tasks).ok
     assert tasks.reprioritize(db, ids[3], payload="small")
     assert check(db, tasks).ok
-    assert tasks.remove_task(db, ids[0])
+    assert tasks.remove(db, ids[0])
     assert tasks.pop(db, agent="ada").id == ids[1]
     assert payloads(tasks.pop_many(db, 2)) == [large, "small"]
-    kept = {tasks.layout.options} | {
-        row.key for row in db.get_range_startswith(tasks.layout.totals)
+    kept = {store_of(tasks).layout.options} | {
+        row.key for row in db.get_range_startswith(store_of(tasks).layout.totals)
     }
     left = {row.key for row in db.get_range_startswith(tasks.subspace.key())}
-    assert {key for key in left if not tasks.layout.receipts.contains(key)} == kept
+    assert {key for key in left if not store_of(tasks).layout.receipts.contains(key)} == kept
 
 
 def test_removed_tasks_are_gone_and_others_stay(db: Any, tasks: TaskQueue) -> None:
     ids = tasks.push_many(db, [{"payload": n, "agent_name": "ada"} for n in range(5)])
-    assert tasks.remove_task(db, ids[2])
-    assert not tasks.remove_task(db, ids[2])
+    assert tasks.remove(db, ids[2])
+    assert not tasks.remove(db, ids[2])
     assert payloads(tasks.get_all_tasks(db)) == [0, 1, 3, 4]
     assert payloads(tasks.get_tasks_for_agent(db, "ada")) == [0, 1, 3, 4]
     assert [tasks.position(db, each) for each in ids] == [0, 1, None, 2, 3]
+
+
+def test_a_task_stands_for_its_id_and_has_the_time_of_its_push(db: Any, tasks: TaskQueue) -> None:
+    task_id = tasks.push(db, payload=1)
+    task = tasks.get_task(db, task_id)
+    assert tasks.state(db, task) == tasks.state(db, task_id) == "waiting"
+    assert tasks.pushed_at(task) == tasks.pushed_at(task_id) == task.created_at
+    assert tasks.remove(db, task)
+    assert not tasks.remove(db, task)
+    assert tasks.state(db, task) is None
+
+
+def test_popped_tasks_are_put_back_to_their_own_places_with_their_ids(
+    db: Any, tasks: TaskQueue
+) -> None:
+    large = "x" * 200_000
+    given = [{"payload": large, "agent_name": "ada", "deadline": NOON, "client_id": "7"}, {}, {}]
+    ids = tasks.push_many(db, given)
+    popped = tasks.pop_many(db, 2)
+    tasks.put_back(db, reversed(popped))
+    assert [task.id for task in tasks.get_all_tasks(db)] == ids
+    assert [tasks.get_task(db, task.id) for task in popped] == popped
+    assert tasks.pop(db, agent="ada") == popped[0]
+    assert check(db, tasks).ok
+
+
+def test_a_task_that_is_back_already_is_not_put_back_wherever_it_stands(
+    db: Any, tasks: TaskQueue
+) -> None:
+    task_id = tasks.push(db, payload=1)
+    task = tasks.pop(db)
+    tasks.put_back(db, [task])
+    tasks.put_back(db, [task])
+    tasks.reprioritize(db, task_id, priority=LOW)
+    tasks.put_back(db, [task])
+    assert tasks.size(db) == 1
+    claim = tasks.claim(db)
+    tasks.put_back(db, [task])
+    assert tasks.size(db) == 0
+    tasks.ack(db, claim)
+    assert check(db, tasks).ok
+
+
+def test_only_a_task_of_the_queue_is_put_back(db: Any, space: Subspace, tasks: TaskQueue) -> None:
+    others = TaskQueue(space["others"])
+    others.push(db)
+    for stranger in (others.pop(db), "0" * 32):
+        with pytest.raises(InvalidItemId):
+            tasks.put_back(db, [stranger])
+    assert tasks.is_empty(db)
 
 
 def test_a_task_is_changed_and_keeps_its_id(db: Any, tasks: TaskQueue) -> None:
@@ -272,7 +323,7 @@ def test_statistics_tell_what_came_of_the_tasks(db: Any, tasks: TaskQueue) -> No
     assert ids[6:] == [None, None]
     oldest = tasks.get_task(db, ids[0]).created_at
     tasks.reprioritize(db, ids[0], priority=5)
-    tasks.remove_task(db, ids[1])
+    tasks.remove(db, ids[1])
     tasks.pop_many(db, 2)
     tasks.pop(db, agent="b")
     stats = tasks.get_stats(db)
@@ -337,7 +388,7 @@ def test_with_ageing_nothing_pushed_much_later_comes_first(
 def test_ageing_is_an_option_that_all_clients_agree_on(db: Any, name: str) -> None:
     hour = timedelta(hours=1)
     TaskQueue.named(db, name, ageing=hour).push(db)
-    assert TaskQueue.named(db, name).given_options.ageing == 3600
+    assert TaskQueue.named(db, name).options(db).ageing == 3600
     with pytest.raises(OptionsMismatch, match="ageing"):
         TaskQueue.named(db, name, ageing=2 * hour)
     with pytest.raises(OptionsMismatch, match="kind"):
@@ -389,7 +440,7 @@ def test_it_does_what_a_sorted_list_does(db: Any, tasks: TaskQueue, rng: random.
             waiting[place] = order(task), waiting[place][1]
             agents[waiting[place][1]] = task["agent_name"]
         elif kind == "remove" and waiting:
-            assert tasks.remove_task(db, waiting.pop(rng.randrange(len(waiting)))[1])
+            assert tasks.remove(db, waiting.pop(rng.randrange(len(waiting)))[1])
         elif kind == "pop":
             n = rng.randint(1, 3)
             assert [task.id for task in tasks.pop_many(db, n)] == ids(waiting[:n])
@@ -427,7 +478,7 @@ def test_agents_and_others_take_each_task_once(
                 tasks.reprioritize(faulty, draw.choice(ids), priority=draw.randint(1, 5))
             elif draw.random() < 0.1:
                 one = draw.choice(ids)
-                taken += [one] if tasks.remove_task(faulty, one) else []
+                taken += [one] if tasks.remove(faulty, one) else []
             elif (task := tasks.pop(faulty, agent=agent)) is not None:
                 taken.append(task.id)
             elif agent is None or tasks.is_empty(db):
@@ -441,7 +492,7 @@ def test_agents_and_others_take_each_task_once(
 
 def test_check_finds_and_repairs_what_is_wrong_with_indexes(db: Any, tasks: TaskQueue) -> None:
     ids = [tasks.push(db, agent_name="ada", client_id="7", priority=2) for _ in range(3)]
-    layout = tasks.layout
+    layout = store_of(tasks).layout
     keys = [row.key for index in layout.indexes for row in db.get_range_startswith(index)]
     del db[keys[0]]
     del db[keys[4]]

@@ -12,14 +12,14 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination import batches, clock, staged_pops, sweeper
+from fdbqueue.coordination import batches, clock, staged_pops, store, sweeper
 from fdbqueue.database import receipts
-from fdbqueue.queue import claimable, item_store
+from fdbqueue.queue.base import store_of
 from tests.simulation.scheduler import Scheduler, SimulatedDatabase
 
 __all__ = ["Simulated"]
 
-_CLOCKS = (claimable, staged_pops, item_store, sweeper, clock)
+_CLOCKS = (store, staged_pops, sweeper, clock)
 
 
 class Simulated:
@@ -43,7 +43,7 @@ class Simulated:
         with pytest.MonkeyPatch.context() as patch:
             for module in _CLOCKS:
                 patch.setattr(module, "time", self.scheduler)
-            for module in (claimable, batches):
+            for module in (store, batches):
                 patch.setattr(module, "random", self.random)
             for module in (batches, staged_pops):
                 patch.setattr(module, "_LONGEST_BACKOFF", 0)
@@ -63,7 +63,8 @@ class Simulated:
         self.db.faults = 0.0
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(staged_pops, "_LEASE_VERSIONS", -(10**15))
-            staged_pops.StagedPops(queue.layout, queue.rows, queue._item).sweep(self._raw)
+            behind = store_of(queue)
+            staged_pops.StagedPops(behind.layout, behind.rows, behind.codec).sweep(self._raw)
 
     def _sleep_on(self, watches: list[Any], seconds: float) -> Any:
         """Sleep while others do something; sometimes too long, sometimes not long enough."""

@@ -18,6 +18,7 @@ import fdbqueue
 from fdbqueue import Claim, DeadLetter, PriorityQueue
 from fdbqueue.errors import LeaseLost
 from fdbqueue.layout import ONE, decode_count
+from fdbqueue.queue.base import store_of
 from tests.simulation.ledger import Act, Ledger
 from tests.simulation.scheduler import Commit, SimulatedTransaction
 from tests.simulation.simulated import Simulated
@@ -76,7 +77,7 @@ class ClaimSimulation(Simulated):
             self.scheduler.time += 10**9
             queue = self._open()
             self.end(queue)
-            assert queue.has_none(self.db) == self._drain(queue)
+            assert store_of(queue).is_idle(self.db) == self._drain(queue)
             self.dead = [*queue.dead_letters(self._raw)]
         self._read_pops()
         rows = self._raw[self._acked.range()]

@@ -16,6 +16,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination import clock
 from fdbqueue.operations.items import Entry
+from fdbqueue.queue.base import store_of
 from tests.simulation.history import Operation, explained
 from tests.simulation.simulated import Simulated
 
@@ -137,11 +138,10 @@ class Simulation(Simulated):
             if item is None:
                 return []
             self._moving[client][item.value] = None
-            level = queue.layout.level(priority)
-            payload = queue.encoded(f"{item.value}'")
-            queue.rows.append(
-                tr, level, [Entry(level, payload, random_part)], queue.rows.last(tr, level)
-            )
+            behind = store_of(queue)
+            level = behind.layout.level(priority)
+            entry = Entry(level, behind.codec.encode(f"{item.value}'"), random_part)
+            behind.rows.append(tr, level, [entry], behind.rows.last(tr, level))
             return [item.value]
 
         moved: list[str] = body(self.db)

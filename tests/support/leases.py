@@ -6,6 +6,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue.layout import decode_facts, encode_facts
+from fdbqueue.queue.base import store_of
 
 __all__ = ["come_due", "lapse", "values"]
 
@@ -16,7 +17,7 @@ def values(items: Any) -> list[Any]:
 
 def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
     """Let leases that end within so many seconds be over now."""
-    layout = queue.layout
+    layout = store_of(queue).layout
 
     @fdbqueue.transactional
     def body(tr: Any) -> None:
@@ -35,7 +36,7 @@ def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
 
 def come_due(db: Any, queue: Any) -> None:
     """Let delayed items be due now."""
-    layout = queue.layout
+    layout = store_of(queue).layout
 
     @fdbqueue.transactional
     def body(tr: Any) -> None:
@@ -47,4 +48,4 @@ def come_due(db: Any, queue: Any) -> None:
             tr[layout.delayed + place] = encode_facts((1,), value)
 
     body(db)
-    queue.sweeper._next_sweep = queue.sweeper._next_look = 0.0
+    store_of(queue).sweeper._next_sweep = store_of(queue).sweeper._next_look = 0.0

@@ -31,6 +31,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport, check
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.leases import come_due, lapse
 from tests.support.shell import Shell, error_of
@@ -503,7 +504,7 @@ def test_the_balance_is_exact_though_workers_are_killed_and_stopped(
     print(f"{killed} killed, {paused} stopped")
     assert queue.claim(db) is None
     assert check(db, queue).ok
-    assert list(db[slice(*queue.layout.range_of(queue.layout.claims))]) == []
+    assert list(db[slice(*store_of(queue).layout.range_of(store_of(queue).layout.claims))]) == []
     assert int.from_bytes(db[space.pack(("balance",))], "little") == sum(amounts)
     counted = {row.value for row in db[effects.start : effects.stop]}
     assert counted == {(1).to_bytes(8, "little")}

@@ -1,0 +1,631 @@
+"""What is behind a queue object: transactions, shared with other threads, retried and awaited."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from fdbqueue.coordination.batches import (
+    RENEWALS,
+    Acks,
+    Claims,
+    LeaseStart,
+    Pushes,
+    Taken,
+    first_after,
+)
+from fdbqueue.coordination.clock import backoff, milliseconds, uuids
+from fdbqueue.coordination.combiner import Combiner
+from fdbqueue.coordination.staged_pops import LEASE, MOST_ITEMS, StagedPops
+from fdbqueue.coordination.sweeper import Sweeper
+from fdbqueue.coordination.watches import checked_wait, wait_for_change
+from fdbqueue.database.binding import error_classes, is_database
+from fdbqueue.database.receipts import run_once
+from fdbqueue.database.retrying import read, run
+from fdbqueue.errors import LeaseLost, QueueFull
+from fdbqueue.layout import ONE, Layout, decode_count, decode_options
+from fdbqueue.layout.codecs import RowCodec
+from fdbqueue.layout.priorities import Levels
+from fdbqueue.operations.claim import ClaimRequest, Leases
+from fdbqueue.operations.items import WANT_ALL, Entry, Found, Rows, State, find
+from fdbqueue.operations.push import Push, Pushing
+from fdbqueue.operations.schedule import Schedule
+from fdbqueue.operations.slots import Agents, First, Limits
+from fdbqueue.types import Claim, DeadLetter, Item, Options, Priority, Task
+
+__all__ = ["Store"]
+
+_T = TypeVar("_T", bound=Item | Task)
+_R = TypeVar("_R")
+
+_PAGE = 500  # items that a browse of a database reads in one transaction
+
+_BATCH_BYTES = 1_000_000  # that one transaction pushes for several threads, or puts back
+_ITEM_BYTES = 250  # of a transaction, for each item beside its payload
+
+_log = logging.getLogger("fdbqueue")
+
+
+def _push_size(push: Push) -> int:
+    return sum(len(entry.payload) + _ITEM_BYTES for entry in push.entries)
+
+
+def _pop_size(request: tuple[int, bool]) -> int:
+    return request[0]
+
+
+def _claim_size(request: ClaimRequest) -> int:
+    return request.n
+
+
+def _not_empty(result: Any) -> bool:
+    return result is not None and result is not False and result != []
+
+
+class Store(Generic[_T]):
+    """The items of one queue.
+
+    Methods take a transaction or a database, as those of the queue do, and arguments that the queue
+    has checked. Given a database, threads that use one store share transactions.
+
+    Args:
+        layout: The keys of the queue.
+        levels: Its levels.
+        rows: Its rows within a transaction.
+        codec: How its items become rows and back.
+        options: The options with which it was opened.
+        agents: The agents of a task queue.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        levels: Levels,
+        rows: Rows,
+        codec: RowCodec[_T],
+        options: Options,
+        agents: Agents | None = None,
+    ) -> None:
+        self.layout = layout
+        self.levels = levels
+        self.rows = rows
+        self.codec = codec
+        self.given_options = options
+        schedule = self.schedule = Schedule(layout, rows)
+        self.sweeper = Sweeper(layout, schedule)
+        pushing = self._pushing = Pushing(layout, rows, options, random.randrange)
+        leases = self._leases = Leases(layout, rows, codec, schedule, backoff)
+        limits = self._limits = Limits(layout, schedule, agents, random.shuffle)
+        self.pushes = Combiner(lambda: Pushes(pushing), _push_size, _BATCH_BYTES)
+        self.pops = Combiner(lambda: StagedPops(layout, rows, codec), _pop_size, MOST_ITEMS)
+        self.claims = Combiner(
+            lambda: Claims(layout, leases, schedule, limits), _claim_size, MOST_ITEMS
+        )
+        self.acks = Combiner(lambda: Acks(layout, leases), len, MOST_ITEMS)
+
+    def change(
+        self,
+        tr: Any,
+        body: Callable[[Any], _R],
+        wrote: Callable[[Any], bool] = _not_empty,
+        committed: Callable[[Any], object] = lambda _: None,
+    ) -> _R:
+        """Run a change: in the caller's transaction, or on a database exactly once."""
+        if is_database(tr):
+            return run_once(tr, body, self.layout.receipts, wrote, committed)
+        return body(tr)
+
+    # Push
+
+    def push(
+        self, tr: Any, entries: list[Entry], as_many_as_fit: bool, raise_if_full: bool
+    ) -> list[bytes]:
+        """Put entries behind the last items of their levels and return the keys of the new items.
+
+        On a database together with what other threads push at the time.
+        """
+        if not entries:
+            return []
+        push = Push(entries, as_many_as_fit)
+        if self._pushing.options.max_size is not None:  # what is to expire makes room
+            self.sweeper.prepare(tr)
+        if is_database(tr):
+            keys = self.pushes(tr, push)
+        else:
+            (keys,) = self._pushing.push(tr, [push])
+            if len(keys) < len(entries):
+                self._pushing.rely_on_full(tr)
+        if raise_if_full:
+            self.check_room(push, keys)
+        return keys
+
+    def check_room(self, push: Push, keys: list[bytes]) -> None:
+        """Raise `QueueFull` if a push stored nothing because there was no room."""
+        bound = self._pushing.options.max_size
+        if bound is not None and len(keys) < (1 if push.as_many_as_fit else len(push.entries)):
+            raise QueueFull(bound, len(push.entries))
+
+    def pushed(self, entries: list[Entry], keys: list[bytes]) -> list[Item]:
+        """Return the items that were stored: the first ones, as many as there are keys."""
+        item_id = self.layout.item_id
+        return [
+            Item(entry.value, entry.priority, item_id(key), key)
+            for entry, key in zip(entries, keys)
+        ]
+
+    def push_unique(self, tr: Any, entry: Entry, raise_if_full: bool) -> _T | None:
+        """Push an item unless another one with its key is unfinished; that one, or the new one.
+
+        `None` if there is no room.
+        """
+        push = Push([entry])
+        where = self.layout.unique_key(str(entry.header.unique))
+        now = milliseconds()
+
+        def first(tr: Any) -> Found | None:
+            place = tr[where].value
+            return None if place is None else find(tr, self.layout, place)
+
+        def body(tr: Any) -> tuple[list[bytes], _T | None]:
+            keys = []
+            if first(tr) is not None:
+                self.schedule.sweep(tr, now)  # it may have come to its end in time
+            found = first(tr)
+            if found is None and (keys := self._pushing.push(tr, [push])[0]):
+                found = first(tr)
+            return keys, None if found is None else self.codec.decode(tr, found.key, found.value)
+
+        keys, item = self.change(tr, body)
+        if item is None and raise_if_full:
+            self.check_room(push, keys)
+        return item
+
+    def put_back(self, tr: Any, items: Iterable[_T]) -> None:
+        """Put items that were taken back into their own places.
+
+        On a database in transactions of up to 1,000,000 bytes.
+        """
+        places = list(map(self.codec.restore, items))
+        if not is_database(tr):
+            self.rows.put_back(tr, places)
+            return
+        begin = size = 0
+        for end, (_, payload) in enumerate(places):
+            if size and size + len(payload) > _BATCH_BYTES:
+                self._put_back_once(tr, places[begin:end])
+                begin, size = end, 0
+            size += len(payload) + _ITEM_BYTES
+        self._put_back_once(tr, places[begin:])
+
+    def _put_back_once(self, db: Any, places: list[tuple[bytes, bytes]]) -> None:
+        run_once(db, partial(self.rows.put_back, places=places), self.layout.receipts)
+
+    # Options
+
+    def options(self, tr: Any) -> Options:
+        """Return the options that the queue has; until the first push those that were given."""
+
+        def body(tr: Any) -> Options:
+            stored = tr[self.layout.options].value
+            return self.given_options if stored is None else decode_options(stored)
+
+        return read(tr, body)
+
+    def set_option(self, tr: Any, name: str, value: Any) -> None:
+        """Store another value of an option."""
+        self.change(tr, lambda tr: self._pushing.set_option(tr, name, value))
+
+    def set_limit(self, tr: Any, name: str, value: Any) -> None:
+        """Store another value of an option that says what may be taken, and wake who waits."""
+
+        def body(tr: Any) -> bool:
+            tr[self.layout.scheduled] = b""
+            tr.add(self.layout.freed, ONE)
+            return self._pushing.set_option(tr, name, value)
+
+        self.change(tr, body)
+        self.sweeper.look_again()
+
+    # Pop
+
+    def pop(self, tr: Any, n: int, at_max: bool, wait: float) -> list[_T]:
+        """Take the first `n` items; on a database together with what other threads pop.
+
+        If there is none, wait for one. Who wakes and finds that another one was quicker sleeps
+        again; when the time is over there is one more look.
+        """
+        wait = checked_wait(tr, wait)
+        if n == 0:
+            return []
+        if not is_database(tr):
+            return self._take(tr, n, at_max)
+        deadline = time.monotonic() + wait
+        while True:
+            taken = self.pops(tr, (n, at_max)) if self.sweeper.prepare(tr, n) else []
+            if not taken and self.sweeper.is_behind:
+                continue  # others took what had come
+            left = deadline - time.monotonic()
+            if taken or left <= 0:
+                return taken
+            self._sleep(tr, min(left, LEASE))
+
+    def _take(self, tr: Any, n: int, at_max: bool) -> list[_T]:
+        if not self.sweeper.admits(tr, milliseconds()):
+            return []
+        rows = self.rows.first(tr, n, at_max)
+        items = self._decoded(tr, rows)
+        self.rows.take_first(tr, rows)
+        return items
+
+    def _decoded(self, tr: Any, rows: Iterable[Any]) -> list[_T]:
+        return [self.codec.decode(tr, row.key, row.value) for row in rows]
+
+    def pop_of(self, tr: Any, first: First, wait: float) -> _T | None:
+        """Take the first item of those that `first(tr, 1)` reads; wait for one as `pop`."""
+        deadline = time.monotonic() + checked_wait(tr, wait)
+        while (item := self.try_pop_of(tr, first)) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            left = min(left, self.sweeper.seconds_left(tr))
+            wait_for_change(tr, partial(self.keys_to_watch, first=first), left)
+        return item
+
+    def try_pop_of(self, tr: Any, first: First) -> _T | None:
+        """Take the first item of those that `first(tr, 1)` reads, if it is there now."""
+        now = milliseconds()
+
+        def body(tr: Any) -> _T | None:
+            rows = first(tr, 1) if self.sweeper.admits(tr, now) else []
+            if not rows:
+                return None
+            item = self.codec.decode(tr, *rows[0])
+            self.rows.take(tr, *rows[0])
+            return item
+
+        return self.change(tr, body)
+
+    # Wait
+
+    def wait(self, db: Any, seconds: float) -> bool:
+        """Sleep until there is an item, and leave it; return whether there is one."""
+        deadline = time.monotonic() + checked_wait(db, seconds)
+        while self.is_idle(db):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._sleep(db, left)
+        return True
+
+    def is_idle(self, db: Any) -> bool:
+        """Return whether there is no item to be taken, once what is due has come."""
+        return not self.sweeper.prepare(db) or self.is_empty(db)
+
+    def _sleep(self, db: Any, seconds: float) -> None:
+        """Sleep until somebody pushes, or something is due; not at all if there is an item."""
+        seconds = min(seconds, self.sweeper.seconds_left(db))
+        wait_for_change(db, self.keys_to_watch, seconds)
+
+    def keys_to_watch(self, tr: Any, first: First | None = None) -> list[bytes]:
+        """Return the keys that change once an item can be taken; none if one can be.
+
+        With `first`, one of those that `first(tr, 1)` reads.
+        """
+        if self.is_empty(tr) if first is None else not first(tr, 1):
+            return [self.layout.came]
+        return [self.layout.freed] if self.schedule.is_paused(tr) else []
+
+    def keys_to_watch_claims(self, tr: Any, first: First | None = None) -> list[bytes]:
+        """Return the keys that change once something can be claimed; none if something can be."""
+        first = first or self._first_after(0)
+        if self._limits.admit(tr, 1, first):
+            return []
+        # There may be items that have to wait, besides those that come.
+        return [self.layout.came, self.layout.freed] if first(tr, 1) else [self.layout.came]
+
+    # Claim
+
+    def claim(
+        self, tr: Any, lease: float, n: int, within: int, wait: float, first: First | None = None
+    ) -> Claim | None:
+        """Claim any of the first items, or those that `first(tr, n)` reads; wait as `pop`."""
+        request = ClaimRequest(n, max(n, within), lease, *uuids(1))
+        deadline = time.monotonic() + checked_wait(tr, wait)
+        while (claim := self._claim_now(tr, request, first)) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            left = min(left, LEASE, self.sweeper.seconds_left(tr))
+            wait_for_change(tr, partial(self.keys_to_watch_claims, first=first), left)
+        return claim
+
+    def _claim_now(self, tr: Any, request: ClaimRequest, first: First | None) -> Claim | None:
+        """Claim items that are there now; on a database, with a lease that is not over already.
+
+        A stop of the process, or a lost answer, can outlast a lease.
+        """
+        for _ in range(RENEWALS):
+            claim, start = self._try_claim(tr, request, first)
+            if claim is None or not is_database(tr) or start.is_recent(request.lease):
+                return claim
+            try:
+                self.extend(tr, claim, request.lease)
+                return claim
+            except LeaseLost:
+                continue  # others have the items: look for other ones
+        return None
+
+    def _try_claim(self, tr: Any, request: ClaimRequest, first: First | None) -> Taken:
+        if first is None and is_database(tr):
+            return self.claims(tr, request)
+        now = milliseconds()
+        start = LeaseStart()
+
+        def body(tr: Any) -> Claim | None:
+            start.note_read(tr)
+            self.schedule.sweep(tr, now)
+            skipped = random.randrange(max(1, request.within - request.n + 1))
+            look = first or self._first_after(skipped)
+            while found := self._limits.admit(tr, request.n, look):
+                if claim := self._leases.take(tr, found, request, now):
+                    return claim
+            return None
+
+        return Taken(self.change(tr, body, lambda _: True, start.note_commit), start)
+
+    def _first_after(self, skipped: int) -> First:
+        return lambda tr, n: first_after(tr, self.layout, n, skipped)
+
+    def ack(self, tr: Any, claim: Claim) -> None:
+        """Be done with the items of a claim; raise `LeaseLost` if it is over."""
+        if not is_database(tr):
+            self._leases.ack(tr, claim)
+        elif (lost := self.acks(tr, claim)) is not None:
+            raise lost
+
+    def nack(self, tr: Any, claim: Claim, delay: float | None, error: str | None) -> None:
+        """Give the items of a claim back after a delay; `None` grows with their attempts."""
+        now = milliseconds()
+        delays = [backoff(each) if delay is None else delay for each in claim.attempts]
+        dues = [now + math.ceil(each * 1000) if each else None for each in delays]
+        self.change(tr, lambda tr: self._leases.nack(tr, claim, dues, error, now), lambda _: True)
+
+    def extend(self, tr: Any, claim: Claim, lease: float) -> None:
+        """Begin the lease of a claim anew; raise `LeaseLost` if it is over."""
+        self._begin_leases(tr, lease, partial(self._leases.extend, claim=claim, lease=lease))
+
+    def extend_each(self, db: Any, claims: list[Claim], lease: float) -> list[LeaseLost | None]:
+        """Begin the leases of several claims anew; of those that are over, return the error."""
+        extend = partial(self._leases.extend, lease=lease)
+        errors: list[LeaseLost | None] = []
+        for begin in range(0, len(claims), MOST_ITEMS):
+            some = claims[begin : begin + MOST_ITEMS]
+            errors += self._begin_leases(
+                db, lease, partial(self._leases.each, claims=some, do=extend)
+            )
+        return errors
+
+    def _begin_leases(self, tr: Any, lease: float, body: Callable[[Any], _R]) -> _R:
+        """Begin leases; on a database again, if much of them is over when the outcome is known."""
+        for _ in range(RENEWALS):
+            start = LeaseStart()
+
+            def begin(tr: Any, start: LeaseStart = start) -> _R:
+                start.note_read(tr)
+                return body(tr)
+
+            result = self.change(tr, begin, lambda _: True, start.note_commit)
+            if not is_database(tr) or start.is_recent(lease):
+                break
+        return result
+
+    def release(self, tr: Any, claim: Claim) -> None:
+        """Give the items of a claim back to their own places; raise `LeaseLost` if it is over."""
+        self.change(tr, lambda tr: self._leases.release(tr, claim), lambda _: True)
+
+    # Dead letters
+
+    def dead_letters(self, tr: Any) -> Iterator[DeadLetter]:
+        """Yield the dead letters in order; given a database in pages, each its own transaction."""
+        begin, end = self.layout.range_of(self.layout.dead)
+
+        def page(tr: Any) -> tuple[bytes, list[DeadLetter]]:
+            rows = list(tr.get_range(begin, end, limit=_PAGE))
+            letters = [self._leases.dead_letter(tr, row.key, row.value) for row in rows]
+            return rows[-1].key + b"\x00" if len(rows) == _PAGE else end, letters
+
+        while begin < end:
+            begin, letters = read(tr, page)
+            yield from letters
+
+    def retry_dead_letter(self, tr: Any, item: _T | str) -> bool:
+        """Put a dead letter back to its own place; return false if there is none."""
+        self.sweeper.prepare(tr)  # what is to expire makes room
+        retry = partial(self._leases.retry_dead, reserve=self._pushing.reserve)
+        return self._change_dead(tr, item, retry)
+
+    def drop_dead_letter(self, tr: Any, item: _T | str) -> bool:
+        """Drop a dead letter; return false if there is none."""
+        return self._change_dead(tr, item, self._leases.drop_dead)
+
+    def _change_dead(self, tr: Any, item: _T | str, change: Callable[[Any, Found], bool]) -> bool:
+        reference = self.codec.reference(item)
+
+        def body(tr: Any) -> bool:
+            found = self.rows.find(tr, reference)
+            return found is not None and found.state == "dead" and change(tr, found)
+
+        return self.change(tr, body)
+
+    # Single items
+
+    def find(self, tr: Any, item: _T | str) -> _T | None:
+        """Return an item, wherever it is; `None` if it ended."""
+        reference = self.codec.reference(item)
+
+        def body(tr: Any) -> _T | None:
+            found = self.rows.find(tr, reference)
+            return None if found is None else self.codec.decode(tr, found.key, found.value)
+
+        return read(tr, body)
+
+    def state(self, tr: Any, item: _T | str) -> State | None:
+        """Return where an item is; `None` if it ended."""
+        reference = self.codec.reference(item)
+        found = read(tr, lambda tr: self.rows.find(tr, reference))
+        return None if found is None else found.state
+
+    def remove(self, tr: Any, item: _T | str) -> bool:
+        """Remove an item that waits or is delayed; return false if it does neither."""
+        reference = self.codec.reference(item)
+        return self.change(tr, lambda tr: self.rows.remove(tr, self.rows.find(tr, reference)))
+
+    def move(
+        self, tr: Any, item: _T | str, change: Callable[[_T], tuple[bytes, bytes | None]]
+    ) -> tuple[_T, bytes] | None:
+        """Move an item that waits; return it as it was, and its new key.
+
+        `change(item)` returns the level behind which to put it, and its new payload, if any.
+        """
+        reference = self.codec.reference(item)
+
+        def body(tr: Any) -> tuple[_T, bytes] | None:
+            row = self.rows.waiting(tr, reference)
+            if row is None:
+                return None
+            before = self.codec.decode(tr, *row)
+            level, payload = change(before)
+            if payload is None:
+                payload = self.layout.read_payload(tr, row[1])
+            return before, self.rows.move(tr, *row, payload, level)
+
+        return self.change(tr, body)
+
+    def position(self, tr: Any, item: _T | str) -> int | None:
+        """Return how many items are ahead of one; `None` if it does not wait."""
+        reference = self.codec.reference(item)
+        row = read(tr, lambda tr: self.rows.waiting(tr, reference))
+        return None if row is None else self._count_ahead(tr, row[0])
+
+    def _count_ahead(self, tr: Any, key: bytes) -> int:
+        begin = self.layout.range_of(self.layout.items)[0]
+        ahead = 0
+
+        def page(tr: Any) -> list[Any]:
+            return list(tr.get_range(begin, key, limit=10 * _PAGE, streaming_mode=WANT_ALL))
+
+        while rows := read(tr, page):
+            ahead += len(rows)
+            begin = rows[-1].key + b"\x00"
+        return ahead
+
+    # All items
+
+    def clear(self, tr: Any) -> None:
+        """Take out all items, with their claims, dead letters and counters."""
+
+        def body(tr: Any) -> bool:
+            self.rows.clear(tr)
+            return True
+
+        self.change(tr, body)
+
+    def peek(self, tr: Any, n: int, at_max: bool = False) -> list[_T]:
+        """Return the items that `pop` would take."""
+        self.sweeper.prepare(tr, n)
+        return read(tr, lambda tr: self._decoded(tr, self.rows.first(tr, n, at_max)))
+
+    def peek_of(self, tr: Any, first: First) -> _T | None:
+        """Return the item that `pop_of` would take."""
+        self.sweeper.prepare(tr)
+
+        def body(tr: Any) -> _T | None:
+            rows = first(tr, 1)
+            return self.codec.decode(tr, *rows[0]) if rows else None
+
+        return read(tr, body)
+
+    def browse(
+        self,
+        tr: Any,
+        limit: int,
+        after: _T | str | None,
+        reverse: bool,
+        priority: Priority | None = None,
+    ) -> Iterator[_T]:
+        """Iterate over the items in order; given a database in pages of 500."""
+        level = self.layout.items
+        if priority is not None:
+            level = self.layout.level(self.levels.checked(priority))
+        begin, end = self.layout.range_of(level)
+        if after is not None:
+            passed = self.layout.items + self.codec.reference(after)
+            begin, end = (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
+        return self._browse(tr, begin, end, limit, reverse)
+
+    def _browse(self, tr: Any, begin: bytes, end: bytes, limit: int, reverse: bool) -> Iterator[_T]:
+        if not is_database(tr):
+            for row in tr.get_range(begin, end, limit=limit, reverse=reverse):
+                yield self.codec.decode(tr, row.key, row.value)
+            return
+        left = limit
+        while begin < end:
+            page = self._page(tr, begin, end, min(left, _PAGE) if limit else _PAGE, reverse)
+            yield from page
+            left -= len(page)
+            if len(page) < _PAGE or (limit and left <= 0):
+                return
+            if reverse:
+                end = page[-1].key
+            else:
+                begin = page[-1].key + b"\0"
+
+    def _page(self, db: Any, begin: bytes, end: bytes, size: int, reverse: bool) -> list[_T]:
+        def body(tr: Any) -> list[_T]:
+            return self._decoded(tr, tr.get_range(begin, end, limit=size, reverse=reverse))
+
+        return run(db, body)
+
+    def size(self, tr: Any) -> int:
+        """Return how many items are in the queue."""
+        return read(tr, lambda tr: max(0, self.layout.begin_size(tr)()))
+
+    def is_empty(self, tr: Any) -> bool:
+        """Return whether there is no item."""
+        begin, end = self.layout.range_of(self.layout.items)
+        return read(tr, lambda tr: not list(tr.get_range(begin, end, limit=1)))
+
+    def counts(self, tr: Any) -> dict[Any, int]:
+        """Return how many items each priority has, of those that have any."""
+        return read(tr, self.rows.counts)
+
+    def throughput(self, tr: Any) -> tuple[int, int]:
+        """Return how many items ever came, and how many went."""
+
+        def body(tr: Any) -> tuple[int, int]:
+            came, went = tr[self.layout.came], tr[self.layout.went]
+            return decode_count(came.value), decode_count(went.value)
+
+        return read(tr, body)
+
+    def log(self, tr: Any, verb: str, items: list[Item]) -> None:
+        """Log a line for each item that came or went, and how many are left, if it is wanted.
+
+        Of a transaction of the caller's nobody knows yet whether it commits: it is not logged.
+        """
+        if not items or not _log.isEnabledFor(logging.INFO) or not is_database(tr):
+            return
+        name = self.layout.name or self.layout.subspace.key()
+        try:
+            counts = self.counts(tr)
+        except error_classes() as error:  # what came or went did so all the same
+            left = f"unknown ({error.code})"
+        else:
+            left = " ".join(f"{level}:{count:,}" for level, count in counts.items()) or "nothing"
+        for item in items:
+            _log.info("%s %s, priority %s; left: %s", verb, name, item.priority, left)
