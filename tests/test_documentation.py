@@ -55,9 +55,35 @@ def test_readme_names_what_the_library_offers(name: str) -> None:
     assert re.search(rf"\b{name}\b", README)
 
 
+HANDLES = (fdbqueue.PriorityQueue, fdbqueue.Queue, fdbqueue.TaskQueue)
+
+
+def public_names(handle: type) -> set[str]:
+    queue = handle(fdbqueue.Subspace(("any",)))
+    return {name for name in dir(queue) if not name.startswith("_")}
+
+
+def listed(title: str) -> set[str]:
+    """The names in the first column of the table of README with this title."""
+    (rows,) = re.findall(
+        rf"^\| {re.escape(title)} \| \|\n\| --- \| --- \|\n((?:\|.*\n)+)", README, re.M
+    )
+    first_cells = [row.split(" | ")[0] for row in rows.splitlines()]
+    return {name for cell in first_cells for name in re.findall(r"`(\w+)", cell)}
+
+
+@pytest.mark.parametrize("handle", HANDLES)
+def test_a_queue_shows_exactly_what_readme_lists(handle: type) -> None:
+    assert public_names(handle) == listed("every queue") | listed(f"`{handle.__name__}`")
+
+
+def test_what_readme_lists_for_every_queue_is_what_all_have() -> None:
+    assert listed("every queue") == set.intersection(*map(public_names, HANDLES))
+
+
 def public_methods() -> list[tuple[str, Any]]:
     found = []
-    for owner in (fdbqueue.PriorityQueue, fdbqueue.Queue, fdbqueue.TaskQueue):
+    for owner in HANDLES:
         for name, member in inspect.getmembers(owner, inspect.isroutine):
             if not name.startswith("_"):
                 found.append((f"{owner.__name__}.{name}", member))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.clock import uuids
 from fdbqueue.coordination.store import Store
+from fdbqueue.database.retrying import read
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.items import Entry, Rows
 from fdbqueue.queue.arguments import checked_number
-from fdbqueue.queue.base import BaseQueue
+from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
 from fdbqueue.types import Codec, Item, Options
 
 __all__ = ["Queue"]
@@ -52,6 +54,58 @@ class Queue(BaseQueue[Item]):
     @classmethod
     def _kept(cls, stored: Options) -> dict[str, Any]:
         return {"codec": stored_codec(stored.codec)}
+
+    @classmethod
+    def named(
+        cls, db: Any, name: str, *, codec: str | Codec | None = None, max_size: int | None = None
+    ) -> Queue:
+        """Return the FIFO queue of this name, which its first push creates.
+
+        An option that is left out is the one that is stored with the queue; a new queue has
+        `"json"` and no bound. Cost: three reads in one transaction.
+
+        Args:
+            db: A database, or a transaction.
+            name: As for `PriorityQueue.named`.
+            codec: As for the queue itself.
+            max_size: As for the queue itself.
+
+        Raises:
+            InvalidQueueName: The name is not one that a queue can have.
+            OptionsMismatch: The queue has another codec or bound, or is not a FIFO queue.
+            LayoutVersionMismatch: Another release of this library stored the queue.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> _ = Queue.named(db, "mail").enqueue(db, "first")
+            >>> Queue.named(db, "mail").dequeue(db).value
+            'first'
+        """
+        stored = read(db, partial(find_stored, name=name))
+        return open_stored(cls, stored, codec=codec, max_size=max_size)
+
+    @classmethod
+    def at(
+        cls,
+        db: Any,
+        subspace: Subspace,
+        *,
+        codec: str | Codec | None = None,
+        max_size: int | None = None,
+    ) -> Queue:
+        """Return the FIFO queue in this subspace; options are those of `named`.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> space = fdbqueue.Subspace(("my", "mail"))
+            >>> _ = Queue(space, codec="bytes").enqueue(db, b"x")
+            >>> Queue.at(db, space).dequeue(db).value
+            b'x'
+        """
+        stored = read(db, partial(read_stored, subspace=subspace))
+        return open_stored(cls, stored, codec=codec, max_size=max_size)
 
     @overload
     def enqueue(self, tr: Any, value: Any, *, raise_if_full: Literal[True]) -> Item: ...

@@ -16,10 +16,13 @@ from typing import Any
 
 import pytest
 from click import Group
+from click.testing import CliRunner
 from fdbq import __file__ as package
 from fdbq.main import cli
 
 import fdbqueue
+from fdbqueue import Queue
+from fdbqueue.embedded import Database
 from tests.support.shell import Shell, error_of
 
 __all__ = ["fdbq"]
@@ -48,6 +51,57 @@ COMMANDS = [
     for each in (command.commands.items() if isinstance(command, Group) else [(name, command)])
 ]
 """All commands, those of groups too."""
+
+
+def test_a_first_push_takes_two_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = []
+    create = Database.create_transaction
+    monkeypatch.setattr(
+        Database, "create_transaction", lambda self: created.append(1) or create(self)
+    )
+    done = CliRunner().invoke(cli, ["push", "jobs", "1", "--db", str(tmp_path / "db")])
+    assert (done.exit_code, len(created)) == (0, 2), done.output
+
+
+def test_a_named_fifo_queue_is_used_like_another_one(db: Any, fdbq: Shell, name: str) -> None:
+    Queue.named(db, name).enqueue(db, "first")
+    ids = [fdbq.output("push", name, value).strip() for value in ('"second"', "3", "4")]
+    assert fdbq.output("peek", name, "-n", "2") == '"first"\n"second"\n'
+    assert fdbq.output("items", name, "--limit", "1", "--after", ids[0]) == f"{ids[1]}     -  3\n"
+    assert fdbq.output("rm", name, ids[1]) == "1 removed\n"
+    assert json.loads(fdbq.output("counts", name, "--json")) == {"priority": None, "count": 3}
+    exported = fdbq.output("export", name).splitlines()
+    assert [json.loads(line)["value"] for line in exported] == ["first", "second", 4]
+    assert fdbq.output("pop", name) == '"first"\n'
+    assert (
+        fdbq.output("work", name, "--exec", "cat", "--drain") == '"second"4' + "2 done, 0 failed\n"
+    )
+    assert fdbq("pop", name).returncode == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("push", "$q", "1", "-p", "1"),
+        ("push", "$q", "1", "--delay", "60"),
+        ("push", "$q", "1", "--unique", "key"),
+        ("pop", "$q", "--max"),
+        ("peek", "$q", "--max"),
+        ("items", "$q", "-p", "0"),
+        ("import", "$q"),
+    ],
+    ids=" ".join,
+)
+def test_a_fifo_queue_has_no_priorities(
+    db: Any, fdbq: Shell, name: str, arguments: tuple[str, ...]
+) -> None:
+    Queue.named(db, name).enqueue(db, "first")
+    done = fdbq(*(name if each == "$q" else each for each in arguments), stdin="1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is a FIFO queue" in done.stderr
+    assert Queue.named(db, name).size(db) == 1
 
 
 def test_push_and_pop_in_order(fdbq: Shell, name: str) -> None:

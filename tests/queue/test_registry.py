@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue, check
+from fdbqueue import PriorityQueue, Queue, TaskQueue, check
 from fdbqueue.errors import (
     InvalidQueueName,
     OptionsMismatch,
@@ -22,6 +24,7 @@ from fdbqueue.errors import (
 from fdbqueue.layout import RENAMES
 from fdbqueue.operations import names as operations_names
 from fdbqueue.queue import overview, registry
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 
 
@@ -344,6 +347,73 @@ def test_a_queue_in_a_directory_of_the_cluster(cluster: Any, db: Any, name: str)
         db.clear_range_startswith(b"\xfe")
 
 
+OPENED = {
+    "priority": lambda db, name: PriorityQueue.named(db, name, codec="bytes", max_size=7),
+    "fifo": lambda db, name: Queue.named(db, name, codec="bytes", max_size=7),
+    "task": lambda db, name: TaskQueue.named(db, name, max_size=7, ageing=timedelta(hours=1)),
+}
+
+
+def make(db: Any, name: str, kind: str) -> Any:
+    """A queue with options of its own, and an item."""
+    queue = OPENED[kind](db, name)
+    if kind == "task":
+        queue.push(db)
+    else:
+        getattr(queue, "push" if kind == "priority" else "enqueue")(db, b"x")
+    return queue
+
+
+@pytest.mark.parametrize("kind", OPENED)
+def test_a_queue_is_opened_in_one_transaction_with_the_options_that_it_has(
+    db: Any, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make(db, name, kind)
+    created = count_transactions(db, monkeypatch)
+    opened = [
+        type(queue).named(db, name),
+        type(queue).existing(db, name),
+        type(queue).at(db, queue.subspace),
+        fdbqueue.existing_queue(db, name),
+    ]
+    assert len(created) == len(opened)
+    for each in opened:
+        assert type(each) is type(queue)
+        assert each.subspace.key() == queue.subspace.key()
+        assert store_of(each).given_options == replace(each.options(db), max_size=None)
+        assert each.options(db).max_size == 7
+        assert each.peek(db) is not None
+
+
+@pytest.mark.parametrize("kind", OPENED)
+def test_a_queue_that_is_not_there_is_not_opened_as_an_existing_one(
+    db: Any, name: str, kind: str
+) -> None:
+    opened = OPENED[kind](db, name)
+    for open_it in (type(opened).existing, fdbqueue.existing_queue):
+        with pytest.raises(QueueNotFound):
+            open_it(db, name)
+
+
+@pytest.mark.parametrize("kind", OPENED)
+def test_a_queue_of_another_kind_is_not_opened(db: Any, name: str, kind: str) -> None:
+    queue = make(db, name, kind)
+    for other in {PriorityQueue, Queue, TaskQueue} - {type(queue)}:
+        for open_it in (other.named, other.existing):
+            with pytest.raises(OptionsMismatch):
+                open_it(db, name)
+
+
+def count_transactions(db: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows by one for each transaction that is created."""
+    created: list[int] = []
+    create = type(db).create_transaction
+    monkeypatch.setattr(
+        type(db), "create_transaction", lambda self: created.append(1) or create(self)
+    )
+    return created
+
+
 def test_many_queues_are_read_in_pages_of_bounded_transactions(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,11 +423,7 @@ def test_many_queues_are_read_in_pages_of_bounded_transactions(
         queue.pop(db)
     expected = [(f"{name}{n}", n, dict.fromkeys(range(1, n + 1), 1), n + 1, 1) for n in range(7)]
     others = len(fdbqueue.queue_names(db)) - 7
-    created = []
-    create = type(db).create_transaction
-    monkeypatch.setattr(
-        type(db), "create_transaction", lambda self: created.append(1) or create(self)
-    )
+    created = count_transactions(db, monkeypatch)
     for page, transactions in [(2, 4), (7, 2), (3, 3), (200, 1)]:
         monkeypatch.setattr(overview, "_PAGE", page)
         for look in (fdbqueue.overview, fdbqueue.queues, fdbqueue.queue_names):
