@@ -15,6 +15,9 @@ or gave out by a call with a database, and how many are left of each priority. T
 read.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.database.binding import error_classes
@@ -39,6 +42,9 @@ from fdbqueue.types import (
     create_deadline,
 )
 from fdbqueue.worker.worker import Worker, WorkerReport
+
+if TYPE_CHECKING:
+    from fdbqueue import aio as aio
 
 __all__ = [
     "CheckReport",
@@ -71,3 +77,13 @@ __all__ = [
     "rename_queue",
     "transactional",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "aio":  # only on demand: it imports asyncio
+        return importlib.import_module("fdbqueue.aio")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

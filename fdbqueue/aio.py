@@ -145,6 +145,9 @@ class _Store:
         self.queue = queue
         """The queue whose methods are not to be awaited."""
 
+    def __repr__(self) -> str:
+        return f"<aio.{repr(self.queue)[1:]}"
+
     size = _method(BaseQueue.size)
     is_empty = _method(BaseQueue.is_empty)
     options = _method(BaseQueue.options)

@@ -40,7 +40,7 @@ class Item:
     value: Any
     priority: Any
     id: str
-    key: bytes
+    key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class Claim:
 
     items: tuple[Any, ...]
     attempts: tuple[int, ...]
-    keys: tuple[bytes, ...]
-    token: bytes
+    keys: tuple[bytes, ...] = field(repr=False)
+    token: bytes = field(repr=False)
 
     @property
     def item(self) -> Any:

@@ -264,6 +264,14 @@ def test_importing_the_library_imports_no_module_that_a_recipe_is_named_after() 
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_aio_is_imported_on_demand() -> None:
+    program = (
+        "import sys, fdbqueue; assert 'fdbqueue.aio' not in sys.modules;"
+        "assert fdbqueue.aio.PriorityQueue is sys.modules['fdbqueue.aio'].PriorityQueue"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_the_top_level_holds_nothing_else() -> None:
     listed = subprocess.run(
         ["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=True

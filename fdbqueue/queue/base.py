@@ -35,6 +35,10 @@ class BaseQueue(Generic[_T]):
         checked_bound("max_attempts", store.given_options.max_attempts)
         self._store = store
 
+    def __repr__(self) -> str:
+        layout = self._store.layout
+        return f"<{type(self).__name__} {layout.name or layout.subspace!r}>"
+
     @classmethod
     def existing(cls: type[_Q], db: Any, name: str) -> _Q:
         """The queue of this name, with the options that it has.
