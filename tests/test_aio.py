@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
+from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from itertools import chain
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
+from fdbqueue.coordination.handover import pool
 from fdbqueue.errors import InvalidPriority, InvalidValue, QueueFull
 from fdbqueue.testing import FaultyDatabase
 
@@ -285,8 +287,26 @@ def test_the_end_of_the_loop_loses_nothing(db: Any, name: str, rng: random.Rando
     assert sorted(taken + [item.value for item in queue.items(db)]) == list(range(400))
 
 
+@pytest.fixture
+def wait_for_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Waits until the threads of `aio` have done all that they were given, and what that began."""
+    jobs: deque[Future[Any]] = deque()
+    submit = pool.submit
+
+    def kept_submit(*args: Any) -> Future[Any]:
+        jobs.append(submit(*args))
+        return jobs[-1]
+
+    def wait() -> None:
+        while jobs:
+            jobs.popleft().exception(60)
+
+    monkeypatch.setattr(pool, "submit", kept_submit)
+    return wait
+
+
 def test_a_loop_that_is_closed_over_pops_loses_nothing(
-    db: Any, name: str, rng: random.Random
+    db: Any, name: str, rng: random.Random, wait_for_threads: Callable[[], None]
 ) -> None:
     queue = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
     queue.push_many(db, range(100))
@@ -300,14 +320,8 @@ def test_a_loop_that_is_closed_over_pops_loses_nothing(
     taken = sum(task.done() for task in tasks)
     for task in tasks:
         task._log_destroy_pending = False
-    assert eventually(lambda: queue.size(db) == 100 - taken)
-
-
-def eventually(is_so: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 60
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return is_so()
+    wait_for_threads()
+    assert queue.size(db) == 100 - taken
 
 
 def test_a_cancel_ends_a_wait_though_a_push_comes_at_the_same_time(
