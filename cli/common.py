@@ -8,21 +8,11 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue, TaskQueue, existing_queue, queue_names
@@ -34,8 +24,6 @@ from fdbqueue.queue.base import store_of
 from fdbqueue.queue.importing import MAX_LINE
 from fdbqueue.queue.registry import open_queue
 from fdbqueue.types import Priority
-
-from .signals import at_end
 
 __all__ = [
     "PRIORITY",
@@ -55,11 +43,9 @@ __all__ = [
     "print_items",
     "priority_from_json",
     "priority_line",
-    "progress_bar",
     "queue_argument",
     "read_value",
     "refuse_for_fifo",
-    "showing_cursor_at_end",
     "tell",
 ]
 
@@ -357,30 +343,3 @@ def read_value(file: BinaryIO) -> bytes:
     if len(text) > MAX_LINE:
         raise click.UsageError(f"the value is longer than {MAX_LINE:,} bytes")
     return text
-
-
-@contextmanager
-def progress_bar(amount: ProgressColumn | None = None) -> Iterator[Progress]:
-    """A bar on standard error, where that is a terminal."""
-    console = Console(stderr=True)
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        amount or MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    with showing_cursor_at_end(console), progress:
-        yield progress
-
-
-@contextmanager
-def showing_cursor_at_end(console: Console) -> Iterator[None]:
-    """Show the cursor, which a live display hides, if a signal ends the process meanwhile."""
-    if not console.is_terminal or console.is_dumb_terminal:
-        yield
-        return
-    terminal = console.file.fileno()
-    with at_end(lambda: os.write(terminal, b"\x1b[?25h\n")):
-        yield

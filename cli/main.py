@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import sys
@@ -12,13 +13,55 @@ from click.shell_completion import get_completion_class
 from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
-from . import dead, items, queues, serve, signals, tasks, top, transfer, work
+from . import signals
 from .common import OutputFailed
 
 __all__ = ["cli", "main"]
 
+_MODULES = {
+    "check": "queues",
+    "clear": "items",
+    "counts": "queues",
+    "dead": "dead",
+    "drop": "queues",
+    "export": "transfer",
+    "import": "transfer",
+    "info": "queues",
+    "items": "items",
+    "limit": "queues",
+    "ls": "queues",
+    "pause": "queues",
+    "peek": "items",
+    "pop": "items",
+    "push": "items",
+    "rename": "queues",
+    "resume": "queues",
+    "rm": "items",
+    "serve": "serve",
+    "task": "tasks",
+    "top": "top",
+    "work": "work",
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Commands(click.Group):
+    """Commands whose modules are imported when they are run: a push need not wait for a worker."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_MODULES])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _MODULES:
+            return super().get_command(ctx, cmd_name)
+        module = importlib.import_module(f".{_MODULES[cmd_name]}", __package__)
+        return next(
+            command
+            for command in vars(module).values()
+            if isinstance(command, click.Command) and command.name == cmd_name
+        )
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="fdbqueue", prog_name="fdbq")
 def cli() -> None:
     """A transactional, durable priority queue, on FoundationDB or on this machine alone.
@@ -45,32 +88,7 @@ def completion(shell: str) -> None:
     click.echo(kind(cli, {}, "fdbq", "_FDBQ_COMPLETE").source())
 
 
-for command in (
-    items.push,
-    items.pop,
-    items.peek,
-    items.items,
-    items.rm,
-    items.clear,
-    queues.ls,
-    queues.counts,
-    queues.limit,
-    queues.pause,
-    queues.resume,
-    queues.rename,
-    queues.drop,
-    queues.check_command,
-    queues.info,
-    transfer.import_command,
-    transfer.export_command,
-    tasks.task,
-    dead.dead,
-    work.work,
-    serve.serve,
-    top.top,
-    completion,
-):
-    cli.add_command(command)
+cli.add_command(completion)
 
 
 def main() -> None:

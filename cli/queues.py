@@ -11,8 +11,6 @@ from importlib.metadata import version
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from fdbqueue import (
     FdbqueueError,
@@ -38,17 +36,9 @@ from .common import (
     queue_argument,
     tell,
 )
+from .terminal import print_table
 
 __all__ = ["check_command", "counts", "drop", "info", "limit", "ls", "pause", "rename", "resume"]
-
-
-def _print_table(columns: tuple[str, str], rows: list[tuple[str, str]]) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column(columns[0], overflow="fold")
-    table.add_column(columns[1], justify="right")
-    for name, number in rows:
-        table.add_row(name, number)
-    Console(highlight=False, markup=False).print(table)
 
 
 @click.command()
@@ -65,7 +55,7 @@ def ls(db: Any, as_json: bool) -> None:
         for name, size in sizes:
             click.echo(as_line({"queue": name, "size": size}))
     elif sizes:
-        _print_table(("queue", "items"), [(name, f"{size:,}") for name, size in sizes])
+        print_table(("queue", "items"), [(name, f"{size:,}") for name, size in sizes])
     look_for_damage(db)
 
 
@@ -90,7 +80,7 @@ def counts(db: Any, queue: str, as_json: bool) -> None:
             click.echo(as_line({"priority": priority_as_json(priority), "count": count}))
     elif by_priority:
         rows = [(priority_line(priority), f"{n:,}") for priority, n in by_priority.items()]
-        _print_table(("priority", "items"), rows)
+        print_table(("priority", "items"), rows)
     look_for_damage(db)
 
 
@@ -192,7 +182,7 @@ def limit(db: Any, queue: str, as_json: bool, **given: int | None) -> None:
         tell(as_line({"queue": queue, **shown, "paused": options.paused}))
         return
     lines = [(name, "none" if bound is None else f"{bound:,}") for name, bound in limits.items()]
-    _print_table(("limit", "is"), lines)
+    print_table(("limit", "is"), lines)
     if options.paused:
         tell(f"{queue} is paused")
 

@@ -15,8 +15,9 @@ from rich.table import Table
 
 from fdbqueue import QueueStatus, overview
 
-from .common import Seconds, as_line, command_options, showing_cursor_at_end
+from .common import Seconds, as_line, command_options
 from .signals import stopped_by
+from .terminal import showing_cursor_at_end
 
 __all__ = ["top"]
 

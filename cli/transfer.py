@@ -28,11 +28,11 @@ from .common import (
     item_line,
     json_queue,
     look_for_damage,
-    progress_bar,
     queue_argument,
     tell,
 )
 from .signals import at_end, held_back
+from .terminal import progress_bar
 
 __all__ = ["export_command", "import_command"]
 

@@ -16,8 +16,9 @@ import click
 from fdbqueue import TaskQueue, Worker, WorkerReport, existing_queue
 from fdbqueue.errors import QueueNotFound
 
-from .common import AnyQueue, Seconds, as_line, command_options, progress_bar, queue_argument, tell
+from .common import AnyQueue, Seconds, as_line, command_options, queue_argument, tell
 from .signals import stopped_by
+from .terminal import progress_bar
 
 __all__ = ["work"]
 

@@ -41,10 +41,10 @@ from fdbqueue.types import (
     TaskStats,
     create_deadline,
 )
-from fdbqueue.worker.worker import Worker, WorkerReport
 
 if TYPE_CHECKING:
     from fdbqueue import aio as aio
+    from fdbqueue.worker.worker import Worker, WorkerReport
 
 __all__ = [
     "CheckReport",
@@ -83,7 +83,13 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+# Imported when they are asked for: they need asyncio, and a process that pushes and pops does not.
+_ON_DEMAND = {"Worker": "fdbqueue.worker.worker", "WorkerReport": "fdbqueue.worker.worker"}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "aio":  # only on demand: it imports asyncio
+    if name == "aio":
         return importlib.import_module("fdbqueue.aio")
+    if name in _ON_DEMAND:
+        return getattr(importlib.import_module(_ON_DEMAND[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -264,10 +264,13 @@ def test_importing_the_library_imports_no_module_that_a_recipe_is_named_after() 
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_aio_is_imported_on_demand() -> None:
+def test_a_push_waits_for_no_module_that_only_others_need(tmp_path: Path) -> None:
     program = (
-        "import sys, fdbqueue; assert 'fdbqueue.aio' not in sys.modules;"
-        "assert fdbqueue.aio.PriorityQueue is sys.modules['fdbqueue.aio'].PriorityQueue"
+        "import sys, fdbqueue; from fdbq.main import cli;"
+        f"cli(['push', 'jobs', '1', '--db', {str(tmp_path / 'db')!r}], standalone_mode=False);"
+        "assert not {'asyncio', 'rich', 'http', 'prometheus_client'} & {*sys.modules};"
+        "assert fdbqueue.aio.PriorityQueue is sys.modules['fdbqueue.aio'].PriorityQueue;"
+        "assert fdbqueue.Worker.__module__ in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

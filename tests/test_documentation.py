@@ -11,23 +11,13 @@ from typing import Any
 
 import click
 import pytest
-from fdbq.main import cli
 
 import fdbqueue
 from tests.support.server import serving
-from tests.support.shell import Shell
+from tests.support.shell import Shell, commands
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-COMMANDS = sorted(
-    (name, command)
-    for name, each in cli.commands.items()
-    for name, command in (
-        [(f"{name} {part}", one) for part, one in each.commands.items()]
-        if isinstance(each, click.Group)
-        else [(name, each)]
-    )
-)
 
 
 def blocks(language: str) -> list[str]:
@@ -35,7 +25,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
 
 
-@pytest.mark.parametrize(("name", "command"), COMMANDS)
+@pytest.mark.parametrize(("name", "command"), commands().items())
 def test_every_command_has_help_with_an_example(name: str, command: click.Command) -> None:
     text = command.help or ""
     assert "Example:" in text
@@ -45,7 +35,7 @@ def test_every_command_has_help_with_an_example(name: str, command: click.Comman
             assert parameter.help, f"fdbq {name} {parameter.opts[0]} has no help"
 
 
-@pytest.mark.parametrize(("name", "command"), COMMANDS)
+@pytest.mark.parametrize(("name", "command"), commands().items())
 def test_readme_shows_every_command(name: str, command: click.Command) -> None:
     assert re.search(rf"\bfdbq {name}\b", README), f"README does not show `fdbq {name}`"
 

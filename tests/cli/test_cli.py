@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click import Group
 from click.testing import CliRunner
 from fdbq import __file__ as package
 from fdbq.main import cli
@@ -23,7 +22,7 @@ from fdbq.main import cli
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.embedded import Database
-from tests.support.shell import Shell, error_of
+from tests.support.shell import Shell, commands, error_of
 
 __all__ = ["fdbq"]
 
@@ -43,14 +42,6 @@ def sizes(fdbq: Shell, name: str, *options: str) -> dict[str, int]:
     """The queues whose names begin so, and their sizes."""
     rows = [json.loads(line) for line in fdbq.output("ls", "--json", *options).splitlines()]
     return {row["queue"]: row["size"] for row in rows if row["queue"].startswith(name)}
-
-
-COMMANDS = [
-    each
-    for name, command in cli.commands.items()
-    for each in (command.commands.items() if isinstance(command, Group) else [(name, command)])
-]
-"""All commands, those of groups too."""
 
 
 def test_a_first_push_takes_two_transactions(
@@ -503,7 +494,7 @@ def test_the_database_is_an_option_of_every_command(fdbq: Shell, name: str) -> N
         assert fdbq.output("push", name, "1", "--db", url)
     assert sizes(fdbq, name, "--db", "other")[name] == 2
     assert sizes(fdbq, name) == {}
-    for command_name, command in COMMANDS:
+    for command_name, command in commands().items():
         options = {option for each in command.params for option in each.opts}
         assert command_name == "completion" or {"--db", "-C", "--timeout", "--json"} <= options
 

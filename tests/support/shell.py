@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["Shell", "error_of"]
+import click
+from fdbq.main import cli
+
+__all__ = ["Shell", "commands", "error_of"]
 
 Result = subprocess.CompletedProcess[str]
 
@@ -60,3 +63,17 @@ def error_of(done: Result) -> str:
     assert done.stderr.count("\n") == 1, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr
+
+
+def commands(group: click.Group = cli, prefix: str = "") -> dict[str, click.Command]:
+    """All commands of `fdbq` by name, those of groups too."""
+    found: dict[str, click.Command] = {}
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            found |= commands(command, f"{prefix}{name} ")
+        else:
+            found[prefix + name] = command
+    return found
