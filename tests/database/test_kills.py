@@ -27,6 +27,7 @@ KINDS = ("push", "work", "pop")
 BATCH = 3  # the most that a client pops at once
 PROGRAM = """
 import itertools, os, sys, fdbqueue
+from fdbqueue.queue.base import store_of
 url, name, kind, own, stop, batch = sys.argv[1:]
 db = fdbqueue.open(url)
 # Two that take from one queue conflict, and a cluster's client backs off for up to a second each
