@@ -1,7 +1,8 @@
 """The embedded engine beside bare SQLite and other queues on one machine: one table, one run.
 
     python tests/benchmarks/embedded.py            everything, some minutes
-    python tests/benchmarks/embedded.py --quick    the first table only
+    python tests/benchmarks/embedded.py --quick    the first two tables only
+    python tests/benchmarks/embedded.py --calls    the first table only: no times, so no noise
 
 Every contender does the same rounds in turn, and each figure is the median of its rounds: only the
 ratios within one run mean anything. Peers are measured if they are installed:
@@ -24,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -31,7 +33,7 @@ from rich.progress import track
 from rich.table import Table
 
 import fdbqueue
-from fdbqueue import PriorityQueue
+from fdbqueue import Claim, PriorityQueue
 
 VALUE = {
     "id": 12345678,
@@ -229,6 +231,46 @@ def contenders(root: Path, durable: bool) -> dict[str, Contender]:
     return found
 
 
+def count_calls(root: Path) -> None:
+    """Count the Python functions that run in an operation, once everything is warm."""
+    library = Library(root / "calls", "os")
+    db, queue = library.db, library.queue
+    for _ in range(1000):
+        library.push()
+    held: list[Claim] = []
+    operations: dict[str, Callable[[], object]] = {
+        "push": library.push,
+        "pop": library.pop,
+        "claim": lambda: held.append(queue.claim(db)),
+        "ack": lambda: queue.ack(db, held.pop()),
+    }
+    counts: dict[str, list[int]] = {name: [] for name in operations}
+    for _ in range(25):
+        for name, operation in operations.items():
+            counts[name].append(calls_of(operation))
+    table = Table(title="Python functions called, median of 25")
+    for name in ("", *operations):
+        table.add_column(name, justify="right" if name else "left")
+    table.add_row("fdbqueue", *(f"{statistics.median(each):.0f}" for each in counts.values()))
+    console.print(table)
+
+
+def calls_of(operation: Callable[[], object]) -> int:
+    """Count the Python functions that an operation calls in this thread."""
+    calls = 0
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(note)
+    try:
+        operation()
+    finally:
+        sys.setprofile(None)
+    return calls - 1  # of the operation itself, which the benchmark wraps
+
+
 def microseconds(action: Callable[[], object], count: int) -> float:
     began = time.perf_counter()
     for _ in range(count):
@@ -407,10 +449,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--quick", action="store_true", help="only one thread without fsync")
+    parser.add_argument("--calls", action="store_true", help="only count calls")
     parser.add_argument("--directory", help="where the databases are made; a real disk, not tmpfs")
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="fdbqueue-benchmark-", dir=arguments.directory))
     try:
+        count_calls(root)
+        if arguments.calls:
+            return
         compare(root, durable=False, rounds=arguments.rounds, count=1000)
         if not arguments.quick:
             compare(root, durable=True, rounds=arguments.rounds, count=100)

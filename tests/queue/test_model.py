@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,7 @@ from hypothesis.stateful import (
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, Subspace
 
+EXAMPLES = int(os.environ.get("FDBQ_MODEL_EXAMPLES", "20"))
 PRIORITIES = st.integers(-2, 2) | st.sampled_from([-(2**63), 2**63 - 1, 255, 256])
 VALUES = st.recursive(
     st.none()
@@ -141,7 +143,7 @@ def test_a_queue_is_a_sorted_list(db: Any, space: Subspace) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=40,
+            max_examples=EXAMPLES,
             stateful_step_count=25,
             deadline=None,
             print_blob=True,
