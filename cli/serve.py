@@ -121,8 +121,9 @@ def serve(
 ) -> None:
     """Serve the queues over HTTP, until it is interrupted: a page at /, OpenAPI at /docs.
 
-    Needs `pip install 'fdbqueue[server]'`. Any other address than the loopback's needs a token.
-    SIGTERM, SIGHUP and Ctrl-C let requests in flight finish; a second Ctrl-C ends it at once.
+    Needs the extra `server`: `pip install '.[server]'` in a clone. Any other address than the
+    loopback's needs a token. SIGTERM, SIGHUP and Ctrl-C let requests in flight finish; a second
+    Ctrl-C ends it at once.
 
     \b
     Example:
@@ -141,7 +142,7 @@ def serve(
         )
     except ImportError as error:
         raise click.ClickException(
-            f"{error.name} is missing: pip install 'fdbqueue[server]'"
+            f"{error.name} is missing: run pip install '.[server]' in a clone of fdbqueue"
         ) from error
     try:
         tokens = Tokens(

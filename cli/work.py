@@ -42,7 +42,7 @@ _LOOK = 1.0  # seconds from one look for a queue that is not there to the next
     default=30.0,
     show_default=True,
     type=Seconds(0.1, 1_000_000),
-    help="After so long others do what a worker that died has begun.",
+    help="Seconds after which another worker may take over the jobs of a dead one.",
 )
 @click.option("--agent", metavar="NAME", help="Of a task queue: only the tasks of this agent.")
 @click.option(
@@ -116,7 +116,9 @@ def _serve_metrics(port: int) -> None:
     try:
         from prometheus_client import start_http_server
     except ImportError as error:
-        raise click.UsageError(f"--metrics-port needs fdbqueue[server]: {error}") from error
+        raise click.UsageError(
+            f"--metrics-port needs {error.name}: run pip install '.[server]' in a clone of fdbqueue"
+        ) from error
     try:
         start_http_server(port, addr="127.0.0.1")
     except OSError as error:

@@ -284,6 +284,7 @@ def test_the_top_level_holds_nothing_else() -> None:
         "cli",
         "tests",
         "recipes",
+        "docs",
         "docker",
         "pyproject.toml",
         "README.md",

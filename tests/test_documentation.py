@@ -1,28 +1,61 @@
-"""README, help texts and docstrings tell what is there, and their examples run."""
+"""The documentation tells what is there: it builds, it is complete, and its examples run."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from fdbq.main import cli
 
 import fdbqueue
+from fdbqueue import errors
+from fdbqueue.http import create_app
+from tests.support.cluster import Cluster
 from tests.support.server import serving
 from tests.support.shell import Shell, commands
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+REFERENCE = "\n".join(path.read_text() for path in sorted((DOCS / "reference").glob("*.md")))
+
+# What runs, what is read for the commands of `fdbq` in it, and what is no code.
+RUN = {"python", "console"}
+READ = {"sh", "ini", "dockerfile", "yaml"}
+NO_CODE = {"text", "{eval-rst}", "{toctree}", "{glossary}"}
 
 
-def blocks(language: str) -> list[str]:
-    """The code blocks of README in a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
+def blocks(page: str, *languages: str) -> list[str]:
+    """The code blocks of a page in some languages."""
+    found = re.findall(r"^```(\S*)\n(.*?)^```", page, re.M | re.S)
+    return [text for language, text in found if language in languages]
+
+
+def pages_with(*languages: str) -> list[Any]:
+    """The pages that have code in some languages, as parameters of a test."""
+    return [
+        pytest.param(path, id=str(path.relative_to(ROOT)))
+        for path in PAGES
+        if blocks(path.read_text(), *languages)
+    ]
+
+
+def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", DOCS, tmp_path / "html"],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(("name", "command"), commands().items())
@@ -35,14 +68,22 @@ def test_every_command_has_help_with_an_example(name: str, command: click.Comman
             assert parameter.help, f"fdbq {name} {parameter.opts[0]} has no help"
 
 
-@pytest.mark.parametrize(("name", "command"), commands().items())
-def test_readme_shows_every_command(name: str, command: click.Command) -> None:
-    assert re.search(rf"\bfdbq {name}\b", README), f"README does not show `fdbq {name}`"
+@pytest.mark.parametrize("name", commands())
+def test_a_guide_shows_every_command(name: str) -> None:
+    guides = [path.read_text() for path in PAGES if path.parent != DOCS / "reference"]
+    assert any(re.search(rf"\bfdbq {name}\b", guide) for guide in guides)
 
 
-@pytest.mark.parametrize("name", fdbqueue.__all__)
-def test_readme_names_what_the_library_offers(name: str) -> None:
-    assert re.search(rf"\b{name}\b", README)
+@pytest.mark.parametrize("name", [*fdbqueue.__all__, *errors.__all__])
+def test_the_reference_names_what_the_library_offers(name: str) -> None:
+    if name != "DESCRIPTIONS":  # rendered as a table
+        assert re.search(rf"\b{name}\b", REFERENCE)
+
+
+def test_the_reference_has_every_route() -> None:
+    for path, methods in create_app(fdbqueue.open("memory:")).openapi()["paths"].items():
+        for method in methods:
+            assert f"`{method.upper()} {path}`" in REFERENCE
 
 
 HANDLES = (fdbqueue.PriorityQueue, fdbqueue.Queue, fdbqueue.TaskQueue)
@@ -54,20 +95,20 @@ def public_names(handle: type) -> set[str]:
 
 
 def listed(title: str) -> set[str]:
-    """The names in the first column of the table of README with this title."""
+    """The names in the first column of the table of the reference with this title."""
     (rows,) = re.findall(
-        rf"^\| {re.escape(title)} \| \|\n\| --- \| --- \|\n((?:\|.*\n)+)", README, re.M
+        rf"^\| {re.escape(title)} \| \|\n\| --- \| --- \|\n((?:\|.*\n)+)", REFERENCE, re.M
     )
     first_cells = [row.split(" | ")[0] for row in rows.splitlines()]
     return {name for cell in first_cells for name in re.findall(r"`(\w+)", cell)}
 
 
 @pytest.mark.parametrize("handle", HANDLES)
-def test_a_queue_shows_exactly_what_readme_lists(handle: type) -> None:
+def test_a_queue_shows_exactly_what_the_reference_lists(handle: type) -> None:
     assert public_names(handle) == listed("every queue") | listed(f"`{handle.__name__}`")
 
 
-def test_what_readme_lists_for_every_queue_is_what_all_have() -> None:
+def test_what_the_reference_lists_for_every_queue_is_what_all_have() -> None:
     assert listed("every queue") == set.intersection(*map(public_names, HANDLES))
 
 
@@ -99,35 +140,71 @@ def test_public_docstrings_have_a_line_and_an_example(name: str, member: Any) ->
     assert ">>>" in text
 
 
-def test_readmes_python_examples_run(tmp_path: Path) -> None:
-    for block in blocks("python"):
-        done = subprocess.run(
-            [sys.executable, "-c", block], capture_output=True, text=True, cwd=tmp_path
-        )
-        assert done.returncode == 0, (block, done.stderr)
+@pytest.fixture
+def example_url(request: pytest.FixtureRequest, url: str, engine: str) -> Iterator[str]:
+    """The database of an example, which uses names and keys as a reader would."""
+    if engine != "cluster":
+        yield url
+        return
+    cluster: Cluster = request.getfixturevalue("cluster")
+    if not cluster.is_own:
+        pytest.skip("examples have names and keys of their own: not in somebody's cluster")
+    yield url
+    fdbqueue.open(url).clear_range(b"", b"\xff")
 
 
-def console_blocks(over_http: bool) -> list[str]:
-    return [block for block in blocks("console") if ("curl " in block) is over_http]
+@pytest.fixture
+def shared_example_url(shared_url: str, example_url: str) -> str:
+    """The same, on the engines that other processes can share."""
+    return example_url
 
 
-def test_the_commands_of_readme_print_what_it_shows(tmp_path: Path) -> None:
-    """Every `console` block: its commands, one after the other, with the output that it shows."""
-    shell = Shell(tmp_path, str(tmp_path / "db"))
-    assert console_blocks(over_http=False)
-    for block in console_blocks(over_http=False):
-        run_commands(shell, block)
-
-
-def test_the_requests_of_readme_are_answered_as_it_shows(
-    db: Any, shared_url: str, name: str, tmp_path: Path
+@pytest.mark.parametrize("path", pages_with("python"))
+def test_the_python_of_a_page_runs_and_prints_what_it_shows(
+    path: Path, example_url: str, tmp_path: Path
 ) -> None:
-    (block,) = console_blocks(over_http=True)
-    with serving(shared_url) as (_, address):
-        block = block.replace("127.0.0.1:8080", address.split("//")[1]).replace("mail", name)
-        # On a cluster others may have queues.
-        block = re.sub(r'(?m)^({"queues":\[)(.*)(\]})$', r"\1...\2...\3", block)
-        run_commands(Shell(tmp_path, shared_url), block)
+    """The blocks of a page are one program; a comment behind each `print` is what it prints."""
+    program = "\n".join(blocks(path.read_text(), "python"))
+    program = program.replace('"embedded:example"', repr(example_url))
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = re.findall(r"^ *print\(.*\)  # (.*)$", program, re.M)
+    assert len(expected) == len(re.findall(r"^ *print\(", program, re.M))
+    assert matches(done.stdout, "".join(line + "\n" for line in expected)), done.stdout
+
+
+@pytest.mark.parametrize("path", pages_with("console"))
+def test_the_commands_of_a_page_print_what_it_shows(
+    path: Path, shared_example_url: str, tmp_path: Path
+) -> None:
+    """The blocks of a page run one after the other; requests go to a server of the test's own."""
+    shell = Shell(tmp_path, shared_example_url)
+    text = "".join(blocks(path.read_text(), "console"))
+    if "curl " not in text:
+        run_commands(shell, text)
+        return
+    with serving(shared_example_url) as (_, address):
+        run_commands(shell, text.replace("127.0.0.1:8080", address.split("//")[1]))
+
+
+@pytest.mark.parametrize("path", pages_with(*READ))
+def test_the_commands_that_a_page_only_shows_have_the_options_that_they_use(path: Path) -> None:
+    for block in blocks(path.read_text(), *READ):
+        for line in re.findall(r"\bfdbq ((?!run)[a-z].*)", block.replace("\\\n", " ")):
+            words = shlex.split(re.split(r"[|;&>]|\)|\(", line)[0], comments=True)
+            command: click.Command | None = cli
+            while isinstance(command, click.Group):
+                _, command, words = command.resolve_command(click.Context(command), words)
+            assert command is not None
+            command.make_parser(click.Context(command)).parse_args(words)
+
+
+def test_every_block_of_code_runs_or_is_read() -> None:
+    for path in PAGES:
+        languages = set(re.findall(r"^```(\S+)$", path.read_text(), re.M))
+        assert languages <= RUN | READ | NO_CODE, path
 
 
 def run_commands(shell: Shell, block: str) -> None:
@@ -147,7 +224,7 @@ def matches(output: str, expected: str) -> bool:
 
 
 def test_the_first_screen_installs_runs_and_tests() -> None:
-    first, second = blocks("sh")[:2]
+    first, second = blocks(README, "sh")[:2]
     assert "pip install" in first
     assert "fdbq" in first
     assert "pytest" in second

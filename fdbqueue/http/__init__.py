@@ -2,7 +2,7 @@
 
     fdbq serve                                  # http://127.0.0.1:8080, OpenAPI at /docs
 
-Needs `pip install 'fdbqueue[server]'`.
+Needs the extra `server`: `pip install '.[server]'` in a clone.
 """
 
 from fdbqueue.http.app import create_app

@@ -1,70 +1,21 @@
-"""Every key and every value of a queue. Nobody else builds one or takes one apart.
+"""Every key and every value of a queue. No other package packs or unpacks one.
 
-One queue is one subspace Q. Keys are packed by FoundationDB's tuple layer:
+One queue is one subspace, and its keys are packed by FoundationDB's tuple layer. `Space` is the
+table of its keys: it numbers the key spaces and describes what their keys hold. `key_table` renders
+it for the documentation.
 
-| key | value | written by |
-| --- | --- | --- |
-| Q (0, priority, count, random) | payload | push |
-| Q (0, index, random), in a FIFO queue | payload | enqueue |
-| Q (1, priority) | int64 LE: how many items of that priority; no key at zero | push, pop |
-| Q (2, 0) and Q (2, 1) | int64 LE: how many items ever came, and how many went | push, pop |
-| Q (2, 2) | int64 LE: of both, how many only changed their places | reprioritize, put_back |
-| Q (2, 3 to 6) | int64 LE: how many were removed, found no room, expired, died | remove, nack |
-| Q (3, random, number) | a piece of a payload too large for one value | push |
-| Q (4, hour, client id) | (sequence, attempt) of the client's last operation | `run_once` |
-| Q (5, "layout") | (3, the version of this table; the options of the queue) | first push |
-| Q (6, source) | (lines, sha256) of an import: what is stored of it | fdbq import |
-| Q (6, week, source) | empty: the import was run in this week since 1970 | fdbq import |
-| Q (7, version, name) | (is next, n, at max, ...): pops that wait | a pop that met contention |
-| Q (8, version, name, number) | what such pops get: keys and values of items | who serves them |
-| Q (9,) | the name of who serves the others at present | who does |
-| Q (9, "ends"), Q (10, 0 or 1, number) | never written, only conflicted on | pop; a bounded push |
-| Q (11, key) | (hour, digest, id, ...): what a push with an idempotency key stored | push_once |
-| Q (12, hour, key) | that there is such a key since this hour | push_once |
-| Q (16, place) | (token, version, attempt, slots) and the item's value: whose it is | claim |
-| Q (17, version, place) | empty: at which version its lease runs out | claim, extend |
-| Q (18, place) | (time,) and the value of an item that comes then, in milliseconds | push, nack |
-| Q (19, time, place) | empty: that there is such an item | push, nack |
-| Q (20, place) | (attempts, time, error) and the value of an item that failed too often | nack |
-| Q (21, time, place) | empty: when an item expires | push |
-| Q (22, key) | the place of the unfinished item with this unique key | push |
-| Q (23, 0, slot) and Q (23, 1, agent, slot) | place: which claimed item holds it | claim |
-| Q (5, "scheduled") | empty: something was ever claimed, delayed, limited and so on | claim, push |
-| Q (5, "freed") | int64 LE: how often a slot came free, or the queue was resumed | ack, resume |
+Items follow FoundationDB's recipe for priority queues. `count` is above that of the last item of
+the priority, by a snapshot read, so that pushes never conflict. It is at least the read version, so
+that it is also above the counts of items that are claimed or delayed. `random` makes the key
+unique: a UUID of version 7, which holds the time of the push. A client that speaks only the recipe,
+with any bytes in place of `random`, can be pointed at the key space `ITEMS`.
 
-`place` is the rest of the item's key, where it was and will be. A task queue keeps of each task,
-whose `random` is its id, besides:
+The value of an item is its payload, unless that is in pieces. A header may precede it: how often
+the item was claimed, when it expires, and its unique key.
 
-| key | value | written by |
-| --- | --- | --- |
-| Q (13, 0, random) | the rest of the task's key, while it waits | push, pop |
-| Q (13, 1, random) | the same, while it is claimed, delayed or dead | push, claim |
-| Q (14, 0, agent or null) and Q (14, 1, client), with the rest of the key | empty | push, pop |
-| Q (15, agent) | int64 LE: how many tasks of that agent wait; no key at zero | push, pop |
-
-Items are the FoundationDB recipe: `count` is above that of the last item of the priority, by a
-snapshot read, so that pushes never conflict, and at least the read version, so that it is above
-those of items that are claimed or delayed, too; `random` makes the key unique. It is a UUID of
-version 7, which holds when it was made. A client that speaks only the recipe, with any bytes in its
-place, can be pointed at Q (0,).
-
-The value of an item is its payload, unless that is in pieces. A header may stand before it: how
-often the item was claimed, when it expires, under which key it is unique.
-
-A request's `version` is the read version at which it was made, so that they stand in the order in
-which they came, nearly; `name` makes it unique. Its result has the same version and name, in pieces
+The `version` of a request is the read version at which it was made, so that requests are nearly in
+the order of their pops; `name` makes it unique. Its result has the same version and name, in pieces
 where it is too large for one value.
-
-The queues that have a name are in the subspace R = ("fdbqueue",):
-
-| key | value | written by |
-| --- | --- | --- |
-| R (name, ...) | the queue of this name | as above |
-| R (0, name) | the prefix of the queue of this name | first push, rename |
-| R (1, name, number, ...) | the same, if the number was above 0 when the queue was made | |
-| R (2, hour, client id) | as Q (4, ...) | rename, drop |
-| R (3, name) | int64 LE: the number under which the next queue of this name is made | rename |
-| R (3, null) | int64 LE: the same for all names whose own number is lower or not there | rename |
 
 A change to any of this is a new layout version; `tests/layout/test_layout.py` pins the bytes.
 """
@@ -80,6 +31,7 @@ from fdbqueue.layout.names import (
     name_key,
     renames_key,
 )
+from fdbqueue.layout.spaces import Space, key_table, name_table
 from fdbqueue.layout.values import (
     LAYOUT_VERSION,
     MINUS_ONE,
@@ -109,6 +61,7 @@ __all__ = [
     "ZERO",
     "Header",
     "Layout",
+    "Space",
     "decode_count",
     "decode_facts",
     "decode_name",
@@ -119,7 +72,9 @@ __all__ = [
     "encode_facts",
     "encode_options",
     "header_of",
+    "key_table",
     "name_key",
+    "name_table",
     "renames_key",
     "with_header",
 ]

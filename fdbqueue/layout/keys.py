@@ -16,6 +16,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidItemId
 from fdbqueue.layout.ids import time_of
+from fdbqueue.layout.spaces import Space
 from fdbqueue.layout.values import (
     HEADER_MARK,
     NO_HEADER,
@@ -89,37 +90,37 @@ class Layout:
         def key(*parts: Any) -> bytes:
             return prefix + _packed(parts)
 
-        self.items: bytes = key(0)
-        self.counts: bytes = key(1)
-        self.came: bytes = key(2, 0)
-        self.went: bytes = key(2, 1)
-        self.moved: bytes = key(2, 2)
-        self.removed: bytes = key(2, 3)
-        self.rejected: bytes = key(2, 4)
-        self.totals: bytes = key(2)
-        self.pieces: bytes = key(3)
-        self.receipts = subspace[4]
-        self.options: bytes = key(5, "layout")
-        self.imports: bytes = key(6)
-        self.requests: bytes = key(7)
-        self.results: bytes = key(8)
-        self.expired: bytes = key(2, 5)
-        self.died: bytes = key(2, 6)
-        self.ids: bytes = key(13, 0)
-        self.ids_elsewhere: bytes = key(13, 1)
-        self.agents: bytes = key(14, 0)
-        self.clients: bytes = key(14, 1)
-        self.agent_counts: bytes = key(15)
+        self.items: bytes = key(Space.ITEMS)
+        self.counts: bytes = key(Space.COUNTS)
+        self.came: bytes = key(Space.TOTALS, 0)
+        self.went: bytes = key(Space.TOTALS, 1)
+        self.moved: bytes = key(Space.TOTALS, 2)
+        self.removed: bytes = key(Space.TOTALS, 3)
+        self.rejected: bytes = key(Space.TOTALS, 4)
+        self.totals: bytes = key(Space.TOTALS)
+        self.pieces: bytes = key(Space.PIECES)
+        self.receipts = subspace[Space.RECEIPTS]
+        self.options: bytes = key(Space.QUEUE, "layout")
+        self.imports: bytes = key(Space.IMPORTS)
+        self.requests: bytes = key(Space.REQUESTS)
+        self.results: bytes = key(Space.RESULTS)
+        self.expired: bytes = key(Space.TOTALS, 5)
+        self.died: bytes = key(Space.TOTALS, 6)
+        self.ids: bytes = key(Space.TASK_IDS, 0)
+        self.ids_elsewhere: bytes = key(Space.TASK_IDS, 1)
+        self.agents: bytes = key(Space.TASK_OWNERS, 0)
+        self.clients: bytes = key(Space.TASK_OWNERS, 1)
+        self.agent_counts: bytes = key(Space.AGENT_COUNTS)
         self.counters = (self.counts, self.agent_counts)
-        self.claims: bytes = key(16)
-        self.leases: bytes = key(17)
-        self.delayed: bytes = key(18)
-        self.dues: bytes = key(19)
-        self.dead: bytes = key(20)
-        self.expiries: bytes = key(21)
-        self.unique_keys: bytes = key(22)
-        self.slots: bytes = key(23)
-        self.agent_slots: bytes = key(23, 1)
+        self.claims: bytes = key(Space.CLAIMS)
+        self.leases: bytes = key(Space.LEASES)
+        self.delayed: bytes = key(Space.DELAYED)
+        self.dues: bytes = key(Space.DUE_TIMES)
+        self.dead: bytes = key(Space.DEAD)
+        self.expiries: bytes = key(Space.EXPIRIES)
+        self.unique_keys: bytes = key(Space.UNIQUE_KEYS)
+        self.slots: bytes = key(Space.SLOTS)
+        self.agent_slots: bytes = key(Space.SLOTS, 1)
         self.elsewhere = (self.delayed, self.claims, self.dead)
         self.indexes = (
             *(self.ids, self.ids_elsewhere, self.agents, self.clients),
@@ -129,15 +130,15 @@ class Layout:
             *(self.items, self.pieces, self.results),
             *(*self.indexes, *self.counters, *self.elsewhere),
         )
-        self.scheduled: bytes = key(5, "scheduled")
-        self.freed: bytes = key(5, "freed")
-        self.turn: bytes = key(9)
+        self.scheduled: bytes = key(Space.QUEUE, "scheduled")
+        self.freed: bytes = key(Space.QUEUE, "freed")
+        self.turn: bytes = key(Space.LEADER)
         # Never written, only conflicted on: no request is to come as the turn goes to nobody.
-        self.turn_ends: bytes = key(9, "ends")
-        self.places: bytes = key(10, 0)
-        self.places_below: bytes = key(10, 1)
-        self.idempotency_keys: bytes = key(11)
-        self.idempotency_hours: bytes = key(12)
+        self.turn_ends: bytes = key(Space.LEADER, "ends")
+        self.places: bytes = key(Space.PLACES, 0)
+        self.places_below: bytes = key(Space.PLACES, 1)
+        self.idempotency_keys: bytes = key(Space.IDEMPOTENCY_KEYS)
+        self.idempotency_hours: bytes = key(Space.IDEMPOTENCY_HOURS)
 
     # Items
 

@@ -1,0 +1,34 @@
+"""How Sphinx builds this documentation: `python -m sphinx -W docs build/docs`."""
+
+import importlib.metadata
+
+from fdbqueue.errors import DESCRIPTIONS
+from fdbqueue.layout import LAYOUT_VERSION, key_table, name_table
+
+project = "fdbqueue"
+author = "the authors of fdbqueue"
+version = release = importlib.metadata.version("fdbqueue")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
+html_theme = "furo"
+html_title = f"fdbqueue {release}"
+html_copy_source = False
+
+# Single backticks in docstrings are code, as in Markdown.
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_class_signature = "separated"
+
+myst_enable_extensions = ["colon_fence", "deflist", "substitution"]
+myst_heading_anchors = 3
+# Tables that are rendered from the code, so that they cannot be out of date.
+myst_substitutions = {
+    "codes": "\n".join(
+        ["| code | meaning |", "| --- | --- |"]
+        + [f"| {code} | {text} |" for code, text in DESCRIPTIONS.items()]
+    ),
+    "keys": key_table(),
+    "layout_version": str(LAYOUT_VERSION),
+    "names": name_table(),
+}

@@ -1,0 +1,173 @@
+"""The key spaces of a queue: the number that begins each of its keys, and what its keys hold."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+__all__ = ["Row", "Space", "key_table", "name_table"]
+
+
+class Row(NamedTuple):
+    """One kind of key: its elements, its value, and the operations that write it."""
+
+    key: str
+    value: str
+    written_by: str
+
+
+class Space(IntEnum):
+    """The first element of a key within the subspace of a queue.
+
+    The numbers are stored in every database: a number is never changed or used again. `ref` in a
+    key stands for the rest of the item's key, as it is while the item waits: (priority, count,
+    random), or (index, random) in a FIFO queue. Times are in milliseconds since 1970, versions are
+    read versions, counters are 64-bit little-endian integers for atomic `add`.
+
+    >>> Space.ITEMS == 0, Space.ITEMS.rows[0].written_by
+    (True, 'push, and all that puts an item back')
+    """
+
+    rows: tuple[Row, ...]
+
+    def __new__(cls, number: int, *rows: tuple[str, str, str]) -> Space:
+        """Make the member of this number; `rows` describe its keys."""
+        space = int.__new__(cls, number)
+        space._value_ = number
+        space.rows = tuple(Row(*row) for row in rows)
+        return space
+
+    ITEMS = (
+        0,
+        (
+            "(0, priority, count, random)",
+            "payload of a waiting item, after a header if it has one",
+            "push, and all that puts an item back",
+        ),
+        ("(0, index, random)", "the same, in a FIFO queue", "enqueue"),
+    )
+    COUNTS = (
+        1,
+        ("(1, priority)", "number of waiting items of the priority; no key at zero", "push, pop"),
+    )
+    TOTALS = (
+        2,
+        ("(2, 0)", "items that ever came in", "push"),
+        ("(2, 1)", "items that ever went out", "pop, claim"),
+        ("(2, 2)", "of both, items that only moved", "reprioritize, put_back"),
+        ("(2, 3)", "items removed", "remove"),
+        ("(2, 4)", "items rejected because the queue was full", "push"),
+        ("(2, 5)", "items expired", "sweep"),
+        ("(2, 6)", "items that became dead letters", "nack, sweep"),
+    )
+    PIECES = (3, ("(3, random, number)", "90,000 bytes of a payload over that size", "push"))
+    RECEIPTS = (
+        4,
+        ("(4, hour, client id)", "(sequence, attempt) of the client's last operation", "run_once"),
+    )
+    QUEUE = (
+        5,
+        ('(5, "layout")', "(layout version, options of the queue)", "first push, set_max_size"),
+        ('(5, "scheduled")', "empty: the queue has, or had, timers or limits", "claim, push"),
+        ('(5, "freed")', "counter that wakes clients when a slot is free", "ack, resume"),
+    )
+    IMPORTS = (
+        6,
+        ("(6, source)", "(lines, sha256): how much of an import is stored", "fdbq import"),
+        ("(6, week, source)", "empty: the import ran in this week since 1970", "fdbq import"),
+    )
+    REQUESTS = (
+        7,
+        (
+            "(7, version, name)",
+            "(is next, n, at max, ...): pops that wait",
+            "pop, after a conflict",
+        ),
+    )
+    RESULTS = (
+        8,
+        ("(8, version, name, number)", "keys and values of items staged for such pops", "leader"),
+    )
+    LEADER = (
+        9,
+        ("(9,)", "name of the process that serves the requests of the others", "leader"),
+        ('(9, "ends")', "never written, only conflicted on", "pop"),
+    )
+    PLACES = (
+        10,
+        ("(10, 0 or 1, number)", "never written, only conflicted on", "push to a bounded queue"),
+    )
+    IDEMPOTENCY_KEYS = (
+        11,
+        ("(11, key)", "(hour, digest, id, ...): what the push of this key stored", "HTTP push"),
+    )
+    IDEMPOTENCY_HOURS = (
+        12,
+        ("(12, hour, key)", "empty: the key exists since this hour", "HTTP push"),
+    )
+    TASK_IDS = (
+        13,
+        ("(13, 0, random)", "ref of the waiting task with this id", "task push, pop"),
+        ("(13, 1, random)", "the same while it is claimed, delayed or dead", "task push, claim"),
+    )
+    TASK_OWNERS = (
+        14,
+        ("(14, 0, agent or null, ref)", "empty: a waiting task of this agent", "task push, pop"),
+        ("(14, 1, client, ref)", "empty: a waiting task of this client", "task push, pop"),
+    )
+    AGENT_COUNTS = (
+        15,
+        ("(15, agent)", "number of waiting tasks of the agent; no key at zero", "task push, pop"),
+    )
+    CLAIMS = (
+        16,
+        ("(16, ref)", "(token, lease end, attempt, slots) and the item's value", "claim, extend"),
+    )
+    LEASES = (17, ("(17, version, ref)", "empty: the lease ends at this version", "claim, extend"))
+    DELAYED = (18, ("(18, ref)", "(time,) and the value of a delayed item", "push, nack"))
+    DUE_TIMES = (19, ("(19, time, ref)", "empty: a delayed item is due then", "push, nack"))
+    DEAD = (20, ("(20, ref)", "(attempts, time, error) and the value of a dead letter", "nack"))
+    EXPIRIES = (21, ("(21, time, ref)", "empty: a waiting item expires then", "push"))
+    UNIQUE_KEYS = (22, ("(22, key)", "ref of the unfinished item with this unique key", "push"))
+    SLOTS = (
+        23,
+        ("(23, 0, slot)", "ref of the claimed item that holds this slot", "claim"),
+        ("(23, 1, agent, slot)", "the same, of the slots of an agent", "claim"),
+    )
+
+
+_NAME_ROWS = (
+    Row("(name, ...)", "the queue of this name: its keys as above", "as above"),
+    Row("(0, name)", "prefix of the queue of this name", "first push, rename"),
+    Row("(1, name, number, ...)", "a queue made after its name was given up before", "as above"),
+    Row("(2, hour, client id)", "(sequence, attempt), as (4, ...) of a queue", "rename, drop"),
+    Row("(3, name)", "number of the next queue made under this name", "rename"),
+    Row("(3, null)", "the same, for all names without a higher number", "rename"),
+)
+"""The keys of the names, in the subspace ("fdbqueue",)."""
+
+
+def key_table() -> str:
+    """Return the keys of a queue as a table in Markdown.
+
+    >>> print(key_table().splitlines()[2])
+    | `ITEMS` | `(0, priority, count, random)` | payload of a waiting item, ... | push, ... |
+    """
+    lines = ["| space | key | value | written by |", "| --- | --- | --- | --- |"]
+    lines += [
+        f"| `{space.name}` | `{row.key}` | {row.value} | {row.written_by} |"
+        for space in Space
+        for row in space.rows
+    ]
+    return "\n".join(lines)
+
+
+def name_table() -> str:
+    """Return the keys of the names of queues as a table in Markdown.
+
+    >>> print(name_table().splitlines()[3])
+    | `(0, name)` | prefix of the queue of this name | first push, rename |
+    """
+    lines = ["| key | value | written by |", "| --- | --- | --- |"]
+    lines += [f"| `{row.key}` | {row.value} | {row.written_by} |" for row in _NAME_ROWS]
+    return "\n".join(lines)
