@@ -229,3 +229,22 @@ def test_the_first_screen_installs_runs_and_tests() -> None:
     assert "fdbq" in first
     assert "pytest" in second
     assert second.strip() in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_links_into_the_repository_lead_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / name).read_text()):
+        assert (ROOT / target).exists(), target
+
+
+def test_no_text_installs_the_package_by_its_name() -> None:
+    """It is not on PyPI."""
+    files = subprocess.run(["git", "ls-files"], capture_output=True, text=True, cwd=ROOT).stdout
+    for name in files.split():
+        text = (ROOT / name).read_bytes()
+        assert not re.search(rb"pip install (-\S+ )*['\"]?fdbqueue", text), name
+
+
+def test_the_changelog_has_a_section_of_this_version() -> None:
+    (version,) = re.findall(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert re.search(rf"^## {re.escape(version)} - ", (ROOT / "CHANGELOG.md").read_text(), re.M)
