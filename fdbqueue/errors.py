@@ -1,4 +1,4 @@
-"""Every error that fdbqueue raises, each a sentence that says what to do about it."""
+"""The errors that fdbqueue raises. Each message says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ __all__ = [
     "UnknownCodec",
 ]
 
-# The codes and names are FoundationDB's (flow/error_definitions.h); only those that the embedded
-# engine, or a wrapper that injects faults, can produce.
+# FoundationDB's codes and names (flow/error_definitions.h), limited to the errors that the embedded
+# engine, or a wrapper that injects faults, can raise.
 DESCRIPTIONS = {
     1007: "Transaction is too old to perform reads or be committed",
     1009: "Request for future version",
@@ -87,10 +87,11 @@ DESCRIPTIONS = {
 
 
 class FdbqueueError(Exception):
-    """The base of every error of this library; one that is pickled comes back as it was."""
+    """The base class of every error of this library. Pickling preserves all fields."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By itself an exception is made anew from its text, which is not what these are made from.
+        # By default an exception is unpickled by calling its class with the message, which does not
+        # match these constructors.
         return _restored, (type(self), self.args, self.__dict__)
 
 
@@ -103,7 +104,7 @@ def _restored(
 
 
 class FDBError(FdbqueueError):
-    """An error of the embedded engine, with FoundationDB's code and words for it.
+    """An error of the embedded engine, with FoundationDB's code and description.
 
     >>> FDBError(1020)
     FDBError(1020)
@@ -117,6 +118,7 @@ class FDBError(FdbqueueError):
 
     @property
     def description(self) -> str:
+        """FoundationDB's description of the error code."""
         return DESCRIPTIONS.get(self.code, "Unknown error")
 
     def __str__(self) -> str:
@@ -127,10 +129,16 @@ class FDBError(FdbqueueError):
 
 
 class StorageError(FdbqueueError):
-    """The files of an embedded database cannot be used; `path` says which, `advice` what to do."""
+    """A fault in the files of an embedded database.
+
+    Attributes:
+        path: The file or directory concerned.
+        problem: What is wrong with it.
+        advice: What to do about it.
+    """
 
     problem = "the storage failed"
-    advice = "look at the system's log for errors of the disk"
+    advice = "check the system log for disk errors"
 
     def __init__(self, path: str, problem: str | None = None, advice: str | None = None) -> None:
         self.path = path
@@ -140,21 +148,21 @@ class StorageError(FdbqueueError):
 
 
 class NotADatabase(StorageError):
-    """The path holds something that is no fdbqueue database."""
+    """A path that holds something other than an fdbqueue database."""
 
     problem = "this is not an fdbqueue database"
-    advice = "name a directory that fdbqueue made, or one that does not exist yet"
+    advice = "name a directory that fdbqueue created, or one that does not exist yet"
 
 
 class CorruptDatabase(StorageError):
-    """The file was a database and is damaged."""
+    """An fdbqueue database whose files are damaged or incomplete."""
 
     problem = "the database is damaged"
-    advice = "restore it from a copy; what can still be read comes out with sqlite3's `.recover`"
+    advice = "restore a backup; sqlite3's `.recover` extracts what is still readable"
 
 
 class FormatVersionMismatch(StorageError):
-    """The directory was written by a release with another format."""
+    """A database directory written by a release with another format."""
 
     def __init__(self, path: str, found: int, expected: int) -> None:
         self.found = found
@@ -162,32 +170,36 @@ class FormatVersionMismatch(StorageError):
         super().__init__(
             path,
             f"the database has format {found} and this release reads format {expected}",
-            "use the release that wrote it, or export its queues there and import them here",
+            "use the release that wrote it, or export its queues with that release and import them "
+            "here",
         )
 
 
 class DiskFull(StorageError):
-    """Nothing more can be written; what was acknowledged is safe."""
+    """A write that failed because the disk is full. Acknowledged commits are safe."""
 
     problem = "the disk is full"
-    advice = "free some space and try again; nothing of this transaction was stored"
+    advice = "free some space and retry; nothing of this transaction was stored"
 
 
 class ReadOnlyDatabase(StorageError):
-    """The directory or its files cannot be written."""
+    """A database whose directory or files cannot be written."""
 
     problem = "the database cannot be written"
     advice = "make the directory and its files writable for this user, or name another directory"
 
 
 class FilesReplaced(StorageError):
-    """A file of the database is not the one that this process opened.
+    """A database file that is not the one this process opened.
 
-    Something removed, replaced or truncated it, or moved the directory. Nothing of this transaction
-    was stored. `name` is the file's.
+    The file was removed, replaced or truncated, or the directory was moved. Nothing of this
+    transaction was stored.
+
+    Attributes:
+        name: The name of the file.
     """
 
-    advice = "close the database, and open it again once no process has the old files open"
+    advice = "close the database in every process, then open it again"
 
     def __init__(self, path: str, name: str) -> None:
         self.name = name
@@ -197,10 +209,11 @@ class FilesReplaced(StorageError):
 
 
 class LockTimeout(FDBError):
-    """A transaction timed out (1031) while another process held the writers' lock.
+    """A timeout (1031) while another process held the writers' lock. Nothing was stored.
 
-    Nothing was stored. `process` is the holder's id, `None` if it is not known; `is_stopped` tells
-    whether that process is stopped, by Ctrl-Z or a debugger for example.
+    Attributes:
+        process: The process id of the lock's holder; `None` if unknown.
+        is_stopped: Whether that process is stopped, for example by Ctrl-Z or a debugger.
     """
 
     def __init__(self, path: str, process: int | None, is_stopped: bool) -> None:
@@ -211,14 +224,14 @@ class LockTimeout(FDBError):
 
     @property
     def reason(self) -> str:
-        """Which process holds the lock, and what to do about it."""
+        """The process that holds the lock, and what to do about it."""
         if self.process is None:
             return f"another process holds the lock {self.path}"
         if not self.is_stopped:
             return f"process {self.process} holds the lock {self.path}"
         return (
             f"process {self.process} is stopped and holds the lock {self.path}; "
-            f"continue it (kill -CONT {self.process}) or end it"
+            f"resume it (kill -CONT {self.process}) or end it"
         )
 
     def __str__(self) -> str:
@@ -226,32 +239,32 @@ class LockTimeout(FDBError):
 
 
 class ClusterUnavailable(FdbqueueError):
-    """A FoundationDB cluster cannot be used from here."""
+    """A FoundationDB cluster that this process cannot use."""
 
 
 class LayoutVersionMismatch(FdbqueueError):
-    """A queue was written by a release with another layout of keys."""
+    """A queue written by a release with another key layout."""
 
     def __init__(self, found: object, expected: int) -> None:
         self.found = found
         self.expected = expected
         super().__init__(
             f"the queue has layout {found!r} and this release writes layout {expected}; use the "
-            "release that wrote it, or export the queue there and import it here"
+            "release that wrote it, or export the queue with that release and import it here"
         )
 
 
 class InvalidPriority(FdbqueueError, ValueError):
-    """A priority that this queue does not take; nothing was stored."""
+    """A priority that the queue does not accept. Nothing was stored."""
 
     def __init__(self, priority: object, expected: str) -> None:
         self.priority = priority
         self.expected = expected
-        super().__init__(f"priority {priority!r} ({type(priority).__name__}) is not {expected}")
+        super().__init__(f"priority {priority!r} ({type(priority).__name__}) must be {expected}")
 
 
 class InvalidValue(FdbqueueError, ValueError):
-    """A value that the queue's codec cannot store; nothing was stored."""
+    """A value that the queue's codec cannot encode. Nothing was stored."""
 
     def __init__(self, value: object, reason: str) -> None:
         self.value = value
@@ -260,79 +273,86 @@ class InvalidValue(FdbqueueError, ValueError):
 
 
 class InvalidTask(FdbqueueError, ValueError):
-    """A task that cannot be; nothing was stored. `field` and `value` say what of it."""
+    """A task with an invalid field. Nothing was stored.
+
+    Attributes:
+        field: The name of the field.
+        value: The value that was given.
+        expected: What the field accepts.
+    """
 
     def __init__(self, field: str, value: object, expected: str) -> None:
         self.field = field
         self.value = value
         self.expected = expected
-        super().__init__(f"{field} {value!r} ({type(value).__name__}) is not {expected}")
+        super().__init__(f"{field} {value!r} ({type(value).__name__}) must be {expected}")
 
 
 class ClockOutOfRange(FdbqueueError):
-    """This machine's clock shows a time that ids and times of items cannot hold."""
+    """A machine clock outside the range that item ids and times can hold."""
 
     def __init__(self) -> None:
         super().__init__("this machine's clock is before 1970 or after 2262; set it and try again")
 
 
 class PayloadTooLarge(FdbqueueError, ValueError):
-    """A payload over the limit of one item; nothing was stored."""
+    """A payload larger than one item can hold. Nothing was stored."""
 
     def __init__(self, size: int, limit: int) -> None:
         self.size = size
         self.limit = limit
         super().__init__(
             f"the payload has {size:,} bytes and an item holds at most {limit:,}; "
-            "store it elsewhere and push where it is"
+            "store it elsewhere and push a reference to it"
         )
 
 
 class UnknownCodec(FdbqueueError, ValueError):
-    """A codec that this program does not have."""
+    """A codec name that this program does not know."""
 
     def __init__(self, codec: str, known: Iterable[str]) -> None:
         self.codec = codec
         self.known = tuple(known)
         super().__init__(
-            f"no codec is named {codec!r}; there are {', '.join(self.known)}, and a queue that was "
-            "made with another one has to be opened with that"
+            f"no codec is named {codec!r}; the built-in codecs are {', '.join(self.known)}. Open a "
+            "queue that was created with a custom codec with that codec"
         )
 
 
 class UndecodableItem(FdbqueueError):
-    """An item whose bytes the queue's codec cannot read; it is still in the queue."""
+    """An item that the queue's codec cannot decode. It is still in the queue."""
 
     def __init__(self, item_id: str, reason: str) -> None:
         self.item_id = item_id
         self.reason = reason
         super().__init__(
-            f"item {item_id} cannot be read: {reason}; it is still in the queue, "
-            "open the queue with the codec that wrote it or remove the item by its id"
+            f"item {item_id} cannot be decoded: {reason}; it is still in the queue. Open the queue "
+            "with the codec that encoded the item, or remove the item by its id"
         )
 
 
 class ForeignKey(FdbqueueError):
-    """A key in the place of the items that is no item's; nothing was changed."""
+    """A key among the items that does not belong to an item. Nothing was changed."""
 
     def __init__(self, key: bytes) -> None:
         self.key = key
         super().__init__(
-            f"the key {key!r} is no item of this queue; somebody else writes to its subspace, "
-            "or it was opened with other priorities: `fdbq check` shows all such keys"
+            f"the key {key!r} does not belong to an item of this queue; another program writes to "
+            "the queue's subspace, or the queue was opened with other priorities. `fdbq check` "
+            "lists all such keys"
         )
 
 
 class InvalidItemId(FdbqueueError, ValueError):
-    """A text that is no id of an item of this queue."""
+    """A text that is not the id of an item of this queue."""
 
     def __init__(self, item_id: object) -> None:
         self.item_id = item_id
-        super().__init__(f"{item_id!r} is not the id of an item; `items` shows the ids")
+        super().__init__(f"{item_id!r} is not the id of an item; `items` lists the ids")
 
 
 class InvalidQueueName(FdbqueueError, ValueError):
-    """A text that cannot be the name of a queue."""
+    """A text that cannot name a queue."""
 
     def __init__(self, name: object, reason: str) -> None:
         self.name = name
@@ -341,34 +361,34 @@ class InvalidQueueName(FdbqueueError, ValueError):
 
 
 class QueueNotFound(FdbqueueError, LookupError):
-    """No queue of that name was ever pushed to."""
+    """A queue name that no queue has."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"there is no queue named {name!r}; `fdbq ls` shows those that there are")
+        super().__init__(f"there is no queue named {name!r}; `fdbq ls` lists all queues")
 
 
 class QueueExists(FdbqueueError):
-    """There is a queue of that name already; nothing was changed."""
+    """A queue name that is already taken. Nothing was changed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"there is a queue named {name!r} already; drop it or choose another name")
+        super().__init__(f"a queue named {name!r} already exists; drop it or choose another name")
 
 
 class QueueRenamed(FdbqueueError):
-    """The name that a queue was opened by has come to be that of another one."""
+    """A queue whose name now belongs to another queue."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(
-            f"the queue that was opened as {name!r} is gone, and another one has that name now; "
-            "open it again"
+            f"the queue that was opened as {name!r} was renamed or dropped, and another queue now "
+            "has that name; open it again"
         )
 
 
 class OptionsMismatch(FdbqueueError):
-    """A queue was opened with other options than it has; nothing was stored."""
+    """A queue opened with options other than its stored ones. Nothing was stored."""
 
     def __init__(self, option: str, given: object, stored: object) -> None:
         self.option = option
@@ -376,7 +396,7 @@ class OptionsMismatch(FdbqueueError):
         self.stored = stored
         super().__init__(
             f"the queue has {option} {_named(stored)} and was opened with {_named(given)}; "
-            "leave the option out to take what the queue has"
+            "omit the option to use the queue's own"
         )
 
 
@@ -387,112 +407,116 @@ def _named(value: object) -> str:
 
 
 class QueueFull(FdbqueueError):
-    """There is no room for an item to push, or a dead letter to retry; nothing was changed."""
+    """A push or a retry that the queue has no room for. Nothing was changed."""
 
     def __init__(self, max_size: int, wanted: int) -> None:
         self.max_size = max_size
         self.wanted = wanted
         super().__init__(
             f"the queue holds at most {max_size:,} items and has no room for {wanted:,} more; "
-            "delayed and claimed items count: try again when some were popped or acknowledged"
+            "delayed and claimed items count. Retry after some were popped or acknowledged"
         )
 
 
 class LeaseLost(FdbqueueError):
-    """A claim whose lease ran out, so that others may have its item; nothing was changed."""
+    """A claim that is over; another worker may have its item. Nothing was changed."""
 
     def __init__(self, item_id: str) -> None:
         self.item_id = item_id
         super().__init__(
-            f"the claim of item {item_id} is over: its lease ran out, or it was acknowledged or "
-            "given back before; another worker may have it"
+            f"the claim of item {item_id} is over: its lease expired, or it was already "
+            "acknowledged or returned; another worker may have the item"
         )
 
 
 class QueueTooLargeToCheck(FdbqueueError):
-    """The scan of a check did not end within the five seconds of a transaction."""
+    """A check that did not finish within the five seconds of a transaction."""
 
     def __init__(self, scanned: int) -> None:
         self.scanned = scanned
         super().__init__(
-            f"the check read {scanned:,} items and ran out of a transaction's five seconds; "
-            "check a shorter queue, or this one when the machine is less busy"
+            f"the check read {scanned:,} items before the five seconds of a transaction were over; "
+            "check a shorter queue, or retry when the machine is less busy"
         )
 
 
 class InvalidIdempotencyKey(FdbqueueError, ValueError):
-    """A text that is no idempotency key; nothing was stored."""
+    """A text that cannot be an idempotency key. Nothing was stored."""
 
     def __init__(self, key: object, longest: int) -> None:
         self.key = key
-        super().__init__(f"an idempotency key is text of 1 to {longest} bytes, not {key!r}")
+        super().__init__(f"an idempotency key must be text of 1 to {longest} bytes, not {key!r}")
 
 
 class HandlerTooSlow(FdbqueueError):
-    """A handler that is part of a transaction took longer than one lives; nothing was written."""
+    """A transactional handler that outlived its transaction. Nothing was written."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         super().__init__(
-            f"the handler took {seconds:.1f} seconds, and a transaction lives five; do what is "
-            "slow in a handler that takes no transaction"
+            f"the handler took {seconds:.1f} seconds, and a transaction lives five; move the slow "
+            "part into a handler without a transaction"
         )
 
 
 class InvalidUniqueKey(FdbqueueError, ValueError):
-    """A value under which no item can be unique; nothing was stored."""
+    """A value that cannot be a unique key. Nothing was stored."""
 
     def __init__(self, key: object, longest: int) -> None:
         self.key = key
-        super().__init__(f"unique is text of 1 to {longest} bytes in UTF-8, not {key!r}")
+        super().__init__(f"unique must be text of 1 to {longest} bytes in UTF-8, not {key!r}")
 
 
 class IdempotencyKeyReused(FdbqueueError, ValueError):
-    """An idempotency key came again, with something else to push; nothing was stored."""
+    """An idempotency key used again for a different push. Nothing was stored."""
 
     def __init__(self, key: str) -> None:
         self.key = key
         super().__init__(
-            f"the idempotency key {key!r} was used for another push; choose a new key for each push"
+            f"the idempotency key {key!r} was already used for another push; "
+            "choose a new key for each push"
         )
 
 
 class ImportMismatch(FdbqueueError):
-    """An input differs from what an earlier, unfinished import of the same source stored."""
+    """An input that differs from what an earlier, unfinished import of the same source stored."""
 
     def __init__(self, source: str, lines: int) -> None:
         self.source = source
         self.lines = lines
         super().__init__(
-            f"{source}: its first {lines:,} lines are not those that an earlier import stored; "
+            f"{source}: its first {lines:,} lines differ from those that an earlier import stored; "
             "run with --again to import it from the start"
         )
 
 
 class ImportRunning(FdbqueueError):
-    """Another import of the same source went on at the same time; no line was stored twice."""
+    """A second import of a source while another one is running. No line was stored twice."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         super().__init__(
-            f"{source}: another import of it is running, or the queue was cleared; when that has "
-            "ended, run this one again to go on from there"
+            f"{source}: another import of it is running, or the queue was cleared; once that has "
+            "ended, run this import again to continue"
         )
 
 
 class InvalidLine(FdbqueueError, ValueError):
-    """A line of an import that cannot be stored; the lines before it are.
+    """A line of an import that cannot be stored. The lines before it are stored.
 
-    `source` is what the import is known by; one without can only be begun anew.
+    Attributes:
+        number: The number of the line, from 1.
+        reason: Why the line cannot be stored.
+        source: The name that the import resumes under; `None` if it cannot be resumed.
     """
 
     def __init__(self, number: int, reason: str, source: str | None) -> None:
         self.number = number
         self.reason = reason
         self.source = source
-        done = "the lines before it are stored, correct it and run the import again to go on"
+        done = "the lines before it are stored; correct it and run the import again to continue"
         if number == 1:
             done = "nothing was stored"
         elif source is None:
-            done = "the lines before it are stored, import the others when it is corrected"
+            done = "the lines before it are stored; correct it and import the remaining lines"
         super().__init__(f"line {number:,}: {reason}; {done}")

@@ -1,6 +1,6 @@
-"""Faults on purpose: a database that fails as a cluster sometimes does.
+"""Fault injection: a database that fails as a cluster sometimes does.
 
-For this library's tests and for those of programs that use it.
+For the tests of this library and of programs that use it.
 """
 
 from __future__ import annotations
@@ -17,27 +17,33 @@ _READS = frozenset({"get", "get_key", "get_range", "get_range_startswith", "get_
 
 
 class FaultyDatabase:
-    """A database that loses the answers of commits, before or after they took place.
+    """A database that loses the results of commits, before or after they take effect.
 
-    It wraps a database of either engine and can stand wherever this library takes one. The same
-    seed gives the same faults in the same order of calls.
+    It wraps a database of either engine and works wherever this library accepts one. The same seed
+    produces the same faults for the same sequence of calls.
 
-    Parameters, each share from 0 to 1: `db`; `before`, the share of commits whose answer is lost
-    without their having taken place; `after`, the share that take place and whose answer is lost;
-    `lost_as`, the codes that tell of a lost answer, one drawn for each: 1021 (commit result
-    unknown), 1039 (the cluster was upgraded) and 1031 (timed out, which is not tried again);
-    `conflict`, the share of commits that fail with 1020; `too_old`, the share of reads and of
-    commits that fail with 1007; `seed`.
+    Args:
+        db: The database to wrap.
+        before: Share of commits, from 0 to 1, that fail with an unknown result and take no effect.
+        after: Share of commits that fail with an unknown result although they take effect.
+        lost_as: Error codes of unknown results, one drawn for each: 1021 (commit result unknown),
+            1039 (the cluster was upgraded) and 1031 (timed out, which is not retried).
+        conflict: Share of commits that fail with a conflict (1020).
+        too_old: Share of reads and of commits that fail with 1007.
+        seed: Seed of the random number generator.
 
-    Raises `ValueError` for a share that is none, shares of more than 1 together, or no code.
+    Raises:
+        ValueError: A share is out of range, the shares add up to more than 1, or `lost_as` is
+            empty or has another code.
 
-    >>> import fdbqueue
-    >>> db = FaultyDatabase(fdbqueue.open("memory:"), before=0.4, after=0.4, seed=1)
-    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-    >>> for number in range(100):
-    ...     _ = jobs.push(db, number)
-    >>> jobs.size(db), db.lost > 50
-    (100, True)
+    Example:
+        >>> import fdbqueue
+        >>> db = FaultyDatabase(fdbqueue.open("memory:"), before=0.4, after=0.4, seed=1)
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> for number in range(100):
+        ...     _ = jobs.push(db, number)
+        >>> jobs.size(db), db.lost > 50
+        (100, True)
     """
 
     def __init__(
@@ -56,31 +62,31 @@ class FaultyDatabase:
         self._shares = {"before": before, "after": after, "conflict": conflict, "too_old": too_old}
         for name, share in self._shares.items():
             if not isinstance(share, (int, float)) or not 0 <= share <= 1:
-                raise ValueError(f"{name} is a share from 0 to 1, not {share!r}")
+                raise ValueError(f"{name} must be a share from 0 to 1, not {share!r}")
         if sum(self._shares.values()) > 1:
-            raise ValueError("before, after, conflict and too_old are more than 1 together")
+            raise ValueError("before, after, conflict and too_old must not add up to more than 1")
         if not set(lost_as) or not set(lost_as) <= {1021, 1031, 1039}:
-            raise ValueError(f"lost_as is some of 1021, 1031 and 1039, not {lost_as!r}")
+            raise ValueError(f"lost_as must be some of 1021, 1031 and 1039, not {lost_as!r}")
         self._lost_as = lost_as
         self.lost = 0
-        """How many answers were lost so far."""
+        """Number of commits whose result was lost so far."""
 
     def create_transaction(self) -> FaultyTransaction:
-        """A transaction of the wrapped database, with faults."""
+        """Return a transaction of the wrapped database, with faults."""
         return FaultyTransaction(self, self.db.create_transaction())
 
     @property
     def options(self) -> Any:
-        """The options of the wrapped database."""
+        """Options of the wrapped database."""
         return self.db.options
 
     def before_call(self, name: str) -> None:
-        """What happens before each call of a transaction's method."""
+        """Raise 1007 for a share of the reads. Called before each method of a transaction."""
         if name in _READS and self._random.random() < self._shares["too_old"]:
             raise FDBError(1007)
 
     def commit(self, transaction: FaultyTransaction) -> None:
-        """Commit, or not, and raise what the client is told."""
+        """Commit or not, and raise the error that the client sees."""
         shares = self._shares
         none = 1 - sum(shares.values())
         (kind,) = self._random.choices([*shares, "none"], [*shares.values(), none])
@@ -96,7 +102,7 @@ class FaultyDatabase:
 
 
 class FaultyReads:
-    """The calls of a transaction, or of its `snapshot`, with faults before them."""
+    """The methods of a transaction, or of its `snapshot`, with faults before each call."""
 
     def __init__(self, db: FaultyDatabase, wrapped: Any) -> None:
         self._db = db
@@ -112,14 +118,15 @@ class FaultyReads:
 
 
 class FaultyTransaction(FaultyReads):
-    """A transaction like the wrapped one, with faults."""
+    """A transaction of the wrapped database, with faults."""
 
     @property
     def snapshot(self) -> FaultyReads:
+        """Snapshot reads of the transaction, with faults."""
         return FaultyReads(self._db, self.wrapped.snapshot)
 
     def commit(self) -> _Answer:
-        """Commit, or not, and answer, or not."""
+        """Commit or not, and return a future that may hold an error."""
         self._db.before_call("commit")
         try:
             self._db.commit(self)
@@ -128,10 +135,10 @@ class FaultyTransaction(FaultyReads):
         return _Answer(None)
 
     def on_error(self, error: Any) -> Any:
-        """Prepare another attempt, if one can help.
+        """Prepare the next attempt, or fail if the error is not retryable.
 
-        After 1039 it does so itself: only FoundationDB's multi-version client, from which that
-        error comes, knows what to do with it.
+        1039 is handled here: only FoundationDB's multi-version client raises that error, and only
+        that client knows how to retry it.
         """
         self._db.before_call("on_error")
         code = error if isinstance(error, int) else error.code

@@ -1,4 +1,4 @@
-"""The values that callers see: items, tasks, claims, options, codecs."""
+"""The values that callers see: items, tasks, claims, options and the codec interface."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ __all__ = [
 ]
 
 Priority: TypeAlias = "int | tuple[Any, ...]"
-"""What orders the items: an integer of 64 bits, or a tuple; the lowest comes first."""
+"""An item's rank: a 64-bit integer or a tuple. The lowest is popped first."""
 
 PriorityKind: TypeAlias = "type[int] | tuple[type, ...]"
-"""What a queue takes as priority: `int`, or the types of a tuple's elements, `(int, float)`."""
+"""The type of a queue's priorities: `int`, or the types of a tuple's elements, `(int, float)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item of a queue, as it was pushed.
+    """An item of a queue.
 
-    `value` is what was pushed; `priority` where it stands, `None` in a FIFO queue; `id` a text
-    that finds it again in its queue; `key` its key in the database.
+    Attributes:
+        value: The value that was pushed.
+        priority: The item's priority; `None` in a FIFO queue.
+        id: A text that identifies the item within its queue.
+        key: The item's key in the database.
     """
 
     value: Any
@@ -45,16 +48,22 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a queue is: stored with it by its first push, so that all clients agree.
+    """The options of a queue. The first push stores them, so that all clients agree.
 
-    `kind` is `"priority"`, `"fifo"` or `"task"`; `codec` the name of its codec, of one of the
-    caller's own the name of its class; `priorities` what it takes as priority, `None` in a FIFO
-    queue; `max_size` how many items it has at most, with delayed and claimed ones, `None` if there
-    is no such bound; `ageing` after how many seconds a task that waits is as urgent as a new one of
-    the next higher priority, `None` for never; `max_attempts` how often an item is claimed before
-    it is a dead letter, `None` for any number of times; `concurrency` how many items are claimed at
-    a time at most, in all, and `agent_concurrency`, of a task queue, of each agent; `paused`
-    whether nothing is handed out.
+    Attributes:
+        kind: `"priority"`, `"fifo"` or `"task"`.
+        codec: The name of the codec; the class name of a custom one.
+        priorities: The type of its priorities; `None` in a FIFO queue.
+        max_size: The most items it may hold, including delayed and claimed ones; `None` for no
+            bound.
+        ageing: Seconds after which a waiting task is as urgent as a new task of the next higher
+            priority; `None` for never.
+        max_attempts: How many times an item may be claimed before it becomes a dead letter; `None`
+            for any number.
+        concurrency: The most items that may be claimed at a time; `None` for no limit.
+        agent_concurrency: The most tasks of each agent that may be claimed at a time; `None` for no
+            limit. Only for task queues.
+        paused: Whether claims and pops are paused.
     """
 
     kind: str
@@ -70,11 +79,15 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Items that a client has claimed: nobody else gets them while its lease lasts.
+    """A lease on items: no other client gets them until it expires.
 
-    `items` are what was claimed (tasks, of a task queue), in order; `attempts` how often each was
-    claimed so far, from 1; `keys` where they stood; `token` shows whose claim it is. Iterated, it
-    is a claim of each item.
+    Iterating over a claim yields one claim per item.
+
+    Attributes:
+        items: The claimed items, in order; tasks for a task queue.
+        attempts: How many times each item has been claimed so far, from 1.
+        keys: The keys of the items in the database.
+        token: The fencing token of this claim.
     """
 
     items: tuple[Any, ...]
@@ -84,12 +97,12 @@ class Claim:
 
     @property
     def item(self) -> Any:
-        """The first item, of a claim of one."""
+        """The first item; the only one unless several were claimed."""
         return self.items[0]
 
     @property
     def attempt(self) -> int:
-        """How often the first item was claimed so far."""
+        """How many times the first item has been claimed so far, from 1."""
         return self.attempts[0]
 
     def __len__(self) -> int:
@@ -103,9 +116,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An item that failed too often: `error` is what was said at last, `died_at` when.
+    """An item that failed too often.
 
-    `item` is the item (of a task queue, the task), `None` if its payload cannot be read.
+    Attributes:
+        item: The item, or the task for a task queue; `None` if its payload cannot be decoded.
+        id: The id of the item.
+        attempts: How many times the item was claimed.
+        died_at: When it became a dead letter, by the clock of the client that reported the failure.
+        error: The error of its last attempt; `None` if none was given.
     """
 
     item: Any
@@ -116,42 +134,54 @@ class DeadLetter:
 
 
 class Codec(Protocol):
-    """How values become bytes: `decode(encode(value)) == value`.
+    """An encoding of values as bytes, with `decode(encode(value)) == value`.
 
-    `encode` raises `ValueError` or `TypeError` for what it cannot store, `decode` for bytes that
-    it did not write.
+    `encode` raises `ValueError` or `TypeError` for a value that it cannot encode, `decode` for
+    bytes that it did not write.
     """
 
-    def encode(self, value: Any, /) -> bytes: ...
+    def encode(self, value: Any, /) -> bytes:
+        """Return the bytes of a value."""
+        ...
 
-    def decode(self, payload: bytes, /) -> Any: ...
+    def decode(self, payload: bytes, /) -> Any:
+        """Return the value of the bytes that `encode` returned."""
+        ...
 
 
 class TaskPriority(IntEnum):
-    """How soon a task is to be done.
+    """The urgency of a task.
 
     >>> TaskPriority.HIGH < TaskPriority.LOW
     True
     """
 
     CRITICAL = 1
-    """Within the hour."""
+    """To be done within the hour."""
     HIGH = 2
-    """Within four hours."""
+    """To be done within four hours."""
     MEDIUM = 3
-    """Within a day."""
+    """To be done within a day."""
     LOW = 4
-    """Within a week."""
+    """To be done within a week."""
     DEFERRED = 5
-    """In a batch some time; it has no deadline."""
+    """To be done in a batch at any time, without a deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task, as it was pushed.
+    """A task of a task queue.
 
-    `id` is a text that finds it, wherever it stands; `deadline` is in UTC; `created_at` is by the
-    clock of who pushed it; `key` is its key in the database.
+    Attributes:
+        id: A text that identifies the task within its queue, whatever its state.
+        priority: The urgency.
+        deadline: When the task is due, in UTC; `None` for no deadline.
+        cost: The cost. Among tasks of the same priority and deadline the cheapest is first.
+        agent_name: The agent that the task is for; `None` for any.
+        client_id: The client that the task belongs to, or `None`.
+        payload: The JSON value that was pushed.
+        created_at: When the task was pushed, by the clock of the client that pushed it.
+        key: The task's key in the database.
     """
 
     id: str
@@ -167,12 +197,19 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskStats:
-    """What came of a queue's tasks since it was cleared.
+    """The counters of a task queue since it was created or cleared.
 
-    `success_rate` is the share of the tasks that were popped, or claimed and did not die, of those
-    that were pushed; `rejection_rate` that of the pushes for which the queue had no room. `oldest`
-    is when the oldest task that waits was pushed; `by_priority` and `by_agent` count those that
-    wait.
+    Attributes:
+        total_pushed: Tasks pushed.
+        total_popped: Tasks popped or claimed, except those that were removed, expired or died.
+        total_rejected: Tasks that the queue had no room for.
+        total_removed: Tasks removed.
+        total_expired: Tasks expired.
+        total_died: Tasks that are dead letters.
+        current_size: Tasks waiting or delayed.
+        oldest: When the oldest waiting task was pushed; `None` if none waits.
+        by_priority: Waiting tasks of each priority.
+        by_agent: Waiting tasks of each agent.
     """
 
     total_pushed: int
@@ -188,10 +225,12 @@ class TaskStats:
 
     @property
     def success_rate(self) -> float:
+        """The share of pushed tasks that were popped or claimed and did not die, from 0 to 1."""
         return self.total_popped / self.total_pushed if self.total_pushed else 0.0
 
     @property
     def rejection_rate(self) -> float:
+        """The share of pushes that the queue had no room for, from 0 to 1."""
         tried = self.total_pushed + self.total_rejected
         return self.total_rejected / tried if tried else 0.0
 
@@ -199,9 +238,9 @@ class TaskStats:
 def create_deadline(
     days_ahead: float = 0, hours_ahead: float = 0, minutes_ahead: float = 0
 ) -> datetime:
-    """A deadline so far from now, by this machine's clock, in UTC.
+    """Return the time that is the given time from now, by this machine's clock, in UTC.
 
-    To be made outside of a transaction's body, which may run twice.
+    Call it outside of a transaction's body, which may run more than once.
 
     >>> create_deadline(days_ahead=1) > create_deadline(hours_ahead=23)
     True

@@ -1,6 +1,6 @@
-"""How values become bytes and back: JSON, bytes as they are, tuples, or a codec of the caller's.
+"""Conversion of values to bytes and back: JSON, raw bytes, tuples, or a custom codec.
 
-Nothing is ever unpickled or evaluated.
+Stored bytes are never unpickled or evaluated.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _T = TypeVar("_T")
 _V = TypeVar("_V")
 
 MAX_NESTING = 100
-"""How many lists, objects and tuples a value may have one in another.
+"""The maximum depth of nested lists, objects and tuples in a value.
 
-So deep, every Python reads and writes it, with 1,000 levels of calls by default, and so do the JSON
-libraries of other languages, which often end at 128.
+Every Python reads and writes this depth with its default recursion limit of 1,000. So do the JSON
+libraries of other languages, many of which stop at 128.
 """
 
 _TOO_DEEP = f"it is nested too deeply: {MAX_NESTING} levels of lists and objects at most"
@@ -60,12 +60,14 @@ _any_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def with_stack(function: Callable[[_V], _T], argument: _V) -> _T:
-    """Call a function that recurses; in a new thread if the caller's stack has no room for it.
+    """Call a recursive function, in a new thread if the caller's stack has no room for it.
 
-    Raises `ValueError` if a new thread's stack has none either.
+    Raises:
+        ValueError: A new thread's stack has no room either.
 
-    >>> with_stack(json.loads, "[" * 980 + "]" * 980) == []
-    False
+    Example:
+        >>> with_stack(json.loads, "[" * 980 + "]" * 980) == []
+        False
     """
     try:
         return function(argument)
@@ -83,35 +85,40 @@ def _unless_too_deep(function: Callable[[_V], _T], argument: _V) -> _T:
 
 
 def json_bytes(value: Any) -> bytes:
-    """The JSON text, in UTF-8, of a value that a queue has: whatever was stored can be written.
+    r"""Return the JSON text, in UTF-8, of any value that a queue holds.
+
+    A lone surrogate, which UTF-8 cannot encode, is escaped, so that every stored value can be
+    written.
 
     >>> json_bytes({"half a character": chr(0xD83D)})
-    b'{"half a character":"\\\\ud83d"}'
+    b'{"half a character":"\\ud83d"}'
     """
-    # Half a character can stand only in a string, where this is its escape.
+    # A lone surrogate can only be inside a string, where this is its JSON escape.
     return with_stack(_any_encoder.encode, value).encode("utf-8", "backslashreplace")
 
 
 class JsonCodec:
-    """Any JSON value, stored as its text in UTF-8; `None` is JSON's `null`, a value.
+    """JSON values, stored as text in UTF-8. `None` is JSON's `null`, a value like any other.
 
-    What would come back as something else is refused: a tuple (as a list), a key that is no text,
-    NaN and infinity (which JSON does not have). So is what could not be read back everywhere: more
-    than `MAX_NESTING` lists and objects one in another.
+    The codec refuses a value that would be decoded as another one: a tuple (a list), a key that is
+    not text, NaN and infinity (which JSON lacks). It also refuses lists and objects nested deeper
+    than `MAX_NESTING`, which some programs cannot read.
 
     >>> JsonCodec().encode({"to": "ada@example.com"})
     b'{"to":"ada@example.com"}'
     """
 
     def encode(self, value: Any, /) -> bytes:
+        """Return the JSON text of a value; raise `TypeError` or `ValueError` for another one."""
         _check_json(value, MAX_NESTING)
         return _encoder.encode(value).encode()
 
     def restore(self, value: Any, /) -> bytes:
-        """The payload of a value that `decode` returned, which may be of another program."""
+        """Return the payload of a value that `decode` returned, whatever program wrote it."""
         return json_bytes(value)
 
     def decode(self, payload: bytes, /) -> Any:
+        """Return the value of a JSON text."""
         return _decoder.decode(str(payload, "utf-8"))
 
 
@@ -119,19 +126,19 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def _check_json(value: Any, levels: int) -> None:
-    """Raise for what `json` would turn into something else, and for more levels than these."""
+    """Raise for values that `json` would change, and for more nested levels than `levels`."""
     if isinstance(value, (dict, list)):
         if not levels:
             raise ValueError(_TOO_DEEP)
         if isinstance(value, dict):
             for key in value:
                 if not isinstance(key, str):
-                    raise TypeError(f"a JSON object's keys are text, not {key!r}")
+                    raise TypeError(f"the keys of a JSON object must be text, not {key!r}")
         for part in value.values() if isinstance(value, dict) else value:
             if type(part) not in _SCALARS:
                 _check_json(part, levels - 1)
     elif not (value is None or isinstance(value, (str, int, float))):
-        raise TypeError(f"a value of type {type(value).__name__} is not JSON: {value!r}")
+        raise TypeError(f"a value of type {type(value).__name__} cannot be JSON: {value!r}")
 
 
 def _check_tuple(value: Any, levels: int) -> None:
@@ -143,42 +150,46 @@ def _check_tuple(value: Any, levels: int) -> None:
 
 
 class BytesCodec:
-    """Bytes, stored as they are.
+    """Bytes, stored unchanged.
 
     >>> BytesCodec().encode(b"as is")
     b'as is'
     """
 
     def encode(self, value: Any, /) -> bytes:
+        """Return the value itself; raise `TypeError` unless it is bytes."""
         if not isinstance(value, bytes):
             raise TypeError(f"this queue stores bytes, not {type(value).__name__}")
         return value
 
     def decode(self, payload: bytes, /) -> Any:
+        """Return the payload itself."""
         return payload
 
 
 class TupleCodec:
-    """Tuples of what FoundationDB's tuple layer stores: text, bytes, numbers, UUIDs, tuples.
+    """Tuples of the types of FoundationDB's tuple layer: text, bytes, numbers, UUIDs, tuples.
 
-    At most `MAX_NESTING` of them one in another.
+    Tuples may be nested up to `MAX_NESTING` levels deep.
 
     >>> TupleCodec().decode(TupleCodec().encode((1, "a", None)))
     (1, 'a', None)
     """
 
     def encode(self, value: Any, /) -> bytes:
+        """Return the packed tuple; raise `TypeError` or `ValueError` for another value."""
         if not isinstance(value, tuple):
             raise TypeError(f"this queue stores tuples, not {type(value).__name__}")
         _check_tuple(value, MAX_NESTING)
         return self.restore(value)
 
     def restore(self, value: Any, /) -> bytes:
-        """The payload of a value that `decode` returned."""
+        """Return the payload of a value that `decode` returned."""
         packed: bytes = fdb_tuple.pack(value)
         return packed
 
     def decode(self, payload: bytes, /) -> Any:
+        """Return the unpacked tuple."""
         return fdb_tuple.unpack(payload)
 
 
@@ -186,20 +197,22 @@ CODECS: dict[str, Codec] = {"json": JsonCodec(), "bytes": BytesCodec(), "tuple":
 
 
 class MissingCodec:
-    """Stands for a codec that this program does not have: whatever needs it fails."""
+    """A placeholder for a codec that this program does not have. Encoding and decoding fail."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def encode(self, value: Any, /) -> bytes:
+        """Raise `UnknownCodec`."""
         raise UnknownCodec(self.name, CODECS)
 
     def decode(self, payload: bytes, /) -> Any:
+        """Raise `UnknownCodec`."""
         raise UnknownCodec(self.name, CODECS)
 
 
 def codec_named(codec: str | Codec) -> Codec:
-    """The codec of this name, or the caller's own.
+    """Return the codec with this name, or a custom codec itself.
 
     >>> codec_named("bytes").decode(b"x")
     b'x'
@@ -209,12 +222,14 @@ def codec_named(codec: str | Codec) -> Codec:
             raise UnknownCodec(codec, CODECS)
         return CODECS[codec]
     if not (callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None))):
-        raise TypeError(f"a codec is a name or an object with encode and decode, not {codec!r}")
+        raise TypeError(
+            f"a codec must be a name or an object with encode and decode, not {codec!r}"
+        )
     return codec
 
 
 def stored_codec(name: str) -> str | Codec:
-    """The codec of a queue that has this one, or what stands for it.
+    """Return the codec of a stored name, or a placeholder for a custom codec.
 
     >>> stored_codec("json"), stored_codec("Pictures").name
     ('json', 'Pictures')
@@ -223,19 +238,19 @@ def stored_codec(name: str) -> str | Codec:
 
 
 def codec_name(codec: str | Codec) -> str:
-    """By what name a queue's codec is stored: for one of the caller's own, that of its class."""
+    """Return the name under which a codec is stored; for a custom codec, its class name."""
     if isinstance(codec, (str, MissingCodec)):
         return codec if isinstance(codec, str) else codec.name
     return type(codec).__name__
 
 
 class RowCodec(ABC, Generic[_T]):
-    """How the items of one queue become rows and back.
+    """The conversion between the items of one queue and their rows.
 
     Args:
         layout: The keys of the queue.
-        levels: Its levels.
-        codec: How values become payloads.
+        levels: The levels of the queue.
+        codec: The conversion between values and payloads.
     """
 
     def __init__(self, layout: Layout, levels: Levels, codec: Codec) -> None:
@@ -248,7 +263,7 @@ class RowCodec(ABC, Generic[_T]):
         return self._payload(self._codec.encode, value)
 
     def _restored(self, value: Any) -> bytes:
-        """Return the payload of a value that was decoded; an older release may nest it deeper."""
+        """Return the payload of a decoded value, which an older release may have nested deeper."""
         return self._payload(getattr(self._codec, "restore", self._codec.encode), value)
 
     def _payload(self, encode: Callable[[Any], bytes], value: Any) -> bytes:
@@ -259,13 +274,13 @@ class RowCodec(ABC, Generic[_T]):
         except (ValueError, TypeError) as error:
             raise InvalidValue(value, f"the value cannot be stored: {error}") from error
         if not isinstance(payload, bytes):
-            raise InvalidValue(value, f"the codec made {type(payload).__name__}, not bytes")
+            raise InvalidValue(value, f"the codec returned {type(payload).__name__}, not bytes")
         if len(payload) > MAX_PAYLOAD:
             raise PayloadTooLarge(len(payload), MAX_PAYLOAD)
         return payload
 
     def decode(self, tr: Any, key: bytes, stored: bytes) -> _T:
-        """Return the item of a row; raise `UndecodableItem` if the codec cannot read it."""
+        """Return the item of a row; raise `UndecodableItem` if the codec cannot decode it."""
         level = self._levels.level_of(key)
         payload = self._layout.read_payload(tr, stored)
         try:
@@ -283,19 +298,19 @@ class RowCodec(ABC, Generic[_T]):
 
     @abstractmethod
     def restore(self, item: _T) -> tuple[bytes, bytes]:
-        """Return the key and the payload of an item that was taken."""
+        """Return the key and the payload of an item that was popped."""
 
     @abstractmethod
     def reference(self, item: _T | str) -> bytes:
-        """Return what an item, or an id, is found by; raise `InvalidItemId` for another one."""
+        """Return the reference of an item or id; raise `InvalidItemId` for an invalid one."""
 
     @abstractmethod
     def pushed_at(self, item: _T | str) -> datetime | None:
-        """Return when an item was pushed, by its client's clock; `None` if it has no time."""
+        """Return when an item was pushed, by its client's clock; `None` if unknown."""
 
 
 class ItemCodec(RowCodec[Item]):
-    """The items of a priority queue or a FIFO queue, found by their places."""
+    """The items of a priority queue or a FIFO queue. Their reference is their position."""
 
     def _made(self, value: Any, priority: Any, key: bytes) -> Item:
         return Item(value, priority, self._layout.item_id(key), key)
@@ -305,15 +320,15 @@ class ItemCodec(RowCodec[Item]):
         return self._layout.item_id(key)
 
     def restore(self, item: Item) -> tuple[bytes, bytes]:
-        """Return the key and the payload of an item that was taken."""
+        """Return the key and the payload of an item that was popped."""
         return self.key_of(item), self._restored(item.value)
 
     def reference(self, item: Item | str) -> bytes:
-        """Return the place of an item, or of an id; raise `InvalidItemId` for another one."""
+        """Return the position of an item or id; raise `InvalidItemId` for an invalid one."""
         return self._layout.place(self.key_of(item))
 
     def pushed_at(self, item: Item | str) -> datetime | None:
-        """Return when an item was pushed, by its client's clock; `None` if it has no time."""
+        """Return when an item was pushed, by its client's clock; `None` if unknown."""
         return self._layout.pushed_at(self.key_of(item))
 
     def key_of(self, item: Item | str) -> bytes:

@@ -1,4 +1,4 @@
-"""What makes keys unique: UUIDs of version 7, which hold when they were made.
+"""Unique parts of keys: UUIDs of version 7, which contain the time of their creation.
 
 Source: RFC 9562, section 5.7.
 """
@@ -13,7 +13,7 @@ UUID_SIZE = 16  # bytes
 
 
 def time_of(uuid: bytes) -> datetime | None:
-    """When one was made, by the clock of who did; `None` for other bytes.
+    """Return when a UUID was created, by its creator's clock; `None` for other bytes.
 
     >>> time_of(bytes([0] * 6 + [0x70, 0, 0x80] + [0] * 7)).year, time_of(b"others")
     (1970, None)

@@ -1,4 +1,4 @@
-"""The keys of the names: where each queue is."""
+"""The keys of queue names, which lead to the queues' subspaces."""
 
 from __future__ import annotations
 
@@ -24,37 +24,41 @@ _MAX_NAME = 255  # bytes of UTF-8
 
 
 def name_key(name: str) -> bytes:
-    """Where the prefix of the queue of this name is kept; raises `InvalidQueueName`.
+    r"""Return the key that holds the prefix of the queue with this name.
 
-    >>> name_key("jobs")
-    b'\\x02fdbqueue\\x00\\x14\\x02jobs\\x00'
+    Raises:
+        InvalidQueueName: The text cannot be a queue name.
+
+    Example:
+        >>> name_key("jobs")
+        b'\x02fdbqueue\x00\x14\x02jobs\x00'
     """
     if not isinstance(name, str):
-        raise InvalidQueueName(name, "a name is text")
+        raise InvalidQueueName(name, "a name must be text")
     if not name or name != name.strip() or not name.isprintable():
-        raise InvalidQueueName(name, "a name is printable text without space at its ends")
+        raise InvalidQueueName(name, "a name must be printable, without space at its ends")
     if len(name.encode()) > _MAX_NAME:
-        raise InvalidQueueName(name, f"a name has at most {_MAX_NAME} bytes in UTF-8")
+        raise InvalidQueueName(name, f"a name must have at most {_MAX_NAME} bytes in UTF-8")
     key: bytes = NAMES.pack((name,))
     return key
 
 
 def renames_key(name: str | None) -> bytes:
-    """Return the key of the number under which the next queue of this name is made.
+    """Return the key of the number that the next queue with this name gets.
 
-    `None` stands for all names that have no number of their own.
+    `None` stands for all names without a number of their own.
     """
     key: bytes = RENAMES.pack((name,))
     return key
 
 
 def default_subspace(name: str, number: int) -> Subspace:
-    """Return the subspace in which the queue of this name and number is made."""
+    """Return the subspace of a new queue with this name and number."""
     return ROOT[1][name][number] if number else ROOT[name]
 
 
 def decode_name(key: bytes) -> str:
-    """Return the name whose queue is noted under this key.
+    """Return the name that a key of `name_key` holds.
 
     >>> decode_name(name_key("jobs"))
     'jobs'
@@ -64,5 +68,5 @@ def decode_name(key: bytes) -> str:
 
 
 def decode_subspace(value: bytes) -> Subspace:
-    """Return the subspace of a queue, given the value under its name's key."""
+    """Return the subspace of a queue from the value under its name's key."""
     return Subspace(rawPrefix=value)

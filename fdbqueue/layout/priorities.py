@@ -1,4 +1,4 @@
-"""What a queue takes as priority: integers, or tuples all of one shape."""
+"""The priorities that a queue accepts: integers, or tuples of one shape."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ _ELEMENTS = (int, float, str, bytes)
 
 
 class Levels:
-    """The levels of a queue, in each of which items stand in order of arrival.
+    """The levels of a queue. Within a level, items are in order of arrival.
 
-    A FIFO queue has one level. `Priorities` has one for each priority.
+    A FIFO queue has one level. `Priorities` has one per priority.
     """
 
     position_parts = 2
-    """How many elements the position of an item has."""
+    """The number of elements in the position of an item."""
 
     level_in: Callable[[bytes], bytes | None]
-    """Returns the level with which a key begins; `None` if it begins with none."""
+    """Returns the level that a key begins with; `None` if it begins with none."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self.level_in = lambda _: layout.items
 
     def checked(self, priority: Any) -> Priority:
-        """Return the priority itself; raise `InvalidPriority`, for there is none here."""
-        raise InvalidPriority(priority, "left out: this queue has none")
+        """Raise `InvalidPriority`: a FIFO queue has no priorities."""
+        raise InvalidPriority(priority, "omitted: this queue has no priorities")
 
     def from_json(self, value: Any) -> Priority:
-        """Return the priority of this JSON form; raise `InvalidPriority`."""
+        """Return the priority for a JSON value; raise `InvalidPriority`."""
         return self.checked(value)
 
     def level_of(self, key: bytes) -> bytes:
-        """Return the level of the item with this key; raise `ForeignKey` if it is no item's."""
+        """Return the level of an item's key; raise `ForeignKey` for another key."""
         level = self.level_in(key)
         if level is None or not self._layout.is_place(key, level):
             raise ForeignKey(key)
@@ -52,7 +52,7 @@ class Levels:
 
 
 class Priorities(Levels):
-    """The priorities of one kind, each of which is a level of a queue.
+    """The priorities of one type. Each priority is a level of the queue.
 
     >>> from fdb.subspace_impl import Subspace
     >>> Priorities(Layout(Subspace(("q",))), (int, str)).checked((1, "a"))
@@ -67,40 +67,40 @@ class Priorities(Levels):
             isinstance(kind, tuple) and kind and all(element in _ELEMENTS for element in kind)
         ):
             raise ValueError(
-                "priorities is int or a tuple of types from int, float, str and bytes, "
+                "priorities must be int or a tuple of int, float, str and bytes types, "
                 f"not {kind!r}"
             )
         self._kind = kind
         self.level_in = layout.level_in if kind is int else self._level_of_tuple
 
     def checked(self, priority: Any) -> Priority:
-        """The priority itself; raises `InvalidPriority` if it is not of this kind."""
+        """Return the priority; raise `InvalidPriority` if it has another type."""
         if self._kind is int:
             if isinstance(priority, int) and not isinstance(priority, bool):
-                number = int(priority)  # an IntEnum's number, for example
+                number = int(priority)  # an IntEnum becomes a plain integer
                 if _LOWEST <= number <= _HIGHEST:
                     return number
-            raise InvalidPriority(priority, "an integer of 64 bits")
+            raise InvalidPriority(priority, "a 64-bit integer")
         kinds: tuple[type, ...] = self._kind  # type: ignore[assignment]
         if (
             type(priority) is tuple
             and len(priority) == len(kinds)
             and all(type(part) is kind for part, kind in zip(priority, kinds))
-            and all(part == part for part in priority)  # NaN has no place in an order
+            and all(part == part for part in priority)  # NaN has no order
         ):
-            # Minus zero equals zero, and must not be another key.
+            # Minus zero equals zero, so it must not make another key.
             ranks = tuple(part + 0.0 if type(part) is float else part for part in priority)
             try:
                 if len(self._layout.level(ranks)) <= _LONGEST_LEVEL:
                     return ranks
             except (ValueError, struct.error) as error:
-                raise InvalidPriority(priority, "one that the tuple layer can pack") from error
-            raise InvalidPriority(priority, f"packed in at most {_LONGEST_LEVEL:,} bytes")
+                raise InvalidPriority(priority, "a value that the tuple layer can pack") from error
+            raise InvalidPriority(priority, f"at most {_LONGEST_LEVEL:,} bytes when packed")
         shape = ", ".join(kind.__name__ for kind in kinds)
         raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
 
     def from_json(self, value: Any) -> Priority:
-        """The priority that `priority_as_json` gave this form; raises `InvalidPriority`.
+        """Return the priority for a JSON value of `priority_as_json`; raise `InvalidPriority`.
 
         >>> from fdb.subspace_impl import Subspace
         >>> Priorities(Layout(Subspace(("q",))), (int, float)).from_json([1, "Infinity"])
@@ -115,14 +115,14 @@ class Priorities(Levels):
         try:
             return self._layout.level(self.checked(self._layout.position(key)[0]))
         except Exception:
-            return None  # the tuple layer has no one class for bytes that are no tuple
+            return None  # the tuple layer raises various classes for bytes that are not a tuple
 
 
 _INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def priority_as_json(priority: Any) -> Any:
-    """A priority as a JSON value: a tuple as a list, bytes in base64, infinity as its name.
+    """Return a priority as a JSON value: tuples as lists, bytes in base64, infinities by name.
 
     >>> priority_as_json((1, float("inf"), b"x"))
     [1, 'Infinity', 'eA==']
@@ -137,7 +137,7 @@ def priority_as_json(priority: Any) -> Any:
 
 
 def _part_from_json(part: Any, kind: type) -> Any:
-    """A part of a priority of this kind; what is none is left as it is."""
+    """Convert a part of a JSON priority to this type; return it unchanged if that fails."""
     if kind is float and type(part) is int and abs(part) < 2**1023:
         return float(part)
     if kind is float and isinstance(part, str):

@@ -1,6 +1,6 @@
-"""The keys and values of receipts, which tell whether a commit took place.
+"""The keys and values of receipts, which show whether a commit took effect.
 
-A receipt is in a subspace of receipts: of a queue Q (4,), of the names R (2,), or the caller's own.
+Receipts are in a subspace of their own: Q (4,) of a queue, R (2,) of the names, or the caller's.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ __all__ = ["decode_receipt", "encode_receipt", "receipt_key", "receipts_before"]
 
 
 def receipt_key(receipts: Subspace, hour: int, client_id: bytes) -> bytes:
-    """Return the key of the receipt of a client that began in this hour since 1970."""
+    """Return the key of a client's receipt; `hour` since 1970 is when the client started."""
     key: bytes = receipts.pack((hour, client_id))
     return key
 
 
 def receipts_before(receipts: Subspace, hour: int) -> tuple[bytes, bytes]:
-    """Return the range of the receipts of clients that began before an hour."""
+    """Return the range of the receipts of clients that started before an hour."""
     return receipts.range().start, receipts.pack((hour,))
 
 
 def encode_receipt(sequence: int, attempt: int) -> bytes:
-    """Return the receipt of an attempt of a client's operation with this number.
+    """Return the receipt of one attempt of a client's operation with this sequence number.
 
     >>> decode_receipt(encode_receipt(7, 0))
     (7, 0)
@@ -33,6 +33,6 @@ def encode_receipt(sequence: int, attempt: int) -> bytes:
 
 
 def decode_receipt(value: bytes) -> tuple[int, int]:
-    """Return the number of the operation and of the attempt that left a receipt."""
+    """Return the sequence number of the operation and the number of the attempt."""
     sequence, attempt = fdb_tuple.unpack(value)
     return sequence, attempt

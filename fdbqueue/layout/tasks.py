@@ -1,4 +1,4 @@
-"""Tasks as they are stored: ids, deadlines, and the record of each."""
+"""The stored form of tasks: ids, deadlines and records."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ __all__ = [
 ]
 
 RANK = (int, int, float)
-"""What a task queue takes as priority: the urgency, the deadline in microseconds, the cost."""
+"""The priority type of a task queue: urgency, deadline in microseconds, cost."""
 
 NO_DEADLINE = 2**63 - 1
 _ID_SIZE = 16  # bytes
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 
-_HEADER_SIZE = struct.Struct(">H")  # of the header, which stands before the payload
+_HEADER_SIZE = struct.Struct(">H")  # size of the header, which precedes the payload
 _json = JsonCodec()
 
 
 def task_id(random: bytes) -> str:
-    """The id of the task whose key ends with this.
+    """Return the id of the task whose key ends with these bytes.
 
     >>> checked_id(task_id(bytes(16))) == bytes(16)
     True
@@ -48,7 +48,7 @@ def task_id(random: bytes) -> str:
 
 
 def checked_id(text: object) -> bytes:
-    """What the key of the task with this id ends with; raises `InvalidItemId` for another text."""
+    """Return the bytes of a task id; raise `InvalidItemId` for another text."""
     try:
         if isinstance(text, str) and len(text) == 2 * _ID_SIZE and text == text.lower():
             return bytes.fromhex(text)
@@ -58,7 +58,7 @@ def checked_id(text: object) -> bytes:
 
 
 def deadline_number(deadline: object) -> int:
-    """A deadline in microseconds since 1970, or `NO_DEADLINE`; raises `InvalidTask`.
+    """Return a deadline in microseconds since 1970, or `NO_DEADLINE`; raise `InvalidTask`.
 
     >>> deadline_number(None) == NO_DEADLINE
     True
@@ -66,7 +66,7 @@ def deadline_number(deadline: object) -> int:
     if deadline is None:
         return NO_DEADLINE
     if not isinstance(deadline, datetime) or deadline.utcoffset() is None:
-        raise InvalidTask("deadline", deadline, "a datetime that has a time zone, or None")
+        raise InvalidTask("deadline", deadline, "a datetime with a time zone, or None")
     try:
         return (deadline.astimezone(timezone.utc) - _EPOCH) // _MICROSECOND
     except OverflowError:
@@ -74,7 +74,7 @@ def deadline_number(deadline: object) -> int:
 
 
 def deadline_from(number: int) -> datetime | None:
-    """The deadline of this number.
+    """Return the deadline of a number from `deadline_number`.
 
     >>> deadline_from(1_000_000).isoformat()
     '1970-01-01T00:00:01+00:00'
@@ -86,7 +86,7 @@ def deadline_from(number: int) -> datetime | None:
 
 
 class TaskRecord(NamedTuple):
-    """What is stored of a task beside its key."""
+    """The value of a stored task. Deadline and cost are in its key."""
 
     priority: TaskPriority
     agent_name: str | None
@@ -95,7 +95,7 @@ class TaskRecord(NamedTuple):
 
 
 class TaskCodec:
-    """A task's record: what it is found by, and its payload as JSON.
+    """The encoding of task records: a header for the indexes, then the payload as JSON.
 
     >>> record = TaskRecord(TaskPriority.LOW, "ada", None, {"n": 1})
     >>> TaskCodec().decode(TaskCodec().encode(record)) == record
@@ -103,12 +103,13 @@ class TaskCodec:
     """
 
     def encode(self, value: Any, /) -> bytes:
+        """Return the bytes of a record; raise `TypeError` or `ValueError` for another value."""
         if not isinstance(value, TaskRecord):
             raise TypeError(f"this queue stores tasks, not {type(value).__name__}")
         return self._header(value) + _json.encode(value.payload)
 
     def restore(self, value: TaskRecord, /) -> bytes:
-        """The bytes of a record that `decode` returned."""
+        """Return the bytes of a record that `decode` returned."""
         return self._header(value) + _json.restore(value.payload)
 
     @staticmethod
@@ -117,13 +118,14 @@ class TaskCodec:
         return _HEADER_SIZE.pack(len(packed)) + packed
 
     def decode(self, payload: bytes, /) -> TaskRecord:
+        """Return the record of stored bytes."""
         priority, agent, client = decode_header(payload)
         begin = _HEADER_SIZE.size + _HEADER_SIZE.unpack_from(payload)[0]
         return TaskRecord(TaskPriority(priority), agent, client, _json.decode(payload[begin:]))
 
 
 class TaskRowCodec(RowCodec[Task]):
-    """The tasks of a task queue, found by their ids, which they keep wherever they stand."""
+    """The tasks of a task queue. Their reference is their id, which never changes."""
 
     def _made(self, value: TaskRecord, priority: Any, key: bytes) -> Task:
         random = self._layout.position(key)[-1]
@@ -148,23 +150,23 @@ class TaskRowCodec(RowCodec[Task]):
         return task_id(self._layout.position(key)[-1])
 
     def restore(self, item: Task) -> tuple[bytes, bytes]:
-        """Return the key and the payload of a task that was taken."""
+        """Return the key and the payload of a task that was popped."""
         if not isinstance(item, Task) or not item.key.startswith(self._layout.items):
             raise InvalidItemId(item.id if isinstance(item, Task) else item)
         record = TaskRecord(item.priority, item.agent_name, item.client_id, item.payload)
         return item.key, self._restored(record)
 
     def reference(self, item: Task | str) -> bytes:
-        """Return what the key of a task ends with; raise `InvalidItemId` for another text."""
+        """Return the bytes of a task's id; raise `InvalidItemId` for another text."""
         return checked_id(item.id if isinstance(item, Task) else item)
 
     def pushed_at(self, item: Task | str) -> datetime | None:
-        """Return when a task was pushed, by its client's clock; `None` if its id has no time."""
+        """Return when a task was pushed, by its client's clock; `None` if unknown."""
         return time_of(self.reference(item))
 
 
 def decode_header(payload: bytes) -> tuple[int, str | None, str | None]:
-    """Priority, agent and client of a stored task."""
+    """Return the priority, agent and client of a stored task."""
     size = _HEADER_SIZE.unpack_from(payload)[0]
     priority, agent, client = fdb_tuple.unpack(
         payload[_HEADER_SIZE.size : _HEADER_SIZE.size + size]

@@ -1,4 +1,4 @@
-"""The values of counters, of items and of the queue's options."""
+"""The values of counters, items and queue options."""
 
 from __future__ import annotations
 
@@ -39,19 +39,21 @@ __all__ = [
 LAYOUT_VERSION = 4
 
 HEADER_MARK = b"\xffheader:"
-"""Begins the value of an item that has a header."""
+"""The first bytes of an item's value that has a header."""
 
-# What stands before the value of an item that has facts about it: how long they are.
+# Facts about an item precede its value; their size precedes them.
 _SIZE = struct.Struct(">H")
 
 _KINDS = {kind.__name__: kind for kind in (int, float, str, bytes)}
 
 
 class Header(NamedTuple):
-    """What goes with an item wherever it is, before its payload; most items need none.
+    """Facts that precede an item's payload in every state. Most items need none.
 
-    How often it was claimed and came back, when it expires, in milliseconds since 1970, and the key
-    under which it is unique.
+    Attributes:
+        attempts: How often the item was claimed and returned.
+        expires: When it expires, in milliseconds since 1970; `None` for never.
+        unique: Its unique key, or `None`.
     """
 
     attempts: int = 0
@@ -63,7 +65,7 @@ NO_HEADER = Header()
 
 
 def header_of(value: bytes) -> tuple[Header, bytes]:
-    """The header of an item, and its value without that.
+    """Split the value of an item into its header and the rest.
 
     >>> header_of(with_header(Header(attempts=3), b"payload"))
     (Header(attempts=3, expires=None, unique=None), b'payload')
@@ -77,31 +79,31 @@ def header_of(value: bytes) -> tuple[Header, bytes]:
 
 
 def with_header(header: Header, value: bytes) -> bytes:
-    """The value of an item with this header."""
+    """Return the value of an item with this header."""
     return value if header == NO_HEADER else HEADER_MARK + encode_facts(header, value)
 
 
 def encode_facts(facts: tuple[Any, ...], value: bytes) -> bytes:
-    """What is stored of an item that is not at its place: facts about it, and its value."""
+    """Return the stored form of an item that is delayed, claimed or dead: facts, then its value."""
     return _packed_facts(tuple(facts)) + value
 
 
 @functools.lru_cache(64)
 def _packed_facts(facts: tuple[Any, ...]) -> bytes:
-    """They are often those of several items: of one claim, for example."""
+    """Pack facts, with a cache: the items of one claim often share them."""
     packed: bytes = fdb_tuple.pack(facts)
     return _SIZE.pack(len(packed)) + packed
 
 
 def decode_facts(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
-    """The facts about an item, and its value."""
+    """Return the facts about an item, and its value."""
     end = _SIZE.size + _SIZE.unpack_from(stored)[0]
     facts: tuple[Any, ...] = fdb_tuple.unpack(stored[_SIZE.size : end])
     return facts, stored[end:]
 
 
 def encode_options(options: Options) -> bytes:
-    """What is stored of the options of a queue."""
+    """Return the stored form of a queue's options."""
     kind, codec, priorities, *others = (getattr(options, name) for name in Options.__slots__)
     if isinstance(priorities, tuple):
         priorities = tuple(each.__name__ for each in priorities)
@@ -113,7 +115,7 @@ def encode_options(options: Options) -> bytes:
 
 @functools.lru_cache(1024)
 def decode_options(value: bytes) -> Options:
-    """The options of a queue; raises `LayoutVersionMismatch` if another layout wrote them."""
+    """Return the options of a queue; raise `LayoutVersionMismatch` for those of another layout."""
     version, *rest = fdb_tuple.unpack(value)
     if version != LAYOUT_VERSION:
         raise LayoutVersionMismatch(version, LAYOUT_VERSION)
@@ -131,7 +133,7 @@ ZERO = bytes(8)
 
 
 def encode_count(count: int) -> bytes:
-    """A number as atomic `add` takes it.
+    """Return a number in the form that atomic `add` expects.
 
     >>> decode_count(encode_count(-3))
     -3
@@ -140,7 +142,7 @@ def encode_count(count: int) -> bytes:
 
 
 def decode_count(value: bytes | None) -> int:
-    """The number in a counter; a counter that is not there is zero.
+    """Return the number in a counter; zero for a missing one.
 
     >>> decode_count(None)
     0
@@ -149,7 +151,7 @@ def decode_count(value: bytes | None) -> int:
 
 
 def encode_progress(lines: int, digest: bytes) -> bytes:
-    """Return what an import notes: how many lines it has stored, and their digest.
+    """Return the progress of an import: the number of stored lines, and their digest.
 
     >>> decode_progress(encode_progress(7, b"digest"))
     (7, b'digest')
@@ -159,13 +161,13 @@ def encode_progress(lines: int, digest: bytes) -> bytes:
 
 
 def decode_progress(value: bytes) -> tuple[int, bytes]:
-    """Return how many lines an import has stored, and their digest."""
+    """Return the number of lines that an import has stored, and their digest."""
     lines, digest = fdb_tuple.unpack(value)
     return lines, digest
 
 
 def encode_push(hour: int, digest: bytes, ids: list[str]) -> bytes:
-    """Return what a push with an idempotency key notes: its hour, its digest, the items' ids.
+    """Return the record of a push with an idempotency key: hour, digest and item ids.
 
     >>> decode_push(encode_push(480_000, b"digest", ["id"]))
     (480000, b'digest', ['id'])
@@ -175,12 +177,12 @@ def encode_push(hour: int, digest: bytes, ids: list[str]) -> bytes:
 
 
 def decode_push(value: bytes) -> tuple[int, bytes, list[str]]:
-    """Return the hour, the digest and the items' ids of a push with an idempotency key."""
+    """Return the hour, the digest and the item ids of a push with an idempotency key."""
     hour, digest, *ids = fdb_tuple.unpack(value)
     return hour, digest, ids
 
 
 def push_digest(as_many_as_fit: bool, entries: Iterable[tuple[bytes, str]]) -> bytes:
-    """Return the digest of a push, of which each entry is a payload and the text of a priority."""
+    """Return the digest of a push; each entry is a payload and the text of a priority."""
     parts = (part for entry in entries for part in entry)
     return hashlib.sha256(fdb_tuple.pack((as_many_as_fit, *parts))).digest()

@@ -301,7 +301,7 @@ def test_a_queue_of_tuples_as_priorities(fdbq: Shell, name: str, db: Any) -> Non
     fdbq.output("import", name, *fields, stdin=fdbq.output("export", name))
     values = [fdbq.output("pop", name, "--json") for _ in range(4)]
     assert [json.loads(value)["value"] for value in values] == ["first"] * 2 + ["last"] * 2
-    assert "is not a tuple (int, float)" in error_of(fdbq("push", name, "1", "-p", "1"))
+    assert "must be a tuple (int, float)" in error_of(fdbq("push", name, "1", "-p", "1"))
 
 
 class Capitals:
@@ -358,7 +358,7 @@ def test_a_push_may_be_unique_and_expire(fdbq: Shell, name: str) -> None:
     time.sleep(0.002)
     assert fdbq.output("pop", name, "-n", "9") == "1\n"
     assert "ttl is a number of seconds over 0" in error_of(fdbq("push", name, "1", "--ttl", "0"))
-    assert "unique is text of 1 to 255" in error_of(fdbq("push", name, "1", "--unique", ""))
+    assert "unique must be text of 1 to 255" in error_of(fdbq("push", name, "1", "--unique", ""))
 
 
 def test_tasks_from_the_shell(fdbq: Shell, name: str) -> None:
@@ -444,13 +444,13 @@ ERRORS = [
     (("serve", "--host", "no.such.host.invalid", "--token-file", "/etc/hostname"), "cannot listen"),
     (("serve", "--rate", "0/second"), "a rate is like"),
     (("push", "jobs", "-5"), "goes behind `--`"),
-    (("push", "jobs", "1", "-p", "null"), "priority None (NoneType) is not an integer"),
+    (("push", "jobs", "1", "-p", "null"), "priority None (NoneType) must be a 64-bit integer"),
     (("push", "jobs", "hello"), "is not JSON"),
     (("push", "jobs", "{"), "is not JSON"),
     (("push", "jobs"), "give the value"),
     (("push", "jobs", "1", "--priority", "high"), "'high' is no integer"),
-    (("push", "jobs", "1", "--priority", "1.5"), "priority 1.5 (float) is not an integer"),
-    (("push", "jobs", "1", "--priority", str(2**63)), "integer of 64 bits"),
+    (("push", "jobs", "1", "--priority", "1.5"), "priority 1.5 (float) must be a 64-bit integer"),
+    (("push", "jobs", "1", "--priority", str(2**63)), "must be a 64-bit integer"),
     (("push", "", "1"), "cannot be the name of a queue"),
     (("push", "jobs", "NaN"), "cannot be stored"),
     (("push", "jobs", "--file", "missing.json"), "missing.json"),
@@ -640,7 +640,7 @@ def test_an_export_that_fails_leaves_the_file_as_it_was(filled: Shell, name: str
     queue = fdbqueue.PriorityQueue.named(db, name)
     broken = queue.push(db, "broken", 9)
     db[broken.key] = b"no JSON"
-    assert "cannot be read" in error_of(filled("export", name, "out.jsonl"))
+    assert "cannot be decoded" in error_of(filled("export", name, "out.jsonl"))
     assert (filled.path / "out.jsonl").read_text() == before
     queue.remove(db, broken)
     queue.push(db, "last", 9)
@@ -764,4 +764,4 @@ def test_a_time_beyond_its_range_is_named_with_the_range(fdbq: Shell, name: str)
         assert "is a number of seconds from 0, below 10,000,000,000, not 1" in error
     for deadline in ("0001-01-01T00:00+14:00", "9999-12-31T23:00-14:00"):
         error = error_of(fdbq("task", "push", name, "1", "--deadline", deadline))
-        assert "is not in the years 1 to 9999 of UTC" in error
+        assert "must be in the years 1 to 9999 of UTC" in error

@@ -111,7 +111,7 @@ def test_a_file_is_no_database(tmp_path: Path) -> None:
     for url in (f"embedded:{file}", f"embedded:{file}/below"):
         with pytest.raises(NotADatabase, match=str(file)) as error:
             fdbqueue.open(url)
-        assert "directory that fdbqueue made" in str(error.value)
+        assert "directory that fdbqueue created" in str(error.value)
     assert file.read_text() == "text"
 
 

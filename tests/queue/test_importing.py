@@ -99,9 +99,9 @@ def test_without_a_source_every_line_is_stored_and_nothing_is_kept(
         (b"[" * 100_000, "it is not JSON"),
         (b"7", "no object with a field 'level'"),
         (b'{"n": 1}', "no object with a field 'level'"),
-        (b'{"level": "high"}', "is not an integer"),
-        (b'{"level": true}', "is not an integer"),
-        (b'{"level": 1.0}', "is not an integer"),
+        (b'{"level": "high"}', "must be a 64-bit integer"),
+        (b'{"level": true}', "must be a 64-bit integer"),
+        (b'{"level": 1.0}', "must be a 64-bit integer"),
     ],
 )
 def test_a_bad_line_is_named_and_those_before_it_are_stored(
@@ -153,7 +153,7 @@ def test_tuples_come_back_as_priorities(db: Any, space: Subspace) -> None:
     assert list(queue.counts(db)) == [*given[:3], (1, 3.0, b""), given[3]]
     for bad in ([1, 2.0], [1, 2.0, "x", 1], [1, 2.0, "no base64"], [1, "high", ""], 1, "1"):
         line = json.dumps({"p": bad}).encode()
-        with pytest.raises(InvalidLine, match="is not a tuple"):
+        with pytest.raises(InvalidLine, match="must be a tuple"):
             import_lines(db, queue, [line], None, priority_field="p")
     assert queue.size(db) == 5
 

@@ -293,7 +293,7 @@ class Level(IntEnum):
 def test_a_priority_that_is_no_integer_is_refused(
     db: Any, queue: PriorityQueue, priority: Any
 ) -> None:
-    with pytest.raises(InvalidPriority, match="is not an integer of 64 bits") as error:
+    with pytest.raises(InvalidPriority, match="must be a 64-bit integer") as error:
         queue.push(db, "x", priority)
     assert error.value.priority is priority
     assert stored(db, queue) == []
@@ -381,7 +381,7 @@ def test_tuples_as_priorities_order_by_their_elements(db: Any, space: Subspace) 
 )
 def test_a_tuple_of_another_shape_is_refused(db: Any, space: Subspace, priority: Any) -> None:
     queue = PriorityQueue(space, priorities=(int, float, str))
-    with pytest.raises(InvalidPriority, match=r"is not a tuple \(int, float, str\)"):
+    with pytest.raises(InvalidPriority, match=r"must be a tuple \(int, float, str\)"):
         queue.push(db, "x", priority)
     assert stored(db, queue) == []
 
@@ -406,7 +406,7 @@ def test_a_priority_that_makes_no_key_is_refused(
 
 @pytest.mark.parametrize("kind", [str, (), (list,), "int", (bool,), None])
 def test_priorities_are_of_a_kind_that_has_an_order(space: Subspace, kind: Any) -> None:
-    with pytest.raises(ValueError, match="priorities is int or a tuple"):
+    with pytest.raises(ValueError, match="priorities must be int or a tuple"):
         PriorityQueue(space, priorities=kind)
 
 

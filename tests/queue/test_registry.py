@@ -317,7 +317,7 @@ def test_a_codec_of_the_callers_own_is_known_by_the_name_of_its_class(db: Any, n
 
 @pytest.mark.parametrize("codec", [5, object(), bytes, None])
 def test_what_is_no_codec_is_refused_at_once(space: Subspace, codec: Any) -> None:
-    with pytest.raises(TypeError, match="a codec is"):
+    with pytest.raises(TypeError, match="a codec must be"):
         PriorityQueue(space, codec=codec)
     for options in ({"codec": ""}, {"priorities": ()}):
         with pytest.raises(ValueError, match=r"codec|priorities"):

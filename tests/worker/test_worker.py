@@ -240,7 +240,7 @@ def test_what_cannot_be_read_keeps_no_worker_from_the_rest(
     letters = list(queue.dead_letters(db))
     assert [letter.id for letter in letters] == [item.id for item in items[:3]]
     assert {(letter.item, letter.attempts) for letter in letters} == {(None, 2)}
-    assert "cannot be read" in str(letters[0].error)
+    assert "cannot be decoded" in str(letters[0].error)
     assert check(db, queue).ok
 
 
