@@ -1,8 +1,8 @@
 """FoundationDB's API on one machine: an ordered, transactional key-value store in a directory.
 
-`Database` and `Transaction` have the methods, the optimistic concurrency, the limits and the error
-codes of the official Python binding's, so that a layer written for FoundationDB runs on them
-unchanged. What they are built on is SQLite, the standard library's.
+`Database` and `Transaction` have the methods, optimistic concurrency, limits and error codes of the
+official Python binding, so a layer written for FoundationDB runs on them unchanged. They are built
+on SQLite, through the standard library's `sqlite3`.
 """
 
 from fdbqueue.embedded.database import Database

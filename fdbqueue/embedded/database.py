@@ -1,4 +1,4 @@
-"""The database object of the embedded engine, with the methods of the official binding's."""
+"""The embedded engine's database object, with the methods of the official binding's."""
 
 from __future__ import annotations
 
@@ -26,25 +26,33 @@ _T = TypeVar("_T")
 class Database:
     """An ordered, transactional key-value store in one directory: FoundationDB for one machine.
 
-    Any number of threads and processes may have the same directory open. Each operation on the
-    database itself is a transaction of its own, tried again until it commits.
+    Any number of threads and processes may open the same directory. Each operation on the database
+    itself is a transaction of its own, retried until it commits.
 
-    Parameters: `path`, the directory, made if missing; `None` for a private one in memory, gone
-    when closed. `durability`: `"full"` (a commit that returned is on disk) or `"os"` (it survives
-    the death of the process; the last moments may be lost with the machine, never the order).
-    `create`, whether to make a database where there is none.
+    Args:
+        path: The directory, created if missing; `None` for a private database in memory, which is
+            deleted when closed.
+        durability: `"full"`: a commit that returned is on disk. `"os"`: it survives the death of
+            the process; a failure of the machine may lose the last commits, but never an
+            earlier commit while keeping a later one.
+        create: Whether to create a database where there is none.
 
-    Raises `NotADatabase`, `FormatVersionMismatch`, `CorruptDatabase`, `ReadOnlyDatabase` and
-    `DiskFull`, each with the path.
+    Raises:
+        NotADatabase: The path holds something else, or nothing and `create` is false.
+        FormatVersionMismatch: Another release wrote the database.
+        CorruptDatabase: The files are damaged.
+        ReadOnlyDatabase: The files cannot be written.
+        DiskFull: The files cannot be created.
 
-    >>> with Database(None) as db:
-    ...     db[b"hello"] = b"world"
-    ...     db[b"hello"]
-    b'world'
+    Example:
+        >>> with Database(None) as db:
+        ...     db[b"hello"] = b"world"
+        ...     db[b"hello"]
+        b'world'
     """
 
     commits_are_certain = True
-    """A commit's outcome is always known here, so exactly-once needs no receipts."""
+    """The result of a commit is always known here, so exactly-once needs no receipts."""
 
     def __init__(
         self,
@@ -54,7 +62,7 @@ class Database:
         create: bool = True,
     ) -> None:
         if durability not in ("full", "os"):
-            raise ValueError(f"durability is 'full' or 'os', not {durability!r}")
+            raise ValueError(f"durability must be 'full' or 'os', not {durability!r}")
         self.storage = Storage(
             None if path is None else Path(path).expanduser().absolute(),
             durable=durability == "full" and path is not None,
@@ -63,8 +71,8 @@ class Database:
         self.durability = "os" if path is None else durability
         self.in_memory = path is None
         self.defaults = Settings()
-        # Closed when nobody has it any more, or at the end of the program: a directory in memory
-        # must not stay behind.
+        # Closes the database when it is garbage-collected or the program ends: a directory in
+        # memory must not stay behind.
         weakref.finalize(self, self.storage.close)
         self._watcher = Watcher(self.storage)
         self._watching_process = os.getpid()
@@ -76,19 +84,19 @@ class Database:
 
     @property
     def options(self) -> DatabaseOptions:
-        """Defaults for new transactions, as `set_transaction_...` methods."""
+        """Options for new transactions, set by `set_transaction_...` methods."""
         return DatabaseOptions(self)
 
     @property
     def watcher(self) -> Watcher:
-        """The watches of this process; a forked child begins with none."""
+        """The watches of this process. A forked child starts with none."""
         if self._watching_process != os.getpid():
             self._watcher = Watcher(self.storage)
             self._watching_process = os.getpid()
         return self._watcher
 
     def close(self) -> None:
-        """Release the files; what still uses the database fails with 1025."""
+        """Release the files. Later operations, also of open transactions, fail with 1025."""
         self.watcher.close()
         self.storage.close()
 
@@ -107,19 +115,19 @@ class Database:
         return f"<fdbqueue.embedded.Database {'memory:' if self.in_memory else self.path}>"
 
     def check_integrity(self, seconds: float | None = None) -> bool:
-        """Look at every page of the database file for damage; nothing is changed.
+        """Check every page of the database file for damage. Nothing is changed.
 
-        The check sees what was committed when it began, and others go on to read and write. It
-        takes about a second for a gigabyte in memory; otherwise the disk decides.
+        The check sees what was committed when it started; other transactions continue to read and
+        write. It takes about a second per gigabyte in memory, otherwise as long as the disk needs.
 
         Args:
-            seconds: When to give up; `None` for never.
+            seconds: Seconds after which to give up; `None` for never.
 
         Returns:
-            Whether the check looked at everything in time.
+            True if everything was checked in time.
 
         Raises:
-            CorruptDatabase: SQLite found damage; the message says what it found first.
+            CorruptDatabase: SQLite found damage; the message quotes its first finding.
 
         Example:
             >>> with Database(None) as db:
@@ -136,7 +144,7 @@ class Database:
             self.storage.end(snapshot)
 
     def create_transaction(self) -> Transaction:
-        """A new transaction; `fdbqueue.transactional` is the convenient way to use one."""
+        """Return a new transaction. `fdbqueue.transactional` is the convenient way to use one."""
         return Transaction(self)
 
     def _run(self, body: Callable[[Transaction], _T]) -> _T:
@@ -149,7 +157,7 @@ class Database:
             except FDBError as error:
                 transaction.on_error(error).wait()
 
-    # One operation, one transaction.
+    # Each of these operations is a transaction of its own.
 
     def get(self, key: Any) -> bytes | None:
         return self._run(lambda tr: tr.get(key).value)  # type: ignore[no-any-return]

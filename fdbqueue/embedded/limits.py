@@ -1,6 +1,6 @@
-"""FoundationDB's limits and constants, the same here.
+"""FoundationDB's limits and constants, which also hold in the embedded engine.
 
-Source: FoundationDB documentation, "Known limitations"; the backoff, `fdbclient/ClientKnobs.cpp`.
+Source: FoundationDB documentation, "Known limitations"; backoff: `fdbclient/ClientKnobs.cpp`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = [
 ]
 
 KEY_SIZE_LIMIT = 10_000  # bytes
-SYSTEM_KEY_SIZE_LIMIT = 30_000  # bytes, for keys that begin with \xff
+SYSTEM_KEY_SIZE_LIMIT = 30_000  # bytes, for keys that start with \xff
 VALUE_SIZE_LIMIT = 100_000  # bytes
 TRANSACTION_SIZE_LIMIT = 10_000_000  # bytes: keys, values and conflict ranges
 TRANSACTION_LIFETIME = 5.0  # seconds from the first read to the commit
 VERSIONS_PER_SECOND = 1_000_000
-MAX_WATCHES = 10_000  # outstanding, for one database object
+MAX_WATCHES = 10_000  # outstanding, per database object
 
 INITIAL_BACKOFF = 0.01  # seconds
 BACKOFF_GROWTH = 2.0

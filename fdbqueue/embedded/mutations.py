@@ -1,8 +1,9 @@
-"""What each mutation does to a value: FoundationDB's atomic operations as pure functions.
+"""FoundationDB's mutations, among them its atomic operations, as pure functions on values.
+
+Each takes the stored value (`None` if there is none) and the parameter, and returns the new value
+(`None` to clear the key).
 
 Source: FoundationDB, Developer Guide, "Atomic operations", and the API reference of `MutationType`.
-Each takes the value that is there (`None` where there is none) and the parameter, and returns
-the new value (`None`: no value).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Operation: TypeAlias = Callable[[bytes | None, bytes], bytes | None]
 
 
 class MutationType(IntEnum):
-    """The kinds of mutation, with the numbers of FoundationDB's API."""
+    """The types of mutations, with the numbers of FoundationDB's API."""
 
     SET = 0
     CLEAR_RANGE = 1
@@ -38,7 +39,7 @@ class MutationType(IntEnum):
 
 
 def _resized(value: bytes | None, size: int) -> bytes:
-    """The value cut or filled with zero bytes to the size of the parameter."""
+    """Cut the value, or pad it with zero bytes, to the size of the parameter."""
     return (value or b"")[:size].ljust(size, b"\0")
 
 
@@ -80,8 +81,8 @@ def _min(value: bytes | None, param: bytes) -> bytes:
 ATOMICS: dict[int, Operation] = {
     MutationType.SET: lambda value, param: param,
     MutationType.ADD: _add,
-    # `bit_and` and `min` store the parameter where there is no value (since API version 510);
-    # an empty value is a value.
+    # `bit_and` and `min` store the parameter if the key has no value (since API version 510); an
+    # empty value counts as a value.
     MutationType.BIT_AND: lambda value, param: param if value is None else _and(value, param),
     MutationType.BIT_OR: _bitwise(int.__or__),
     MutationType.BIT_XOR: _bitwise(int.__xor__),
@@ -94,4 +95,4 @@ ATOMICS: dict[int, Operation] = {
 }
 
 Mutation: TypeAlias = tuple[int, bytes, bytes]
-"""One write of a transaction: its kind, its key, and its parameter (of a range, its end)."""
+"""One write of a transaction: its type, its key and its parameter (the end, for a range)."""

@@ -1,6 +1,6 @@
-"""Sets of keys as sorted, disjoint half-open ranges, and how ranges are written down.
+r"""Sets of keys as sorted, disjoint half-open ranges, and their encoding as bytes.
 
-A range is `(begin, end)`; a single key `k` is `(k, k + b"\\x00")`.
+A range is `(begin, end)`; a single key `k` is `(k, k + b"\x00")`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Range: TypeAlias = tuple[bytes, bytes]
 
 
 def key_after(key: bytes) -> bytes:
-    """The first key behind this one."""
+    """Return the first key after this one."""
     return key + b"\0"
 
 
 class RangeSet:
-    """A set of keys: ranges are added and removed, overlaps are found by bisection.
+    """A set of keys, stored as ranges. Lookups bisect.
 
     >>> keys = RangeSet([(b"a", b"c"), (b"b", b"d")])
     >>> keys.remove(b"b", b"bb")
@@ -37,7 +37,7 @@ class RangeSet:
         self._begins: list[bytes] = []
         self._ends: list[bytes] = []
         for begin, end in sorted(ranges):
-            # Sorted, each range can only touch the last one.
+            # In sorted order, a range can only touch the last one.
             if self._ends and begin <= self._ends[-1]:
                 if end > self._ends[-1]:
                     self._ends[-1] = end
@@ -56,7 +56,7 @@ class RangeSet:
         return at >= 0 and key < self._ends[at]
 
     def add(self, begin: bytes, end: bytes) -> None:
-        """Add a range; those that it touches become one with it."""
+        """Add a range and merge it with all ranges that it touches."""
         first = bisect_left(self._ends, begin)
         last = bisect_right(self._begins, end)
         if first < last:
@@ -66,7 +66,7 @@ class RangeSet:
         self._ends[first:last] = [end]
 
     def remove(self, begin: bytes, end: bytes) -> None:
-        """Take a range out; what is left of those that it cuts stays."""
+        """Remove a range. The rest of a range that it cuts stays."""
         first = bisect_right(self._ends, begin)
         last = bisect_left(self._begins, end)
         if first >= last:
@@ -77,12 +77,12 @@ class RangeSet:
         self._ends[first:last] = [e for _, e in left + right]
 
     def overlaps(self, begin: bytes, end: bytes) -> bool:
-        """Whether some key of the range is in the set."""
+        """Return whether the set has a key of the range."""
         at = bisect_right(self._ends, begin)
         return at < len(self._begins) and self._begins[at] < end
 
     def within(self, begin: bytes, end: bytes) -> list[Range]:
-        """The parts of the set that lie in the range, in order."""
+        """Return the parts of the set within the range, in order."""
         first = bisect_right(self._ends, begin)
         last = bisect_left(self._begins, end)
         return [
@@ -91,19 +91,19 @@ class RangeSet:
 
 
 def pack_ranges(ranges: list[tuple[bytes, bytes | None]]) -> bytes:
-    """Ranges as bytes; an end of `None` stands for a single key, and takes no room.
+    r"""Encode ranges as bytes. An end of `None` means a single key and takes no room.
 
     >>> list(unpack_ranges(pack_ranges([(b"k", None), (b"a", b"b")])))
-    [(b'k', b'k\\x00'), (b'a', b'b')]
+    [(b'k', b'k\x00'), (b'a', b'b')]
     """
-    # No range ends at the empty key, so a size of zero is free to mean a single key.
+    # No range ends at the empty key, so a size of zero can mean a single key.
     sizes = [len(part or b"") for pair in ranges for part in pair]
     head = struct.pack(f"<{len(sizes) + 1}I", len(ranges), *sizes)
     return head + b"".join([part for pair in ranges for part in pair if part])
 
 
 def unpack_ranges(packed: bytes) -> Iterator[Range]:
-    """The ranges that `pack_ranges` wrote."""
+    """Decode the ranges that `pack_ranges` encoded."""
     (count,) = struct.unpack_from("<I", packed)
     sizes = struct.unpack_from(f"<{2 * count}I", packed, 4)
     at = 4 + 8 * count

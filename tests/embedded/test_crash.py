@@ -128,7 +128,7 @@ def test_the_log_beside_an_emptied_database_is_kept(crashed: Path, tmp_path: Pat
     shutil.copytree(crashed, path)
     os.truncate(path / DATABASE_FILE, 0)
     evidence = contents(path)
-    with pytest.raises(CorruptDatabase, match="nothing in the database"):
+    with pytest.raises(CorruptDatabase, match="the database file is empty"):
         Database(path)
     assert contents(path) == evidence
 

@@ -1,16 +1,16 @@
 """The log of recent commits, in a file that all processes of a database share.
 
-A commit is checked against what was written since its transaction's snapshot. That is all the log
-is for, so it need not outlive the machine: it is a ring in a file that stays in the system's page
-cache, begun anew by whoever opens the database while nobody else has it open. It is read and
-written by system calls, not mapped: if something truncates the file, a mapping would kill the
-process where a call returns too few bytes.
+A commit is checked against the keys written since its transaction's snapshot. The log serves only
+this check, so it need not survive the machine. It is a ring in a file that stays in the system's
+page cache. A process that opens the database while no other process has it open clears the log.
+System calls read and write the file instead of a mapping: if the file is truncated, a system call
+returns too few bytes, whereas a mapping would kill the process.
 
-Only who has the writers' lock writes. The order of a commit is: say that one begins, and take its
-version from the clock after that; write the entry; SQLite's COMMIT; publish. A process killed in
-between leaves an entry that is not published; the next writer publishes it if it is whole, whether
-its COMMIT took place or not. An entry too many can cause a conflict that was none; an entry too few
-cannot happen, for what is not whole was not committed.
+Only the holder of the writers' lock writes. A commit first announces itself and then takes its
+version from the clock. It writes its entry, executes SQLite's COMMIT and publishes the entry. A
+process killed in between leaves an unpublished entry. The next writer publishes the entry if it is
+complete, whether or not the COMMIT took effect. A superfluous entry can cause an unnecessary
+conflict. An entry can never be missing, because a commit whose entry is incomplete did not happen.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from fdbqueue.errors import FDBError, FilesReplaced, StorageError
 
 __all__ = ["CommitLog"]
 
-# Tail and version of the last commit; the generation of SQLite's files; the version from which on
-# another commit is under way, if it is higher than the last one's; the ceiling.
+# Tail and version of the last commit; the generation of SQLite's files; the lower bound of the
+# version of a commit under way, if higher than the last commit's version; the ceiling.
 _HEADER = struct.Struct("<QqQqq")
 _NEWEST = struct.Struct("<QqQ")
 _PUBLISHED = struct.Struct("<Qq")
@@ -39,23 +39,24 @@ _VERSION = struct.Struct("<q")
 _EXTENT = struct.Struct("<II")
 _PUBLISHED_AT, _GENERATION_AT, _BEGAN_AT, _CEILING_AT = 0, 16, 24, 32
 _COMMITTED_AT, _SYNCED_AT = 40, 48
-_ENTRY = struct.Struct("<Iq")  # size, version; the version stands behind the entry once more
+_ENTRY = struct.Struct("<Iq")  # size and version; the version is repeated after the entry
 
 _BEGIN = 64  # bytes before the ring
 _RING = 4 << 20  # bytes
 _SIZE = _BEGIN + _RING
 _LARGEST_ENTRY = _RING // 8
-# A writer killed in the middle may have overwritten the oldest entries by as much as one entry has.
+# A writer killed while writing may have overwritten the oldest entries, by one entry at most.
 _KEPT = _RING - 2 * _LARGEST_ENTRY
 
-_LONGEST_OPENING = 10.0  # seconds for which to wait for a process that is at opening the database
+_LONGEST_OPENING = 10.0  # seconds to wait for another process that is opening the database
 
 
 class CommitLog:
     """The write conflict ranges of the last commits, and the version of the last one.
 
-    A place in the log (`tail`) is the number of bytes ever written to it; what a reader noted as
-    tail before it took its snapshot is where the commits begin that it may not have seen.
+    An offset in the log counts the bytes ever written to it; `tail` is the offset of its end. A
+    reader notes the tail before it takes its snapshot. Commits that the snapshot may not contain
+    start at that offset.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,9 +64,13 @@ class CommitLog:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def is_first(self) -> bool:
-        """Wait until the database may be opened; whether nobody else has it open.
+        """Wait until the database may be opened; return whether no other process has it open.
 
-        The first one has the file to itself until it calls `join`, and calls `begin_anew` before.
+        The first process has the file to itself until it calls `join`. It must call `begin_anew`
+        before that.
+
+        Raises:
+            StorageError: Another process has been opening the database for ten seconds.
         """
         deadline = time.monotonic() + _LONGEST_OPENING
         while True:
@@ -74,18 +79,18 @@ class CommitLog:
             if self._lock(fcntl.LOCK_SH):
                 if os.fstat(self._descriptor).st_size >= _SIZE:
                     return False
-                # Whoever was first died before it had made the log.
+                # The first process died before it had created the log.
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             if time.monotonic() > deadline:
                 raise StorageError(
                     str(self._path.parent),
                     "another process has been opening the database for ten seconds",
-                    "see what stops it; a stopped process can be continued (kill -CONT) or ended",
+                    "find out what blocks it; resume a stopped process (kill -CONT) or end it",
                 )
             time.sleep(random.uniform(0.001, 0.01))
 
     def join(self) -> None:
-        """Be one of those that have the database open."""
+        """Join the processes that have the database open."""
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def _lock(self, kind: int) -> bool:
@@ -96,13 +101,13 @@ class CommitLog:
         return True
 
     def begin_anew(self, version: int, ceiling: int, generation: int = 0) -> None:
-        """Forget all entries; `version` is that of the last commit."""
+        """Clear the log; `version` is that of the last commit."""
         _reserve(self._descriptor, _SIZE)
         self._write(_HEADER.pack(0, version, generation, 0, ceiling), 0)
         self.committed = self.synced = Extent(0, 0)
 
     def close(self) -> None:
-        """Let the next one be first."""
+        """Close the log. The next process to open the database may then be the first."""
         descriptor, self._descriptor = self._descriptor, -1
         os.close(descriptor)
 
@@ -113,17 +118,17 @@ class CommitLog:
 
     @property
     def published(self) -> tuple[int, int]:
-        """The tail and the version of the last commit that is sure to be visible."""
+        """Tail and version of the last commit that is certainly visible."""
         return self.newest[:2]
 
     @property
     def newest(self) -> tuple[int, int, int]:
-        """The same, and the generation of SQLite's files that has all that is visible."""
+        """Tail and version of `published`, and the generation of SQLite's files to read them in."""
         return _NEWEST.unpack(self._read(_NEWEST.size, 0))
 
     @property
     def generation(self) -> int:
-        """The generation of SQLite's files in which commits take place."""
+        """The generation of SQLite's files that commits are written to."""
         return self.newest[2]
 
     @generation.setter
@@ -131,18 +136,19 @@ class CommitLog:
         self._write(_GENERATION.pack(generation), _GENERATION_AT)
 
     def state(self) -> tuple[int, int, int, int | None, int]:
-        """`newest`, and the version from which on another commit is under way.
+        """Return `newest`, the lower bound of a commit under way, and the ceiling.
 
-        If none is, `None`: then each later one has a version from the clock of a moment after this
-        call. Last, the ceiling: all versions that anybody was told of are below it.
+        The lower bound is the least version that the commit under way can get. It is `None` if no
+        commit is under way; then every later commit takes its version from the clock after this
+        call. All versions ever returned to a client are below the ceiling.
         """
         tail, version, generation, began, ceiling = _HEADER.unpack(self._read(_HEADER.size, 0))
         return tail, version, generation, began if began > version else None, ceiling
 
     def recover(self) -> tuple[int, int, int, int]:
-        """Publish what a killed writer left; return `newest`, and the ceiling.
+        """Publish the commit of a killed writer; return `newest` and the ceiling.
 
-        With the writers' lock.
+        The caller must hold the writers' lock.
         """
         tail, version, generation, began, ceiling = self.state()
         if began is not None:
@@ -159,20 +165,20 @@ class CommitLog:
         return tail, version, generation, ceiling
 
     def begin(self, version: int) -> None:
-        """Say that a commit is under way, whose version will be this one or a later one."""
+        """Announce a commit, whose version will be this one or a later one."""
         self._write(_VERSION.pack(version), _BEGAN_AT)
 
     def give_up(self) -> None:
-        """Say that no commit is under way any more."""
+        """Announce that no commit is under way any more."""
         self._write(_VERSION.pack(0), _BEGAN_AT)
 
     def raise_ceiling(self, version: int) -> None:
-        """Note a ceiling that is stored."""
+        """Note a ceiling that is already stored in the database."""
         self._write(_VERSION.pack(version), _CEILING_AT)
 
     @property
     def committed(self) -> Extent:
-        """Where the last durable commit ends in SQLite's write-ahead log."""
+        """The end of the last durable commit in SQLite's write-ahead log."""
         return Extent(*_EXTENT.unpack(self._read(_EXTENT.size, _COMMITTED_AT)))
 
     @committed.setter
@@ -181,9 +187,9 @@ class CommitLog:
 
     @property
     def synced(self) -> Extent:
-        """How much of SQLite's write-ahead log is on disk; no frames if that is not known.
+        """The part of SQLite's write-ahead log that is on disk; no frames if unknown.
 
-        The first process to open the database finds what the last one noted.
+        The first process to open the database reads what the last one noted.
         """
         if os.lseek(self._descriptor, 0, os.SEEK_END) == 0:
             return Extent(0, 0)
@@ -194,10 +200,10 @@ class CommitLog:
         self._write(_EXTENT.pack(*end), _SYNCED_AT)
 
     def append(self, tail: int, version: int, writes: list[tuple[bytes, bytes | None]]) -> int:
-        """Write the entry of a commit that is about to take place; where the log will end."""
+        """Write the entry of a commit that is about to happen; return the tail after it."""
         packed = pack_ranges(writes)
         if len(packed) > _LARGEST_ENTRY:
-            # One range around all of them: more conflicts than there are, never less.
+            # One range around all of them may cause more conflicts than necessary, never fewer.
             packed = pack_ranges(
                 [(min(b for b, _ in writes), max(e or b + b"\0" for b, e in writes))]
             )
@@ -206,13 +212,14 @@ class CommitLog:
         return tail + len(entry)
 
     def publish(self, tail: int, version: int) -> None:
-        """Say that the commit took place."""
+        """Note that a commit took effect."""
         self._write(_PUBLISHED.pack(tail, version), _PUBLISHED_AT)
 
     def since(self, place: int) -> Iterator[Range]:
-        """What commits wrote since a place; raises 1007 if that is no longer known.
+        """Yield the ranges written by commits since an offset; the caller holds the writers' lock.
 
-        With the writers' lock.
+        Raises:
+            FDBError: 1007, the log no longer has them.
         """
         tail = self.published[0]
         while place < tail:
@@ -221,12 +228,12 @@ class CommitLog:
             place += _ENTRY.size + size + _VERSION.size
 
     def version_after(self, place: int) -> int:
-        """The version of the first commit since a place; there is one."""
+        """Return the version of the first commit since an offset, which must have one."""
         return self._entry(place)[1]
 
     def _entry(self, place: int) -> tuple[int, int]:
         size, version = _ENTRY.unpack(self._get(place, _ENTRY.size))
-        if self.published[0] - place > _KEPT:  # looked at afterwards: writers may go on
+        if self.published[0] - place > _KEPT:  # checked after the read: writers may continue
             raise FDBError(1007)
         return size, version
 
@@ -256,7 +263,7 @@ class CommitLog:
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Give the file its blocks now, so that a full disk stops no commit in the middle."""
+    """Allocate the blocks of the file now, so that a full disk cannot interrupt a commit."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
     else:

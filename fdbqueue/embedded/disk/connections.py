@@ -1,4 +1,4 @@
-"""The connections of a process to the newest generation of SQLite's files."""
+"""The connections of one process to the newest generation of SQLite's files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CLOSED = -1
 
 
 class Connections:
-    """A pool of connections, the files that they have open, and the sync of what they commit.
+    """A pool of connections, with the files they have open and the sync of their commits.
 
-    All of them change when there is a newer generation of the files. A connection that is in use at
-    that moment stays valid for what its transaction reads, and is closed when it is given back.
+    The pool is replaced when there is a newer generation of the files. A connection in use at that
+    moment stays valid for the reads of its transaction, and is closed when it is given back.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,12 +30,12 @@ class Connections:
         self._generation = _CLOSED
 
     def open(self, log: CommitLog, failure: OSError | None = None) -> None:
-        """Open the newest files; `failure` is that of a sync of the ones before.
+        """Open the newest files; `failure` is the error of a failed sync of the files before them.
 
-        One connection, the anchor, is never used: it keeps the write-ahead log, which commits sync,
-        where it is.
+        One connection, the anchor, is never used. It keeps the write-ahead log, which commits sync,
+        from being removed.
         """
-        generation = log.generation  # read first: what is opened may be newer, never older
+        generation = log.generation  # read first: the opened files may be newer, never older
         anchor = connect(self._path, generation)
         anchor.execute("SELECT shift FROM clock").fetchone()
         files = OpenFiles(self._path, log, generation)
@@ -45,7 +45,7 @@ class Connections:
         self._generation = generation
 
     def follow(self, generation: int) -> None:
-        """Open the newest files, unless this generation of them is open; with the gate."""
+        """Open the newest files unless this generation is open. The caller holds the gate."""
         if self._generation in (generation, _CLOSED):
             return
         anchor, sync = self._anchor, self.sync
@@ -72,7 +72,7 @@ class Connections:
             raise explained(self._path, error) from error
 
     def give_back(self, connection: Connection) -> None:
-        """End the use of a connection."""
+        """Return a connection to the pool, or close it if it is outdated."""
         if connection.generation != self._generation:
             connection.close()
             return
@@ -81,7 +81,7 @@ class Connections:
         self._idle.append(connection)
 
     def close(self) -> None:
-        """Close everything that is not in use."""
+        """Close all connections that are not in use."""
         self._generation = _CLOSED
         self._close_idle()
         self._anchor.close()

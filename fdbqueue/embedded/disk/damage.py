@@ -1,9 +1,9 @@
-"""Find damage to the pages of a database, and say so instead of answering from them.
+"""Detection of damaged pages, so that reads fail instead of returning wrong rows.
 
-SQLite itself notices a page that is not a page of its kind (zeros, random bytes) when it reads it.
-It does not notice a valid page in the wrong place: the search descends into it, and rows are
-missing or repeated. Two tests find that. A range read looks at the order of its keys, which is
-almost free and sees what is inside one read. `check_integrity` looks at the whole database.
+SQLite notices an invalid page (zeros, random bytes) when it reads one. It does not notice a valid
+page in the wrong place: the search descends into it, and rows are missing or repeated. Two checks
+find that. A range read compares the order of its keys, which is almost free and covers the rows of
+that read. `check_integrity` covers the whole database.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def check_integrity(
 ) -> bool:
     """Run SQLite's integrity check on the committed state.
 
-    `quick_check` would take as long, and does not compare the order of the keys.
+    `quick_check` takes as long and does not compare the order of the keys.
 
     Args:
-        connection: A connection that no other thread uses meanwhile.
+        connection: A connection that no other thread uses during the check.
         path: The database file, for the message.
-        seconds: When to give up; `None` for never.
+        seconds: Seconds after which to give up; `None` for never.
 
     Returns:
-        Whether the check ended in time.
+        True if the check finished in time.
 
     Raises:
         CorruptDatabase: SQLite found damage.
@@ -57,8 +57,8 @@ def check_integrity(
         except sqlite3.Error as error:
             outcome.append(error)
 
-    # In a thread of its own, so that a signal or the time limit can interrupt it: the main thread
-    # runs no signal handler inside a call of SQLite.
+    # The check runs in its own thread so that a signal or the time limit can interrupt it: the main
+    # thread runs no signal handler inside a call of SQLite.
     thread = threading.Thread(target=check, daemon=True)
     thread.start()
     try:
@@ -66,7 +66,7 @@ def check_integrity(
         ended = not thread.is_alive()
     finally:
         while thread.is_alive():
-            connection.interrupt()  # without effect if the check has not begun yet
+            connection.interrupt()  # has no effect if the check has not started yet
             thread.join(0.1)
     (finding,) = outcome
     if not ended or finding == "ok":

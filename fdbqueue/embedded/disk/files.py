@@ -1,15 +1,15 @@
-"""The files of an embedded database: where they are, how they are made, what their faults mean.
+"""The files of an embedded database: names, creation, and the meaning of their errors.
 
 fdbqueue.sqlite       the key-value pairs
-fdbqueue.sqlite-wal   SQLite's write-ahead log: what was committed since the last checkpoint
+fdbqueue.sqlite-wal   SQLite's write-ahead log: the commits since the last checkpoint
 fdbqueue.sqlite-shm   SQLite's index of it, shared by the processes
 fdbqueue.lock         the writers' lock
 fdbqueue.commits      the log of recent commits, shared by the processes
-fdbqueue.N.sqlite     the key-value pairs, beside their own -wal and -shm, after the other processes
+fdbqueue.N.sqlite     the key-value pairs, with their own -wal and -shm, after the other processes
                       left fdbqueue.sqlite to a stopped one (see generations.py)
 
-All of them are one database: a process that has it open fails as soon as one of them is no longer
-the file that it opened. Only their owner may read them, unless the directory or the files are given
+Together they are one database: a process that has it open fails as soon as one of the files is no
+longer the file it opened. Only the owner may read them, unless the directory or the files are given
 other permissions.
 """
 
@@ -64,12 +64,12 @@ _OLD_COMMITS_FILE = "fdbqueue.log"  # of format 1
 APPLICATION_ID = 0x66646271  # "fdbq", in the header of the SQLite file
 FORMAT_VERSION = 2
 
-_BUSY_TIMEOUT = 30.0  # seconds for which SQLite waits for a lock of its own
+_BUSY_TIMEOUT = 30.0  # seconds for which SQLite waits for one of its own locks
 _LONG_LOG = 64 << 20  # bytes
-_SETTLED = 10**8  # nanoseconds after which a change of the directory has a time of its own
+_SETTLED = 10**8  # nanoseconds after which the next change of the directory has another time
 
 _MEMORY_PREFIX = "fdbqueue-memory-"
-_MEMORY_ROOM = 1 << 30  # bytes that a file system in memory must have free to be taken
+_MEMORY_ROOM = 1 << 30  # bytes that an in-memory file system must have free to be used
 
 logger = logging.getLogger("fdbqueue")
 
@@ -80,47 +80,54 @@ CREATE TABLE clock (shift INTEGER NOT NULL, ceiling INTEGER NOT NULL);
 
 
 def microseconds() -> int:
-    """The clock of versions: it never goes back, and all processes of a machine share it."""
+    """Return the time of a clock that never goes back and that all processes share."""
     return time.monotonic_ns() // 1000
 
 
 def prepare_directory(path: Path, create: bool) -> None:
-    """Make the directory of a database, unless it is there; raises `NotADatabase` for another."""
+    """Create the directory of a database unless it exists.
+
+    Raises:
+        NotADatabase: The directory holds other files, or nothing and `create` is false.
+        CorruptDatabase: The database file is missing beside its log of commits.
+    """
     file = database_file(path)
     if file.exists():
         return
     if _has_commits(path):
-        raise CorruptDatabase(str(path), f"the file {file.name} is gone")
+        raise CorruptDatabase(str(path), f"the file {file.name} is missing")
     if not create and (path.is_dir() or not path.exists()):
         raise NotADatabase(
-            str(path), "there is no database here", "the first push makes it; or is it elsewhere?"
+            str(path),
+            "there is no database here",
+            "push an item to create it, or name the directory that holds it",
         )
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Not /etc because somebody mistyped a name; "lost+found" is what a new file system has.
+    # Do not fill /etc because of a mistyped name. A new file system has a "lost+found".
     others = {entry.name for entry in path.iterdir()} - {"lost+found"}
     if not all(name.startswith(_OUR_FILES) for name in others):
         raise NotADatabase(
             str(path),
             "this directory holds other files",
-            "name one that fdbqueue made, an empty one, or one that does not exist yet",
+            "name a directory that fdbqueue created, an empty one, or one that does not exist yet",
         )
 
 
 def _has_commits(path: Path) -> bool:
-    """Whether there is a log of commits, which is made after the database."""
+    """Return whether there is a log of commits, which is created after the database."""
     commits = path / COMMITS_FILE
     return (commits.exists() and commits.stat().st_size > 0) or (path / _OLD_COMMITS_FILE).exists()
 
 
 class Connection(sqlite3.Connection):
-    """A connection whose transactions are begun and ended by hand."""
+    """A connection whose transactions begin and end explicitly."""
 
     generation = 0
-    """The generation of the files that it has open, or an older one; never a newer one."""
+    """The generation of the opened files or an older one, never a newer one."""
 
 
 def connect(path: Path, generation: int) -> Connection:
-    """Open the newest files; `generation` was the newest one before this call."""
+    """Open the newest files; `generation` is the newest one that was known before this call."""
     while True:
         file = database_file(path)
         try:
@@ -135,7 +142,7 @@ def connect(path: Path, generation: int) -> Connection:
 
 def _connect(file: Path) -> Connection:
     connection = sqlite3.connect(
-        f"{file.as_uri()}?mode=rw",  # a file that was just removed is not made again
+        f"{file.as_uri()}?mode=rw",  # does not create a file that was just removed
         timeout=_BUSY_TIMEOUT,
         isolation_level=None,
         check_same_thread=False,
@@ -143,7 +150,7 @@ def _connect(file: Path) -> Connection:
         cached_statements=64,
         uri=True,
     )
-    # A commit is made durable by the engine's own fdatasync, shared by all that wait for it.
+    # The engine makes a commit durable by its own fdatasync, which waiting commits share.
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute("PRAGMA wal_autocheckpoint=2000")
     connection.execute("PRAGMA cache_size=-4000")
@@ -151,19 +158,19 @@ def _connect(file: Path) -> Connection:
 
 
 def create_database(path: Path) -> None:
-    """Make the SQLite file, for its owner alone, unless it is there; the other files inherit it."""
+    """Create the SQLite file unless it exists. Its permissions, owner only, pass to the others."""
     with suppress(FileExistsError):
         os.close(os.open(database_file(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def create_or_check(path: Path, connection: sqlite3.Connection) -> None:
-    """Make the tables of a new database, or check those of an old one."""
+    """Create the tables of a new database, or check the version of an existing one."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application == 0 and tables == 0:
         if _has_commits(path):
-            raise CorruptDatabase(str(database_file(path)), "there is nothing in the database")
+            raise CorruptDatabase(str(database_file(path)), "the database file is empty")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.executescript(
             f"BEGIN; {_SCHEMA} INSERT INTO clock VALUES ({1 - microseconds()}, 1);"
@@ -176,20 +183,20 @@ def create_or_check(path: Path, connection: sqlite3.Connection) -> None:
     elif version != FORMAT_VERSION:
         raise FormatVersionMismatch(str(path), version, FORMAT_VERSION)
     else:
-        connection.execute("PRAGMA journal_mode=WAL")  # what `.recover` writes is not in that mode
+        connection.execute("PRAGMA journal_mode=WAL")  # the output of `.recover` is not in WAL mode
 
 
 def _migrate_from_1(path: Path, connection: sqlite3.Connection) -> None:
-    """Give the log of commits its new name; the older release must not have the database open.
+    """Rename the log of commits, provided that no older release has the database open.
 
-    The two would not see each other's commits.
+    The two releases would not see each other's commits.
     """
     in_use = StorageError(
         str(path),
-        "a process of an older release of fdbqueue has the database open",
-        "end all of them, and open it again",
+        "a process with an older release of fdbqueue has the database open",
+        "end all such processes and retry",
     )
-    # The older release opens its log while it has the writers' lock.
+    # The older release opens its log while it holds the writers' lock.
     with (path / LOCK_FILE).open("rb+") as lock, (path / _OLD_COMMITS_FILE).open("ab") as commits:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -201,14 +208,14 @@ def _migrate_from_1(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def is_long(write_ahead_log: Path) -> bool:
-    """Return whether SQLite's write-ahead log should begin anew."""
+    """Return whether SQLite's write-ahead log is long enough to be restarted."""
     return write_ahead_log.stat().st_size > _LONG_LOG
 
 
 def shorten_write_ahead_log(path: Path, connection: sqlite3.Connection, sync: SharedSync) -> None:
-    """Begin SQLite's write-ahead log anew if it is long; with the writers' lock.
+    """Restart SQLite's write-ahead log if it is long. The caller holds the writers' lock.
 
-    Snapshots that are in use keep it from that. Whatever happens, the next commit can try again.
+    Open snapshots prevent it. If it fails, the next commit can retry.
     """
     try:
         if is_long(path):
@@ -222,10 +229,10 @@ def shorten_write_ahead_log(path: Path, connection: sqlite3.Connection, sync: Sh
 
 
 class OpenFiles:
-    """The files of a database, of one generation, as this process opened them.
+    """The files of one generation of a database, as this process opened them.
 
-    A name that leads to another file, or to none, is found by the device and inode; the files that
-    are open keep their own, so none of them is used again.
+    Device and inode reveal a name that now leads to another file or to none. The open files keep
+    their inodes, so no new file has one of them.
     """
 
     def __init__(self, path: Path, log: CommitLog, generation: int) -> None:
@@ -250,10 +257,14 @@ class OpenFiles:
         return found.st_dev, found.st_ino
 
     def check(self) -> None:
-        """Raise `FilesReplaced` if one of the files is no longer the one that was opened.
+        """Raise an error if one of the files is not the opened one any more.
 
-        Raises `Outdated` if there is a newer generation. As long as the directory was not changed,
-        one look at that is enough, and one at the log of commits, which must not be truncated.
+        While the directory is unchanged, comparing its modification time is enough, plus the size
+        of the log of commits, which must not be truncated.
+
+        Raises:
+            FilesReplaced: A file was removed, replaced or truncated.
+            Outdated: There is a newer generation of the files.
         """
         self._log.check_size()
         try:
@@ -267,7 +278,7 @@ class OpenFiles:
         if current(self._path) > self._generation:
             raise Outdated
         self._compare(self._files)
-        # The time of a change is coarse: another one may follow with the same.
+        # Modification times are coarse: the next change may have the same time.
         if time.time_ns() - found.st_mtime_ns > _SETTLED:
             self._checked = directory
 
@@ -277,19 +288,19 @@ class OpenFiles:
                 raise FilesReplaced(str(self._path), name)
 
     def replaced(self) -> str | None:
-        """The name of a file that is no longer the one that was opened, if there is one."""
+        """Return the name of a file that was replaced, if there is one."""
         try:
             self.check()
         except FilesReplaced as error:
             return error.name
         except (OSError, Outdated):
-            return None  # it was just closed, or cannot be looked at now, or is to be opened again
+            return None  # closed, temporarily unreadable, or about to be reopened
         return None
 
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the system say of the files into an error that names the path."""
+    """Turn errors of SQLite and the system into an error with the path and advice."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -297,7 +308,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def explained(path: Path, error: sqlite3.Error | OSError) -> StorageError:
-    """The error that names the path and says what to do."""
+    """Return the error with the path and advice for an error of SQLite or the system."""
     return _of_system(path, error) if isinstance(error, OSError) else _of_sqlite(path, error)
 
 
@@ -313,14 +324,14 @@ def _of_system(path: Path, error: OSError) -> StorageError:
 
 
 def _of_sqlite(path: Path, error: sqlite3.Error) -> StorageError:
-    # By its words: SQLite's codes are on the exception only since Python 3.11.
+    # By its text: SQLite's codes are on the exception only since Python 3.11.
     words = str(error)
     if "is full" in words:
         return DiskFull(str(path))
     if "readonly" in words or ("unable to open" in words and not os.access(path, os.W_OK)):
         return ReadOnlyDatabase(str(path))
     if "not a database" in words:
-        # Beside a log of commits, it was one.
+        # A file beside a log of commits used to be a database.
         kind = CorruptDatabase if _has_commits(path) else NotADatabase
         return kind(str(database_file(path)))
     if "malformed" in words or "no such table" in words or "no such column" in words:
@@ -329,10 +340,10 @@ def _of_sqlite(path: Path, error: sqlite3.Error) -> StorageError:
 
 
 def memory_directory() -> tuple[Path, int]:
-    """A private directory in memory, and the descriptor whose lock says that its owner lives.
+    """Create a private directory in memory; return it and the descriptor that locks it.
 
-    `memory:` is the same engine on a file system that is not on disk (where the machine has one
-    with room enough), so that it behaves the same down to its locks.
+    The lock shows that the owner is alive. `memory:` is the same engine on an in-memory file
+    system, if the machine has one with enough room, so that it behaves the same down to its locks.
     """
     shared_memory = Path("/dev/shm")
     parent = Path(tempfile.gettempdir())
@@ -356,13 +367,13 @@ def _lock_directory(path: Path) -> int:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove what processes killed before they could close a `memory:` database left behind."""
+    """Remove the `memory:` directories of processes that were killed before they closed them."""
     for path in parent.glob(_MEMORY_PREFIX + "*"):
         try:
             if time.time() - path.stat().st_mtime < 10:
-                continue  # its owner may be between making and locking it
+                continue  # its owner may not have locked it yet
             descriptor = _lock_directory(path)
         except OSError:
-            continue  # its owner lives, or it is another user's, or it is gone already
+            continue  # its owner is alive, or it is another user's, or already removed
         shutil.rmtree(path, ignore_errors=True)
         os.close(descriptor)

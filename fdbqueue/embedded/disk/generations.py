@@ -1,23 +1,23 @@
-"""Generations of SQLite's files, so that the write-ahead log ends although a stopped process reads.
+"""Generations of SQLite's files, which end a write-ahead log that a stopped process keeps open.
 
-SQLite cannot begin its write-ahead log again while a process reads from it. A process that is
-stopped in the middle of a read (SIGSTOP, `docker pause`) reads for hours, and the log grows with
-every commit of the others. Nothing may break the lock of the reader, which can go on at any moment.
-So the others leave it the files and continue with a copy. A process that has the writers' lock,
-which keeps all others from committing,
+SQLite cannot restart its write-ahead log while a process reads from it. A process stopped in the
+middle of a read (SIGSTOP, `docker pause`) keeps reading for hours, and the log grows with every
+commit of the other processes. The reader's lock must not be broken, because the reader may resume
+at any moment. Instead, the other processes leave the files to the reader and continue with a copy.
+One process, which holds the writers' lock so that no other process commits,
 
-1. copies what was committed, under a name that ends in `.new`;
+1. copies the committed state to a file whose name ends in `.new`;
 2. renames the copy to the next generation: `fdbqueue.1.sqlite` after `fdbqueue.sqlite`. The file of
    the highest generation is the database;
-3. writes the number into the log of commits, where each transaction looks when it begins and when
-   it commits, and opens the new files if it has others open;
-4. removes the old files. Processes that have them open keep them, and nobody else uses them,
-   whatever those processes do with them. This is why no name is used twice while the database is
-   open anywhere.
+3. writes the number into the log of commits. Each transaction reads the number when it begins and
+   when it commits, and opens the new files if it has older ones open;
+4. removes the old files. A process that has them open keeps them. No other process uses them any
+   more, so it does not matter what happens in them. For this reason no name is used twice while any
+   process has the database open.
 
 A process killed before step 2 leaves a file that is never read. If it is killed later, the next
-commit does the rest: a change of the directory makes it compare the names with the number, and
-nothing is committed in the new files before the number is written.
+commit completes the remaining steps: a change of the directory makes that commit compare the names
+with the number, and no transaction commits to the new files before the number is written.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FILES = re.compile(rf"({_DATABASE.pattern})(?:\.new)?(?:-wal|-shm|-journal)?")
 
 
 class Outdated(Exception):
-    """There is a newer generation of the files than the one that was opened."""
+    """A newer generation of the files exists than the one that is open."""
 
 
 def current(path: Path) -> int:
@@ -61,13 +61,13 @@ def current(path: Path) -> int:
 
 
 def database_file(path: Path, generation: int | None = None) -> Path:
-    """Return the path of the SQLite file, of the newest generation unless another one is given."""
+    """Return the path of the SQLite file of a generation, by default of the newest one."""
     number = current(path) if generation is None else generation
     return path / (f"fdbqueue.{number}.sqlite" if number else DATABASE_FILE)
 
 
 def live_bytes(connection: sqlite3.Connection) -> int:
-    """Return how large a copy will be."""
+    """Return the size that a copy would have, in bytes."""
     pages, free, size = (
         connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("page_count", "freelist_count", "page_size")
@@ -76,10 +76,10 @@ def live_bytes(connection: sqlite3.Connection) -> int:
 
 
 def copy(path: Path, connection: sqlite3.Connection) -> None:
-    """Make the next generation of the files, and name it so.
+    """Create the next generation of the files. If this fails, nothing has changed.
 
-    With the writers' lock, after `finish`, and after the note of what is on disk of the old
-    write-ahead log was withdrawn. If this fails, nothing has changed.
+    The caller holds the writers' lock, has called `finish`, and has withdrawn the note of how much
+    of the old write-ahead log is on disk.
     """
     remove_others(path)
     old, new = database_file(path), database_file(path, current(path) + 1)
@@ -98,10 +98,10 @@ def copy(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def finish(path: Path, log: CommitLog) -> None:
-    """Make all processes go on with the newest generation; with the writers' lock.
+    """Move all processes to the newest generation. The caller holds the writers' lock.
 
     Raises:
-        FilesReplaced: The newest generation is older than before: an older copy was put here.
+        FilesReplaced: The newest generation is older than before, as after restoring a copy.
     """
     generation = current(path)
     if generation == log.generation:
@@ -116,8 +116,8 @@ def finish(path: Path, log: CommitLog) -> None:
 def remove_others(path: Path) -> None:
     """Remove the files of all generations but the newest one.
 
-    With the writers' lock, if the log of commits has the number of the newest generation, or while
-    no other process has the database open.
+    The caller holds the writers' lock and the log of commits has the number of the newest
+    generation, or no other process has the database open.
     """
     newest = database_file(path).name
     for name in os.listdir(path):
@@ -127,7 +127,7 @@ def remove_others(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a directory, on disk."""
+    """Write a file, or the names in a directory, to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -136,7 +136,7 @@ def sync(path: Path) -> None:
 
 
 def _create_like(old: Path, new: Path) -> None:
-    """Make an empty file that the same users may read and write."""
+    """Create an empty file with the owner and permissions of another one."""
     found = old.stat()
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

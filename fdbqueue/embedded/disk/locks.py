@@ -1,4 +1,4 @@
-"""The writers' lock, and the fsync that commits share."""
+"""The writers' lock, and the fdatasync that commits share."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["SharedSync", "Turn", "WritersLock", "lock_owners"]
 
 logger = logging.getLogger("fdbqueue")
 
-# Seconds between two tries to get the lock, at first and after many.
+# Seconds between two attempts to take the lock, initially and after many attempts.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.000_05, 0.002
 _SLOW = 5.0  # seconds of waiting after which the log names the holder
 
-# Kind, mode, process, inode, first and last byte of a lock in Linux's /proc/locks.
+# Type, mode, process, inode, first and last byte of a lock in Linux's /proc/locks.
 _LOCK = re.compile(r"\d+: (\w+) +ADVISORY +(\w+) +(-?\d+) \S+:(\d+) (\d+) (\w+)")
 _ANYWHERE = range(sys.maxsize)
 
@@ -35,21 +35,22 @@ _T = TypeVar("_T")
 
 
 class WritersLock:
-    """One writer at a time, among threads and processes; the death of a holder frees it.
+    """A lock for one writer at a time, among threads and processes. A holder's death frees it.
 
-    What needs the lock is a section, a function that `run` calls. `_inside` tells the threads of
-    this process apart, `flock` the processes. Python leaves the `with` statement of a lock of its
-    own in one step, so `_inside` is held exactly as long as a thread is in a section, whatever an
-    exception of a signal handler interrupts. The `flock` may then stay behind; whoever is next
-    inside knows that it is nobody's, and `reclaim`, called now and then, frees it for others.
+    Code that needs the lock is a section, a function that `run` calls. `_inside` excludes the other
+    threads of this process, `flock` the other processes. Python leaves the `with` statement of its
+    own lock in one step, so `_inside` is held exactly while a thread is in a section, wherever an
+    exception of a signal handler strikes. The `flock` may then stay behind. The next thread inside
+    can tell that no section holds it, and `reclaim`, called regularly, frees it for other
+    processes.
 
-    Waiters for another process try again and again instead of queueing in the kernel: so their wait
-    ends at its deadline, whatever that process does.
+    A process that waits for another one polls instead of queueing in the kernel. Its wait therefore
+    ends at its deadline, whatever the other process does.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # A finalizer may end a turn while its thread is inside.
+        # Reentrant, because a finalizer may end a turn while its thread is inside.
         self._inside = threading.RLock()
         self._turn: Turn | None = None
         self._descriptor = self._opened()
@@ -60,12 +61,15 @@ class WritersLock:
     def run(
         self, section: Callable[[], _T], deadline: float | None, turn: Turn | None = None
     ) -> _T:
-        """Wait for the lock, and call a section that has it.
+        """Wait for the lock, and call a section while holding it.
 
         Args:
-            section: What to do with the lock.
+            section: The function to call.
             deadline: When to give up, by `time.monotonic()`; `None` waits forever.
-            turn: The turn of the caller, which ends with the section.
+            turn: The caller's turn, which ends with the section.
+
+        Returns:
+            The result of the section.
 
         Raises:
             LockTimeout: The deadline passed.
@@ -92,7 +96,7 @@ class WritersLock:
             pause = min(_LONGEST_PAUSE, 1.5 * pause)
 
     def run_if_free(self, section: Callable[[], object]) -> bool:
-        """Call a section unless another process has the lock; whether it was called."""
+        """Call a section unless the lock is taken; return whether it was called."""
         with self._inside:
             if not self._lock():
                 return False
@@ -131,7 +135,7 @@ class WritersLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def end_turn(self, turn: Turn) -> None:
-        """Give the lock back, unless the turn is over already."""
+        """Release the lock, unless the turn is already over."""
         with self._inside:
             self._end_turn(turn)
 
@@ -141,7 +145,10 @@ class WritersLock:
             self._unlock()
 
     def reclaim(self, undo: Callable[[], None]) -> None:
-        """End a turn that takes too long, or what an interrupt left behind, after `undo()`."""
+        """Call `undo()` and release a lock left by an interrupt, or end a turn that takes too long.
+
+        A turn ends at the second call that finds it.
+        """
         with self._inside:
             if self._descriptor < 0:
                 return
@@ -154,19 +161,19 @@ class WritersLock:
                 self._turn.is_seen = True
 
     def close(self) -> None:
-        """Close it for good: no section is called any more."""
+        """Close the lock for good: no section is called any more."""
         with self._inside:
             self._turn = None
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
 
     def before_fork(self) -> None:
-        """Keep every thread out of the sections."""
+        """Keep all other threads out of sections, and end a turn."""
         self._inside.acquire()
         self._end_turn(self._turn)
 
     def after_fork(self, in_child: bool) -> None:
-        """Go on; a child has a lock of its own."""
+        """Let threads into sections again. A child opens a lock of its own."""
         if in_child:
             os.close(self._descriptor)
             self._descriptor = self._opened()
@@ -175,16 +182,16 @@ class WritersLock:
             self._inside.release()
 
     def holder(self) -> tuple[int | None, bool]:
-        """The process that has the lock, and whether it is stopped; `None` if unknown.
+        """Return the process that holds the lock, or `None` if unknown, and whether it is stopped.
 
-        Linux tells in `/proc/locks`; other systems, and other containers, do not.
+        Linux lists holders in `/proc/locks`. Other systems, and other containers, do not.
         """
         owners = lock_owners(os.fstat(self._descriptor).st_ino, "FLOCK", "WRITE")
         return next(iter(owners.items()), (None, False))
 
 
 def lock_owners(inode: int, kind: str, mode: str, at: range = _ANYWHERE) -> dict[int, bool]:
-    """Return the processes that have a lock on a byte of a file, and whether each is stopped."""
+    """Return the processes that lock a byte of a file, and whether each one is stopped."""
     owners = {}
     with suppress(OSError):
         for line in Path("/proc/locks").read_text().splitlines():
@@ -194,18 +201,18 @@ def lock_owners(inode: int, kind: str, mode: str, at: range = _ANYWHERE) -> dict
             process, first = int(found[3]), int(found[5])
             last = sys.maxsize if found[6] == "EOF" else int(found[6])
             if process > 0 and first < at.stop and last >= at.start:
-                # The state stands behind the name, which may have parentheses of its own.
+                # The state follows the name, which may contain parentheses itself.
                 state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
                 owners[process] = state in ("T", "t")
     return owners
 
 
 class Turn:
-    """A starved transaction's turn: it has the lock from its first read until it ends.
+    """A turn of a starved transaction, which holds the lock from its first read until it ends.
 
-    Nobody else commits meanwhile, so its commit cannot conflict. `WritersLock.reclaim`, called
-    every quarter of a second, ends it at the second look: a transaction that dawdles, or waits for
-    another one, stops nobody.
+    No other transaction commits during the turn, so its commit cannot conflict.
+    `WritersLock.reclaim`, called every quarter of a second, ends the turn at the second call. A
+    transaction that is slow, or waits for another one, therefore blocks the others only briefly.
     """
 
     def __init__(self, lock: WritersLock) -> None:
@@ -213,15 +220,15 @@ class Turn:
         self.is_seen = False
 
     def end(self) -> None:
-        """Give the lock back, unless the turn is over already."""
+        """Release the lock, unless the turn is already over."""
         self._lock.end_turn(self)
 
 
 class SharedSync:
-    """One fdatasync for all the commits that wait for one.
+    """One fdatasync for all commits that wait for one.
 
-    A commit takes a ticket while it has the writers' lock, and waits without it. Who comes first
-    syncs for everybody whose ticket was out when the sync began.
+    A commit takes a ticket while it holds the writers' lock, and waits without the lock. The first
+    waiter syncs for all commits whose tickets were issued before the sync started.
     """
 
     def __init__(self, path: Path, log: CommitLog, failure: OSError | None = None) -> None:
@@ -235,7 +242,7 @@ class SharedSync:
         self.failure = failure
 
     def ticket(self) -> int:
-        """A place among the commits so far; called with the writers' lock."""
+        """Return the number of the newest commit. The caller holds the writers' lock."""
         self._end = self._log.committed = next_commit(self._descriptor, self._log.committed)
         self._tickets += 1
         return self._tickets
@@ -248,8 +255,8 @@ class SharedSync:
             covered, end = self._tickets, self._end
             try:
                 if self.failure is not None:
-                    # After a failed sync the kernel may call lost pages clean: no later success
-                    # says anything of them.
+                    # After a failed sync the kernel may mark lost pages as clean, so a later
+                    # success proves nothing about them.
                     raise self.failure
                 _data_sync(self._descriptor)
             except OSError as error:
@@ -257,37 +264,37 @@ class SharedSync:
                 raise StorageError(
                     str(self._path),
                     f"the disk did not confirm a write ({error.strerror})",
-                    "whether the last commits are on disk is unknown; close the database, look at "
-                    "the system's log, and open it again",
+                    "whether the last commits are on disk is unknown; close the database, check "
+                    "the system log, and open it again",
                 ) from error
             self._synced = covered
             self._log.synced = end
-            if self._log.committed.salt != end.salt:  # the log began anew, at any time until now
+            if self._log.committed.salt != end.salt:  # the log was restarted in the meantime
                 self._log.synced = Extent(0, 0)
 
     def forget(self, and_begin_anew: bool = False) -> None:
-        """Claim nothing of the write-ahead log any more, before SQLite removes or shortens it."""
+        """Withdraw the note of what is on disk, before SQLite removes or shortens the log."""
         with self._lock:
             if and_begin_anew:
                 self._log.committed = Extent(0, 0)
             self._end = self._log.synced = Extent(0, 0)
 
     def close(self) -> None:
-        """Sync what commits still wait for, and close; called while no thread can commit.
+        """Sync the commits that still wait, and close. No thread may commit at the same time.
 
-        If the sync fails, each of these commits gets the error.
+        If the sync fails, each of these commits raises the error.
         """
         with suppress(StorageError):
             self.wait(self._tickets)
         self.retire()
 
     def retire(self) -> None:
-        """Close without a sync: the commits so far are on disk, in a newer generation of files."""
+        """Close without a sync: the commits are on disk, in a newer generation of files."""
         with self._lock:
             if self.failure is None:
                 self._synced = self._tickets
             os.close(self._descriptor)
 
 
-# Where the system has no fdatasync (macOS), fsync does the same and more.
+# Where the system lacks fdatasync (macOS), fsync does the same and more.
 _data_sync = getattr(os, "fdatasync", os.fsync)

@@ -1,4 +1,4 @@
-"""When to leave SQLite's files to a process that keeps the write-ahead log from its end."""
+"""The decision to start a new generation of SQLite's files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Rotation"]
 logger = logging.getLogger("fdbqueue")
 
 _STUCK = 6.0  # seconds; the snapshots of running processes end after five
-_PAUSE = 60.0  # seconds from a copy that failed to the next
-_COPIES = 2  # the log has this many times the bytes of a copy, so that copies stay cheap
-_LOG_HEADER = 32  # bytes, of which SQLite changes some when it begins the log anew
+_PAUSE = 60.0  # seconds between a failed copy and the next attempt
+_COPIES = 2  # the log must be this many times as long as a copy, so that copying stays cheap
+_LOG_HEADER = 32  # bytes, some of which change when SQLite restarts the log
 _READ_LOCKS = range(123, 128)  # the bytes of the -shm file that readers of the log lock
 
 
 class Rotation:
-    """Watches the write-ahead log; begins a new generation of the files once it cannot end."""
+    """A monitor of the write-ahead log that starts a new generation if the log cannot end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -33,7 +33,7 @@ class Rotation:
         self._due = 0.0
 
     def is_due(self, write_ahead_log: Path) -> bool:
-        """Return whether the log has been too long for six seconds, and never began anew."""
+        """Return whether the log has been too long for six seconds without a restart."""
         if not is_long(write_ahead_log):
             return False
         now = time.monotonic()
@@ -47,12 +47,12 @@ class Rotation:
     def run(
         self, log: CommitLog, write_ahead_log: Path, sync: SharedSync, connection: Connection
     ) -> None:
-        """Begin a new generation if that is still necessary; with the writers' lock.
+        """Start a new generation if it is still necessary. The caller holds the writers' lock.
 
-        Writers wait meanwhile, so it happens only once the log is longer than two copies.
+        Writers wait for the copy, so the log must first be longer than two copies.
         """
         if log.generation != connection.generation or not self.is_due(write_ahead_log):
-            return  # another process was faster
+            return  # another process has just done it
         shorten_write_ahead_log(write_ahead_log, connection, sync)
         began = time.monotonic()
         size = write_ahead_log.stat().st_size
@@ -66,20 +66,20 @@ class Rotation:
             generations.finish(self._path, log)
         except (sqlite3.Error, OSError, UnicodeError) as error:
             logger.warning(
-                "%s has %d MB, and cannot be left behind: %s; next try in %d seconds",
+                "%s has %d MB, and a copy of the database failed: %s; next attempt in %d seconds",
                 *(write_ahead_log, size >> 20, error, _PAUSE),
             )
         else:
             logger.warning(
-                "%s had %d MB and could not be shortened, for it is read by %s; "
-                "other processes go on with a copy, made in %.1f seconds",
+                "%s had %d MB and could not be shortened because it is read by %s; "
+                "other processes continue with a copy, made in %.1f seconds",
                 *(write_ahead_log, size >> 20, readers),
                 time.monotonic() - began,
             )
 
     @staticmethod
     def _readers(write_ahead_log: Path) -> str:
-        """Name the processes that read the log; the stopped ones if there are any."""
+        """Describe the processes that read the log; only the stopped ones if there are any."""
         index = write_ahead_log.with_name(write_ahead_log.name.removesuffix("-wal") + "-shm")
         owners = lock_owners(index.stat().st_ino, "POSIX", "READ", _READ_LOCKS)
         owners.pop(os.getpid(), None)

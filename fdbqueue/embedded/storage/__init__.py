@@ -1,1 +1,1 @@
-"""The server's side of the engine: snapshots and commits."""
+"""The server side of the engine: snapshots and commits."""

@@ -1,4 +1,4 @@
-"""What happens to open databases when the process forks."""
+"""Handling of open databases when the process forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a transaction reads from: the database at one version."""
+"""Snapshots: the state of the database at one version, which a transaction reads."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _BACKWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key D
 class Snapshot:
     """The database at one read version, until it is ended or five seconds old.
 
-    SQLite takes its snapshot at the first read. `place` and `version` are noted before that; if a
-    commit came in between, they are noted again and the read is done again.
+    SQLite takes its snapshot at the first read. `place`, the offset in the log of commits, and
+    `version` are noted before that. If a commit happens in between, they are noted again and the
+    read is repeated.
     """
 
     __slots__ = (
@@ -47,27 +48,27 @@ class Snapshot:
         self._storage = storage
         self.connection = connection
         self.began = now
-        self.busy = threading.Lock()  # held by a thread that reads, and by one that expires it
+        self.busy = threading.Lock()  # held by a reading thread, and by the thread that expires it
         self.expired = False
         self._settled = False
         self.place, self.version, _ = newest
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key."""
+        """Return the value of a key, or `None`."""
         rows = self._fetch(GET, (key,))
         return rows[0][0] if rows else None
 
     def first_rows(
         self, begin: bytes, end: bytes, reverse: bool, limit: int
     ) -> list[tuple[bytes, bytes]]:
-        """The first rows of a range, read at once."""
+        """Return the first rows of a range in one read."""
         rows = self._fetch(_BACKWARD if reverse else _FORWARD, (begin, end, limit))
         return rows if len(rows) < 2 else list(in_order(rows, reverse, self._storage.database_file))
 
     def rows(
         self, begin: bytes, end: bytes, reverse: bool
     ) -> Generator[tuple[bytes, bytes], None, None]:
-        """The rows of a range in order, read as they are asked for; to be closed."""
+        """Yield the rows of a range in order, read on demand. The caller closes the generator."""
         self.settle()
         with self.busy:
             self.check_age()
@@ -78,7 +79,7 @@ class Snapshot:
                 raise self._storage.failure(error) from error
 
     def settle(self) -> None:
-        """Take the snapshot now, if no read has."""
+        """Take the snapshot now, unless a read has taken it."""
         if not self._settled:
             self._fetch(GET, (b"",))
 
@@ -93,7 +94,7 @@ class Snapshot:
                     if not self._settled:
                         self.place, self.version, generation = now
                         if generation != self.connection.generation:
-                            raise FDBError(1007)  # it would miss the commits from now on
+                            raise FDBError(1007)  # it would miss all later commits
                         self.connection.execute("ROLLBACK")
                         self.connection.execute("BEGIN")
                         rows = self.connection.execute(statement, parameters).fetchall()
@@ -103,9 +104,10 @@ class Snapshot:
 
     @property
     def is_too_old(self) -> bool:
+        """Whether the snapshot has passed its lifetime of five seconds."""
         return time.monotonic() - self.began > TRANSACTION_LIFETIME
 
     def check_age(self) -> None:
-        """Raise 1007 for a snapshot that is too old, or gone."""
+        """Raise 1007 for an expired snapshot; 1025 if the database was closed."""
         if self.expired or self.is_too_old:
             raise FDBError(1025 if self._storage.is_closed else 1007)

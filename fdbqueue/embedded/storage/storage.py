@@ -1,13 +1,13 @@
-"""Snapshots of the database and the commit: optimistic concurrency on SQLite.
+"""Snapshots of the database and commits: optimistic concurrency on SQLite.
 
 A transaction reads from a SQLite read transaction, whose snapshot is its read version. At commit,
-if nobody committed since, the same connection goes on to write. Otherwise the reads are checked
-against the log of what was written since. Either way, the writes are one SQLite transaction: a
-process killed at any point leaves all or nothing of them.
+if no other transaction committed since, the same connection continues by writing. Otherwise the
+reads are checked against the log of what was written since. In both cases the writes are one SQLite
+transaction: a process killed at any point leaves all of them or none.
 
-A version is the machine's clock, in microseconds, plus a shift, so versions grow by a million a
-second. All versions that were ever told are below a ceiling, which is stored ahead of them; where
-the clock began anew, after a reboot, versions go on from the ceiling.
+A version is the machine's clock, in microseconds, plus a shift, so versions grow by a million per
+second. All versions ever returned to a client are below a ceiling, which is stored in advance. If
+the clock has started from zero again, after a reboot, versions continue from the ceiling.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ __all__ = ["Storage"]
 
 _CEILING_STEP = 10 * VERSIONS_PER_SECOND
 
-_LOOK = 0.25  # seconds from one look at old snapshots, and at the files, to the next
-_CLOSE_WITHIN = 1.0  # seconds for which closing waits for a thread that reads
+_LOOK = 0.25  # seconds between two looks at old snapshots and at the files
+_CLOSE_WITHIN = 1.0  # seconds for which closing waits for a reading thread
 
 
 class Storage:
-    """One directory, opened by this process: its connections, its lock, its clock."""
+    """One directory, opened by this process: connections, lock and clock."""
 
     def __init__(self, path: Path | None, durable: bool, create: bool) -> None:
-        """Open the directory, or a private one in memory where `path` is `None`."""
+        """Open the directory, or a private one in memory if `path` is `None`."""
         self._owner: int | None = None
         if path is None:
             path, self._owner = memory_directory()
@@ -76,10 +76,11 @@ class Storage:
         self._connections = Connections(path)
         self._rotation = Rotation(path)
         self._active: dict[Snapshot, None] = {}
-        # Held while connections come and go; the end of a transaction may be collected meanwhile.
+        # Held while connections are taken or given back. Reentrant, because the garbage collector
+        # may end a transaction in the meantime.
         self._gate = threading.RLock()
         self._is_watched = False
-        self._replaced: str | None = None  # a file that is no longer the one that was opened
+        self._replaced: str | None = None  # the name of a file that is not the opened one any more
         self._next_checkpoint = 0
         self._writer = Writer()
         self._writing: Connection | None = None
@@ -100,16 +101,16 @@ class Storage:
                     generations.remove_others(path)
                     self._set_clock(connection)
                     self.log.join()
-                # Only now: another one may have been first, and have set it, in between.
+                # Read last: another process may have been first and set it in the meantime.
                 self._shift = int(connection.execute("SELECT shift FROM clock").fetchone()[0])
                 self._connections.open(self.log)
             if is_first and self._durable:
-                # No version is told before it is sure that versions go on from above it.
+                # No version is returned to a client until its ceiling is certainly on disk.
                 self._connections.sync.wait(self._connections.sync.ticket())
             undo.pop_all()
 
     def _set_clock(self, connection: sqlite3.Connection) -> None:
-        """Store the shift from the machine's clock to versions, and begin the log of commits."""
+        """Store the shift from the machine's clock to versions, and clear the log of commits."""
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         shift, ceiling = connection.execute("SELECT shift, ceiling FROM clock").fetchone()
         shift = max(shift, ceiling - microseconds())
@@ -118,11 +119,11 @@ class Storage:
         self.log.begin_anew(now, now + _CEILING_STEP, generations.current(self.path))
 
     def _close_connections(self) -> None:
-        """Close every connection to SQLite; the gate is held, and no thread is in a section."""
+        """Close every connection. The caller holds the gate, and no thread is in a section."""
         self._connections.sync.forget()
         for snapshot in list(self._active):
             snapshot.expired = True
-            # An interrupt may have left a read in the middle: its connection goes with it.
+            # An interrupt may have left a read unfinished; then its connection is abandoned.
             if snapshot.busy.acquire(timeout=_CLOSE_WITHIN):
                 snapshot.connection.close()
                 snapshot.busy.release()
@@ -130,17 +131,17 @@ class Storage:
         self._connections.close()
 
     def before_fork(self) -> None:
-        """Have nothing of SQLite open while the process is copied.
+        """Close everything of SQLite before the process is copied.
 
-        SQLite knows of its locks by tables in the process's memory; in a child they would speak
-        of locks that only the parent has. Transactions under way are too old afterwards (1007).
+        SQLite tracks its locks in the process's memory; in a child, that memory would describe
+        locks that only the parent holds. Open transactions then fail with 1007.
         """
         self._gate.acquire()
         self._lock.before_fork()
         self._close_connections()
 
     def after_fork(self, in_child: bool) -> None:
-        """Open again, on either side."""
+        """Open the files again, in the parent or in the child."""
         try:
             with storage_errors(self.path):
                 if in_child:
@@ -160,7 +161,7 @@ class Storage:
             self._gate.release()
 
     def close(self) -> None:
-        """Close every connection; a `memory:` directory is removed."""
+        """Close every connection and remove a `memory:` directory."""
         if self._closed:
             return
         with self._gate:
@@ -176,22 +177,24 @@ class Storage:
 
     @property
     def database_file(self) -> Path:
+        """The SQLite file of the open generation."""
         return self._connections.files.database
 
     @property
     def is_closed(self) -> bool:
+        """Whether the database was closed."""
         return self._closed
 
     def failure(self, error: sqlite3.Error | OSError) -> Exception:
-        """The error for the caller, of one of SQLite or of the system."""
+        """Return the error to raise for an error of SQLite or of the system."""
         if self._closed or isinstance(error, sqlite3.ProgrammingError):
-            return FDBError(1025)  # the database, or an expired snapshot, was closed under it
+            return FDBError(1025)  # the database was closed, or an expired snapshot was
         return explained(self.path, error)
 
     # Reading
 
     def begin(self) -> Snapshot:
-        """A snapshot of the newest version."""
+        """Return a snapshot of the newest version."""
         if self._replaced is not None:
             raise FilesReplaced(str(self.path), self._replaced)
         self._begin_to_look()
@@ -200,13 +203,13 @@ class Storage:
             self._connections.follow(newest[2])
             connection = self._connections.take()
             snapshot = Snapshot(self, connection, newest, time.monotonic())
-            # From here on it expires in time, whatever interrupts this thread.
+            # From here on the snapshot expires in time, wherever this thread is interrupted.
             self._active[snapshot] = None
             snapshot.connection.execute("BEGIN")
         return snapshot
 
     def end(self, snapshot: Snapshot) -> None:
-        """Give a snapshot up."""
+        """Release a snapshot."""
         with self._gate:
             if snapshot in self._active:
                 connection = snapshot.connection
@@ -216,15 +219,15 @@ class Storage:
                 self._connections.give_back(connection)
 
     def turn(self, deadline: float | None) -> Turn:
-        """The writers' lock for a transaction that conflicted too often."""
+        """Take the writers' lock for a transaction that conflicted too often."""
         return self._lock.take_turn(deadline)
 
     def read_version(self, snapshot: Snapshot) -> int:
-        """The newest version of which the snapshot is sure to be the state; without waiting.
+        """Return the newest version whose state the snapshot certainly is, without waiting.
 
-        Commits take their version from the clock, after they have said that they begin. So if none
-        came since the snapshot, and none is under way, the snapshot is the state of the present
-        moment too. If one is, it is the state until that.
+        A commit announces itself before it takes its version from the clock. If no transaction
+        committed since the snapshot and none is committing, the snapshot is also the state of the
+        present moment. If one is committing, the snapshot is the state up to that commit.
         """
         snapshot.settle()
         while True:
@@ -235,21 +238,22 @@ class Storage:
                 return self.log.version_after(snapshot.place) - 1
             if began is None:
                 break
-            if not self.recover():  # it is not that of a killed process
+            if not self.recover():  # the commit is not that of a killed process
                 now = began - 1
                 break
         if now >= ceiling:
             try:
-                self.commit(None, None, [], [], [], (), time.monotonic())  # which raises it
+                self.commit(None, None, [], [], [], (), time.monotonic())  # raises the ceiling
             except LockTimeout:
                 now = ceiling - 1
         return max(snapshot.version, now)
 
     def begin_at(self, version: int) -> Snapshot:
-        """The snapshot at a version that the caller names.
+        """Return a snapshot at a version that the caller names.
 
-        Raises 1009 for a version that is still to come and 1007 for one whose state is gone:
-        anything older than the last commit, for SQLite keeps no history.
+        Raises:
+            FDBError: 1009 for a version in the future. 1007 for a version before the last commit,
+                whose state is gone because SQLite keeps no history.
         """
         snapshot = self.begin()
         try:
@@ -264,20 +268,20 @@ class Storage:
         return snapshot
 
     def recover(self) -> bool:
-        """Publish the commit of a writer that was killed; false if one is at work."""
+        """Publish the commit of a killed writer; return false if a writer is at work."""
         return self._lock.run_if_free(self.log.recover)
 
-    # What has to be done in time
+    # Periodic work
 
     def _begin_to_look(self) -> None:
         if not self._is_watched:
             _thread.start_new_thread(self._look_after, ())
 
     def _look_after(self) -> None:
-        """End what takes too long, as long as the database is open.
+        """Expire old snapshots, end long turns and follow the files, until the database is closed.
 
-        Runs in a thread of its own, which no signal handler interrupts. An interrupted thread may
-        have begun two of them; the second one ends at once.
+        This runs in its own thread, which no signal handler interrupts. An interrupted thread may
+        have started it twice; the second one ends immediately.
         """
         with self._gate:
             if self._is_watched or self._closed:
@@ -291,22 +295,22 @@ class Storage:
             self._replaced = self._connections.files.replaced()
 
     def _renew(self) -> None:
-        """Have a new generation of the files made if that is due, and go on with the newest."""
+        """Start a new generation of the files if that is due, and switch to the newest."""
         try:
             if self._rotation.is_due(self._connections.files.write_ahead_log):
                 with suppress(generations.Outdated):
                     self._lock.run(self._rotate, time.monotonic() + _LOOK)
             self._follow()
         except (FdbqueueError, sqlite3.Error, OSError):
-            pass  # the next transaction meets it too, and says so
+            pass  # the next transaction meets the same error and raises it
 
     def _follow(self) -> None:
-        """Open the newest generation of the files, unless it is."""
+        """Open the newest generation of the files unless it is open."""
         with self._gate:
             self._connections.follow(self.log.generation)
 
     def _rotate(self) -> None:
-        """The section that makes a new generation of the files."""
+        """Start a new generation of the files. Runs as a section."""
         self._undo()
         self.log.recover()
         generations.finish(self.path, self.log)
@@ -321,7 +325,7 @@ class Storage:
     def _expire_old(self) -> None:
         """End the snapshots that are too old.
 
-        As long as they are there, SQLite cannot begin its write-ahead log anew.
+        SQLite cannot restart its write-ahead log while they exist.
         """
         for snapshot in self._active.copy():
             if snapshot.is_too_old and snapshot.busy.acquire(False):
@@ -343,11 +347,22 @@ class Storage:
         stamped_keys: tuple[bytes, ...],
         deadline: float | None,
     ) -> int:
-        """Commit and return the version; acknowledged is on disk, where the database is durable.
+        """Commit and return the version. The snapshot is ended in any case.
 
-        Raises 1020 where a key of `reads` was written since the snapshot, 1007 where the snapshot
-        is too old to tell, and 1031 if another process has the writers' lock until the deadline.
-        The snapshot is ended in any case.
+        If the database is durable, the commit is on disk when this returns.
+
+        Args:
+            snapshot: The snapshot of the reads; `None` if there are none.
+            turn: The transaction's turn, or `None`.
+            reads: The read conflict ranges.
+            mutations: The writes, in order.
+            writes: The write conflict ranges.
+            stamped_keys: Templates of the versionstamped keys.
+            deadline: When to stop waiting for the lock, by `time.monotonic()`; `None` for never.
+
+        Raises:
+            FDBError: 1020, a key of `reads` was written since the snapshot. 1007, the snapshot is
+                too old to tell. 1031, another process held the writers' lock until the deadline.
         """
         section = partial(self._commit, snapshot, reads, mutations, writes, stamped_keys)
         while True:
@@ -368,7 +383,7 @@ class Storage:
         writes: list[tuple[bytes, bytes | None]],
         stamped_keys: tuple[bytes, ...],
     ) -> tuple[int, SharedSync, int]:
-        """The section of a commit; its version, and the sync that it waits for by its ticket."""
+        """Commit as a section; return the version, and the sync and ticket to wait for."""
         self._undo()
         connection = self._writing = self._taken(snapshot)
         try:
@@ -404,7 +419,7 @@ class Storage:
         return version, sync, ticket
 
     def _undo(self) -> None:
-        """Undo what the last section left behind if it failed, or was interrupted anywhere."""
+        """Undo the remains of a section that failed or was interrupted at any point."""
         connection = self._writing
         if connection is not None:
             if connection.in_transaction:
@@ -412,7 +427,7 @@ class Storage:
             self._writing = None
 
     def _taken(self, snapshot: Snapshot | None) -> Connection:
-        """The connection of the snapshot if it has one still, or another one."""
+        """Return the snapshot's connection, or another one if it has none any more."""
         if snapshot is not None and self._active.pop(snapshot, snapshot) is None:
             return snapshot.connection
         return self._connections.take()
@@ -424,12 +439,12 @@ class Storage:
         reads: list[Range],
         mutations: list[Mutation],
     ) -> tuple[int, int, int]:
-        """Write the mutations if nothing conflicts; the log's tail, the version and the ceiling.
+        """Write the mutations if nothing conflicts; return tail, version and ceiling.
 
-        If nobody committed since the snapshot, the connection goes on from reading to writing.
-        SQLite refuses that ("locked") if the state that it reads is not the newest one: then a
-        checkpoint began SQLite's log anew, or somebody committed who has another lock, which takes
-        a file that was replaced. So the conflicts are checked again, and under SQLite's own lock.
+        If no transaction committed since the snapshot, its connection continues by writing. SQLite
+        refuses that ("locked") if the connection does not read the newest state. Then a checkpoint
+        restarted SQLite's log, or a process with another lock committed, which requires a replaced
+        file. In that case conflicts are checked again, now under SQLite's own lock.
         """
         place, last, ceiling = self._recovered(connection)
         goes_on = snapshot is not None and place == snapshot.place and connection.in_transaction
@@ -453,7 +468,7 @@ class Storage:
                 return place, version, ceiling
 
     def _recovered(self, connection: Connection) -> tuple[int, int, int]:
-        """Tail and version of the last commit, and the ceiling."""
+        """Return tail and version of the last commit, and the ceiling."""
         place, version, generation, ceiling = self.log.recover()
         if generation != connection.generation:
             raise generations.Outdated
@@ -472,7 +487,7 @@ class Storage:
                 raise FDBError(1020)
 
     def _keep_short(self, connection: sqlite3.Connection, version: int) -> None:
-        """About once a second, see that readers have not let SQLite's write-ahead log grow."""
+        """Shorten SQLite's write-ahead log about once a second if readers let it grow."""
         if version >= self._next_checkpoint:
             self._next_checkpoint = version + VERSIONS_PER_SECOND
             self._begin_to_look()

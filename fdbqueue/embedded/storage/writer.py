@@ -1,4 +1,4 @@
-"""Writing a transaction's mutations into SQLite, each key once, several rows a statement."""
+"""Writing of mutations into SQLite: each key once, several rows per statement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["GET", "Writer", "stamped"]
 
 GET = "SELECT value FROM kv WHERE key = ?"
 _DELETE_RANGE = "DELETE FROM kv WHERE key >= ? AND key < ?"
-# One statement for several rows costs little more than one for a single row.
+# A statement for several rows costs little more than one for a single row.
 _ROWS_AT_ONCE = 8
 _PUT = ["REPLACE INTO kv VALUES " + ", ".join(["(?, ?)"] * n) for n in range(_ROWS_AT_ONCE + 1)]
 _DELETE = [
@@ -22,10 +22,10 @@ _KNOWN_AT_MOST = 1000  # keys
 
 
 class Writer:
-    """Applies mutations, and remembers the counters that it wrote.
+    """A writer of mutations that remembers the counters it wrote. Requires the writers' lock.
 
-    As long as only this process commits, the value under an atomic operation is the one that its
-    last one left, and need not be read. Used with the writers' lock.
+    While only this process commits, the value under an atomic operation is the result of the last
+    one, so it need not be read.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Writer:
     def apply(
         self, connection: sqlite3.Connection, mutations: list[Mutation], version: int, place: int
     ) -> None:
-        """Write mutations in their order; `place` is where the log of commits ends by now."""
+        """Write mutations in order; `place` is the current end of the log of commits."""
         known = self._known
         if place != self._place or len(known) > _KNOWN_AT_MOST:
             known.clear()
@@ -69,7 +69,7 @@ class Writer:
         self._flush(connection, pending)
 
     def committed(self, place: int) -> None:
-        """Say that what was applied last took place, and where the log ends now."""
+        """Note that the last `apply` was committed, and the new end of the log of commits."""
         self._known.update(self._changed)
         self._place = place
 
@@ -94,6 +94,6 @@ class Writer:
 
 
 def stamped(template: bytes, version: int) -> bytes:
-    """Put the versionstamp where the last four bytes of the template say."""
+    """Insert the versionstamp at the offset in the template's last four bytes."""
     at = int.from_bytes(template[-4:], "little")
     return template[:at] + version.to_bytes(8, "big") + b"\0\0" + template[at + 10 : -4]

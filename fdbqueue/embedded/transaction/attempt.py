@@ -1,4 +1,4 @@
-"""One attempt of a transaction: its snapshot, its buffered writes, and on what it depends."""
+"""One attempt of a transaction: its snapshot, its buffered writes and its conflict ranges."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = ["FIRST_BATCH", "Attempt", "Rows", "as_key", "as_value", "key_size_lim
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
 
-# What FoundationDB counts for a mutation and for a conflict range beside their bytes.
+# Bytes that FoundationDB counts for a mutation and a conflict range in addition to their contents.
 _MUTATION_OVERHEAD = 44
 _RANGE_OVERHEAD = 24
 _CLEAR = int(MutationType.CLEAR_RANGE)
 
-FIRST_BATCH = 64  # rows that an unlimited range read fetches first; four times as many each time
+FIRST_BATCH = 64  # rows in the first batch of an unlimited range read; each next one is 4x as large
 _BATCH_BYTES = 1 << 20
 
 
 def as_key(key: Any) -> bytes:
-    """A key as bytes: bytes themselves, or an object with `as_foundationdb_key`."""
+    """Return a key as bytes, given bytes or an object with `as_foundationdb_key`."""
     if type(key) is bytes:
         return key
     if hasattr(key, "as_foundationdb_key"):
@@ -44,7 +44,7 @@ def as_key(key: Any) -> bytes:
 
 
 def as_value(value: Any) -> bytes:
-    """A value as bytes: bytes themselves, or an object with `as_foundationdb_value`."""
+    """Return a value as bytes, given bytes or an object with `as_foundationdb_value`."""
     if type(value) is bytes:
         return value
     if hasattr(value, "as_foundationdb_value"):
@@ -55,9 +55,9 @@ def as_value(value: Any) -> bytes:
 
 
 class Attempt:
-    """What a transaction read and wrote since it began, or began anew."""
+    """The reads and writes of a transaction since it was created or last restarted."""
 
-    # Defaults of what most attempts never touch.
+    # Class attributes, because most attempts never change them.
     snapshot: Snapshot | None = None
     turn: Turn | None = None
     version: int | None = None
@@ -67,7 +67,7 @@ class Attempt:
     ryw_disabled = False
     skip_next_write_conflict = False
     met_unreadable = False
-    """Whether a read failed with 1036: then, as in FoundationDB, the commit does too."""
+    """Whether a read failed with 1036. Then, as in FoundationDB, the commit fails too."""
     max_read_key = b"\xff"
     max_write_key = b"\xff"
     _write_map: WriteMap | None = None
@@ -85,7 +85,7 @@ class Attempt:
         self.writes: list[tuple[bytes, bytes | None]] = []
 
     def view(self) -> Snapshot:
-        """The snapshot that this attempt reads from; the first call takes it."""
+        """Return the snapshot of this attempt. The first call takes it."""
         snapshot = self.snapshot
         if snapshot is None:
             if self.version is not None:
@@ -98,7 +98,7 @@ class Attempt:
         return snapshot
 
     def release(self) -> None:
-        """Give back the snapshot and the turn."""
+        """Release the snapshot and the turn."""
         snapshot, self.snapshot = self.snapshot, None
         if snapshot is not None:
             self.storage.end(snapshot)
@@ -107,19 +107,19 @@ class Attempt:
             turn.end()
 
     def read_version(self) -> int:
-        """The version of the snapshot."""
+        """Return the version of the snapshot."""
         if self.version is None:
             self.version = self.storage.read_version(self.view())
         return self.version
 
     def commit(self) -> int:
-        """Commit what was written; -1 if that is nothing."""
+        """Commit the writes and return the version; -1 if there are none."""
         if self.met_unreadable:
             raise FDBError(1036)
         if not self.mutations and not self.writes:
             return -1
         if self.reads:
-            self.view()  # conflict ranges without a read count from now
+            self.view()  # conflict ranges added without a read count from now
         snapshot, self.snapshot = self.snapshot, None
         turn, self.turn = self.turn, None
         return self.storage.commit(
@@ -135,12 +135,13 @@ class Attempt:
     # Own writes
 
     def _visible_writes(self, snapshot: bool) -> WriteMap | None:
-        """The own writes that a read has to see; `None` if there are none."""
+        """Return the transaction's own writes that a read must see; `None` if there are none."""
         if not self.mutations or self.ryw_disabled or (snapshot and self.snapshot_ryw <= 0):
             return None
         return self.own_writes()
 
     def own_writes(self) -> WriteMap:
+        """Return the map of this transaction's writes, brought up to date."""
         if self._write_map is None:
             self._write_map = WriteMap()
         version = 0 if self.snapshot is None else self.snapshot.version
@@ -150,7 +151,7 @@ class Attempt:
         return self._write_map
 
     def add_read_conflict(self, begin: bytes, end: bytes) -> None:
-        """Note that the transaction depends on what the database has in a range."""
+        """Note that the transaction depends on the database's contents in a range."""
         if begin >= end:
             return
         self.size += len(begin) + len(end) + _RANGE_OVERHEAD
@@ -160,7 +161,7 @@ class Attempt:
             self.reads.append((begin, end))
 
     def read_value(self, key: bytes, snapshot: bool) -> bytes | None:
-        """The value of a key, as this transaction sees it."""
+        """Return the value of a key as this transaction sees it."""
         self.has_read = True
         if key >= self.max_read_key:
             raise FDBError(2004)
@@ -176,7 +177,7 @@ class Attempt:
         return value
 
     def read_key(self, selector: Any, snapshot: bool) -> bytes:
-        """The key that a selector describes, as this transaction sees it."""
+        """Return the key that a selector describes, as this transaction sees it."""
         self.has_read = True
         key, offset = self._normalized(selector)
         own = self._visible_writes(snapshot)
@@ -193,7 +194,7 @@ class Attempt:
         return resolved
 
     def _normalized(self, selector: Any) -> tuple[bytes, int]:
-        """A key or selector as (key, offset) from the first key that is at least `key`."""
+        """Return a key or selector as (key, offset), counted from the first key at or after it."""
         key = selector if type(selector) is bytes else as_key(selector.key)
         if key > self.max_read_key:
             raise FDBError(2004)
@@ -210,10 +211,10 @@ class Attempt:
         reverse: bool,
         with_value: bool = False,
     ) -> bytes | None:
-        """The key of the range's row number `count`, from one; `None` if it has fewer.
+        """Return the key of row number `count` of a range, from 1; `None` if it has fewer rows.
 
-        As in FoundationDB, a key to which the transaction's own `compare_and_clear` left no value
-        is counted; with `with_value`, what is found is the next one that has a value.
+        As in FoundationDB, a key that the transaction's own `compare_and_clear` left without a
+        value counts. With `with_value`, the result is the next key that has a value.
         """
         with closing(self._rows(own, begin, end, reverse, written=True)) as rows:
             for key, value in islice(rows, count - 1, None):
@@ -224,7 +225,7 @@ class Attempt:
     def _rows(
         self, own: WriteMap | None, begin: bytes, end: bytes, reverse: bool, written: bool = False
     ) -> Generator[tuple[bytes, bytes], None, None]:
-        # Closed at once, whatever happens: the rows keep the snapshot to themselves until then.
+        # Closed immediately in all cases: an open generator blocks other reads of the snapshot.
         with closing(self.view().rows(begin, end, reverse)) as rows:
             yield from rows if own is None else own.merge(rows, begin, end, reverse, written)
 
@@ -236,7 +237,7 @@ class Attempt:
         reverse: bool,
         snapshot: bool,
     ) -> tuple[Rows, bool]:
-        """Up to `limit` rows between two ends, and whether the limit ended the reading."""
+        """Return up to `limit` rows between two ends, and whether the limit stopped the read."""
         own = self._visible_writes(snapshot)
         if own is not None or type(begin) is not bytes or type(end) is not bytes:
             return self._read_between(own, begin, end, limit, reverse, snapshot)
@@ -263,7 +264,7 @@ class Attempt:
         reverse: bool,
         snapshot: bool,
     ) -> tuple[Rows, bool]:
-        """A range read whose ends have to be found first, or which has to see own writes."""
+        """Read a range whose ends must be resolved first, or that must see own writes."""
         begin, end = self._normalized(begin_at), self._normalized(end_at)
         if begin[0] >= end[0] and begin[1] >= end[1]:
             return [], False
@@ -289,7 +290,7 @@ class Attempt:
         return rows, more
 
     def _boundary(self, own: WriteMap | None, key: bytes, offset: int) -> tuple[bytes, bool, bool]:
-        """Where a range begins or ends, and whether the search ran off an end of the database."""
+        """Return an end of a range, and whether the search passed the first key or the last one."""
         if offset == 1:
             return key, False, False
         if offset > 1:
@@ -310,10 +311,10 @@ class Attempt:
         to_begin: bool = False,
         through_end: bool = False,
     ) -> None:
-        """Note the range on which the result of a range read depends.
+        """Note the range that the result of a range read depends on.
 
-        A read that its limit ended depends on nothing behind its last row. The cases are those of
-        `addConflictRange` in `fdbclient/ReadYourWrites.actor.cpp`.
+        A read stopped by its limit does not depend on keys after its last row. The cases are those
+        of `addConflictRange` in `fdbclient/ReadYourWrites.actor.cpp`.
         """
         low, high = (begin, end) if begin < end else (end, begin)
         if begin < end and more:
@@ -350,21 +351,21 @@ class Attempt:
 
     def write_stamped_key(self, key: bytes, param: bytes) -> None:
         """Buffer a `set_versionstamped_key`."""
-        # The conflict range is the key that comes out, which the commit knows.
+        # The conflict range is the final key, which only the commit knows.
         self.skip_next_write_conflict = True
         self.write(MutationType.SET_VERSIONSTAMPED_KEY, key, param)
         self.stamped_keys += (key,)
         if not self.ryw_disabled:
-            self.own_writes()  # now: which keys are unreadable depends on the read version
+            self.own_writes()  # now, because the unreadable keys depend on the read version
 
     def add_write_conflict(self, begin: bytes, end: bytes) -> None:
-        """Make others conflict as if the range had been written."""
+        """Make other transactions conflict as if the range had been written."""
         self.writes.append((begin, end))
         self.size += len(begin) + len(end) + _RANGE_OVERHEAD
 
 
 def _batch(rows: Generator[tuple[bytes, bytes], None, None], limit: int) -> tuple[Rows, bool]:
-    """The first rows, by number and by bytes, and whether one of these limits ended them."""
+    """Return the first rows, limited in number and bytes, and whether a limit stopped them."""
     batch = []
     size = 0
     with closing(rows):
@@ -377,5 +378,5 @@ def _batch(rows: Generator[tuple[bytes, bytes], None, None], limit: int) -> tupl
 
 
 def key_size_limit(key: bytes) -> int:
-    """The longest key that may begin so."""
+    """Return the size limit of keys with this first byte."""
     return limits.SYSTEM_KEY_SIZE_LIMIT if key[:1] == b"\xff" else limits.KEY_SIZE_LIMIT

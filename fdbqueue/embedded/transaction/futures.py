@@ -1,8 +1,8 @@
-"""What the calls of a transaction return: the shapes of the official binding's futures.
+"""The results of a transaction's calls, in the shape of the official binding's futures.
 
-A read of the embedded engine is done when its call returns, so these futures are born ready; an
-error of a read is kept and raised where the binding raises it, by `wait()` or by the first use of
-the value. Only the future of a watch, and the pause after an error, are waited for.
+A read of the embedded engine is complete when its call returns, so these futures are ready from the
+start. The error of a read is kept and raised where the binding raises it, by `wait()` or by the
+first use of the value. Only a watch and the delay after an error take time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Callback: TypeAlias = Callable[["Future"], object]
 
 
 class Future:
-    """A result that is there, or an error that `wait()` raises."""
+    """A result that is ready, or an error that `wait()` raises."""
 
     __slots__ = ("_error",)
 
@@ -46,19 +46,20 @@ class Future:
             raise self._error
 
     def wait(self) -> Any:
-        """Return the result once it is there, or raise its error."""
+        """Return the result once it is ready, or raise its error."""
         self.block_until_ready()
         self._check()
         return None
 
     def is_ready(self) -> bool:
+        """Return whether the result, or its error, is ready."""
         return True
 
     def block_until_ready(self) -> None:
-        """Return once the result, or its error, is there."""
+        """Wait until the result, or its error, is ready."""
 
     def on_ready(self, callback: Callback) -> None:
-        """Call `callback(self)` once ready; an exception in it is printed, as the binding does."""
+        """Call `callback(self)` once ready. Print its exceptions, as the binding does."""
         try:
             callback(self)
         except Exception:
@@ -66,28 +67,32 @@ class Future:
             traceback.print_exc(file=sys.stderr)
 
     def cancel(self) -> None:
-        """Give up on a result that is not there yet."""
+        """Give up on a result that is not ready yet."""
 
-    # The names of asyncio's futures, as the binding has them.
+    # The names of asyncio's futures, as in the binding.
     def done(self) -> bool:
+        """Return whether the result, or its error, is ready."""
         return self.is_ready()
 
     def cancelled(self) -> bool:
+        """Return whether the result was given up."""
         return self.done() and getattr(self.exception(), "code", 0) == 1101
 
     def result(self) -> Any:
+        """Return the result, or raise its error; raise `RuntimeError` if not ready."""
         if not self.done():
             raise RuntimeError("Future result not available")
         return self.wait()
 
     def exception(self) -> BaseException | None:
+        """Return the error, or `None`; raise `RuntimeError` if not ready."""
         if not self.done():
             raise RuntimeError("Future result not available")
         return self._error
 
     @staticmethod
     def wait_for_any(*futures: Future) -> int:
-        """Return the position of a future that is ready, once there is one."""
+        """Return the index of a future that is ready, once there is one."""
         if not futures:
             raise ValueError("wait_for_any requires at least one future")
         ready: list[int] = []
@@ -97,7 +102,7 @@ class Future:
 
             def note(_: Future, index: int = index) -> None:
                 ready.append(index)
-                with suppress(RuntimeError):  # another one has woken it
+                with suppress(RuntimeError):  # another future has released it
                     woken.release()
 
             future.on_ready(note)
@@ -106,13 +111,13 @@ class Future:
 
 
 class FutureVoid(Future):
-    """The end of a commit: no result but that it happened."""
+    """The result of a commit, which has no value."""
 
     __slots__ = ()
 
 
 class FutureInt64(Future):
-    """A number: a version or a size."""
+    """A number, such as a version or a size."""
 
     __slots__ = ("_number",)
 
@@ -126,7 +131,7 @@ class FutureInt64(Future):
 
 
 class Pause(FutureVoid):
-    """The time that `on_error` lets pass before the next attempt."""
+    """The delay of `on_error` before the next attempt."""
 
     __slots__ = ("_until",)
 
@@ -150,16 +155,16 @@ class Pause(FutureVoid):
 
 
 class WatchFuture(FutureVoid):
-    """Ready once the watched key has another value, or once the watch is given up.
+    """A future that is ready once the watched key has changed, or the watch is given up.
 
-    It waits by a lock of the waiting thread's own, and not by a `threading.Event`: an interrupt
-    inside of an event leaves its lock behind, and the next thread that sets the event hangs.
+    A waiting thread uses a lock of its own instead of a `threading.Event`. An interrupt inside an
+    event leaves the event's lock held, and the next thread that sets the event hangs.
     """
 
     __slots__ = ("__weakref__", "_callbacks", "_is_ready", "_lock", "_on_cancel", "database")
 
     database: object
-    """What has to stay open while somebody waits."""
+    """The database, which must stay open while a thread waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +174,7 @@ class WatchFuture(FutureVoid):
         self._on_cancel: Callable[[WatchFuture], object] | None = None
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Make it ready, once; what comes later has no effect."""
+        """Make the future ready. Only the first call has an effect."""
         with self._lock:
             if self._is_ready:
                 return
@@ -186,7 +191,7 @@ class WatchFuture(FutureVoid):
         woken = threading.Lock()
         woken.acquire()
         self.on_ready(lambda _: woken.release())
-        # In slices: on some systems no signal reaches a main thread that waits for a lock.
+        # In slices: on some systems a main thread that waits for a lock receives no signals.
         while not woken.acquire(timeout=1.0):
             pass
 
@@ -198,7 +203,7 @@ class WatchFuture(FutureVoid):
         super().on_ready(callback)
 
     def when_cancelled(self, action: Callable[[WatchFuture], object]) -> None:
-        """What to do when the holder gives up waiting."""
+        """Call `action` when the watch is given up."""
         self._on_cancel = action
 
     def cancel(self) -> None:
@@ -208,7 +213,7 @@ class WatchFuture(FutureVoid):
 
 
 class _Bytes(Future):
-    """A future that stands for the bytes it holds: comparison, methods and `bytes(...)`."""
+    """A future that behaves like the bytes it holds: comparison, methods and `bytes(...)`."""
 
     __slots__ = ("_value",)
 
@@ -216,7 +221,7 @@ class _Bytes(Future):
         self._value = value
         self._error = error
 
-    # The binding answers `isinstance(value, bytes)` with True by the same means.
+    # Makes `isinstance(value, bytes)` true, by the same means as the binding.
     @property
     def __class__(self) -> type:
         return bytes
@@ -227,7 +232,7 @@ class _Bytes(Future):
 
     @property
     def value(self) -> Any:
-        """The bytes, or `None` where there is no value."""
+        """The bytes; `None` if there is no value."""
         if self._error is not None:
             raise self._error
         return self._value
@@ -273,7 +278,7 @@ class _Bytes(Future):
         return self.value[index]
 
     def __getattr__(self, name: str) -> Any:
-        # The methods of bytes: `tr[key].startswith(...)`.
+        # Delegates the methods of bytes: `tr[key].startswith(...)`.
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.value, name)
@@ -313,7 +318,7 @@ def _plain(value: Any) -> Any:
 
 
 class Value(_Bytes):
-    """The value of a key, or the word that there is none.
+    """The value of a key, which may be absent.
 
     >>> Value(b"x") == b"x", Value(None).present(), Value(None) == None
     (True, False, True)
@@ -322,18 +327,18 @@ class Value(_Bytes):
     __slots__ = ()
 
     def present(self) -> bool:
-        """Whether the key has a value."""
+        """Return whether the key has a value."""
         return self.value is not None
 
 
 class Key(_Bytes):
-    """A key that a key selector found, or a versionstamp."""
+    """A key that a key selector resolved to, or a versionstamp."""
 
     __slots__ = ()
 
 
 class KeyValue:
-    """One row of a range read; unpacks into its key and its value.
+    """One row of a range read. It unpacks into its key and its value.
 
     >>> key, value = KeyValue(b"k", b"v")
     >>> key, value
@@ -355,7 +360,7 @@ class KeyValue:
 
 
 class KeySelector:
-    """A key described by its place: from `key`, so many keys on or back.
+    """A key described by an offset in keys from a reference key.
 
     Source: FoundationDB, Developer Guide, "Key selectors".
 

@@ -1,6 +1,6 @@
 """The options of databases and transactions, under the binding's names.
 
-Those that change results are obeyed; the binding's other options are accepted and do nothing.
+Options that change results take effect. The binding's other options are accepted and ignored.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ _INT_MAX = 2**31 - 1
 
 
 class Settings:
-    """The options that change results, as a transaction begins with them."""
+    """The options that change results, with the values a new transaction has."""
 
     __slots__ = ("max_retry_delay", "retry_limit", "size_limit", "snapshot_ryw", "timeout")
 
     def __init__(self) -> None:
-        self.timeout = 0  # milliseconds; 0: none
-        self.retry_limit = -1  # -1: none
+        self.timeout = 0  # milliseconds; 0 for none
+        self.retry_limit = -1  # -1 for none
         self.max_retry_delay = round(MAX_BACKOFF * 1000)  # milliseconds
         self.size_limit = TRANSACTION_SIZE_LIMIT  # bytes
-        self.snapshot_ryw = 1  # snapshot reads see own writes while this is above zero
+        self.snapshot_ryw = (
+            1  # snapshot reads see the transaction's own writes while it is positive
+        )
 
     def copy(self) -> Settings:
+        """Return a copy that can be changed independently."""
         other = Settings()
         for name in self.__slots__:
             setattr(other, name, getattr(self, name))
@@ -43,16 +46,16 @@ class Settings:
 
 
 def _number(value: Any, low: int, high: int) -> int:
-    """The value of an option; raises 2006 for one out of range."""
+    """Return the value of an option; raise 2006 if it is out of range."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"the option takes an integer, not {value!r}")
+        raise TypeError(f"the option must be an integer, not {value!r}")
     if not low <= value <= high:
         raise FDBError(2006)
     return value
 
 
 class _Options:
-    """`set_...` for every option that the binding knows in this scope."""
+    """A `set_...` method for every option that the binding has in this scope."""
 
     _scope: dict[str, Any]
 
@@ -63,11 +66,11 @@ class _Options:
 
 
 def _accept(value: Any = None) -> None:
-    """An option of FoundationDB that makes no difference here."""
+    """Accept an option of FoundationDB that has no effect here."""
 
 
 class DatabaseOptions(_Options):
-    """Defaults for the transactions that are created from now on."""
+    """The defaults of transactions created from now on."""
 
     _scope = fdboptions.DatabaseOption
 
@@ -96,8 +99,9 @@ class DatabaseOptions(_Options):
 class TransactionOptions(_Options):
     """The options of one transaction.
 
-    Time-out, retry limit, longest delay and size limit stay through `on_error`; the others are for
-    one attempt. A bad value is told by the next read or the commit, all as in FoundationDB.
+    Timeout, retry limit, maximum delay and size limit persist through `on_error`; the others last
+    for one attempt. The next read or the commit reports an invalid value. All this is as in
+    FoundationDB.
     """
 
     _scope = fdboptions.TransactionOption
@@ -150,4 +154,4 @@ class TransactionOptions(_Options):
         self._attempt.max_write_key = b"\xff\xff"
 
     def set_bypass_unreadable(self) -> None:
-        raise FDBError(2108)  # a wrong answer would be worse than none
+        raise FDBError(2108)  # an error is better than a wrong result

@@ -1,4 +1,4 @@
-"""The reads of a transaction, as the official binding has them."""
+"""The reads of a transaction, with the official binding's interface."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _EXACT = fdboptions.StreamingMode["exact"][0]
 
 
 def prefix_end(prefix: Any) -> bytes:
-    """The first key behind all those that begin with `prefix`.
+    r"""Return the first key after all keys that start with `prefix`.
 
-    >>> prefix_end(b"ab\\xff")
+    >>> prefix_end(b"ab\xff")
     b'ac'
     """
     stripped = as_key(prefix).rstrip(b"\xff")
@@ -37,7 +37,7 @@ def prefix_end(prefix: Any) -> bytes:
 
 
 class FDBRange:
-    """The rows of a range read, fetched in batches as they are iterated over."""
+    """The rows of a range read, fetched in batches during iteration."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class FDBRange:
         self._end = end
         self._limit = limit
         self._reverse = reverse
-        # The first batch is read here, at this call's place among the transaction's operations.
+        # The first batch is read now, in the order of the transaction's operations.
         self._rows: Rows = []
         self._more = False
         self._error: FdbqueueError | None = None
@@ -65,7 +65,7 @@ class FDBRange:
             self._error = error
 
     def to_list(self) -> list[KeyValue]:
-        """All rows, as a list."""
+        """Return all rows as a list."""
         return list(self)
 
     def __iter__(self) -> Iterator[KeyValue]:
@@ -94,29 +94,29 @@ class FDBRange:
 
 
 class TransactionRead(ABC):
-    """The reads of a transaction; `tr.snapshot` has them without read conflicts."""
+    """The reads of a transaction. `tr.snapshot` offers the same without read conflicts."""
 
     is_snapshot = False
 
     @property
     @abstractmethod
     def _transaction(self) -> Transaction:
-        """The transaction whose reads these are."""
+        """The transaction that reads."""
 
     @property
     def db(self) -> Database:
-        """The database that the transaction belongs to."""
+        """The database of the transaction."""
         return self._transaction.database
 
     def get(self, key: Any) -> Value:
-        """The value of a key."""
+        """Return the value of a key."""
         try:
             return Value(self._transaction.attempt().read_value(as_key(key), self.is_snapshot))
         except FdbqueueError as error:
             return Value(None, self._transaction.failed_read(error))
 
     def get_key(self, key_selector: Any) -> Key:
-        """The key that a selector describes; `b""` before the first, `b"\\xff"` behind the last."""
+        r"""Return the key of a selector; `b""` before the first key, `b"\xff"` after the last."""
         try:
             return Key(self._transaction.attempt().read_key(key_selector, self.is_snapshot))
         except FdbqueueError as error:
@@ -130,10 +130,14 @@ class TransactionRead(ABC):
         reverse: bool = False,
         streaming_mode: Any = None,
     ) -> FDBRange:
-        """The rows from `begin` up to, not with, `end`: keys or key selectors.
+        """Return the rows from `begin` up to, but not including, `end`.
 
-        A limit of 0, or -1, is none. Every streaming mode gives the same rows; `exact` needs a
-        limit (2210).
+        Args:
+            begin: A key or key selector; `None` for the first key.
+            end: A key or key selector; `None` for the end of the keys.
+            limit: The most rows to return; 0 or -1 for no limit.
+            reverse: Whether to return the last row first.
+            streaming_mode: Ignored, except that `exact` requires a limit (2210 otherwise).
         """
         return FDBRange(
             self,
@@ -145,7 +149,7 @@ class TransactionRead(ABC):
         )
 
     def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
-        """The rows whose keys begin with `prefix`."""
+        """Return the rows whose keys start with `prefix`."""
         prefix = as_key(prefix)
         return self.get_range(prefix, prefix_end(prefix), *args, **kwargs)
 
@@ -155,14 +159,14 @@ class TransactionRead(ABC):
         return self.get(key)
 
     def get_read_version(self) -> FutureInt64:
-        """The version that the transaction reads at."""
+        """Return the version that the transaction reads at."""
         try:
             return FutureInt64(self._transaction.read_version())
         except FdbqueueError as error:
             return FutureInt64(error=error)
 
     def get_estimated_range_size_bytes(self, begin_key: bytes, end_key: bytes) -> FutureInt64:
-        """The bytes of keys and values in a range; exact here, an estimate in FoundationDB."""
+        """Return the size of a range in bytes: exact here, an estimate in FoundationDB."""
         try:
             view = self._transaction.attempt().view()
             with closing(view.rows(as_key(begin_key), as_key(end_key), False)) as rows:
@@ -178,11 +182,11 @@ class TransactionRead(ABC):
         reverse: bool,
         batch: int,
     ) -> tuple[Rows, bool]:
-        """One batch of a range read, and whether there may be more."""
+        """Return one batch of a range read, and whether there may be more rows."""
         attempt = self._transaction.attempt()
         if limit < -1:
             raise FDBError(2012)
-        limit = max(limit, 0)  # -1 is another way to say 0: none
+        limit = max(limit, 0)  # -1 also means no limit
         rows = limit or FIRST_BATCH << 2 * min(batch, 5)
         try:
             return attempt.read_range(begin, end, rows, reverse, self.is_snapshot)
@@ -191,7 +195,7 @@ class TransactionRead(ABC):
 
 
 class SnapshotRead(TransactionRead):
-    """`tr.snapshot`: reads that do not conflict."""
+    """The reads of `tr.snapshot`, which do not conflict."""
 
     is_snapshot = True
 
@@ -204,7 +208,7 @@ class SnapshotRead(TransactionRead):
 
 
 def _as_end(key_or_selector: Any) -> bytes | KeySelector:
-    """An end of a range: a key, or a key selector (the official binding's own class as well)."""
+    """Return an end of a range: a key, or a key selector of this module or of the binding."""
     if type(key_or_selector) is bytes:
         return key_or_selector
     if hasattr(key_or_selector, "or_equal"):
@@ -213,7 +217,7 @@ def _as_end(key_or_selector: Any) -> bytes | KeySelector:
 
 
 class VersionstampFuture(Key):
-    """The versionstamp of a transaction: there once it is committed."""
+    """The versionstamp of a transaction, ready once it is committed."""
 
     __slots__ = ("_ready",)
 
@@ -222,6 +226,7 @@ class VersionstampFuture(Key):
         self._ready = threading.Event()
 
     def finish(self, stamp: bytes | None, error: FDBError | None = None) -> None:
+        """Make the versionstamp ready, or its error. Only the first call has an effect."""
         if not self._ready.is_set():
             self._value, self._error = stamp, error
             self._ready.set()
@@ -235,6 +240,7 @@ class VersionstampFuture(Key):
 
     @property
     def value(self) -> Any:
+        """The versionstamp. Waits for the commit."""
         self.block_until_ready()
         self._check()
         return self._value

@@ -1,8 +1,8 @@
-"""Transactions: what is read, what is written, what conflicts, what is tried again.
+"""Transactions of the embedded engine: reads, writes, conflicts and retries.
 
-The names and rules are those of the official Python binding; where a docstring here is short, the
-binding's documentation (`api-python.rst`) holds. Reads return futures that are ready; writes return
-at once and report a bad key or value at the next read or at the commit, as FoundationDB does.
+Names and rules are those of the official Python binding; its documentation (`api-python.rst`) has
+the details. Reads return futures that are ready. Writes return immediately and report an invalid
+key or value at the next read or at the commit, as FoundationDB does.
 """
 
 from __future__ import annotations
@@ -30,29 +30,30 @@ if TYPE_CHECKING:
 
 __all__ = ["Transaction"]
 
-# FoundationDB's onError tries these again; the first two without growing the delay.
+# Errors that FoundationDB's onError retries; after the first two the delay does not grow.
 _RETRYABLE_VERSIONS = frozenset({1007, 1009})
 _RETRYABLE = frozenset({1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
 
 _SET, _CLEAR_RANGE = int(MutationType.SET), int(MutationType.CLEAR_RANGE)
 _DONE = FutureVoid()
 
-_STARVED = 3  # conflicts after which a transaction takes its turn under the writers' lock
+_STARVED = 3  # conflicts after which a transaction holds the writers' lock for its whole attempt
 
 
 class Transaction(TransactionRead):
-    """A transaction on an embedded database; `Database.create_transaction` makes them.
+    """A transaction on an embedded database, created by `Database.create_transaction`.
 
-    It reads at the version of its first read, sees its own writes, and commits only if nothing that
-    it read was written in between (1020 otherwise). Conflicts are found at commit, nothing blocks.
+    It reads at the version of its first read and sees its own writes. It commits only if no other
+    transaction has since written a key that it read (1020 otherwise). Conflicts are detected at
+    commit; reads and writes do not block.
     """
 
-    # Defaults of what most transactions never touch.
+    # Class attributes, because most transactions never change them.
     _settings: Settings | None = None
     _watches: tuple[tuple[bytes, bytes | None, WatchFuture], ...] = ()
     _versionstamp: VersionstampFuture | None = None
-    _deferred: FDBError | None = None  # of a write, told by the next read or the commit
-    _over: FDBError | None = None  # what every further operation fails with
+    _deferred: FDBError | None = None  # of a write, raised by the next read or the commit
+    _over: FDBError | None = None  # raised by every further operation
     _commit_started = False
     _deadline: float | None = None
     _retries = 0
@@ -67,7 +68,7 @@ class Transaction(TransactionRead):
             self.restart_timeout()
 
     def __del__(self) -> None:
-        # A transaction that is dropped without an end must not hold its snapshot.
+        # A transaction dropped before its end must not keep its snapshot.
         if self._attempt.snapshot is not None or self._versionstamp is not None or self._watches:
             self._drop(FDBError(1025))
 
@@ -77,16 +78,16 @@ class Transaction(TransactionRead):
 
     @property
     def snapshot(self) -> TransactionRead:
-        """The same transaction, read without read conflicts."""
+        """Reads of the same transaction without read conflicts."""
         return SnapshotRead(self)
 
     @property
     def options(self) -> TransactionOptions:
-        """The options of this transaction, as `set_...` methods."""
+        """Options of this transaction, set by `set_...` methods."""
         return TransactionOptions(self, self._attempt)
 
     def attempt(self) -> Attempt:
-        """The present attempt, for another operation; raises what stands in its way."""
+        """Return the current attempt for another operation, or raise what prevents it."""
         if self._deferred is not None:
             raise self._deferred
         if self._commit_started:
@@ -100,7 +101,7 @@ class Transaction(TransactionRead):
         return self._attempt
 
     def failed_read(self, error: FdbqueueError) -> FdbqueueError:
-        """Note what a read failed with, and give it back."""
+        """Note the error of a read, and return it."""
         if isinstance(error, FDBError) and error.code == 1036:
             self._attempt.met_unreadable = True
         return error
@@ -108,7 +109,7 @@ class Transaction(TransactionRead):
     # Writing
 
     def fail(self, code: int) -> None:
-        """Keep an error for the next read or the commit, which report it."""
+        """Keep an error, which the next read or the commit reports."""
         if self._deferred is None:
             self._deferred = FDBError(code)
 
@@ -143,20 +144,20 @@ class Transaction(TransactionRead):
         return False
 
     def set(self, key: Any, value: Any) -> None:
-        """Give a key a value."""
+        """Set the value of a key."""
         self._write(_SET, key, value)
 
     def clear(self, key: Any) -> None:
-        """Take a key's value away."""
+        """Clear a key."""
         key = as_key(self.get_key(key) if hasattr(key, "or_equal") else key)
         if len(key) <= limits.KEY_SIZE_LIMIT or len(key) <= key_size_limit(key):
             self._write(_CLEAR_RANGE, key, key_after(key))
         elif self._commit_started:
             self._may_write(key, b"")
-        # Longer than any key: there is none to clear.
+        # A longer key than the limit cannot exist, so there is nothing to clear.
 
     def clear_range(self, begin: Any, end: Any) -> None:
-        """Take away the values of all keys from `begin` up to, not with, `end`."""
+        """Clear all keys from `begin` up to, but not including, `end`."""
         begin, end = (
             as_key(self.get_key(key) if hasattr(key, "or_equal") else key)
             for key in (b"" if begin is None else begin, b"\xff" if end is None else end)
@@ -170,35 +171,35 @@ class Transaction(TransactionRead):
         elif begin < end:
             self._attempt.write(_CLEAR_RANGE, begin, end, end)
         else:
-            self._attempt.skip_next_write_conflict = False  # a clear of nothing is a write too
+            self._attempt.skip_next_write_conflict = False  # clearing nothing is also a write
 
     def clear_range_startswith(self, prefix: Any) -> None:
-        """Take away the values of all keys that begin with `prefix`."""
+        """Clear all keys that start with `prefix`."""
         prefix = as_key(prefix)
         self.clear_range(prefix, prefix_end(prefix))
 
     def add(self, key: Any, param: Any) -> None:
-        """Add a little-endian integer; a missing value counts as zero."""
+        """Add a little-endian integer. A missing value counts as zero."""
         self._write(MutationType.ADD, key, param)
 
     def bit_and(self, key: Any, param: Any) -> None:
-        """Combine bit by bit; a missing value becomes the parameter."""
+        """Apply a bitwise "and". A missing value becomes the parameter."""
         self._write(MutationType.BIT_AND, key, param)
 
     def bit_or(self, key: Any, param: Any) -> None:
-        """Combine bit by bit; a missing value counts as zeros."""
+        """Apply a bitwise "or". A missing value counts as zeros."""
         self._write(MutationType.BIT_OR, key, param)
 
     def bit_xor(self, key: Any, param: Any) -> None:
-        """Combine bit by bit; a missing value counts as zeros."""
+        """Apply a bitwise "xor". A missing value counts as zeros."""
         self._write(MutationType.BIT_XOR, key, param)
 
     def max(self, key: Any, param: Any) -> None:
-        """Keep the greater of two little-endian integers."""
+        """Keep the larger of two little-endian integers."""
         self._write(MutationType.MAX, key, param)
 
     def min(self, key: Any, param: Any) -> None:
-        """Keep the lesser of two little-endian integers; a missing value becomes the parameter."""
+        """Keep the smaller of two little-endian integers. A missing value becomes the parameter."""
         self._write(MutationType.MIN, key, param)
 
     def byte_max(self, key: Any, param: Any) -> None:
@@ -206,19 +207,19 @@ class Transaction(TransactionRead):
         self._write(MutationType.BYTE_MAX, key, param)
 
     def byte_min(self, key: Any, param: Any) -> None:
-        """Keep the value that sorts earlier; a missing value becomes the parameter."""
+        """Keep the value that sorts earlier. A missing value becomes the parameter."""
         self._write(MutationType.BYTE_MIN, key, param)
 
     def append_if_fits(self, key: Any, param: Any) -> None:
-        """Append to the value unless it would pass the limit of 100,000 bytes."""
+        """Append to the value, unless the result would exceed 100,000 bytes."""
         self._write(MutationType.APPEND_IF_FITS, key, param)
 
     def compare_and_clear(self, key: Any, param: Any) -> None:
-        """Take the value away if it equals the parameter."""
+        """Clear the key if its value equals the parameter."""
         self._write(MutationType.COMPARE_AND_CLEAR, key, param)
 
     def set_versionstamped_key(self, key: Any, param: Any) -> None:
-        """Set a key into which the commit puts the versionstamp, where its last four bytes say."""
+        """Set a key with the commit's versionstamp at the offset in its last four bytes."""
         key, param = as_key(key), as_value(param)
         if not self._may_write(key, param):
             return
@@ -228,7 +229,7 @@ class Transaction(TransactionRead):
             self._attempt.write_stamped_key(key, param)
 
     def set_versionstamped_value(self, key: Any, param: Any) -> None:
-        """Set a value into which the commit puts the versionstamp."""
+        """Set a value with the commit's versionstamp at the offset in its last four bytes."""
         if not _stamp_fits(as_value(param)):
             self.fail(2000)
         else:
@@ -257,13 +258,13 @@ class Transaction(TransactionRead):
         self.add_read_conflict_range(key, key_after(key))
 
     def add_write_conflict_range(self, begin: Any, end: Any) -> None:
-        """Make others conflict as if the range had been written."""
+        """Make other transactions conflict as if the range had been written."""
         begin, end = self._conflict_range(begin, end, self._attempt.max_write_key)
         if begin < end and self._deferred is None:
             self._attempt.add_write_conflict(begin, end)
 
     def add_write_conflict_key(self, key: Any) -> None:
-        """Make others conflict as if the key had been written."""
+        """Make other transactions conflict as if the key had been written."""
         key = as_key(key)
         self.add_write_conflict_range(key, key_after(key))
 
@@ -280,15 +281,16 @@ class Transaction(TransactionRead):
     # Versions
 
     def read_version(self) -> int:
-        """The version that the transaction reads at; known after the commit too."""
+        """Return the version that the transaction reads at, also after its commit."""
         if self._deferred is not None or self._over is not None:
             raise self._deferred or self._over or FDBError(1025)
         return self._attempt.read_version()
 
     def set_read_version(self, version: int) -> None:
-        """Read at this version, for example at what another transaction committed.
+        """Read at this version, for example the committed version of another transaction.
 
-        The embedded engine keeps no history: a version before the last commit is too old (1007).
+        The embedded engine keeps no history: reads at a version before the last commit fail with
+        1007.
         """
         if self._attempt.version is not None or self._attempt.snapshot is not None:
             self.fail(2010)
@@ -298,11 +300,11 @@ class Transaction(TransactionRead):
             self._attempt.version = version
 
     def get_committed_version(self) -> int:
-        """The version of the commit; -1 before it, and for a transaction that wrote nothing."""
+        """Return the version of the commit; -1 before it, and if nothing was written."""
         return self._committed_version
 
     def get_versionstamp(self) -> Key:
-        """The versionstamp, a future that the commit makes ready; ask for it before the commit."""
+        """Return a future for the versionstamp, ready after the commit. Call before the commit."""
         try:
             self.attempt()
         except FDBError as error:
@@ -312,15 +314,15 @@ class Transaction(TransactionRead):
         return self._versionstamp
 
     def get_approximate_size(self) -> FutureInt64:
-        """About how many bytes count against the limit of 10,000,000 by now."""
+        """Return the approximate size so far, in bytes, against the limit of 10,000,000."""
         return FutureInt64(self._attempt.size)
 
-    # The end
+    # Watching, committing and retrying
 
     def watch(self, key: Any) -> WatchFuture:
-        """A future that is ready once the key's value is no longer what this transaction saw.
+        """Return a future that is ready once the key's value differs from what was seen here.
 
-        It counts from the commit on, and reads the key: that read can conflict.
+        The watch starts at the commit. Setting it reads the key, and that read can conflict.
         """
         future = WatchFuture()
         try:
@@ -338,10 +340,10 @@ class Transaction(TransactionRead):
         return future
 
     def commit(self) -> FutureVoid:
-        """Make the writes take place, all at once, unless a read is out of date (1020).
+        """Apply all writes atomically, unless a key that was read has changed (1020).
 
-        Its outcome is always known: 1021 does not occur here. Acknowledged is on disk, where the
-        database is durable.
+        The result is always known: 1021 does not occur here. If the database is durable, the commit
+        is on disk when this returns.
         """
         try:
             self._commit()
@@ -375,9 +377,9 @@ class Transaction(TransactionRead):
             self.database.watcher.watch(key, value, future)
 
     def _watched_values(self) -> list[tuple[bytes, bytes | None, WatchFuture]]:
-        """The watches to set, each with the value that the key has after this transaction.
+        """Return the watches to set, each with its key's value after this transaction.
 
-        A watch whose key the transaction itself changed, after setting it, has its change.
+        If the transaction itself changed a key after watching it, that watch is already ready.
         """
         watches = []
         for key, seen, future in self._watches:
@@ -385,7 +387,7 @@ class Transaction(TransactionRead):
             try:
                 value = seen if own is None or not own.touches(key) else own.get(key, seen)
             except FDBError:
-                value = None  # a versionstamp: a value that nobody saw yet
+                value = None  # a versionstamp, which no reader has seen
                 future.finish()
             if value != seen:
                 future.finish()
@@ -394,9 +396,9 @@ class Transaction(TransactionRead):
         return watches
 
     def on_error(self, error: Any) -> FutureVoid:
-        """Prepare another attempt after an error that one can help, else fail with that error.
+        """Prepare the next attempt after a retryable error, or fail with the error.
 
-        The future is the pause before the attempt: FoundationDB's, growing from 10 ms to a second.
+        The future is the delay before the attempt: FoundationDB's, growing from 10 ms to a second.
         """
         if isinstance(error, int):
             error = FDBError(error)
@@ -427,7 +429,7 @@ class Transaction(TransactionRead):
         return Pause(pause)
 
     def reset(self) -> None:
-        """Begin anew, as a transaction just created."""
+        """Restore the state of a new transaction."""
         self._settings = None
         self._retries = self._conflicts = 0
         self._deadline = None
@@ -437,12 +439,12 @@ class Transaction(TransactionRead):
             self.restart_timeout()
 
     def cancel(self) -> None:
-        """Give the transaction up; every further use of it fails with 1025."""
+        """Cancel the transaction. Every further operation fails with 1025."""
         self._over = self._over or FDBError(1025)
         self._drop(FDBError(1025))
 
     def _restart(self) -> None:
-        """Forget everything that belongs to one attempt."""
+        """Discard everything that belongs to one attempt."""
         self._drop(FDBError(1025))
         self._attempt = Attempt(
             self.database.storage,
@@ -469,20 +471,20 @@ class Transaction(TransactionRead):
         return self.database.defaults if self._settings is None else self._settings
 
     def own_settings(self) -> Settings:
-        """The settings of this transaction alone, to be changed."""
+        """Return settings for this transaction alone, which may be changed."""
         if self._settings is None:
             self._settings = self.database.defaults.copy()
         return self._settings
 
     def restart_timeout(self) -> None:
-        """Count the time-out from now."""
+        """Restart the timeout from now."""
         timeout = self._setting().timeout
         self._deadline = time.monotonic() + timeout / 1000 if timeout else None
         self._attempt.deadline = self._deadline
 
 
 def _stamp_fits(template: bytes) -> bool:
-    """Whether the last four bytes name a place for ten bytes of versionstamp."""
+    """Return whether the last four bytes are the offset of room for a ten-byte versionstamp."""
     if len(template) < 4:
         return False
     at = int.from_bytes(template[-4:], "little", signed=True)

@@ -1,7 +1,7 @@
-"""Watches: who waits for a key to change is told, by a look at a shared counter.
+"""Watches: futures that become ready when a key changes, found by polling a shared counter.
 
-The log of commits is in memory that all processes share. One thread looks at its end while there
-are watches, and at the watched keys only when it moved.
+The log of commits is in memory that all processes share. While there are watches, one thread polls
+the end of the log, and reads the watched keys only when the end has moved.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Watcher"]
 
-# From one look at the counter to the next a share of the time passes since it last moved, but so
-# many seconds at least, and at most.
+# The pause between two polls is a share of the time since the counter last moved, within these
+# bounds in seconds.
 _SHARE = 1 / 20
 _SHORTEST, _LONGEST = 0.002, 0.01
 
@@ -37,12 +37,12 @@ class Watcher:
         self._is_closed = False
 
     def reserve(self, more: int) -> None:
-        """Raise 1032 where `more` watches would be too many."""
+        """Raise 1032 if `more` watches would exceed the limit."""
         if len(self._watches) + more > MAX_WATCHES:
             raise FDBError(1032)
 
     def watch(self, key: bytes, value: bytes | None, future: WatchFuture) -> None:
-        """Finish the future once the key has another value than this."""
+        """Finish the future once the key's value differs from this one."""
         future.when_cancelled(self._forget)
         with self._lock:
             if self._is_closed:
@@ -50,11 +50,11 @@ class Watcher:
                 return
             self._watches[future] = (key, value)
         if not self._is_running:
-            # An interrupt within this call leaves nothing behind, as one in `Thread.start` may.
+            # Unlike `Thread.start`, this call leaves nothing behind when it is interrupted.
             _thread.start_new_thread(self._run, ())
 
     def close(self) -> None:
-        """End every watch with 1025, and the thread within its next look."""
+        """Finish every watch with 1025. The thread ends within its next poll."""
         with self._lock:
             self._is_closed = True
             watches, self._watches = self._watches, {}
@@ -83,8 +83,8 @@ class Watcher:
                     if not watches:
                         self._is_running = False
                         return
-                # A new watch is looked at once, whatever the counter says: the change may have
-                # come between its transaction and now.
+                # A new watch is checked immediately, whatever the counter says: the key may have
+                # changed between the watch's transaction and now.
                 now = time.monotonic()
                 if counter != seen:
                     moved = now
@@ -99,7 +99,7 @@ class Watcher:
                 future.finish(error)
 
     def _look(self, watches: dict[WatchFuture, tuple[bytes, bytes | None]]) -> bool:
-        """Finish the watches whose keys have changed; return false if the look took too long."""
+        """Finish the watches whose keys changed; return false if that took too long."""
         snapshot = self._storage.begin()
         try:
             changed = [
@@ -108,7 +108,7 @@ class Watcher:
         except FDBError as error:
             if error.code != 1007:
                 raise
-            return False  # the process was stopped meanwhile, for example
+            return False  # for example because the process was stopped in between
         finally:
             self._storage.end(snapshot)
         for future in changed:

@@ -1,9 +1,10 @@
-"""What a transaction's own writes make of what it reads: read-your-writes.
+"""Read-your-writes: the effect of a transaction's own writes on its reads.
 
-Source: FoundationDB, Developer Guide, "Reading your writes" and "Conflict ranges";
-`fdbclient/ReadYourWrites.actor.cpp` decides which reads still depend on the database, and so still
-conflict: a key that the transaction set or cleared does not, one that it changed by an atomic
-operation does.
+A read of a key that the transaction set or cleared does not depend on the database, so it cannot
+conflict. A read of a key that the transaction changed by an atomic operation does.
+
+Source: FoundationDB, Developer Guide, "Reading your writes" and "Conflict ranges"; the conflict
+rules are those of `fdbclient/ReadYourWrites.actor.cpp`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from fdbqueue.errors import FDBError
 __all__ = ["NO_VALUE", "WriteMap", "stamped_key_range"]
 
 NO_VALUE = b"no value"
-"""This very object stands for the value that a written key does not have."""
+"""A marker, compared by identity, for a written key that has no value."""
 
 
 class _Write:
-    """What was written to one key: a known value, or operations on whatever the database has."""
+    """The writes to one key: a known value, or operations on the database's value."""
 
     __slots__ = ("independent", "operations", "unreadable", "value")
 
@@ -39,7 +40,7 @@ class _Write:
             self.operations.append((kind, param))
 
     def over(self, value: bytes | None) -> bytes | None:
-        """The value that a read sees where the database has `value`."""
+        """Return the value that a read sees if the database has `value`."""
         if self.independent:
             return self.value
         for kind, param in self.operations:
@@ -48,7 +49,7 @@ class _Write:
 
 
 def stamped_key_range(key: bytes, read_version: int) -> Range:
-    """Where the key of `set_versionstamped_key` may come to lie, however the stamp turns out."""
+    """Return the range of keys that a versionstamped key may become."""
     template, at = key[:-4], int.from_bytes(key[-4:], "little", signed=True)
     low = template[:at] + read_version.to_bytes(8, "big") + b"\0\0" + template[at + 10 :]
     high = template[:at] + b"\xff" * 10 + template[at + 10 :]
@@ -65,12 +66,12 @@ class WriteMap:
         self._unreadable = RangeSet()
 
     def add(self, mutation: Mutation, read_version: int) -> None:
-        """Take in the next write of the transaction."""
+        """Add the next write of the transaction."""
         kind, key, param = mutation
         if kind == MutationType.CLEAR_RANGE:
             self._clear_range(key, param)
         elif kind == MutationType.SET_VERSIONSTAMPED_KEY:
-            # Nobody knows which key it will be: what was written before is hidden as well.
+            # The final key is unknown, so earlier writes in the range are hidden as well.
             begin, end = stamped_key_range(key, read_version)
             self._forget(begin, end)
             self._cleared.remove(begin, end)
@@ -104,7 +105,7 @@ class WriteMap:
         write.apply(kind, param)
 
     def get(self, key: bytes, in_database: bytes | None) -> bytes | None:
-        """The value that a read of `key` sees, given the one in the database."""
+        """Return the value that a read of `key` sees, given the database's value."""
         write = self._writes.get(key)
         if write is not None:
             if write.unreadable:
@@ -115,18 +116,18 @@ class WriteMap:
         return None if self._cleared and key in self._cleared else in_database
 
     def touches(self, key: bytes) -> bool:
-        """Whether the transaction wrote to `key`."""
+        """Return whether the transaction wrote to `key`."""
         return key in self._writes or key in self._cleared
 
     def needs_database(self, key: bytes) -> bool:
-        """Whether a read of `key` depends on what the database has."""
+        """Return whether a read of `key` depends on the database."""
         write = self._writes.get(key)
         if write is not None:
             return not write.independent
         return not (self._cleared and key in self._cleared)
 
     def dependent_parts(self, begin: bytes, end: bytes) -> list[Range]:
-        """The parts of a range whose reads depend on what the database has."""
+        """Return the parts of a range whose reads depend on the database."""
         parts = RangeSet([(begin, end)])
         for cleared in self._cleared.within(begin, end):
             parts.remove(*cleared)
@@ -148,10 +149,13 @@ class WriteMap:
         reverse: bool,
         written: bool = False,
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The rows of a range as the transaction sees them.
+        """Yield the rows of a range as the transaction sees them.
 
-        With `written`, a key to which `compare_and_clear` left no value is there too, as
-        `NO_VALUE`. Raises 1036 where the reading would pass a key that only the commit makes known.
+        With `written`, a key that `compare_and_clear` left without a value is included, as
+        `NO_VALUE`.
+
+        Raises:
+            FDBError: 1036, the read would pass a key that only the commit determines.
         """
         own = self._keys_within(begin, end)
         if reverse:
@@ -189,7 +193,7 @@ class WriteMap:
             yield key, NO_VALUE
 
     def _barrier(self, own: list[bytes], begin: bytes, end: bytes, reverse: bool) -> bytes | None:
-        """Where the reading meets a key that cannot be read: its begin, or its end in reverse."""
+        """Return the first unreadable key of a range; in reverse, the end of the last one."""
         parts = self._unreadable.within(begin, end)
         parts += [(key, key_after(key)) for key in own if self._writes[key].unreadable]
         if reverse:
