@@ -102,7 +102,7 @@ class Claim:
 
     @property
     def attempt(self) -> int:
-        """How many times the first item has been claimed so far, from 1."""
+        """Number of times the first item has been claimed so far, from 1."""
         return self.attempts[0]
 
     def __len__(self) -> int:

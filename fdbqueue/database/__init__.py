@@ -1,1 +1,1 @@
-"""How a transaction runs: opened, retried, exactly once."""
+"""Running of transactions: opening a database, retrying, exactly-once execution."""

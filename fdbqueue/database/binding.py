@@ -1,4 +1,4 @@
-"""What the embedded engine and FoundationDB's binding have different classes for; forks."""
+"""Differences between the embedded engine and FoundationDB's binding; detection of forks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fdbqueue.errors import ClusterUnavailable, FDBError
 
 __all__ = ["check_fork", "error_classes", "first_greater_or_equal", "is_database"]
 
-# The network thread of FoundationDB's client does not survive a fork, and what a child asks of it
-# hangs, in the parent too.
+# The network thread of FoundationDB's client does not survive a fork. A call in the child hangs,
+# and so does the parent.
 _client_was_forked = False
 
 
@@ -26,18 +26,22 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def check_fork(db: Any = None) -> None:
-    """Raise in a process that was forked after a cluster was opened, unless `db` is no cluster."""
+    """Raise `ClusterUnavailable` for a cluster in a process forked after a cluster was opened.
+
+    Args:
+        db: The database to use; `None` for a cluster that is about to be opened.
+    """
     if _client_was_forked and (db is None or type(db).__module__ == "fdb.impl"):
         raise ClusterUnavailable(
             "this process was forked from one that had a cluster open, and FoundationDB's client "
-            "does not work in it; open clusters after the fork, or start processes by 'spawn'"
+            "does not work in it; open clusters after the fork, or start processes with 'spawn'"
         )
 
 
 def error_classes() -> tuple[type[FDBError], ...]:
-    """The classes of errors that have a FoundationDB code, for an `except` clause.
+    """Return the classes of errors with a FoundationDB code, for an `except` clause.
 
-    The binding's own class exists only once its C library is loaded.
+    The binding's own class exists only after its C library is loaded.
 
     >>> error_classes()[0].__name__
     'FDBError'
@@ -47,9 +51,9 @@ def error_classes() -> tuple[type[FDBError], ...]:
 
 
 def first_greater_or_equal(key: bytes, offset: int) -> Any:
-    """The key selector of the first key from `key` on, and so many keys further.
+    """Return the key selector of the first key at or after `key`, moved on by `offset` keys.
 
-    It is of the binding's own class once its C library is loaded, else of the engine's.
+    It is an instance of the binding's class if its C library is loaded, else of the engine's.
 
     >>> first_greater_or_equal(b"k", 2).key
     b'k'
@@ -60,11 +64,15 @@ def first_greater_or_equal(key: bytes, offset: int) -> Any:
 
 
 def is_database(db_or_tr: Any) -> bool:
-    """Whether this makes transactions, rather than being one; `TypeError` if it does neither.
+    """Return whether the argument is a database; false for a transaction.
 
-    >>> import fdbqueue
-    >>> is_database(fdbqueue.open("memory:"))
-    True
+    Raises:
+        TypeError: It is neither.
+
+    Example:
+        >>> import fdbqueue
+        >>> is_database(fdbqueue.open("memory:"))
+        True
     """
     if hasattr(db_or_tr, "create_transaction"):
         return True

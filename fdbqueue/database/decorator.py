@@ -1,4 +1,4 @@
-"""The decorator of functions whose argument is a transaction."""
+"""The decorator of functions that take a transaction."""
 
 from __future__ import annotations
 
@@ -22,35 +22,45 @@ def transactional(
     parameter: str = "tr",
     receipts: Subspace | None = None,
 ) -> Any:
-    """Decorate a function whose argument `tr` is a transaction, so that it takes a database too.
+    """Decorate a function that takes a transaction, so that it also accepts a database.
 
-    The rules are those of `fdb.transactional`, on either engine. Given a database, it makes a
-    transaction, runs the function, commits, and does it again after an error that allows it: the
-    function may run several times, and must not sleep, commit, or make identities in its body.
-    Given a transaction, it just runs: whoever made the transaction commits it and tries again.
-    Generators and coroutines are refused. A transaction lives five seconds: a function that takes
-    longer is tried again without end (1007), unless the transaction has a retry limit or a time-out
-    (`db.options.set_transaction_retry_limit`).
+    The rules are those of `fdb.transactional`, on either engine. Given a database, the decorated
+    function creates a transaction, calls the function, commits, and retries after a retryable
+    error. The function may run several times, so it must not sleep, commit or create identities.
+    Given a transaction, it is called once, and the owner of the transaction commits and retries.
 
-    On a cluster the answer to a commit can get lost (1021), and then the function would take effect
-    twice. With `receipts=` a subspace of the caller's, each commit leaves a receipt there, and the
-    next attempt finds it: the effect takes place exactly once, and the result of the attempt that
-    committed is returned. The embedded engine always knows, and needs no receipts.
+    A transaction lives five seconds. A longer function is retried forever (1007), unless the
+    transaction has a retry limit or a timeout (`db.options.set_transaction_retry_limit`).
+
+    On a cluster the result of a commit can be unknown (1021), and a retry would then apply the
+    function twice. With `receipts`, each commit leaves a receipt, which the next attempt reads: the
+    function takes effect exactly once, and the result of the committed attempt is returned. The
+    embedded engine always knows the result and needs no receipts.
+
+    Args:
+        function: The function, which must not be a generator or a coroutine function.
+        parameter: The name of its parameter for the transaction.
+        receipts: A subspace of the caller's that holds nothing but receipts; `None` for none.
+
+    Raises:
+        TypeError: `receipts` is not a `Subspace`; or a call has no argument for `parameter`.
+        ValueError: The function has no such parameter, or is a generator or coroutine function.
 
     Source: FoundationDB documentation, Python API, "Transactional decoration"; Developer Guide,
     "Transactions with unknown results".
 
-    >>> import fdbqueue
-    >>> @transactional
-    ... def increment(tr, key):
-    ...     tr.add(key, b"\\x01")
-    ...     return tr[key][0]
-    >>> db = fdbqueue.open("memory:")
-    >>> increment(db, b"n"), increment(db, b"n")
-    (1, 2)
+    Example:
+        >>> import fdbqueue
+        >>> @transactional
+        ... def increment(tr, key):
+        ...     tr.add(key, b"\\x01")
+        ...     return tr[key][0]
+        >>> db = fdbqueue.open("memory:")
+        >>> increment(db, b"n"), increment(db, b"n")
+        (1, 2)
     """
     if receipts is not None and not isinstance(receipts, Subspace):
-        raise TypeError(f"receipts is a Subspace of the caller's, not {receipts!r}")
+        raise TypeError(f"receipts must be a Subspace of the caller's, not {receipts!r}")
     if function is None:
         return functools.partial(transactional, parameter=parameter, receipts=receipts)
     wrapped = inspect.unwrap(function)
@@ -60,7 +70,7 @@ def transactional(
     if parameter not in arguments:
         raise ValueError(
             f"{wrapped.__name__}() has no positional argument {parameter!r} for the transaction; "
-            "give its name by transactional(parameter=...)"
+            "name it with transactional(parameter=...)"
         )
     index = arguments.index(parameter)
 

@@ -1,4 +1,4 @@
-"""Opening a database: the embedded engine's, or a cluster."""
+"""Opening of databases: the embedded engine's, or a cluster."""
 
 from __future__ import annotations
 
@@ -24,43 +24,53 @@ def open(
 ) -> Any:
     """Open a database: embedded in a directory, in memory, or a FoundationDB cluster.
 
-    - `"embedded:/path"` or the path of a directory: the embedded engine there, made if missing;
-    - `"memory:"`: a private one in memory, gone when closed;
-    - the path of a cluster file: that cluster; API version 730 is selected if the program has not
-      selected one;
-    - nothing: what `$FDBQ_DB` names, else the cluster of `$FDB_CLUSTER_FILE`, else the embedded
-      engine in the user's data directory.
+    - `"embedded:/path"` or the path of a directory: the embedded engine, in a directory that is
+      created if missing.
+    - `"memory:"`: a private database in memory, deleted when closed.
+    - The path of a cluster file: that cluster. This selects API version 730 unless the program has
+      selected a version.
+    - `None`: the database that `$FDBQ_DB` names, else the cluster of `$FDB_CLUSTER_FILE`, else the
+      embedded engine in the user's data directory.
 
-    `durability` is the embedded engine's: `"full"`, where a commit that returned is on disk, or
-    `"os"`, where it survives the process but the last moments may be lost with the machine.
-    `create=False` makes no directory: `NotADatabase` where the embedded engine has none.
+    Args:
+        url: The database, as above.
+        durability: `"full"`: a commit that returned is on disk. `"os"`: it survives the process,
+            but a failure of the machine may lose the last commits. Only for the embedded engine.
+        create: Whether the embedded engine may create a database where there is none.
 
-    Raises `StorageError` (see its subclasses) for a directory that cannot be used and
-    `ClusterUnavailable` where there is no client library or no cluster file.
+    Returns:
+        The database.
 
-    >>> db = open("memory:")
-    >>> db[b"k"] = b"v"
-    >>> db[b"k"]
-    b'v'
+    Raises:
+        StorageError: The directory cannot be used; the subclass says why.
+        ClusterUnavailable: The client library or the cluster file is missing or unusable.
+        ValueError: `url` does not name a database.
+
+    Example:
+        >>> db = open("memory:")
+        >>> db[b"k"] = b"v"
+        >>> db[b"k"]
+        b'v'
     """
     named = os.environ.get("FDBQ_DB") or None if url is None else os.fspath(url)
     if not isinstance(named, (str, type(None))):
-        raise TypeError(f"a database is named by text or a path, not by {url!r}")
+        raise TypeError(f"a database must be named by text or a path, not by {url!r}")
     if named is None:
         if cluster_file := os.environ.get("FDB_CLUSTER_FILE"):
             return _open_cluster(cluster_file)
         return Database(platformdirs.user_data_path("fdbqueue"), durability, create=create)
     if not named:
-        raise ValueError("an empty text names no database; leave it out for the default one")
+        raise ValueError("an empty text does not name a database; omit it for the default one")
     if named == "memory:":
         return Database(None, durability)
     if named.startswith("embedded:"):
         if not (path := named.removeprefix("embedded:")):
-            raise ValueError("'embedded:' needs a path behind it: 'embedded:/var/lib/jobs'")
+            raise ValueError("'embedded:' needs a path after it: 'embedded:/var/lib/jobs'")
         return Database(path, durability, create=create)
     if re.match(r"\w\w+:", named):
         raise ValueError(
-            f"{named!r} is no database: write 'embedded:/path', 'memory:' or a cluster file's path"
+            f"{named!r} does not name a database; "
+            "write 'embedded:/path', 'memory:' or the path of a cluster file"
         )
     if Path(named).is_file() or named.endswith(".cluster"):
         return _open_cluster(named)
@@ -74,13 +84,13 @@ def _open_cluster(cluster_file: str) -> Any:
     lines = Path(cluster_file).read_text(errors="replace").splitlines()
     if not any(re.match(r"\s*\w+:\w+@\S+", line) for line in lines):
         raise ClusterUnavailable(
-            f"{cluster_file} is no cluster file: it has no line 'description:id@host:port'"
+            f"{cluster_file} is not a cluster file: it has no line 'description:id@host:port'"
         )
     try:
         if not fdb.is_api_version_selected():
             fdb.api_version(API_VERSION)
     except Exception as error:
-        # The binding raises a bare Exception without the library, a RuntimeError with an old one.
+        # Without the library the binding raises a bare Exception, with an old one a RuntimeError.
         raise ClusterUnavailable(
             f"the FoundationDB client library 7.3 (libfdb_c) cannot be used: {error}; install the "
             "package foundationdb-clients of the cluster's release"

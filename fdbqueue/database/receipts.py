@@ -1,4 +1,4 @@
-"""Transactions that take effect exactly once, even if a commit's outcome is unknown."""
+"""Transactions that take effect exactly once, even if the result of a commit is unknown."""
 
 from __future__ import annotations
 
@@ -33,24 +33,35 @@ def run_once(
     wrote: Callable[[Any], bool] = lambda _: True,
     committed: Callable[[Any], object] = lambda _: None,
 ) -> _T:
-    """Like `run`, and the body takes effect exactly once, even if a commit's outcome is unknown.
+    """Run `body(tr)` in a transaction that takes effect exactly once, and return its result.
 
-    Each operation of a client (of this process; one operation at a time each) has a number. The
-    commit writes it to the client's receipt and conflicts on it. After an unknown outcome the next
-    attempt reads the receipt: it is there, and that attempt committed; or it is not, and then that
-    attempt cannot commit any more, for this one overwrites the key on which it conflicts.
+    A client identity of this process numbers its operations and runs one at a time. Each commit
+    writes the number to the client's receipt and conflicts on it. After an unknown result the next
+    attempt reads the receipt. If present, the earlier attempt committed, and its result is
+    returned. If absent, the earlier attempt can no longer commit: this attempt overwrites a key it
+    conflicts on.
 
-    `wrote(result)` is false where the body wrote nothing; such an attempt leaves no receipt.
-    `committed(tr)` is called with a transaction that is known to have committed, unless the engine
-    is one without any doubt about that.
-    Receipts are kept for a day under the hour in which their client began, and dropped by clients
-    that begin later. An error that cannot be tried again after an unknown outcome (a time-out,
-    1031) is raised only once it is sure that nothing took effect; 1021 is raised only where the
-    database cannot be asked any more.
+    Receipts are stored under the hour in which their client started. Clients that start more than a
+    day later delete them.
 
-    >>> import fdbqueue
-    >>> run_once(fdbqueue.open("memory:"), lambda tr: 7, Subspace(("receipts",)))
-    7
+    Args:
+        db: A database. On one whose commits are certain (the embedded engine) this is `run`.
+        body: The function to run, possibly several times.
+        receipts: The subspace of the receipts.
+        wrote: Returns whether an attempt with this result wrote anything; if not, it leaves no
+            receipt.
+        committed: Called with the transaction after a commit that succeeded at once. Not called on
+            the embedded engine, nor if only the receipt revealed the commit.
+
+    Raises:
+        FDBError: An error that is not retryable. After an unknown result (a timeout, 1031) it is
+            raised only once it is certain that nothing took effect. 1021 is raised only if the
+            database can no longer be reached to find out.
+
+    Example:
+        >>> import fdbqueue
+        >>> run_once(fdbqueue.open("memory:"), lambda tr: 7, Subspace(("receipts",)))
+        7
     """
     if getattr(db, "commits_are_certain", False):
         return run(db, body)
@@ -60,13 +71,13 @@ def run_once(
         return result
 
 
-# What the error of a commit leaves open: it may have taken place.
+# Errors of a commit after which it may or may not have taken effect.
 _MAYBE_COMMITTED = frozenset({1021, 1031, 1039})
 _RECEIPT_HOURS = 24
 
 
 class _Client:
-    """An identity under which operations are numbered, for the hour in which it began."""
+    """An identity that numbers operations, for clients that started in the same hour."""
 
     def __init__(self) -> None:
         self.hour = int(time.time() // 3600)
@@ -80,7 +91,7 @@ os.register_at_fork(after_in_child=_free_clients.clear)
 
 @contextmanager
 def _a_client() -> Iterator[_Client]:
-    """An identity for one operation: one that is free, or a new one."""
+    """Lend an identity for one operation: a free one of this hour, or a new one."""
     try:
         client = _free_clients.pop()
         if client.hour != int(time.time() // 3600):
@@ -89,12 +100,12 @@ def _a_client() -> Iterator[_Client]:
         client = _Client()
     client.sequence += 1
     yield client
-    # After an error the identity is not used again: its last operation may be on its way yet.
+    # After an error the identity is not reused: its last operation may still be in flight.
     _free_clients.append(client)
 
 
 class _Operation:
-    """One exactly-once operation: its attempts and the results that they would have."""
+    """One exactly-once operation: its attempts, and the result that each one would have."""
 
     def __init__(
         self,
@@ -115,6 +126,7 @@ class _Operation:
         self._results: list[Any] = []
 
     def run(self) -> Any:
+        """Run attempts until one commits or none can."""
         transaction = self._db.create_transaction()
         uncertain = False
         while True:
@@ -123,7 +135,8 @@ class _Operation:
                 if uncertain and (done := self._receipt(transaction)) is not None:
                     return self._results[done]
                 result = self._body(transaction)
-                # After an unknown outcome even an attempt that wrote nothing has to fence that one.
+                # After an unknown result even an attempt that wrote nothing must fence the earlier
+                # one off.
                 if uncertain or self._wrote(result):
                     self._results.append(result)
                     self._write_receipt(transaction, len(self._results) - 1)
@@ -142,7 +155,7 @@ class _Operation:
                 return result
 
     def _receipt(self, transaction: Any) -> int | None:
-        """Which attempt committed, if one did."""
+        """Return the number of the attempt that committed, if one did."""
         receipt = transaction[self._key].value
         if receipt is None:
             return None
@@ -157,9 +170,9 @@ class _Operation:
             transaction.clear_range(*outdated)
 
     def _settle(self, error: Any) -> Any:
-        """Find out what became of an attempt after which there is no other.
+        """Find out whether the last attempt committed, after an error that is not retryable.
 
-        Where there is no receipt, one that no attempt wrote takes its place, so that the attempt
+        If there is no receipt, write one that belongs to no attempt, so that the last attempt
         cannot commit later.
         """
 

@@ -1,4 +1,4 @@
-"""Running a transaction again until it commits."""
+"""Running of a transaction until it commits."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ _T = TypeVar("_T")
 
 
 class _Retries:
-    """How often this process tried a transaction again, by the code of the error: 1020 conflicts.
+    """The number of retries in this process, by the code of the error (1020 is a conflict).
 
-    For metrics. Of transactions that a caller runs by itself it knows nothing.
+    For metrics. Transactions that a caller runs itself are not counted.
     """
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Begin with none, in a forked child too."""
+        """Reset the counters. A forked child starts with empty ones."""
         self._counts: Counter[int] = Counter()
         self._lock = threading.Lock()
 
     def note(self, code: int) -> None:
+        """Count a retry after an error with this code."""
         with self._lock:
             self._counts[code] += 1
 
     def counts(self) -> dict[int, int]:
+        """Return the number of retries by code."""
         with self._lock:
             return dict(self._counts)
 
@@ -43,7 +45,7 @@ os.register_at_fork(after_in_child=retries.clear)
 
 
 def read(tr: Any, body: Callable[[Any], _T]) -> _T:
-    """Run a read in the caller's transaction, or, given a database, in one of its own.
+    """Run a read in the caller's transaction or, given a database, in one of its own.
 
     >>> import fdbqueue
     >>> read(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
@@ -53,10 +55,10 @@ def read(tr: Any, body: Callable[[Any], _T]) -> _T:
 
 
 def run(db: Any, body: Callable[[Any], _T]) -> _T:
-    """Run `body(tr)` in a transaction and commit it, again and again until it goes through.
+    """Run `body(tr)` in a transaction and commit, with retries until the commit succeeds.
 
-    After an unknown commit result the body may take effect twice: for reads, and for bodies that
-    may; `run_once` is for the others.
+    After an unknown commit result the body may take effect twice. Use `run_once` unless that is
+    harmless, as for reads.
 
     >>> import fdbqueue
     >>> run(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
@@ -74,11 +76,11 @@ def run(db: Any, body: Callable[[Any], _T]) -> _T:
 
 
 def prepare_retry(transaction: Any, error: Any) -> None:
-    """Wait until the next attempt of a transaction; raise the error if there is to be none."""
+    """Wait for the next attempt of a transaction; raise the error if it is not retryable."""
     try:
         transaction.on_error(error.code).wait()
     except error_classes() as final:
         if final.code == error.code:
-            raise error from None  # it may say more than its code
+            raise error from None  # the original may say more than its code
         raise
     retries.note(error.code)

@@ -1,5 +1,4 @@
-"""What one transaction does.
+"""Operations that run inside one transaction.
 
-Each function is part of a transaction, which may run twice: times, identities and chance
-come in as arguments.
+The transaction may run twice. Times, identities and random numbers are therefore arguments.
 """

@@ -1,4 +1,4 @@
-"""Queues of at most so many items: whatever adds one takes a place, and rarely conflicts."""
+"""Bounded queues: transactions that add items take places below the bound, and rarely conflict."""
 
 from __future__ import annotations
 
@@ -15,45 +15,49 @@ _MOST_ROWS = 2**31 - 1  # the highest limit that a read takes
 
 
 class Places:
-    """The places of a bounded queue. Transactions that add items take some until they commit.
+    """The places of a bounded queue. A transaction that adds items takes one place for each.
 
-    An item has a place from its push until it ends: it waits, is delayed, or is claimed. Pops,
-    acknowledgements, expiry, removal and death end it. A claim, its release, a failure that is
-    tried again and a lease that runs out move an item, and leave the number of places taken as it
-    is. So pushes and retries of dead letters alone take places. (`put_back` takes none: it may
-    exceed the bound.)
+    An item has a place from its push until it ends, while it waits, is delayed or is claimed. Pops,
+    acknowledgements, expiry, removal and death end it. A claim, its release, a retried failure and
+    an expired lease move an item and leave the number of taken places unchanged. So only pushes and
+    retries of dead letters take places. (`put_back` takes none: it may exceed the bound.)
 
-    Claimed items have no counter. Their leases are counted in the transaction's own snapshot, which
-    is exact, also of claims made before the queue had a bound, and costs unbounded queues nothing.
+    Claimed items have no counter. Their leases are counted in the transaction's own snapshot. That
+    is exact, even for claims made before the queue had a bound, and costs unbounded queues nothing.
 
     Places are never written; transactions only conflict on them. A transaction that sees `taken`
-    places taken chooses its own at random from `taken` up to the bound. It conflicts with one that
-    chose the same places, with one that saw more places taken than the number of its place, and
-    with one that chose a place below the number that itself saw. Far from the bound that hardly
-    ever happens; near to it pushes conflict.
+    taken places chooses its own at random between `taken` and the bound. It conflicts with a
+    transaction that chose the same places, with one that saw more taken places than the number of
+    its place, and with one that chose a place below the number that it saw itself. Far from the
+    bound this is rare; near the bound pushes conflict.
 
-    So the bound is never exceeded. Of the transactions that took places and committed so far, take
-    the one with the latest read version, and let m be the number of places that it saw taken. All
-    others that committed since that version were checked against each other and against it, as no
-    read version is later. So their places differ; none is below m, or it would conflict with the
-    one that saw m; and none is above the bound. Whatever else committed since then, claims and
-    releases included, left the number as it is or lowered it. So at most the bound are taken.
+    The bound is never exceeded. Consider all transactions that took places and committed so far,
+    and let m be the number of taken places that the one with the latest read version saw. The
+    others that committed since that version were checked against each other and against it, because
+    no read version is later. So their places differ. No place is below m, or its transaction would
+    conflict with the one that saw m, and no place is above the bound. All other operations since
+    then, claims and releases included, left the number unchanged or lowered it. So the taken places
+    never outnumber the bound.
 
-    A transaction that ends items itself sees their places free. That is sound: it conflicts with
-    whatever else ends or moves the same items, and so lowers the number exactly once.
+    A transaction that itself ends items sees their places as free. That is sound: it conflicts with
+    every other operation that ends or moves the same items, so it lowers the number exactly once.
     """
 
     def __init__(self, layout: Layout, randrange: Callable[[int, int], int]) -> None:
         self._layout = layout
         self._randrange = randrange
-        # What the transactions under way have taken: read version, begin, end.
+        # Taken by transactions in progress: read version, begin, end.
         self._taken: WeakKeyDictionary[Any, tuple[int, int, int]] = WeakKeyDictionary()
 
     def begin_count(self, tr: Any, bound: int) -> Callable[[], int]:
-        """Begin to read how many places are taken; claims are counted up to the bound.
+        """Start to count the taken places; claims are counted up to the bound.
 
-        Snapshot reads, which see what the transaction itself has done. Cost: two counters, and a
-        row for each claimed item.
+        The reads are snapshot reads, which see the transaction's own writes.
+
+        Cost: two counters, and one row per claimed item.
+
+        Returns:
+            A function that waits for the reads and returns the count.
         """
         size = self._layout.begin_size(tr.snapshot)
         leases = self._layout.range_of(self._layout.leases)
@@ -62,13 +66,17 @@ class Places:
         return lambda: size() + sum(1 for _ in claimed)
 
     def take(self, tr: Any, taken: int, bound: int, n: int) -> None:
-        """Take `n` places, besides those that the transaction has; there must be room for them.
+        """Take `n` places in addition to those the transaction already has.
 
-        `taken` is the number of places taken, with those of the transaction itself.
+        Args:
+            tr: The transaction.
+            taken: The number of taken places, including the transaction's own.
+            bound: The bound of the queue.
+            n: How many places to take; the bound must have room for them.
         """
         version = tr.get_read_version().wait()
         since, begin, end = self._taken.get(tr, (version, 0, 0))
-        if since != version:  # of another attempt
+        if since != version:  # these places belong to another attempt
             begin = end = 0
         seen = taken - (end - begin)
         if begin == end:
@@ -89,6 +97,6 @@ class Places:
             tr.add_read_conflict_range(*self._layout.places_between(places, 0, seen))
 
     def rely_on_full(self, tr: Any) -> None:
-        """Conflict with whatever makes room, in a transaction that may rely on there being none."""
+        """Conflict with every operation that makes room, so that the queue is full at commit."""
         tr.add_read_conflict_key(self._layout.went)
         tr.add_read_conflict_range(*self._layout.range_of(self._layout.leases))

@@ -1,4 +1,4 @@
-"""Claims under a lease: taken, acknowledged, extended, given back."""
+"""Claims under a lease: take, acknowledge, extend, return; dead letters."""
 
 from __future__ import annotations
 
@@ -24,23 +24,30 @@ _LONGEST_ERROR = 1_000  # characters
 
 
 def told_error(error: object) -> str | None:
-    """What is kept of an error: a text, or an exception; raises `TypeError` for something else.
+    """Return the text to store for an error, cut to 1,000 characters.
 
-    >>> told_error(ValueError("no such address"))
-    'ValueError: no such address'
+    Args:
+        error: A text or an exception; `None` for no error.
+
+    Raises:
+        TypeError: It is something else.
+
+    Example:
+        >>> told_error(ValueError("no such address"))
+        'ValueError: no such address'
     """
     if isinstance(error, BaseException):
         try:
             error = f"{type(error).__name__}: {error}"
-        except Exception:  # of its own `__str__`
-            error = f"{type(error).__name__}, whose text cannot be had"
+        except Exception:  # raised by its `__str__`
+            error = f"{type(error).__name__} (its text cannot be read)"
     if error is not None and not isinstance(error, str):
-        raise TypeError(f"an error is a text or an exception, not {error!r}")
+        raise TypeError(f"an error must be a text or an exception, not {error!r}")
     return error and error[:_LONGEST_ERROR].encode("utf-8", "backslashreplace").decode()
 
 
 class _Claimed(NamedTuple):
-    """A claimed item, as it is stored."""
+    """A claimed item in its stored form."""
 
     place: bytes
     lease_end: int
@@ -50,7 +57,7 @@ class _Claimed(NamedTuple):
 
 
 class ClaimRequest(NamedTuple):
-    """What one call claims: how many items, from how many of the first ones, for how long."""
+    """The arguments of a claim: number of items, out of how many first ones, seconds, token."""
 
     n: int
     within: int
@@ -59,11 +66,11 @@ class ClaimRequest(NamedTuple):
 
 
 class Leases:
-    """The claimed items of one queue; each method is part of a transaction.
+    """The claimed items of one queue. Each method is part of a transaction.
 
-    A lease is counted in the database's versions, which no client's clock changes. A claim belongs
-    to whoever has its token, as long as the item is there under it: when the lease has run out,
-    the next one who looks for items takes it away.
+    A lease is measured in versions of the database, so no client's clock affects it. A claim
+    belongs to the holder of its token while the item is stored under that token. After the lease
+    has expired, the next client that looks for items returns the item to the queue.
     """
 
     def __init__(
@@ -83,7 +90,7 @@ class Leases:
     def take(
         self, tr: Any, found: list[Candidate], request: ClaimRequest, now: int
     ) -> Claim | None:
-        """Claim items that a transaction read, those that can be read."""
+        """Claim items that the transaction read, except those that cannot be decoded."""
         layout = self._layout
         readable = [(each, item) for each in found if (item := self._read(tr, each, now))]
         if not readable:
@@ -104,7 +111,7 @@ class Leases:
         return Claim(items, tuple(attempts), keys, request.token)
 
     def _read(self, tr: Any, found: Candidate, now: int) -> Any:
-        """The item, or `None`; one that cannot be read has failed, as if it had been claimed."""
+        """Return the item, or `None` after counting an undecodable one as a failed attempt."""
         try:
             return self._codec.decode(tr, found.key, found.value)
         except UndecodableItem as error:
@@ -124,11 +131,11 @@ class Leases:
         tr[layout.when_key(layout.leases, claimed.lease_end, claimed.place)] = b""
 
     def _begin(self, tr: Any, claim: Claim) -> list[Any]:
-        """Begin to read the items of a claim."""
+        """Start to read the items of a claim."""
         return [tr[self._layout.claims + self._layout.place(key)] for key in claim.keys]
 
     def _own(self, claim: Claim, reads: list[Any]) -> list[_Claimed]:
-        """The items of a claim; raises `LeaseLost` if it is over."""
+        """Return the stored items of a claim; raise `LeaseLost` if the claim is over."""
         layout = self._layout
         own = []
         for key, stored in zip(claim.keys, reads):
@@ -141,7 +148,7 @@ class Leases:
         return own
 
     def _end(self, tr: Any, claim: Claim, reads: list[Any] | None = None) -> list[_Claimed]:
-        """Take a claim away."""
+        """End a claim and return its items; raise `LeaseLost` if the claim is over."""
         layout = self._layout
         ended = self._own(claim, self._begin(tr, claim) if reads is None else reads)
         for each in ended:
@@ -154,8 +161,8 @@ class Leases:
     def each(
         self, tr: Any, claims: list[Claim], do: Callable[[Any, Claim, list[Any]], None]
     ) -> list[LeaseLost | None]:
-        """Do something with several claims, each for itself; of those that are over, the error."""
-        # Every read is under way before the first is waited for.
+        """Apply `do` to each claim; return `None` or `LeaseLost` for each."""
+        # All reads start before the first is waited for.
         began = [self._begin(tr, claim) for claim in claims]
         errors: list[LeaseLost | None] = []
         for claim, reads in zip(claims, began):
@@ -167,14 +174,14 @@ class Leases:
         return errors
 
     def ack(self, tr: Any, claim: Claim, reads: list[Any] | None = None) -> None:
-        """Be done with the items."""
+        """Acknowledge a claim: delete its items."""
         for each in self._end(tr, claim, reads):
             self._layout.end(tr, each.value)
 
     def extend(
         self, tr: Any, claim: Claim, reads: list[Any] | None = None, *, lease: float
     ) -> None:
-        """Begin the lease anew."""
+        """Renew the lease: it ends `lease` seconds from now."""
         layout = self._layout
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
         for each in self._own(claim, self._begin(tr, claim) if reads is None else reads):
@@ -182,34 +189,34 @@ class Leases:
             self._store(tr, each._replace(lease_end=end), claim.token)
 
     def release(self, tr: Any, claim: Claim) -> None:
-        """Give the items back as if they had never been claimed."""
+        """Return the items as if they had never been claimed."""
         for each in self._end(tr, claim):
             self._schedule.put(tr, each.place, each.value)
 
     def nack(
         self, tr: Any, claim: Claim, dues: list[int | None], error: str | None, now: int
     ) -> None:
-        """Give the items back after they failed, each when it is due; or to the dead letters."""
+        """Return failed items, each at its due time, or make them dead letters."""
         for each, due in zip(self._end(tr, claim), dues):
             self._schedule.give_back(tr, each.place, each.attempt, each.value, now, error, due)
 
     # Dead letters
 
     def dead_letter(self, tr: Any, key: bytes, stored: bytes) -> DeadLetter:
-        """The dead letter of a key and a value."""
+        """Return the dead letter stored under a key."""
         layout = self._layout
         (attempts, died_at, error), value = decode_facts(stored)
         item_key = layout.items + key[len(layout.dead) :]
         item = None
-        with suppress(UndecodableItem):  # which is what it died of
+        with suppress(UndecodableItem):  # the reason for its death
             item = self._codec.decode(tr, item_key, value)
         died = datetime.fromtimestamp(died_at / 1000, timezone.utc)
         return DeadLetter(item, self._codec.id_of(item_key), attempts, died, error)
 
     def retry_dead(self, tr: Any, dead: Found, reserve: Callable[[Any], None]) -> bool:
-        """Put a dead letter back to its place; false if another item has its unique key.
+        """Return a dead letter to its position; return false if its unique key is in use.
 
-        `reserve(tr)` takes its place in the bound of the queue, or raises.
+        `reserve(tr)` takes its place below the bound of the queue, or raises.
         """
         layout = self._layout
         place = layout.place(dead.key)
@@ -221,13 +228,13 @@ class Leases:
             tr[layout.unique_key(header.unique)] = place
         self._rows.let_go(tr, layout.dead, place)
         tr.add(layout.died, MINUS_ONE)
-        # Who retries it wants it done, though it be late.
+        # A retry is wanted even after the item's expiry.
         header = header._replace(attempts=0, expires=None)
         self._schedule.put(tr, place, with_header(header, payload))
         return True
 
     def drop_dead(self, tr: Any, dead: Found) -> bool:
-        """Drop a dead letter; true, for it was there."""
+        """Delete a dead letter; return true, because it existed."""
         self._rows.let_go(tr, self._layout.dead, self._layout.place(dead.key))
         self._layout.clear_pieces(tr, dead.value)
         return True

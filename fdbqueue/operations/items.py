@@ -1,4 +1,4 @@
-"""Items in a transaction: put behind others, taken from either end, found, counted."""
+"""Items within a transaction: append, pop, find, count, move and delete."""
 
 from __future__ import annotations
 
@@ -27,13 +27,20 @@ from fdbqueue.layout.priorities import Levels
 __all__ = ["WANT_ALL", "Entry", "Found", "PriorityRows", "Row", "Rows", "State", "find"]
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
-"""For reads whose rows are all needed: so that they come in one answer."""
+"""Streaming mode of reads whose rows are all needed, so that they arrive in one reply."""
 
 
 class Entry(NamedTuple):
-    """What a push stores: `due` is when it comes, in milliseconds since 1970; `None` for now.
+    """An item to push.
 
-    `value` and `priority` are what the caller gave.
+    Attributes:
+        level: The prefix of its key.
+        payload: The encoded value, as the codec returned it.
+        random: The unique last part of its key.
+        due: When it becomes available, in milliseconds since 1970; `None` for now.
+        header: Facts to store before the payload.
+        value: The value that the caller gave.
+        priority: The priority that the caller gave.
     """
 
     level: bytes
@@ -46,11 +53,10 @@ class Entry(NamedTuple):
 
 
 class Rows:
-    """The rows of a queue within a transaction; each of its methods is part of one.
+    """The rows of a queue. Each method is part of a transaction.
 
-    An item stands in a level, behind the items that were there before. A FIFO queue has one level,
-    a priority queue one for each priority.
-
+    An item is in a level, after the items that were there before. A FIFO queue has one level, a
+    priority queue one per priority.
     """
 
     def __init__(self, layout: Layout, levels: Levels) -> None:
@@ -60,37 +66,37 @@ class Rows:
     # Levels
 
     def count(self, tr: Any, level: bytes, change: int) -> None:
-        """Note that a level, and so the queue, has so many items more or less."""
+        """Add `change` to the counters of a level and of the whole queue."""
         self.count_level(tr, level, change)
         self.count_total(tr, change)
 
     def count_total(self, tr: Any, change: int) -> None:
-        """Note that so many items came, or with a minus, went."""
+        """Add `change` to the total of items added (positive) or removed (negative)."""
         key = self._layout.came if change > 0 else self._layout.went
         tr.add(key, ONE if change in (1, -1) else encode_count(abs(change)))
 
     def count_moved(self, tr: Any) -> None:
-        """Note that an item which came again had only changed its place."""
+        """Count an addition and a removal that only moved an item."""
         tr.add(self._layout.moved, ONE)
 
     def count_level(self, tr: Any, level: bytes, change: int) -> None:
-        """Note that a level has so many items more or less."""
+        """Add `change` to the counter of a level."""
 
     def counts(self, tr: Any) -> dict[Any, int]:
-        """How many items each priority has, of those that have any."""
+        """Return the number of items of each priority that has any."""
         layout = self._layout
         rows = tr.get_range(*layout.range_of(layout.counts))
         counted = {layout.counted_priority(row.key): decode_count(row.value) for row in rows}
         return {priority: count for priority, count in counted.items() if count > 0}
 
-    # What a kind of queue keeps of each item besides
+    # Indexes and counters, which depend on the kind of the queue
 
     def level_counter(self, level: bytes) -> bytes | None:
-        """The key of the counter of this level, if there is one."""
+        """Return the key of a level's counter, if it has one."""
         return None
 
     def derived(self, tr: Any, key: bytes, stored: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
-        """The rows by which an item is found that is at its place, and what else counts it."""
+        """Return the index entries of a waiting item, and the keys of the counters it adds to."""
         expires = header_of(stored)[0].expires
         if expires is None:
             return {}, []
@@ -98,11 +104,11 @@ class Rows:
         return {layout.when_key(layout.expiries, expires, layout.place(key)): b""}, []
 
     def indexed_elsewhere(self, place: bytes) -> dict[bytes, bytes]:
-        """The rows by which an item is found that is delayed, claimed or dead."""
+        """Return the index entries of a delayed, claimed or dead item."""
         return {}
 
     def entered(self, tr: Any, key: bytes, stored: bytes) -> None:
-        """Make an item found, and counted, that came to its place with this value."""
+        """Add a waiting item to its indexes and counters."""
         rows, counters = self.derived(tr, key, stored)
         for index, value in rows.items():
             tr[index] = value
@@ -110,7 +116,7 @@ class Rows:
             tr.add(counter, ONE)
 
     def left(self, tr: Any, key: bytes, stored: bytes) -> None:
-        """Make it found and counted no more, while its payload is still there."""
+        """Remove an item from its indexes and counters. Its payload must still be stored."""
         rows, counters = self.derived(tr, key, stored)
         for index in rows:
             del tr[index]
@@ -118,60 +124,60 @@ class Rows:
             tr.add(counter, MINUS_ONE)
             tr.compare_and_clear(counter, ZERO)
 
-    # Elsewhere
+    # Delayed, claimed and dead items
 
     def keep(
         self, tr: Any, prefix: bytes, place: bytes, facts: tuple[Any, ...], value: bytes
     ) -> None:
-        """Keep an item, with facts about it, that is not at its place."""
+        """Store an item that is not waiting under a prefix, with facts about it."""
         tr[prefix + place] = encode_facts(facts, value)
         for index, found in self.indexed_elsewhere(place).items():
             tr[index] = found
 
     def let_go(self, tr: Any, prefix: bytes, place: bytes) -> None:
-        """Keep it there no more."""
+        """Delete an item stored by `keep`, and its index entries."""
         del tr[prefix + place]
         for index in self.indexed_elsewhere(place):
             del tr[index]
 
     def delay(self, tr: Any, place: bytes, due: int, value: bytes) -> None:
-        """Keep an item that is to come at a time, in milliseconds since 1970."""
+        """Store an item that becomes available at a time, in milliseconds since 1970."""
         layout = self._layout
         self.keep(tr, layout.delayed, place, (due,), value)
         tr[layout.when_key(layout.dues, due, place)] = b""
         tr[layout.scheduled] = b""
 
     def end_delay(self, tr: Any, place: bytes, due: int) -> None:
-        """Take it away from there."""
+        """Delete an item stored by `delay`."""
         self.let_go(tr, self._layout.delayed, place)
         del tr[self._layout.when_key(self._layout.dues, due, place)]
 
     # Finding
 
     def find(self, tr: Any, reference: bytes) -> Found | None:
-        """Return the item with this reference, wherever it is; `None` if it ended."""
+        """Return the item with this reference in any state; `None` if it ended."""
         return find(tr, self._layout, reference)
 
     def waiting(self, tr: Any, reference: bytes) -> Row | None:
-        """Return the row of the item with this reference, if it waits."""
+        """Return key and value of the item with this reference if it waits."""
         key = self._layout.items + reference
         value = tr[key].value
         return None if value is None else (key, value)
 
     def begin_look(self, tr: Any, key: bytes) -> list[Any]:
-        """Begin to read whether the item that was taken from this key is back."""
+        """Start to read whether the item popped from this key was put back."""
         return [tr[key]]
 
-    # Putting in
+    # Adding
 
     def last(self, tr: Any, level: bytes) -> Any:
-        """Begin to read the last row of a level, for `append`."""
+        """Start to read the last row of a level, for `append`."""
         begin, end = self._layout.range_of(level)
-        # A snapshot read, so that two pushes never conflict; `random` keeps their keys apart.
+        # A snapshot read, so that pushes never conflict; `random` keeps their keys apart.
         return tr.snapshot.get_range(begin, end, limit=1, reverse=True)
 
     def append_all(self, tr: Any, entries: list[Entry], lasts: dict[bytes, Any]) -> list[bytes]:
-        """Put payloads behind the last items of their levels; the keys of the new items."""
+        """Append entries to their levels; return the keys of the new items."""
         if len(entries) == 1:
             return self.append(tr, entries[0].level, entries, lasts[entries[0].level])
         by_level: dict[bytes, list[int]] = {}
@@ -186,18 +192,18 @@ class Rows:
 
     @staticmethod
     def first_count(tr: Any) -> int:
-        """The lowest count of an item that is pushed now.
+        """Return the lowest count for an item that is pushed now.
 
-        Behind what was in the level before, which may be claimed, or delayed, and come back. (There
-        are more versions than there can be items.)
+        It is above the counts of earlier items of the level, including those that are claimed or
+        delayed and may return. (Versions grow faster than items can be pushed.)
         """
         version: int = tr.get_read_version().wait()
         return version
 
     def append(self, tr: Any, level: bytes, entries: list[Entry], last_row: Any) -> list[bytes]:
-        """Put entries behind the last item of a level; their keys.
+        """Append entries to a level; return their keys.
 
-        Those that are due some time wait elsewhere until then.
+        Entries that are due later are stored as delayed items.
         """
         layout = self._layout
         last = next(iter(last_row), None)
@@ -233,28 +239,28 @@ class Rows:
             tr[self._layout.unique_key(header.unique)] = place
 
     def put_aside(self, tr: Any, request: bytes, pops: list[list[Any]]) -> None:
-        """Keep rows that were taken out for the pops that wait; they have not gone yet."""
+        """Store rows as the result of pop requests; they are not counted as removed yet."""
         self._layout.write_result(tr, request, pops)
         tr.add(self._layout.went, encode_count(-sum(map(len, pops))))
 
     def place(self, tr: Any, key: bytes, stored: bytes) -> None:
-        """Put the value of an item into its place; it counts in its level, and not in all."""
+        """Store an item at its position and count it in its level, but not in the total."""
         tr[key] = stored
         self.entered(tr, key, stored)
         self.count_level(tr, self.level_of(key), 1)
 
     def restore(self, tr: Any, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Put (key, value) of items back that were put aside."""
+        """Return (key, value) of items stored by `put_aside` to their positions."""
         for key, stored in rows:
             self.place(tr, key, stored)
-            # They were never gone; but who waits for items watches what came.
+            # They were not counted out, but waiting pops watch the total of added items: touch it.
             self.count_total(tr, 1)
             self.count_total(tr, -1)
             self.count_moved(tr)
 
     def put_back(self, tr: Any, places: list[tuple[bytes, bytes]]) -> None:
-        """Put payloads back to the keys from which they were taken, unless they are back."""
-        # Every read is under way before the first is waited for.
+        """Return payloads to the keys they were popped from, unless the items are already back."""
+        # All reads start before the first is waited for.
         looks = [self.begin_look(tr, key) for key, _ in places]
         for (key, payload), reads in zip(places, looks):
             if not any(read.present() for read in reads):
@@ -264,20 +270,21 @@ class Rows:
                 self.count(tr, self.level_of(key), 1)
                 self.count_moved(tr)
 
-    # Taking out
+    # Removing
 
     def first(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
-        """The first `n` rows, or as many as there are, in the order of pops."""
+        """Return up to `n` first rows, in the order of pops."""
         begin, end = self._layout.range_of(self._layout.items)
         if n == 0:
             return []
         return list(tr.get_range(begin, end, limit=n, streaming_mode=WANT_ALL))
 
     def drop_first(self, tr: Any, rows: list[Any]) -> None:
-        """Take out the first items of levels: all those that `first` read, up to these.
+        """Delete the first items of their levels: the complete result of `first`, up to these.
 
-        Each level by one range, on which that read conflicts: a server that has many cleared keys
-        to pass, one by one, is slow to find the first that is left. The payloads' pieces stay.
+        One range per level is cleared, and the read of `first` conflicts on it. Keys cleared one by
+        one would slow down the next reader, which has to skip each of them. The payloads' pieces
+        stay.
         """
         for row in rows:
             self.left(tr, row.key, row.value)
@@ -292,9 +299,9 @@ class Rows:
             self.count(tr, level, -len(dropped))
 
     def drop(self, tr: Any, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take out (key, value) of items, wherever they stand, and conflict on their keys.
+        """Delete (key, value) of items at any position, and conflict on their keys.
 
-        The pieces stay.
+        The payloads' pieces stay.
         """
         for level, group in groupby(rows, lambda row: self.level_of(row[0])):
             dropped = list(group)
@@ -305,18 +312,18 @@ class Rows:
             self.count(tr, level, -len(dropped))
 
     def take_first(self, tr: Any, rows: list[Any]) -> None:
-        """Take for good the first items, which `first` read."""
+        """Delete the first items, as read by `first`, for good."""
         self.drop_first(tr, rows)
         for row in rows:
             self._layout.end(tr, row.value)
 
     def take(self, tr: Any, key: bytes, stored: bytes) -> None:
-        """Take for good one item that a transaction read, wherever it stands."""
+        """Delete an item that the transaction read, at any position, for good."""
         self.drop(tr, [(key, stored)])
         self._layout.end(tr, stored)
 
     def remove(self, tr: Any, found: Found | None) -> bool:
-        """Remove an item that waits or is delayed; false if it does neither."""
+        """Remove a waiting or delayed item; return false for any other state."""
         layout = self._layout
         if found is None or found.state not in ("waiting", "delayed"):
             return False
@@ -330,9 +337,9 @@ class Rows:
         return True
 
     def move(self, tr: Any, key: bytes, stored: bytes, payload: bytes, level: bytes) -> bytes:
-        """Put an item that a transaction read, with this payload, behind a level; its new key."""
+        """Move an item that the transaction read to the end of a level; return its new key."""
         self.take(tr, key, stored)
-        # The random part stays the item's own, and so does what else is known of it.
+        # The random part and the header stay the same.
         random = self._layout.position(key)[-1]
         entry = Entry(level, payload, random, header=header_of(stored)[0])
         (new,) = self.append(tr, level, [entry], self.last(tr, level))
@@ -340,20 +347,21 @@ class Rows:
         return new
 
     def clear(self, tr: Any) -> None:
-        """Take out all items, with their claims, dead letters and counters, and the imports."""
+        """Delete all items, their claims, dead letters and counters, and the import progress."""
         layout = self._layout
         for prefix in (*layout.of_items, layout.totals, layout.imports):
             tr.clear_range(*layout.range_of(prefix))
 
 
 class PriorityRows(Rows):
-    """The rows of a queue that has a level for each priority, and a counter for each level."""
+    """The rows of a queue with a level, and a counter, for each priority."""
 
     def level_counter(self, level: bytes) -> bytes | None:
+        """Return the key of a level's counter."""
         return self._layout.count_key(level)
 
     def count_level(self, tr: Any, level: bytes, change: int) -> None:
-        """Change the counter of the level; a counter at zero has no key."""
+        """Add `change` to the counter of a level. A counter at zero has no key."""
         key = self.level_counter(level)
         if key is None:
             return
@@ -362,7 +370,7 @@ class PriorityRows(Rows):
             tr.compare_and_clear(key, ZERO)
 
     def first(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
-        """The first `n` rows of the lowest priorities, or of the highest ones."""
+        """Return up to `n` first rows of the lowest priorities; with `at_max`, of the highest."""
         if not at_max:
             return super().first(tr, n)
         begin, end = self._layout.range_of(self._layout.items)
@@ -380,11 +388,11 @@ class PriorityRows(Rows):
 
 
 State: TypeAlias = Literal["waiting", "delayed", "claimed", "dead"]
-"""Where an item is."""
+"""The state of an item that has not ended."""
 
 
 class Found(NamedTuple):
-    """An item that a transaction read: its key while it waits, its value, facts where it is."""
+    """An item that the transaction read: state, key while waiting, value, facts if not waiting."""
 
     state: State
     key: bytes
@@ -393,9 +401,11 @@ class Found(NamedTuple):
 
 
 def find(tr: Any, layout: Layout, place: bytes) -> Found | None:
-    """The item of this place; `None` if it is there no more, nor elsewhere.
+    """Return the item of a position in any state; `None` if it ended.
 
-    Conflicts with whatever changes the item. Cost: one read if it waits, else three more at once.
+    Conflicts with every change of the item.
+
+    Cost: one read if the item waits, otherwise three more in parallel.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -423,4 +433,4 @@ def _kept(state: State, key: bytes, stored: bytes) -> Found:
 
 
 Row: TypeAlias = tuple[bytes, bytes]
-"""Key and value of an item."""
+"""The key and the value of an item."""

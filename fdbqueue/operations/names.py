@@ -1,4 +1,4 @@
-"""The names of queues in a transaction: found, noted, left behind."""
+"""Queue names within a transaction: look up, register, leave behind."""
 
 from __future__ import annotations
 
@@ -20,47 +20,51 @@ from fdbqueue.layout import (
 __all__ = ["find", "leave", "place", "register"]
 
 MOST_TRACES = 16
-"""How many names have a number of their own at most."""
+"""The most names that have a number of their own."""
 
 
 def find(tr: Any, name: str) -> Subspace | None:
-    """The subspace of the queue of this name; `None` if there is none."""
+    """Return the subspace of the queue with this name; `None` if there is none."""
     prefix = tr[name_key(name)].value
     return None if prefix is None else decode_subspace(prefix)
 
 
 def place(tr: Any, name: str) -> Subspace:
-    """The subspace of the queue of this name, or that in which its first push makes it."""
+    """Return the subspace of the queue with this name, or the one a first push would use."""
     return find(tr, name) or _next_subspace(tr, name)[0]
 
 
 def _next_subspace(tr: Any, name: str) -> tuple[Subspace, int]:
-    """Return the subspace in which the next queue of this name is made, and its number."""
+    """Return the subspace and the number that the next queue with this name gets."""
     own, common = tr[renames_key(name)], tr[renames_key(None)]
     number = max(decode_count(own.value), decode_count(common.value))
     return default_subspace(name, number), number
 
 
 def leave(tr: Any, name: str, subspace: Subspace) -> None:
-    """Let no other queue be made in the subspace of a queue that is given another name.
+    """Prevent other queues from using the subspace of a queue that is being renamed.
 
-    Some client may have it open for as long as it runs, so this is for ever. It takes a trace only
-    if the next queue of the name would be made there. Of many traces, which name has which number
-    is forgotten: from then on the highest number is that of all names.
+    This is permanent, because a client may have the queue open for as long as it runs. It writes a
+    trace only if the next queue with the name would use this subspace. Beyond 16 traces the
+    individual numbers are dropped, and the highest one applies to all names.
     """
     next_subspace, number = _next_subspace(tr, name)
     if subspace.key() != next_subspace.key():
         return
     tr[renames_key(name)] = encode_count(number + 1)
     traces = RENAMES.range()
-    if len(list(tr.snapshot[traces])) > MOST_TRACES + 1:  # that of all names is one more
+    if len(list(tr.snapshot[traces])) > MOST_TRACES + 1:  # one more for the common number
         highest = max(decode_count(row.value) for row in tr[traces])
         del tr[traces]
         tr[renames_key(None)] = encode_count(highest)
 
 
 def register(tr: Any, name: str, subspace: Subspace) -> None:
-    """Note where the queue of this name is; raises `QueueRenamed` if it is elsewhere."""
+    """Store the location of the queue with this name.
+
+    Raises:
+        QueueRenamed: The name belongs to another queue.
+    """
     if find(tr, name) not in (None, subspace):
         raise QueueRenamed(name)
     tr[name_key(name)] = subspace.key()

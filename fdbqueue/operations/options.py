@@ -1,4 +1,4 @@
-"""The options of a queue: what a client asks for, what is stored."""
+"""Agreement between the options a client asks for and the stored ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from fdbqueue.types import Options
 __all__ = ["FLEXIBLE", "agreed"]
 
 FLEXIBLE = ("max_size", "max_attempts")
-"""The options that who opens a queue can leave to it, or set anew."""
+"""Options that a client may omit when it opens a queue, and that can be changed later."""
 
 
 def agreed(given: Options, stored: Options) -> Options:
-    """The options that a queue has; raises `OptionsMismatch` if others were given."""
+    """Return the options of a queue; raise `OptionsMismatch` if the given ones differ."""
     for option in ("kind", "codec", "priorities", "ageing", *FLEXIBLE):
         ours, theirs = getattr(given, option), getattr(stored, option)
         if ours != theirs and not (option in FLEXIBLE and ours is None):

@@ -1,4 +1,4 @@
-"""Pushes: payloads put behind the others, as the options allow."""
+"""Pushes: append payloads within the options and the bound of a queue."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["Push", "Pushing"]
 
 
 class Push(NamedTuple):
-    """What one call pushes: all of it or nothing, unless as much as fits will do."""
+    """The items of one push call: stored completely or not at all, unless `as_many_as_fit`."""
 
     entries: list[Entry]
     as_many_as_fit: bool = False
 
 
 class Pushing:
-    """How the pushes of one queue are done, in a transaction each.
+    """The pushes of one queue, each in a transaction.
 
-    The queue's options are read in every one: so all clients keep to the same, whenever they opened
-    it. The first push stores them.
+    Every push reads the queue's options, so that all clients follow the same ones, whenever they
+    opened the queue. The first push stores them.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Pushing:
         self._rows = rows
         self._given = options
         self.options = options
-        """Those to which the last push kept."""
+        """The options that the last push followed."""
         self._stored = b""
         self._places = Places(layout, randrange)
 
     def set_option(self, tr: Any, name: str, value: Any) -> bool:
-        """Store another value of an option; true, for something was written."""
+        """Store another value of an option; return true, because something was written."""
         if name in FLEXIBLE:
-            given: dict[str, Any] = {name: None}  # from now on, whatever is stored
+            given: dict[str, Any] = {name: None}  # accept any stored value from now on
             self._given = replace(self._given, **given)
         self._agree(tr, tr[self.layout.options].value)
         changed: dict[str, Any] = {name: value}
@@ -58,11 +58,11 @@ class Pushing:
         return True
 
     def push(self, tr: Any, pushes: list[Push]) -> list[list[bytes]]:
-        """Put payloads behind the last items of their levels; the keys of the new items of each.
+        """Append payloads to their levels; return the keys of each push's new items.
 
-        Those of one for which there is no room are none, or fewer.
+        A push without enough room has no keys, or fewer with `as_many_as_fit`.
         """
-        # Every read is under way before the first is waited for.
+        # All reads start before the first is waited for.
         stored = tr[self.layout.options]
         known = self.options.max_size
         taken = None if known is None else self._places.begin_count(tr, known)
@@ -79,7 +79,7 @@ class Pushing:
         return [list(islice(keys, len(entries))) for entries in fitting]
 
     def reserve(self, tr: Any) -> None:
-        """Take the place of a dead letter that comes back; raises `QueueFull` if there is none."""
+        """Take a place for a dead letter that is retried; raise `QueueFull` if there is none."""
         stored = tr[self.layout.options].value
         bound = None if stored is None else decode_options(stored).max_size
         if bound is None:
@@ -91,11 +91,11 @@ class Pushing:
         self._places.take(tr, taken, bound, 1)
 
     def rely_on_full(self, tr: Any) -> None:
-        """Conflict with whatever makes room: the caller may rely on a push that found none."""
+        """Conflict with every operation that makes room, so that the queue is full at commit."""
         self._places.rely_on_full(tr)
 
     def _agree(self, tr: Any, stored: bytes | None) -> None:
-        """Take the options that are stored, or store these."""
+        """Adopt the stored options, or store these."""
         if stored == self._stored:
             return
         if stored is None:

@@ -1,4 +1,4 @@
-"""What becomes of items in time: leases run out, delayed items come, others expire."""
+"""Time-dependent changes: leases expire, delayed items become available, items expire."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fdbqueue.types import Options
 __all__ = ["MOST_SWEPT", "VERSIONS", "Schedule", "Swept"]
 
 VERSIONS = 1_000_000
-"""How many read versions there are in a second, nearly."""
+"""The approximate number of read versions per second."""
 
-_MOST = 32  # items of each kind that are read at a time,
-_ROUNDS = 8  # so many times in one transaction
+_MOST = 32  # items of each kind per read
+_ROUNDS = 8  # reads per transaction
 MOST_SWEPT = _MOST * _ROUNDS
-"""How many items of each kind one transaction sweeps."""
+"""The most items of each kind that one transaction sweeps."""
 
 
 class Swept(NamedTuple):
-    """How far a sweep came: whether nothing more is due, and whether nothing more is to expire."""
+    """The progress of a sweep: nothing is due any more, and nothing remains to expire."""
 
     all: bool
     expired: bool
@@ -29,36 +29,37 @@ class Swept(NamedTuple):
 class Schedule:
     """The schedule of one queue, and whether it is paused.
 
-    Whoever looks for items lets those come, or expire, whose time it is: there is no process that
-    has to run for it. If much is due at once, each look moves some 256 items, and takes what is
-    there. Until all have come, after as many looks as that takes, the order is this: items come in
-    the order in which they were due; those that have come, and those that waited before, are taken
-    in the order of the queue. So an item that came may be taken before one of a lower priority that
-    was due later. An item that expired is never taken: what is to expire is swept first.
+    No dedicated process runs the schedule: each client that looks for items releases expired
+    leases, makes due items available and deletes expired ones. If many are due at once, each look
+    moves 256 items and then takes an available one. Until all due items are available, the order is
+    as follows. Items become available in the order in which they were due, and available items are
+    taken in the order of the queue. So an available item may be taken before a later due one of a
+    lower priority. An expired item is never taken, because expired items are swept first.
     """
 
     def __init__(self, layout: Layout, rows: Rows) -> None:
         self._layout = layout
         self._rows = rows
-        self.max_attempts: int | None = None  # as of the last claim
+        self.max_attempts: int | None = None  # as read by the last claim
 
     def options(self, tr: Any) -> Options | None:
-        """The options of the queue as a transaction sees them; `None` if it has none yet."""
+        """Return the options of the queue; `None` before its first push."""
         stored = tr[self._layout.options].value
         return None if stored is None else decode_options(stored)
 
     def is_paused(self, tr: Any) -> bool:
-        """Whether the queue is paused, as a transaction sees it."""
+        """Return whether the queue is paused."""
         options = self.options(tr)
         return options is not None and options.paused
 
     def sweep(self, tr: Any, now: int) -> Swept:
-        """Let come what is due, what is due first comes first, and expire what is to.
+        """Release expired leases, make due items available and delete expired ones.
 
-        At most 256 items of each kind, so that a transaction has room for them. Conflicts with who
-        claims, acknowledges, takes or lets come the same items.
+        Items that were due first become available first. At most 256 items of each kind are swept,
+        so that the transaction has room for them. Conflicts with any claim, acknowledgement, pop or
+        sweep of the same items.
         """
-        # What came may be to expire.
+        # Repeated, because an item that became available may also have expired.
         if any(self._sweep(tr, now) == 0 for _ in range(_ROUNDS)):
             return Swept(all=True, expired=True)
         layout = self._layout
@@ -120,7 +121,7 @@ class Schedule:
             tr.add(self._layout.expired, ONE)
 
     def free_slots(self, tr: Any, slots: list[bytes]) -> None:
-        """Let others be claimed instead, and wake who waits for that."""
+        """Free slots, and wake the clients that wait for one."""
         for slot in slots:
             del tr[self._layout.slots + slot]
         if slots:
@@ -136,7 +137,7 @@ class Schedule:
         error: str | None,
         due: int | None = None,
     ) -> None:
-        """Put an item that was claimed so often back to its place, or to the dead letters."""
+        """Return an item to its position, now or when due, or make it a dead letter."""
         options = self.options(tr.snapshot)
         most = None if options is None else options.max_attempts
         if most is not None and attempts >= most:
@@ -149,7 +150,7 @@ class Schedule:
         self.put(tr, place, value, due)
 
     def put(self, tr: Any, place: bytes, value: bytes, due: int | None = None) -> None:
-        """Put an item that was counted out back to its place, now or later."""
+        """Return an item that was counted out to its position, now or when due."""
         tr.add(self._layout.came, ONE)
         self._rows.count_moved(tr)
         if due is None:

@@ -1,4 +1,4 @@
-"""Which items may be claimed: as many at a time as the limits of concurrency allow."""
+"""Concurrency limits: the items that may be claimed while others are."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fdbqueue.operations.schedule import Schedule
 __all__ = ["MOST_SLOTS", "Agents", "Candidate", "First", "Limits"]
 
 MOST_SLOTS = 10_000
-"""The highest limit of concurrency."""
+"""The highest concurrency limit."""
 
 First: TypeAlias = Callable[[Any, int], list[Row]]
-"""Reads the first so many items in a transaction."""
+"""Reads a number of first items in a transaction."""
 
 
 class Candidate(NamedTuple):
-    """An item that may be claimed, and the slots that it is to hold."""
+    """An item that may be claimed, and the slots it would hold."""
 
     key: bytes
     value: bytes
@@ -31,21 +31,21 @@ class Agents(Protocol):
     """The agents of a task queue."""
 
     def agent_of(self, tr: Any, row: Row) -> str | None:
-        """Whose task it is."""
+        """Return the agent of a task."""
         ...
 
     def first_but(self, tr: Any, n: int, agents: Container[str | None]) -> Iterator[Row]:
-        """The first tasks, in order, but those of some agents; of each other one up to `n`."""
+        """Yield tasks in order, excluding some agents; at most `n` per remaining agent."""
         ...
 
 
 class Limits:
-    """The limits of one queue.
+    """The concurrency limits of one queue.
 
-    Each claimed item holds a slot of the queue, and one of its agent, where those have a limit:
-    there are as many slots. A claim takes slots at random among those that it sees free, and
-    conflicts only with who takes the same ones: never are more items claimed than there are slots,
-    and claims do not conflict with the acknowledgements that free others.
+    Each claimed item holds a slot of the queue and a slot of its agent, as far as these have
+    limits. There are as many slots as the limit allows. A claim takes random slots among those that
+    it sees free. It conflicts only with claims of the same slots, so claimed items never outnumber
+    slots, and claims do not conflict with acknowledgements that free other slots.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Limits:
         self._agents = agents
 
     def admit(self, tr: Any, n: int, first: First) -> list[Candidate]:
-        """The first items that may be claimed, up to `n`; none if the queue is paused."""
+        """Return up to `n` first items that may be claimed; none if the queue is paused."""
         options = self._schedule.options(tr)
         if options is None:
             return [Candidate(*row) for row in first(tr, n)]
@@ -95,7 +95,7 @@ class Limits:
         rows: Iterable[Row] = first(tr, n)
         wanted = Counter(agents.agent_of(tr, row) for row in rows)
         if any(of(agent).left < number for agent, number in wanted.items()):
-            # What is behind those that have to wait comes after what others have before it.
+            # Skip the agents at their limit; read the next tasks of the other agents.
             full = {agent for agent in held if of(agent).left == 0}
             rows = agents.first_but(tr, n, full)
         admitted: list[Candidate] = []
@@ -110,7 +110,7 @@ class Limits:
     def _slots(
         self, tr: Any, agent: str | None, limit: int, held: Iterable[bytes] | None = None
     ) -> _Slots:
-        """The slots of the queue, or of an agent, that a transaction sees free."""
+        """Return the slots of the queue, or of an agent, that the transaction sees free."""
         layout = self._layout
         prefix = layout.slot_prefix(agent)
         whole = layout.range_of(prefix)
@@ -119,7 +119,7 @@ class Limits:
         taken = {layout.slot_in(prefix, key) for key in held}
         free = [number for number in range(limit) if number not in taken]
         self._shuffle(free)
-        # After the limit was lowered, some hold slots beyond it.
+        # After the limit was lowered, some items still hold slots beyond it.
         left = max(0, limit - len(taken))
         if left == 0 or max(taken, default=0) >= limit:
             tr.add_read_conflict_range(*whole)
@@ -128,7 +128,7 @@ class Limits:
 
 
 class _Slots:
-    """The slots of one limit that are free; without keys, as many as anybody wants."""
+    """The free slots of one limit. Without keys there is no limit."""
 
     def __init__(self, left: int, free: list[bytes] | None = None, prefix: bytes = b"") -> None:
         self.left = left
@@ -136,7 +136,7 @@ class _Slots:
         self._prefix = prefix
 
     def take(self, tr: Any) -> tuple[bytes, ...]:
-        """Take one of them, as a claim has it noted."""
+        """Take a free slot and conflict on it; return it in the form that a claim stores."""
         if self._free is None:
             return ()
         self.left -= 1

@@ -1,4 +1,4 @@
-"""Tasks in a transaction: found by id, agent and client, and counted, without a scan."""
+"""Tasks within a transaction: lookups and counts by id, agent and client without a scan."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["TaskIndex", "TaskRows"]
 
 
 class TaskIndex:
-    """The indexes of a task queue; each method is part of a transaction."""
+    """The indexes of a task queue. Each method is part of a transaction."""
 
     def __init__(self, layout: Layout, rows: TaskRows) -> None:
         self._layout = layout
         self._rows = rows
 
     def agent_of(self, tr: Any, row: Row) -> str | None:
-        """Whose task it is."""
+        """Return the agent of a task."""
         return decode_header(self._layout.read_payload(tr, row[1]))[1]
 
     def first_but(self, tr: Any, n: int, agents: Container[str | None]) -> Iterator[Row]:
-        """The first tasks, in order, but those of some agents; of each other one up to `n`."""
+        """Yield tasks in order, excluding some agents; at most `n` per remaining agent."""
         layout = self._layout
         counted = tr.snapshot.get_range(*layout.range_of(layout.agent_counts))
         names = [None, *(layout.name_in(row.key) for row in counted)]
         indexes = [layout.indexed(layout.agents, name) for name in names if name not in agents]
-        # All reads are under way before the first is waited for.
+        # All reads start before the first is waited for.
         found = [tr.snapshot.get_range(*layout.range_of(index), limit=n) for index in indexes]
         places = ([row.key[len(index) :] for row in rows] for index, rows in zip(indexes, found))
         for place in heapq.merge(*places):
@@ -39,7 +39,7 @@ class TaskIndex:
             yield key, tr.snapshot[key].value
 
     def first_of(self, tr: Any, n: int, agent: str) -> list[Row]:
-        """The first tasks of an agent."""
+        """Return up to `n` first tasks of an agent."""
         index = self._layout.indexed(self._layout.agents, agent)
         rows = tr.get_range(*self._layout.range_of(index), limit=n)
         keys = [self._layout.items + row.key[len(index) :] for row in rows]
@@ -47,7 +47,7 @@ class TaskIndex:
         return [(key, value.value) for key, value in zip(keys, values)]
 
     def stats(self, tr: Any) -> TaskStats:
-        """All counters, and when the oldest task was pushed."""
+        """Return all counters, and when the oldest task was pushed."""
         layout = self._layout
         names = ("came", "went", "moved", "removed", "rejected", "expired", "died")
         totals = [tr[getattr(layout, name)] for name in names]
@@ -71,10 +71,10 @@ class TaskIndex:
 
 
 class TaskRows(PriorityRows):
-    """As `PriorityRows`, with indexes, and counters by priority and agent instead of by level."""
+    """Rows with indexes, and with counters by priority and agent instead of by level."""
 
     def derived(self, tr: Any, key: bytes, stored: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
-        """It is found by id, by agent, if any, and by client; priority and agent count it."""
+        """Return index entries by id, agent and client; the counters of priority and agent."""
         layout = self._layout
         place = layout.place(key)
         priority, agent, client = decode_header(layout.read_payload(tr, stored))
@@ -89,18 +89,18 @@ class TaskRows(PriorityRows):
         return rows, counters
 
     def find(self, tr: Any, reference: bytes) -> Found | None:
-        """Return the task with this id, wherever it is; `None` if it ended."""
+        """Return the task with this id in any state; `None` if it ended."""
         waits, elsewhere = self._begin_ids(tr, reference)
         place = waits.value if waits.present() else elsewhere.value
         return None if place is None else find(tr, self._layout, place)
 
     def waiting(self, tr: Any, reference: bytes) -> Row | None:
-        """Return the row of the task with this id, if it waits."""
+        """Return key and value of the task with this id if it waits."""
         place = tr[self._layout.id_key(self._layout.ids, reference)].value
         return None if place is None else super().waiting(tr, place)
 
     def begin_look(self, tr: Any, key: bytes) -> list[Any]:
-        """Begin to read whether the task that was taken from this key is back, anywhere."""
+        """Start to read whether the task popped from this key exists again, in any state."""
         return self._begin_ids(tr, self._layout.position(key)[-1])
 
     def _begin_ids(self, tr: Any, random: bytes) -> list[Any]:
@@ -108,11 +108,11 @@ class TaskRows(PriorityRows):
         return [tr[layout.id_key(ids, random)] for ids in (layout.ids, layout.ids_elsewhere)]
 
     def indexed_elsewhere(self, place: bytes) -> dict[bytes, bytes]:
-        """That of its id."""
+        """Return the index entry by id."""
         layout = self._layout
         random = layout.position(layout.items + place)[-1]
         return {layout.id_key(layout.ids_elsewhere, random): place}
 
     def level_counter(self, level: bytes) -> bytes | None:
-        """None: a level is one priority, deadline and cost, and there are too many."""
+        """Return `None`: a level is one priority, deadline and cost, which is too many to count."""
         return None

@@ -104,7 +104,7 @@ class Snapshot:
 
     @property
     def is_too_old(self) -> bool:
-        """Whether the snapshot has passed its lifetime of five seconds."""
+        """True once the snapshot is older than five seconds."""
         return time.monotonic() - self.began > TRANSACTION_LIFETIME
 
     def check_age(self) -> None:

@@ -182,7 +182,7 @@ class Storage:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the database was closed."""
+        """True once the database was closed."""
         return self._closed
 
     def failure(self, error: sqlite3.Error | OSError) -> Exception:

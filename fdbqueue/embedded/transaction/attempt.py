@@ -67,7 +67,7 @@ class Attempt:
     ryw_disabled = False
     skip_next_write_conflict = False
     met_unreadable = False
-    """Whether a read failed with 1036. Then, as in FoundationDB, the commit fails too."""
+    """True once a read failed with 1036. Then, as in FoundationDB, the commit fails too."""
     max_read_key = b"\xff"
     max_write_key = b"\xff"
     _write_map: WriteMap | None = None
