@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -25,6 +27,38 @@ _T = TypeVar("_T")
 
 def run(main: Coroutine[Any, Any, _T]) -> _T:
     return asyncio.run(asyncio.wait_for(main, 60))
+
+
+def parameters(function: Any) -> list[tuple[Any, ...]]:
+    given = inspect.signature(function).parameters.values()
+    return [(each.name, each.kind, each.default) for each in given]
+
+
+@pytest.mark.parametrize("kind", ["PriorityQueue", "Queue", "TaskQueue"])
+def test_a_queue_has_the_names_and_parameters_of_the_one_that_blocks(kind: str) -> None:
+    blocking, awaited = getattr(fdbqueue, kind), getattr(aio, kind)
+    names = [name for name in dir(blocking) if not name.startswith("_")]
+    assert [name for name in dir(awaited) if not name.startswith("_")] == names
+    for name in names:
+        here, there = getattr(awaited, name), getattr(blocking, name)
+        assert callable(here) == callable(there)
+        if callable(there):
+            assert (here.__name__, parameters(here)) == (there.__name__, parameters(there))
+
+
+def test_every_function_of_a_database_is_there_with_its_parameters() -> None:
+    blocking = {
+        name: function
+        for name in fdbqueue.__all__
+        if inspect.isfunction(function := getattr(fdbqueue, name))
+        and [each[0] for each in parameters(function)][:1] in (["tr"], ["db"])
+    }
+    assert {"existing_queue", "overview", "check"} <= blocking.keys()
+    for name, function in blocking.items():
+        awaited = getattr(aio, name)
+        assert inspect.iscoroutinefunction(awaited)
+        assert parameters(awaited) == parameters(function)
+        assert name in aio.__all__
 
 
 def test_many_tasks_get_each_item_once(db: Any, name: str, rng: random.Random) -> None:
@@ -205,6 +239,46 @@ def test_a_claim_that_is_cancelled_leaves_the_item(db: Any, name: str) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("kind", [aio.PriorityQueue, aio.Queue, aio.TaskQueue])
+def test_a_queue_of_any_kind_is_opened_by_its_name_and_where_it_is(
+    db: Any, name: str, kind: Any
+) -> None:
+    async def main() -> None:
+        queue = await kind.named(db, f"{name}any", max_size=3)
+        with pytest.raises(fdbqueue.errors.QueueNotFound):
+            await kind.existing(db, f"{name}any")
+        await (
+            queue.enqueue(db, 1)
+            if kind is aio.Queue
+            else queue.push(db, payload=1)
+            if kind is aio.TaskQueue
+            else queue.push(db, 1)
+        )
+        for opened in (
+            await kind.existing(db, f"{name}any"),
+            await kind.at(db, queue.subspace),
+            await aio.existing_queue(db, f"{name}any"),
+        ):
+            assert type(opened) is kind
+            assert (await opened.options(db)).max_size == 3
+            assert (await opened.peek(db)) == await queue.peek(db)
+        assert f"{name}any" in [status.name for status in await aio.overview(db)]
+        assert (await aio.check(db, queue)).ok
+
+    run(main())
+
+
+def test_an_item_that_has_expired_makes_room(db: Any, name: str) -> None:
+    async def main() -> None:
+        jobs = await aio.PriorityQueue.named(db, f"{name}jobs", max_size=1)
+        await jobs.push(db, "expires", ttl=0.05)
+        await asyncio.sleep(0.1)
+        reopened = await aio.PriorityQueue.named(db, f"{name}jobs", max_size=1)
+        assert (await reopened.push(db, "new")).value == "new"
+
+    run(main())
+
+
 async def _tasks_of_ada(db: Any, name: str) -> aio.TaskQueue:
     tasks = await aio.TaskQueue.named(db, f"{name}tasks")
     await tasks.push_many(db, [{"payload": n, "agent_name": "ada"} for n in range(40)])
@@ -231,11 +305,18 @@ TAKING: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.parametrize("level", [logging.INFO, logging.WARNING])
 @pytest.mark.parametrize("call", TAKING)
 def test_what_a_cancelled_call_took_is_back_when_it_has_ended_however_often_it_is_cancelled(
-    db: Any, name: str, rng: random.Random, call: str
+    db: Any,
+    name: str,
+    rng: random.Random,
+    call: str,
+    level: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     make, take = TAKING[call]
+    caplog.set_level(level, "fdbqueue")
 
     async def main() -> None:
         queue = await make(db, name)

@@ -1,19 +1,23 @@
-"""Results that threads make for an event loop: a coroutine takes each of them, or it is undone."""
+"""Operations in an event loop: threads make results, a coroutine takes each, or it is undone."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, finalize, ref
 
-__all__ = ["HandOver", "call", "finished", "pool", "start"]
+from fdbqueue.coordination.steps import Call, Sleep, Steps, Submit
+from fdbqueue.coordination.watches import cancel_all
 
+__all__ = ["HandOver", "call", "drive", "finished", "pool", "run", "start"]
+
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _THREADS = 40
@@ -31,7 +35,65 @@ def start(job: Callable[[], object]) -> None:
         job()
 
 
-async def call(function: Callable[[], _T], undo: Callable[[_T], object]) -> _T:
+async def drive(steps: Steps[_T], ends: Sequence[asyncio.Future[Any]] = ()) -> _T:
+    """Do an operation: its calls in threads of the pool, its sleeps without any thread.
+
+    Once one of `ends` is done, the operation sleeps no longer and does not look again.
+    """
+    result: Any = None
+    while True:
+        try:
+            step = steps.send(result)
+        except StopIteration as end:
+            done: _T = end.value
+            return done
+        if isinstance(step, Submit):
+            handover: HandOver[Any] = HandOver(step.undo)
+            step.combiner.submit(step.db, step.request, start, handover.arrive)
+            result = await handover.result()
+        elif isinstance(step, Call):
+            result = await call(step.function, step.undo)
+        else:
+            result = await _sleep(step, ends)
+
+
+async def _sleep(step: Sleep, ends: Sequence[asyncio.Future[Any]]) -> bool:
+    loop = asyncio.get_running_loop()
+    fired: asyncio.Future[Any] = loop.create_future()
+
+    def settle(watch: Any) -> None:
+        if not fired.done():
+            fired.set_result(watch)
+
+    def wake(watch: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, watch)
+
+    try:
+        for watch in step.watches:
+            watch.on_ready(wake)
+        # `wait_for` drops a cancel that comes when the watch has fired, before Python 3.12.
+        await asyncio.wait(
+            [fired, *ends], timeout=step.seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        cancel_all(step.watches)
+    if fired.done():
+        fired.result().wait()  # for its error, if it has one
+    return not any(end.done() for end in ends)
+
+
+async def run(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Call a function in a thread of the pool: one that is given a database, for example.
+
+    >>> import asyncio, fdbqueue
+    >>> asyncio.run(run(fdbqueue.queue_names, fdbqueue.open("memory:")))
+    []
+    """
+    return await call(partial(function, *args, **kwargs))
+
+
+async def call(function: Callable[[], _T], undo: Callable[[_T], object] | None = None) -> _T:
     """Call a function in a thread of the pool; undo its result if this coroutine does not get it.
 
     >>> asyncio.run(call(lambda: 7, print))

@@ -7,6 +7,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -22,8 +23,9 @@ from fdbqueue.coordination.batches import (
 from fdbqueue.coordination.clock import backoff, milliseconds, uuids
 from fdbqueue.coordination.combiner import Combiner
 from fdbqueue.coordination.staged_pops import LEASE, MOST_ITEMS, StagedPops
+from fdbqueue.coordination.steps import Call, Sleep, Steps, Submit
 from fdbqueue.coordination.sweeper import Sweeper
-from fdbqueue.coordination.watches import checked_wait, wait_for_change
+from fdbqueue.coordination.watches import begin_watches, cancel_all
 from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.receipts import run_once
 from fdbqueue.database.retrying import read, run
@@ -71,7 +73,8 @@ class Store(Generic[_T]):
     """The items of one queue.
 
     Methods take a transaction or a database, as those of the queue do, and arguments that the queue
-    has checked. Given a database, threads that use one store share transactions.
+    has checked. Given a database, threads and tasks that use one store share transactions. What
+    shares transactions or waits is an operation in steps, which a thread or an event loop drives.
 
     Args:
         layout: The keys of the queue.
@@ -124,7 +127,7 @@ class Store(Generic[_T]):
 
     def push(
         self, tr: Any, entries: list[Entry], as_many_as_fit: bool, raise_if_full: bool
-    ) -> list[bytes]:
+    ) -> Steps[list[bytes]]:
         """Put entries behind the last items of their levels and return the keys of the new items.
 
         On a database together with what other threads push at the time.
@@ -132,19 +135,24 @@ class Store(Generic[_T]):
         if not entries:
             return []
         push = Push(entries, as_many_as_fit)
-        if self._pushing.options.max_size is not None:  # what is to expire makes room
-            self.sweeper.prepare(tr)
-        if is_database(tr):
-            keys = self.pushes(tr, push)
+        keys: list[bytes]
+        if not is_database(tr):
+            keys = yield Call(partial(self._push_in, tr, push))
         else:
-            (keys,) = self._pushing.push(tr, [push])
-            if len(keys) < len(entries):
-                self._pushing.rely_on_full(tr)
+            if self._pushing.options.max_size is not None and self.sweeper.is_time():
+                yield Call(partial(self.sweeper.prepare, tr))  # what is to expire makes room
+            keys = yield Submit(self.pushes, tr, push)
         if raise_if_full:
-            self.check_room(push, keys)
+            self._check_room(push, keys)
         return keys
 
-    def check_room(self, push: Push, keys: list[bytes]) -> None:
+    def _push_in(self, tr: Any, push: Push) -> list[bytes]:
+        (keys,) = self._pushing.push(tr, [push])
+        if len(keys) < len(push.entries):
+            self._pushing.rely_on_full(tr)
+        return keys
+
+    def _check_room(self, push: Push, keys: list[bytes]) -> None:
         """Raise `QueueFull` if a push stored nothing because there was no room."""
         bound = self._pushing.options.max_size
         if bound is not None and len(keys) < (1 if push.as_many_as_fit else len(push.entries)):
@@ -158,7 +166,7 @@ class Store(Generic[_T]):
             for entry, key in zip(entries, keys)
         ]
 
-    def push_unique(self, tr: Any, entry: Entry, raise_if_full: bool) -> _T | None:
+    def push_unique(self, tr: Any, entry: Entry, raise_if_full: bool) -> Steps[_T | None]:
         """Push an item unless another one with its key is unfinished; that one, or the new one.
 
         `None` if there is no room.
@@ -180,9 +188,10 @@ class Store(Generic[_T]):
                 found = first(tr)
             return keys, None if found is None else self.codec.decode(tr, found.key, found.value)
 
-        keys, item = self.change(tr, body)
+        item: _T | None
+        keys, item = yield Call(partial(self.change, tr, body))
         if item is None and raise_if_full:
-            self.check_room(push, keys)
+            self._check_room(push, keys)
         return item
 
     def put_back(self, tr: Any, items: Iterable[_T]) -> None:
@@ -201,6 +210,10 @@ class Store(Generic[_T]):
                 begin, size = end, 0
             size += len(payload) + _ITEM_BYTES
         self._put_back_once(tr, places[begin:])
+
+    def putting_back(self, tr: Any, items: list[_T]) -> Steps[None]:
+        """Put items back as `put_back`; an operation that is cancelled waits until that is done."""
+        yield Call(partial(self.put_back, tr, items), lambda _: None)
 
     def _put_back_once(self, db: Any, places: list[tuple[bytes, bytes]]) -> None:
         run_once(db, partial(self.rows.put_back, places=places), self.layout.receipts)
@@ -233,26 +246,30 @@ class Store(Generic[_T]):
 
     # Pop
 
-    def pop(self, tr: Any, n: int, at_max: bool, wait: float) -> list[_T]:
+    def pop(self, tr: Any, n: int, at_max: bool, wait: float) -> Steps[list[_T]]:
         """Take the first `n` items; on a database together with what other threads pop.
 
-        If there is none, wait for one. Who wakes and finds that another one was quicker sleeps
-        again; when the time is over there is one more look.
+        If there is none, wait for one.
         """
-        wait = checked_wait(tr, wait)
-        if n == 0:
-            return []
-        if not is_database(tr):
-            return self._take(tr, n, at_max)
-        deadline = time.monotonic() + wait
+        items: list[_T] = []
+        if n and is_database(tr):
+            look = partial(self._pop_now, tr, n, at_max)
+            items = yield from self._until_found(tr, wait, look, self.keys_to_watch)
+        elif n:
+            items = yield Call(partial(self._take, tr, n, at_max))
+        return items
+
+    def _pop_now(self, db: Any, n: int, at_max: bool) -> Steps[list[_T]]:
+        """Take the first `n` items that are there now."""
         while True:
-            taken = self.pops(tr, (n, at_max)) if self.sweeper.prepare(tr, n) else []
-            if not taken and self.sweeper.is_behind:
-                continue  # others took what had come
-            left = deadline - time.monotonic()
-            if taken or left <= 0:
+            is_ready, taken = self.sweeper.is_ready, list[_T]()
+            if self.sweeper.is_time():
+                is_ready = yield Call(partial(self.sweeper.prepare, db, n))
+            if is_ready:
+                taken = yield Submit(self.pops, db, (n, at_max), partial(self.put_back, db))
+            if taken or not self.sweeper.is_behind:
                 return taken
-            self._sleep(tr, min(left, LEASE))
+            # Others took what had come, and more is due.
 
     def _take(self, tr: Any, n: int, at_max: bool) -> list[_T]:
         if not self.sweeper.admits(tr, milliseconds()):
@@ -265,19 +282,21 @@ class Store(Generic[_T]):
     def _decoded(self, tr: Any, rows: Iterable[Any]) -> list[_T]:
         return [self.codec.decode(tr, row.key, row.value) for row in rows]
 
-    def pop_of(self, tr: Any, first: First, wait: float) -> _T | None:
+    def pop_of(self, tr: Any, first: First, wait: float) -> Steps[_T | None]:
         """Take the first item of those that `first(tr, 1)` reads; wait for one as `pop`."""
-        deadline = time.monotonic() + checked_wait(tr, wait)
-        while (item := self.try_pop_of(tr, first)) is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            left = min(left, self.sweeper.seconds_left(tr))
-            wait_for_change(tr, partial(self.keys_to_watch, first=first), left)
-        return item
 
-    def try_pop_of(self, tr: Any, first: First) -> _T | None:
-        """Take the first item of those that `first(tr, 1)` reads, if it is there now."""
+        def undo(item: _T | None) -> None:
+            if item is not None and is_database(tr):
+                self.put_back(tr, [item])
+
+        def look() -> Steps[_T | None]:
+            item: _T | None = yield Call(partial(self._take_of, tr, first), undo)
+            return item
+
+        keys = partial(self.keys_to_watch, first=first)
+        return (yield from self._until_found(tr, wait, look, keys))
+
+    def _take_of(self, tr: Any, first: First) -> _T | None:
         now = milliseconds()
 
         def body(tr: Any) -> _T | None:
@@ -292,24 +311,40 @@ class Store(Generic[_T]):
 
     # Wait
 
-    def wait(self, db: Any, seconds: float) -> bool:
-        """Sleep until there is an item, and leave it; return whether there is one."""
-        deadline = time.monotonic() + checked_wait(db, seconds)
-        while self.is_idle(db):
+    def _until_found(
+        self,
+        tr: Any,
+        seconds: float,
+        look: Callable[[], Steps[_R]],
+        keys: Callable[[Any], list[bytes]],
+    ) -> Steps[_R]:
+        """Look, and again whenever a key changes that `keys(tr)` returns, until `look` finds.
+
+        Another client may be quicker: then sleep again. When the time is over, look once more.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            found = yield from look()
             left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            self._sleep(db, left)
-        return True
+            if found or left <= 0:
+                return found
+            due: float = yield Call(partial(self.sweeper.seconds_left, tr))
+            watches: list[Any] = yield Call(partial(begin_watches, tr, keys), cancel_all)
+            if watches and not (yield Sleep(watches, min(left, due, LEASE))):
+                return found
+
+    def wait(self, db: Any, seconds: float) -> Steps[bool]:
+        """Sleep until there is an item, and leave it; return whether there is one."""
+
+        def look() -> Steps[bool]:
+            is_idle: bool = yield Call(partial(self.is_idle, db))
+            return not is_idle
+
+        return (yield from self._until_found(db, seconds, look, self.keys_to_watch))
 
     def is_idle(self, db: Any) -> bool:
         """Return whether there is no item to be taken, once what is due has come."""
         return not self.sweeper.prepare(db) or self.is_empty(db)
-
-    def _sleep(self, db: Any, seconds: float) -> None:
-        """Sleep until somebody pushes, or something is due; not at all if there is an item."""
-        seconds = min(seconds, self.sweeper.seconds_left(db))
-        wait_for_change(db, self.keys_to_watch, seconds)
 
     def keys_to_watch(self, tr: Any, first: First | None = None) -> list[bytes]:
         """Return the keys that change once an item can be taken; none if one can be.
@@ -332,37 +367,53 @@ class Store(Generic[_T]):
 
     def claim(
         self, tr: Any, lease: float, n: int, within: int, wait: float, first: First | None = None
-    ) -> Claim | None:
+    ) -> Steps[Claim | None]:
         """Claim any of the first items, or those that `first(tr, n)` reads; wait as `pop`."""
         request = ClaimRequest(n, max(n, within), lease, *uuids(1))
-        deadline = time.monotonic() + checked_wait(tr, wait)
-        while (claim := self._claim_now(tr, request, first)) is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            left = min(left, LEASE, self.sweeper.seconds_left(tr))
-            wait_for_change(tr, partial(self.keys_to_watch_claims, first=first), left)
-        return claim
+        look = partial(self._claim_now, tr, request, first)
+        keys = partial(self.keys_to_watch_claims, first=first)
+        return (yield from self._until_found(tr, wait, look, keys))
 
-    def _claim_now(self, tr: Any, request: ClaimRequest, first: First | None) -> Claim | None:
+    def _claim_now(
+        self, tr: Any, request: ClaimRequest, first: First | None
+    ) -> Steps[Claim | None]:
         """Claim items that are there now; on a database, with a lease that is not over already.
 
         A stop of the process, or a lost answer, can outlast a lease.
         """
+
+        def undo(claim: Claim | None) -> None:
+            if claim is not None and is_database(tr):
+                with suppress(LeaseLost):  # the items are back already
+                    self.release(tr, claim)
+
+        def undo_taken(taken: Taken) -> None:
+            undo(taken.claim)
+
+        claim: Claim | None
         for _ in range(RENEWALS):
-            claim, start = self._try_claim(tr, request, first)
+            taken: Taken
+            if first is None and is_database(tr):
+                taken = yield Submit(self.claims, tr, request, undo_taken)
+            else:
+                taken = yield Call(partial(self._try_claim, tr, request, first), undo_taken)
+            claim, start = taken
             if claim is None or not is_database(tr) or start.is_recent(request.lease):
                 return claim
-            try:
-                self.extend(tr, claim, request.lease)
+            claim = yield Call(partial(self._renewed, tr, claim, request.lease), undo)
+            if claim is not None:
                 return claim
-            except LeaseLost:
-                continue  # others have the items: look for other ones
+            # Others have the items: look for other ones.
         return None
 
+    def _renewed(self, db: Any, claim: Claim, lease: float) -> Claim | None:
+        try:
+            self.extend(db, claim, lease)
+        except LeaseLost:
+            return None
+        return claim
+
     def _try_claim(self, tr: Any, request: ClaimRequest, first: First | None) -> Taken:
-        if first is None and is_database(tr):
-            return self.claims(tr, request)
         now = milliseconds()
         start = LeaseStart()
 
@@ -381,11 +432,11 @@ class Store(Generic[_T]):
     def _first_after(self, skipped: int) -> First:
         return lambda tr, n: first_after(tr, self.layout, n, skipped)
 
-    def ack(self, tr: Any, claim: Claim) -> None:
+    def ack(self, tr: Any, claim: Claim) -> Steps[None]:
         """Be done with the items of a claim; raise `LeaseLost` if it is over."""
         if not is_database(tr):
-            self._leases.ack(tr, claim)
-        elif (lost := self.acks(tr, claim)) is not None:
+            yield Call(partial(self._leases.ack, tr, claim))
+        elif (lost := (yield Submit(self.acks, tr, claim))) is not None:
             raise lost
 
     def nack(self, tr: Any, claim: Claim, delay: float | None, error: str | None) -> None:
@@ -613,19 +664,29 @@ class Store(Generic[_T]):
 
         return read(tr, body)
 
-    def log(self, tr: Any, verb: str, items: list[Item]) -> None:
+    def log(
+        self,
+        tr: Any,
+        verb: str,
+        items: list[Item],
+        undo: Callable[[list[Item]], object] | None = None,
+    ) -> Steps[list[Item]]:
         """Log a line for each item that came or went, and how many are left, if it is wanted.
 
-        Of a transaction of the caller's nobody knows yet whether it commits: it is not logged.
+        Whether a transaction of the caller's will commit is not known yet: it is not logged.
         """
-        if not items or not _log.isEnabledFor(logging.INFO) or not is_database(tr):
-            return
+        if items and _log.isEnabledFor(logging.INFO) and is_database(tr):
+            items = yield Call(partial(self._log_each, tr, verb, items), undo)
+        return items
+
+    def _log_each(self, db: Any, verb: str, items: list[Item]) -> list[Item]:
         name = self.layout.name or self.layout.subspace.key()
         try:
-            counts = self.counts(tr)
+            counts = self.counts(db)
         except error_classes() as error:  # what came or went did so all the same
             left = f"unknown ({error.code})"
         else:
             left = " ".join(f"{level}:{count:,}" for level, count in counts.items()) or "nothing"
         for item in items:
             _log.info("%s %s, priority %s; left: %s", verb, name, item.priority, left)
+        return items

@@ -169,7 +169,7 @@ async def _pop_for(
         asyncio.ensure_future(state.stopping.wait()),
     ]
     try:
-        return await queue.pop_until(ends, state.served.db, depth, wait)
+        return await aio.pop_until(ends, queue, state.served.db, depth, wait)
     finally:
         for end in ends:
             end.cancel()

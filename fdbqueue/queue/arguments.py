@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from contextlib import suppress
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -11,6 +12,7 @@ from numbers import Real
 from typing import Any
 
 from fdbqueue.coordination.clock import milliseconds
+from fdbqueue.database.binding import is_database
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey
 from fdbqueue.layout.tasks import TaskRecord, deadline_number
 from fdbqueue.types import TaskPriority
@@ -26,6 +28,7 @@ __all__ = [
     "checked_number",
     "checked_priority",
     "checked_unique",
+    "checked_wait",
     "due_time",
     "expiry_time",
     "ranked_task",
@@ -61,6 +64,24 @@ def checked_delay(delay: float | None) -> float | None:
     if delay is not None:
         _check_seconds("delay", delay)
     return delay
+
+
+def checked_wait(tr: Any, seconds: float) -> float:
+    """The seconds themselves; raises for what is no time, or where nobody may sleep.
+
+    >>> import fdbqueue
+    >>> checked_wait(fdbqueue.open("memory:"), 1.5)
+    1.5
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"wait is a number of seconds, not {seconds!r}")
+    if not seconds >= 0:  # NaN neither
+        raise ValueError(f"wait is a number of seconds from 0, not {seconds!r}")
+    if seconds and not is_database(tr):
+        raise ValueError(
+            "only a call that is given a database can wait: nothing sleeps inside a transaction"
+        )
+    return min(seconds, threading.TIMEOUT_MAX)
 
 
 def expiry_time(ttl: float | None) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueNotFound
@@ -18,7 +19,13 @@ from fdbqueue.operations.items import State
 from fdbqueue.operations.names import find, place
 from fdbqueue.operations.options import agreed
 from fdbqueue.operations.slots import MOST_SLOTS
-from fdbqueue.queue.arguments import checked_bound, checked_delay, checked_lease, checked_number
+from fdbqueue.queue.arguments import (
+    checked_bound,
+    checked_delay,
+    checked_lease,
+    checked_number,
+    checked_wait,
+)
 from fdbqueue.types import Claim, DeadLetter, Item, Options, Task
 
 __all__ = ["BaseQueue", "find_stored", "open_stored", "read_stored", "store_of"]
@@ -111,9 +118,10 @@ class BaseQueue(Generic[_T]):
 
     # Claims
 
+    @driven
     def claim(
         self, tr: Any, *, lease: float = 30, n: int = 1, within: int = 256, wait: float = 0
-    ) -> Claim | None:
+    ) -> Steps[Claim | None]:
         """Claim the first items for a time: nobody else gets them while the lease lasts.
 
         Who has done the job calls `ack`, in the transaction that writes what the job did; who
@@ -152,9 +160,11 @@ class BaseQueue(Generic[_T]):
         >>> jobs.ack(db, claim)
         """
         n, within = checked_number(n, "n", 1), checked_number(within, "within", 1)
-        return self._store.claim(tr, checked_lease(lease), n, within, wait)
+        lease, wait = checked_lease(lease), checked_wait(tr, wait)
+        return (yield from self._store.claim(tr, lease, n, within, wait))
 
-    def ack(self, tr: Any, claim: Claim) -> None:
+    @driven
+    def ack(self, tr: Any, claim: Claim) -> Steps[None]:
         """Be done with the items of a claim: they are gone for good.
 
         In the transaction that writes what the job did, that and the end of the job are one: it
@@ -176,7 +186,7 @@ class BaseQueue(Generic[_T]):
         Traceback (most recent call last):
         fdbqueue.errors.LeaseLost: the claim of item ... is over: ...
         """
-        self._store.ack(tr, claim)
+        yield from self._store.ack(tr, claim)
 
     def nack(
         self,
@@ -395,7 +405,8 @@ class BaseQueue(Generic[_T]):
         """
         return self._store.remove(tr, item)
 
-    def put_back(self, tr: Any, items: Iterable[_T]) -> None:
+    @driven
+    def put_back(self, tr: Any, items: Iterable[_T]) -> Steps[None]:
         """Put items that were taken back into their own places, even beyond a bound.
 
         For whoever popped them and cannot use them after all. Given a database it takes effect
@@ -411,11 +422,12 @@ class BaseQueue(Generic[_T]):
         >>> jobs.pop(db).value
         'first'
         """
-        self._store.put_back(tr, items)
+        yield from self._store.putting_back(tr, list(items))
 
     # All items
 
-    def wait(self, db: Any, seconds: float) -> bool:
+    @driven
+    def wait(self, db: Any, seconds: float) -> Steps[bool]:
         """Sleep until there is an item, and leave it; whether there is one.
 
         Another client may take it before this one does: `pop(db, wait=...)` waits and takes. This
@@ -431,7 +443,7 @@ class BaseQueue(Generic[_T]):
         >>> jobs.wait(db, 60)
         True
         """
-        return self._store.wait(db, seconds)
+        return (yield from self._store.wait(db, checked_wait(db, seconds)))
 
     def size(self, tr: Any) -> int:
         """How many items are in the queue.

@@ -9,13 +9,14 @@ from typing import Any, Literal, overload
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.clock import uuids
+from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.retrying import read
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.items import Entry, Rows
-from fdbqueue.queue.arguments import checked_number
+from fdbqueue.queue.arguments import checked_number, checked_wait
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
 from fdbqueue.types import Codec, Item, Options
 
@@ -113,7 +114,8 @@ class Queue(BaseQueue[Item]):
     @overload
     def enqueue(self, tr: Any, value: Any, *, raise_if_full: bool = False) -> Item | None: ...
 
-    def enqueue(self, tr: Any, value: Any, *, raise_if_full: bool = False) -> Item | None:
+    @driven
+    def enqueue(self, tr: Any, value: Any, *, raise_if_full: bool = False) -> Steps[Item | None]:
         """Put a value at the end of the queue; `None` if the queue is full.
 
         Conflicts with nothing, unless the queue has a bound: then as `PriorityQueue.push`. Given a
@@ -129,8 +131,9 @@ class Queue(BaseQueue[Item]):
         >>> Queue(fdbqueue.Subspace(("mail",))).enqueue(db, ["any", "JSON"]).value
         ['any', 'JSON']
         """
-        return next(iter(self.enqueue_many(tr, (value,), raise_if_full=raise_if_full)), None)
+        return next(iter((yield from self._enqueue(tr, (value,), False, raise_if_full))), None)
 
+    @driven
     def enqueue_many(
         self,
         tr: Any,
@@ -138,7 +141,7 @@ class Queue(BaseQueue[Item]):
         *,
         as_many_as_fit: bool = False,
         raise_if_full: bool = False,
-    ) -> list[Item]:
+    ) -> Steps[list[Item]]:
         """Put several values at the end of the queue in one transaction: all of them, or none.
 
         `as_many_as_fit` and `raise_if_full` are those of `PriorityQueue.push_many`.
@@ -149,16 +152,22 @@ class Queue(BaseQueue[Item]):
         >>> [item.value for item in mail.enqueue_many(db, ["a", "b"])]
         ['a', 'b']
         """
+        return (yield from self._enqueue(tr, values, as_many_as_fit, raise_if_full))
+
+    def _enqueue(
+        self, tr: Any, values: Iterable[Any], as_many_as_fit: bool, raise_if_full: bool
+    ) -> Steps[list[Item]]:
         values = list(values)
         level, encode = self._store.layout.items, self._store.codec.encode
         entries = [
             Entry(level, encode(value), random, value=value)
             for value, random in zip(values, uuids(len(values)))
         ]
-        keys = self._store.push(tr, entries, as_many_as_fit, raise_if_full)
+        keys = yield from self._store.push(tr, entries, as_many_as_fit, raise_if_full)
         return self._store.pushed(entries, keys)
 
-    def dequeue(self, tr: Any, *, wait: float = 0) -> Item | None:
+    @driven
+    def dequeue(self, tr: Any, *, wait: float = 0) -> Steps[Item | None]:
         """Take the oldest item; `None` if the queue is empty.
 
         In a transaction it conflicts with every other dequeue, and the caller's own retry rules
@@ -175,9 +184,11 @@ class Queue(BaseQueue[Item]):
         >>> Queue(fdbqueue.Subspace(("mail",))).dequeue(db) is None
         True
         """
-        return next(iter(self.dequeue_many(tr, 1, wait=wait)), None)
+        items = yield from self._store.pop(tr, 1, False, checked_wait(tr, wait))
+        return next(iter(items), None)
 
-    def dequeue_many(self, tr: Any, n: int, *, wait: float = 0) -> list[Item]:
+    @driven
+    def dequeue_many(self, tr: Any, n: int, *, wait: float = 0) -> Steps[list[Item]]:
         """Take the `n` oldest items in one transaction, in order; fewer if there are fewer.
 
         `wait` is how many seconds to wait for the first one if there is none.
@@ -189,7 +200,8 @@ class Queue(BaseQueue[Item]):
         >>> [item.value for item in mail.dequeue_many(db, 5)]
         ['a', 'b']
         """
-        return self._store.pop(tr, checked_number(n), False, wait)
+        n, wait = checked_number(n), checked_wait(tr, wait)
+        return (yield from self._store.pop(tr, n, False, wait))
 
     def peek(self, tr: Any) -> Item | None:
         """The item that `dequeue` would take, left where it is.

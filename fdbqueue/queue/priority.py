@@ -10,17 +10,24 @@ from typing import Any, Literal, overload
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.clock import uuids
+from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.retrying import read
 from fdbqueue.layout import Header, Layout
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.operations.items import Entry, PriorityRows
-from fdbqueue.queue.arguments import checked_number, checked_unique, due_time, expiry_time
+from fdbqueue.queue.arguments import (
+    checked_number,
+    checked_unique,
+    checked_wait,
+    due_time,
+    expiry_time,
+)
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
 from fdbqueue.types import Codec, Item, Options, Priority, PriorityKind
 
-__all__ = ["PriorityQueue", "entries_of"]
+__all__ = ["PriorityQueue"]
 
 
 class PriorityQueue(BaseQueue[Item]):
@@ -174,6 +181,7 @@ class PriorityQueue(BaseQueue[Item]):
         raise_if_full: bool = False,
     ) -> Item | None: ...
 
+    @driven
     def push(
         self,
         tr: Any,
@@ -185,7 +193,7 @@ class PriorityQueue(BaseQueue[Item]):
         ttl: float | None = None,
         unique: str | None = None,
         raise_if_full: bool = False,
-    ) -> Item | None:
+    ) -> Steps[Item | None]:
         """Put a value behind the last one of its priority; `None` if the queue is full.
 
         Conflicts with nothing: two pushes at once both go through, in either order. (The very first
@@ -217,15 +225,14 @@ class PriorityQueue(BaseQueue[Item]):
         """
         if unique is not None:
             key = checked_unique(unique)
-            (entry,) = entries_of(
+            (entry,) = _entries(
                 self._store, [value], priority, delay=delay, at=at, ttl=ttl, unique=key
             )
-            return self._store.push_unique(tr, entry, raise_if_full)
-        pushed = self.push_many(
-            tr, (value,), priority, delay=delay, at=at, ttl=ttl, raise_if_full=raise_if_full
-        )
-        return next(iter(pushed), None)
+            return (yield from self._store.push_unique(tr, entry, raise_if_full))
+        entries = _entries(self._store, (value,), priority, delay=delay, at=at, ttl=ttl)
+        return next(iter((yield from self._push(tr, entries, False, raise_if_full))), None)
 
+    @driven
     def push_many(
         self,
         tr: Any,
@@ -238,7 +245,7 @@ class PriorityQueue(BaseQueue[Item]):
         ttl: float | None = None,
         as_many_as_fit: bool = False,
         raise_if_full: bool = False,
-    ) -> list[Item]:
+    ) -> Steps[list[Item]]:
         """Put several values into the queue in one transaction: all of them, or none.
 
         As `push` for each, and several times as fast. A transaction takes 10,000,000 bytes in all,
@@ -258,15 +265,20 @@ class PriorityQueue(BaseQueue[Item]):
         >>> jobs.pop(db).value
         'a'
         """
-        entries = entries_of(self._store, values, priority, priorities, delay=delay, at=at, ttl=ttl)
-        keys = self._store.push(tr, entries, as_many_as_fit, raise_if_full)
+        entries = _entries(self._store, values, priority, priorities, delay=delay, at=at, ttl=ttl)
+        return (yield from self._push(tr, entries, as_many_as_fit, raise_if_full))
+
+    def _push(
+        self, tr: Any, entries: list[Entry], as_many_as_fit: bool, raise_if_full: bool
+    ) -> Steps[list[Item]]:
+        keys = yield from self._store.push(tr, entries, as_many_as_fit, raise_if_full)
         items = self._store.pushed(entries, keys)
-        self._store.log(tr, "pushed to", items)
-        return items
+        return (yield from self._store.log(tr, "pushed to", items))
 
     # Pop and peek
 
-    def pop_min(self, tr: Any, *, wait: float = 0) -> Item | None:
+    @driven
+    def pop_min(self, tr: Any, *, wait: float = 0) -> Steps[Item | None]:
         """Take the oldest item of the lowest priority; `None` if the queue is empty.
 
         In a transaction it conflicts with every other pop, and with a push that would have come
@@ -289,11 +301,12 @@ class PriorityQueue(BaseQueue[Item]):
         >>> jobs.pop_min(db).value, jobs.pop_min(db).value, jobs.pop_min(db)
         ('a', 'b', None)
         """
-        return next(iter(self.pop_many(tr, 1, wait=wait)), None)
+        return next(iter((yield from self._pop(tr, 1, False, wait))), None)
 
     pop = pop_min
 
-    def pop_max(self, tr: Any, *, wait: float = 0) -> Item | None:
+    @driven
+    def pop_max(self, tr: Any, *, wait: float = 0) -> Steps[Item | None]:
         """Take the oldest item of the highest priority; `None` if the queue is empty.
 
         As `pop_min`, at the other end, and first in first out there too (the plain recipe is last
@@ -306,9 +319,10 @@ class PriorityQueue(BaseQueue[Item]):
         >>> jobs.pop_max(db).value
         'first'
         """
-        return next(iter(self.pop_many(tr, 1, max=True, wait=wait)), None)
+        return next(iter((yield from self._pop(tr, 1, True, wait))), None)
 
-    def pop_many(self, tr: Any, n: int, max: bool = False, *, wait: float = 0) -> list[Item]:
+    @driven
+    def pop_many(self, tr: Any, n: int, max: bool = False, *, wait: float = 0) -> Steps[list[Item]]:
         """Take the first `n` items in one transaction, in order; fewer if there are fewer.
 
         As `pop_min` (with `max`: as `pop_max`) for each, in one commit: several times as fast.
@@ -323,9 +337,12 @@ class PriorityQueue(BaseQueue[Item]):
         >>> [item.value for item in jobs.pop_many(db, 2)]
         ['a', 'b']
         """
-        items = self._store.pop(tr, checked_number(n), max, wait)
-        self._store.log(tr, "popped from", items)
-        return items
+        return (yield from self._pop(tr, checked_number(n), max, wait))
+
+    def _pop(self, tr: Any, n: int, at_max: bool, wait: float) -> Steps[list[Item]]:
+        store = self._store
+        items = yield from store.pop(tr, n, at_max, checked_wait(tr, wait))
+        return (yield from store.log(tr, "popped from", items, partial(store.put_back, tr)))
 
     def peek_min(self, tr: Any) -> Item | None:
         """The item that `pop_min` would take, left where it is.
@@ -437,7 +454,7 @@ class PriorityQueue(BaseQueue[Item]):
         return Item(before.value, rank, store.codec.id_of(key), key)
 
 
-def entries_of(
+def _entries(
     store: Store[Item],
     values: Iterable[Any],
     priority: Priority = 0,

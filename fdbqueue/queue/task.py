@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.clock import uuids
+from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.retrying import read
 from fdbqueue.layout import Header, Layout
@@ -26,6 +27,7 @@ from fdbqueue.queue.arguments import (
     checked_lease,
     checked_number,
     checked_unique,
+    checked_wait,
     due_time,
     expiry_time,
     ranked_task,
@@ -34,9 +36,23 @@ from fdbqueue.queue.arguments import (
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
 from fdbqueue.types import Claim, Options, Task, TaskPriority, TaskStats
 
-__all__ = ["TaskQueue", "first_of"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["TaskQueue"]
 
 _PAGE = 500  # tasks that a look at a database reads in one transaction
+
+
+class TaskChanges(TypedDict, total=False):
+    """What `TaskQueue.reprioritize` changes."""
+
+    priority: int
+    deadline: Any
+    cost: Any
+    agent_name: str | None
+    client_id: str | None
+    payload: Any
 
 
 class TaskQueue(BaseQueue[Task]):
@@ -147,6 +163,7 @@ class TaskQueue(BaseQueue[Task]):
 
     # Push
 
+    @driven
     def push(
         self,
         tr: Any,
@@ -161,7 +178,7 @@ class TaskQueue(BaseQueue[Task]):
         at: datetime | None = None,
         ttl: float | None = None,
         unique: str | None = None,
-    ) -> str | None:
+    ) -> Steps[str | None]:
         """Put a task into its place in the order; its id, or `None` if the queue is full.
 
         Conflicts with nothing, unless the queue has a bound: then as `PriorityQueue.push`. What
@@ -197,13 +214,14 @@ class TaskQueue(BaseQueue[Task]):
         }
         if unique is not None:
             entry = self._entry(time.time(), *uuids(1), **task, unique=checked_unique(unique))
-            found = self._store.push_unique(tr, entry, raise_if_full=False)
+            found = yield from self._store.push_unique(tr, entry, raise_if_full=False)
             return None if found is None else found.id
-        return next(iter(self.push_many(tr, [task])), None)
+        return next(iter((yield from self._push(tr, [task], False))), None)
 
+    @driven
     def push_many(
         self, tr: Any, tasks: Iterable[Mapping[str, Any]], *, as_many_as_fit: bool = False
-    ) -> list[str]:
+    ) -> Steps[list[str]]:
         """Put several tasks into the queue in one transaction: all of them, or none; their ids.
 
         Parameters: `tasks`, each the arguments of `push` by name, without `unique`;
@@ -216,12 +234,16 @@ class TaskQueue(BaseQueue[Task]):
         >>> len(tasks.push_many(db, [{"payload": 1}, {"payload": 2, "priority": 1}]))
         2
         """
-        given = list(tasks)
+        return (yield from self._push(tr, list(tasks), as_many_as_fit))
+
+    def _push(
+        self, tr: Any, given: list[Mapping[str, Any]], as_many_as_fit: bool
+    ) -> Steps[list[str]]:
         now = time.time()
         if any(task.get("unique") is not None for task in given):
             raise TypeError("unique tasks are pushed one by one, with `push`")
         entries = [self._entry(now, uuid, **task) for uuid, task in zip(uuids(len(given)), given)]
-        keys = self._store.push(tr, entries, as_many_as_fit, raise_if_full=False)
+        keys = yield from self._store.push(tr, entries, as_many_as_fit, raise_if_full=False)
         return list(map(self._store.codec.id_of, keys))
 
     def _entry(
@@ -242,7 +264,8 @@ class TaskQueue(BaseQueue[Task]):
 
     # Pop and peek
 
-    def pop(self, tr: Any, *, agent: str | None = None, wait: float = 0) -> Task | None:
+    @driven
+    def pop(self, tr: Any, *, agent: str | None = None, wait: float = 0) -> Steps[Task | None]:
         """Take the first task, or the first one of an agent; `None` if there is none.
 
         As `PriorityQueue.pop`. Of an agent: conflicts with what takes or changes the agent's first
@@ -258,11 +281,13 @@ class TaskQueue(BaseQueue[Task]):
         >>> tasks.pop(db, agent="ada").payload, tasks.pop(db, agent="ada")
         ('hers', None)
         """
+        wait = checked_wait(tr, wait)
         if agent is None:
-            return next(iter(self.pop_many(tr, 1, wait=wait)), None)
-        return self._store.pop_of(tr, first_of(self, agent), wait)
+            return next(iter((yield from self._store.pop(tr, 1, False, wait))), None)
+        return (yield from self._store.pop_of(tr, self._first_of(agent), wait))
 
-    def pop_many(self, tr: Any, n: int, *, wait: float = 0) -> list[Task]:
+    @driven
+    def pop_many(self, tr: Any, n: int, *, wait: float = 0) -> Steps[list[Task]]:
         """Take the first `n` tasks in one transaction, in order; fewer if there are fewer.
 
         >>> import fdbqueue
@@ -272,7 +297,8 @@ class TaskQueue(BaseQueue[Task]):
         >>> [task.payload for task in tasks.pop_many(db, 2)]
         [0, 1]
         """
-        return self._store.pop(tr, checked_number(n), False, wait)
+        n, wait = checked_number(n), checked_wait(tr, wait)
+        return (yield from self._store.pop(tr, n, False, wait))
 
     def peek(self, tr: Any, *, agent: str | None = None) -> Task | None:
         """The task that `pop` would take, left where it is.
@@ -283,11 +309,12 @@ class TaskQueue(BaseQueue[Task]):
         True
         """
         if agent is not None:
-            return self._store.peek_of(tr, first_of(self, agent))
+            return self._store.peek_of(tr, self._first_of(agent))
         return next(iter(self._store.peek(tr, 1)), None)
 
     # Claims
 
+    @driven
     def claim(
         self,
         tr: Any,
@@ -297,7 +324,7 @@ class TaskQueue(BaseQueue[Task]):
         within: int = 256,
         wait: float = 0,
         agent: str | None = None,
-    ) -> Claim | None:
+    ) -> Steps[Claim | None]:
         """Claim the first tasks, or the first ones of an agent, for a time.
 
         As `PriorityQueue.claim`; of an agent always the first ones, and conflicts with who takes
@@ -313,8 +340,9 @@ class TaskQueue(BaseQueue[Task]):
         >>> tasks.ack(db, claim)
         """
         n, within = checked_number(n, "n", 1), checked_number(within, "within", 1)
-        first = None if agent is None else first_of(self, agent)
-        return self._store.claim(tr, checked_lease(lease), n, within, wait, first)
+        lease, wait = checked_lease(lease), checked_wait(tr, wait)
+        first = None if agent is None else self._first_of(agent)
+        return (yield from self._store.claim(tr, lease, n, within, wait, first))
 
     # Limits
 
@@ -440,7 +468,7 @@ class TaskQueue(BaseQueue[Task]):
 
     # Change
 
-    def reprioritize(self, tr: Any, task_id: str, **changes: Any) -> bool:
+    def reprioritize(self, tr: Any, task_id: str, **changes: Unpack[TaskChanges]) -> bool:
         """Give a task another priority, deadline, cost, agent, client or payload; it keeps its id.
 
         It stands behind those that are equal to it then. False if it does not wait. Conflicts with
@@ -462,12 +490,16 @@ class TaskQueue(BaseQueue[Task]):
         store.codec.encode(ranked_task(None, 0, **changes)[0])  # what is wrong is told before all
 
         def changed(task: Task) -> tuple[bytes, bytes]:
-            kept = {field: getattr(task, field) for field in _FIELDS}
+            kept = {field: getattr(task, field) for field in TaskChanges.__annotations__}
             created = task.created_at.timestamp()
             record, rank = ranked_task(self._ageing, created, **{**kept, **changes})
             return store.layout.level(rank), store.codec.encode(record)
 
         return store.move(tr, task_id, changed) is not None
+
+    def _first_of(self, agent: str) -> First:
+        """Return how to read the first tasks of an agent."""
+        return partial(self._index.first_of, agent=checked_agent(agent))
 
     def _by_index(self, tr: Any, index: bytes, name: str) -> Iterator[Task]:
         """Yield the tasks of an agent or client, page by page."""
@@ -486,11 +518,3 @@ class TaskQueue(BaseQueue[Task]):
         while begin < end:
             begin, tasks = read(tr, page)
             yield from tasks
-
-
-def first_of(queue: TaskQueue, agent: str) -> First:
-    """Return how to read the first tasks of an agent."""
-    return partial(queue._index.first_of, agent=checked_agent(agent))
-
-
-_FIELDS = ("priority", "deadline", "cost", "agent_name", "client_id", "payload")

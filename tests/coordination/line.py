@@ -18,7 +18,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
 from fdbqueue.coordination import staged_pops
-from fdbqueue.coordination.watches import sleep_on, wait_for_change
+from fdbqueue.coordination.watches import begin_watches, sleep_on
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 
@@ -258,7 +258,8 @@ class Line(Generic[_Q]):
     def until_nobody_has_the_turn(self) -> None:
         turn = self.layout.turn
         while self.db[turn] is not None:
-            assert wait_for_change(self.db, lambda tr: [turn] if tr[turn].present() else [], LONG)
+            watches = begin_watches(self.db, lambda tr: [turn] if tr[turn].present() else [])
+            assert not watches or sleep_on(watches, LONG)
 
     def assert_sound(self) -> None:
         """No key is left of pops that waited, and the counts are right."""

@@ -295,8 +295,8 @@ def test_who_waits_at_a_paused_queue_sleeps(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
-    wait = store.wait_for_change
-    monkeypatch.setattr(store, "wait_for_change", lambda *a: (looks.append(1), wait(*a))[1])
+    watch = store.begin_watches
+    monkeypatch.setattr(store, "begin_watches", lambda *a: (looks.append(1), watch(*a))[1])
     queue = PriorityQueue(space["jobs"])
     queue.push(db, 1)
     queue.pause(db)

@@ -1,0 +1,145 @@
+"""Operations as steps: written once, driven by a thread here and by an event loop in `handover`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
+
+from fdbqueue.coordination.combiner import Combiner
+from fdbqueue.coordination.watches import sleep_on
+
+__all__ = ["Call", "Sleep", "Steps", "Submit", "drive", "driven", "steps_of"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Request = TypeVar("_Request")
+_Result = TypeVar("_Result")
+
+
+class Call(Generic[_T]):
+    """A call that reads or writes a database.
+
+    Args:
+        function: What to call.
+        undo: Takes the result back if the operation is cancelled before it has the result. An
+            operation without `undo` does not wait for the end of the call when it is cancelled.
+    """
+
+    __slots__ = ("function", "undo")
+
+    def __init__(
+        self, function: Callable[[], _T], undo: Callable[[_T], object] | None = None
+    ) -> None:
+        self.function = function
+        self.undo = undo
+
+    def run(self) -> _T:
+        """Take this step in the calling thread."""
+        return self.function()
+
+
+class Submit(Generic[_Request, _Result]):
+    """A request that shares a transaction with those of other threads and tasks.
+
+    Args:
+        combiner: The combiner of requests of this kind.
+        db: The database.
+        request: The request.
+        undo: As for `Call`.
+    """
+
+    __slots__ = ("combiner", "db", "request", "undo")
+
+    def __init__(
+        self,
+        combiner: Combiner[_Request, _Result],
+        db: Any,
+        request: _Request,
+        undo: Callable[[_Result], object] | None = None,
+    ) -> None:
+        self.combiner = combiner
+        self.db = db
+        self.request = request
+        self.undo = undo
+
+    def run(self) -> _Result:
+        """Take this step in the calling thread."""
+        return self.combiner(self.db, self.request)
+
+
+class Sleep:
+    """A sleep until one of some watches fires or the time is over; then, whether to go on.
+
+    Args:
+        watches: The watches, which are cancelled afterwards.
+        seconds: The longest time to sleep.
+    """
+
+    __slots__ = ("seconds", "watches")
+
+    def __init__(self, watches: list[Any], seconds: float) -> None:
+        self.watches = watches
+        self.seconds = seconds
+
+    def run(self) -> bool:
+        """Take this step in the calling thread."""
+        fired = sleep_on(self.watches, self.seconds)
+        if fired is not None:
+            fired.wait()  # for its error, if it has one
+        return True
+
+
+Steps: TypeAlias = Generator[Call[Any] | Submit[Any, Any] | Sleep, Any, _T]
+"""An operation: a generator that yields steps, is sent what they result in, and returns a result.
+
+What takes time is in the steps. Between them, an operation neither blocks nor can be cancelled, so
+it needs no `try` to keep what a step gave it.
+"""
+
+
+def drive(steps: Steps[_T]) -> _T:
+    """Do an operation in the calling thread.
+
+    Example:
+        >>> def add():
+        ...     one = yield Call(lambda: 1)
+        ...     two = yield Call(lambda: 2)
+        ...     return one + two
+        >>> drive(add())
+        3
+    """
+    result: Any = None
+    while True:
+        try:
+            step = steps.send(result)
+        except StopIteration as end:
+            done: _T = end.value
+            return done
+        result = step.run()
+
+
+def driven(operation: Callable[_P, Steps[_T]]) -> Callable[_P, _T]:
+    """Make a function that does an operation in the thread that calls it.
+
+    Example:
+        >>> @driven
+        ... def double(number: int) -> Steps[int]:
+        ...     return 2 * (yield Call(lambda: number))
+        >>> double(21)
+        42
+    """
+
+    @functools.wraps(operation)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return drive(operation(*args, **kwargs))
+
+    # What documentation and editors show is what the caller gets.
+    returns: str = operation.__annotations__["return"]
+    operation.__annotations__["return"] = returns.removeprefix("Steps[").removesuffix("]")
+    return call
+
+
+def steps_of(function: Callable[_P, _T]) -> Callable[_P, Steps[_T]] | None:
+    """Return the operation of a driven function; `None` for another function."""
+    return getattr(function, "__wrapped__", None)
