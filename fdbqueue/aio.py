@@ -33,6 +33,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.handover import drive, run
 from fdbqueue.coordination.steps import steps_of
+from fdbqueue.database.pages import PAGE
 from fdbqueue.queue import check as checking
 from fdbqueue.queue import fifo, registry
 from fdbqueue.queue import overview as status
@@ -63,8 +64,6 @@ _Q = TypeVar("_Q", bound=BaseQueue[Any])
 _H = TypeVar("_H", bound="_Handle[Any]")
 
 _Awaited: TypeAlias = Coroutine[Any, Any, _T]
-
-_PAGE = 500  # items that a listing hands over at a time
 
 
 def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
@@ -146,7 +145,7 @@ class Listing(Generic[_T]):
         self._items = items
 
     async def __aiter__(self) -> AsyncIterator[_T]:
-        while page := await run(self._read, _PAGE):
+        while page := await run(self._read, PAGE):
             for item in page:
                 yield item
 

@@ -6,30 +6,62 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.receipts import run_once
-from fdbqueue.errors import LeaseLost
 from fdbqueue.layout import Layout
 from fdbqueue.operations.claim import ClaimRequest, Leases
 from fdbqueue.operations.items import WANT_ALL, Row
-from fdbqueue.operations.push import Push, Pushing
 from fdbqueue.operations.schedule import VERSIONS, Schedule
 from fdbqueue.operations.slots import Limits
 from fdbqueue.types import Claim
 
-__all__ = ["RENEWALS", "Acks", "Claims", "LeaseStart", "Pushes", "Taken", "first_after"]
+__all__ = ["RENEWALS", "Batches", "Claims", "LeaseStart", "Taken", "first_after"]
+
+_Request = TypeVar("_Request")
+_Result = TypeVar("_Result")
 
 _LONGEST_BACKOFF = 2  # milliseconds, after a conflict
 _NARROWER = 0.95  # what a claim without a conflict leaves of the distance at which to look
 _SPENT = 0.1  # of a lease, that may be over when a call that began it returns
 RENEWALS = 3
 """How often a call begins a lease at most, if each time too much of it is over."""
+
+
+class Batches(Generic[_Request, _Result]):
+    """Does the requests of a batch in one transaction, exactly once.
+
+    Args:
+        do: `do(tr, requests)` does requests in a transaction and returns their results.
+        receipts: Where the queue has its receipts.
+    """
+
+    def __init__(
+        self, do: Callable[[Any, list[_Request]], list[_Result]], receipts: Subspace
+    ) -> None:
+        self._do = do
+        self._receipts = receipts
+        self._expected = 1
+
+    def perform(self, db: Any, batch: Batch[_Request]) -> list[_Result]:
+        """Do the requests of a batch, and those that join it in time."""
+
+        def body(tr: Any) -> list[_Result]:
+            if self._expected > 1:
+                tr.get_read_version().wait()  # others can join meanwhile
+            return self._do(tr, batch.join())
+
+        results = run_once(db, body, self._receipts)
+        self._expected = len(results)
+        return results
 
 
 class LeaseStart:
@@ -143,44 +175,3 @@ class Claims:
         if tries == 1:
             self._distance *= _NARROWER
         return [Taken(claim, start) for claim in taken]
-
-
-class Acks:
-    """The acknowledgements of one process: those that come at the same time are one transaction."""
-
-    def __init__(self, layout: Layout, leases: Leases) -> None:
-        self._layout = layout
-        self._leases = leases
-        self._expected = 1
-
-    def perform(self, db: Any, batch: Batch[Claim]) -> list[LeaseLost | None]:
-        """Acknowledge claims; of those that are over, the error."""
-
-        def body(tr: Any) -> list[LeaseLost | None]:
-            if self._expected > 1:
-                tr.get_read_version().wait()  # others can join meanwhile
-            return self._leases.each(tr, batch.join(), self._leases.ack)
-
-        errors = run_once(db, body, self._layout.receipts)
-        self._expected = len(errors)
-        return errors
-
-
-class Pushes:
-    """The pushes of the threads of one process on one database."""
-
-    def __init__(self, pushing: Pushing) -> None:
-        self._pushing = pushing
-        self._expected = 1
-
-    def perform(self, db: Any, batch: Batch[Push]) -> list[list[bytes]]:
-        """Do pushes in one transaction."""
-
-        def body(tr: Any) -> list[list[bytes]]:
-            if self._expected > 1:
-                tr.get_read_version().wait()  # others can join meanwhile
-            return self._pushing.push(tr, batch.join())
-
-        pushed = run_once(db, body, self._pushing.layout.receipts)
-        self._expected = len(pushed)
-        return pushed

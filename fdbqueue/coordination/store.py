@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from fdbqueue.coordination.batches import (
     RENEWALS,
-    Acks,
+    Batches,
     Claims,
     LeaseStart,
-    Pushes,
     Taken,
     first_after,
 )
@@ -27,14 +27,15 @@ from fdbqueue.coordination.steps import Call, Sleep, Steps, Submit
 from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.coordination.watches import begin_watches, cancel_all
 from fdbqueue.database.binding import error_classes, is_database
+from fdbqueue.database.pages import PAGE, read_pages
 from fdbqueue.database.receipts import run_once
-from fdbqueue.database.retrying import read, run
+from fdbqueue.database.retrying import read
 from fdbqueue.errors import LeaseLost, QueueFull
 from fdbqueue.layout import ONE, Layout, decode_count, decode_options
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.claim import ClaimRequest, Leases
-from fdbqueue.operations.items import WANT_ALL, Entry, Found, Rows, State, find
+from fdbqueue.operations.items import Entry, Found, Rows, State, find
 from fdbqueue.operations.push import Push, Pushing
 from fdbqueue.operations.schedule import Schedule
 from fdbqueue.operations.slots import Agents, First, Limits
@@ -44,8 +45,6 @@ __all__ = ["Store"]
 
 _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
-
-_PAGE = 500  # items that a browse of a database reads in one transaction
 
 _BATCH_BYTES = 1_000_000  # that one transaction pushes for several threads, or puts back
 _ITEM_BYTES = 250  # of a transaction, for each item beside its payload
@@ -104,12 +103,14 @@ class Store(Generic[_T]):
         pushing = self._pushing = Pushing(layout, rows, options, random.randrange)
         leases = self._leases = Leases(layout, rows, codec, schedule, backoff)
         limits = self._limits = Limits(layout, schedule, agents, random.shuffle)
-        self.pushes = Combiner(lambda: Pushes(pushing), _push_size, _BATCH_BYTES)
+        receipts = layout.receipts
+        acknowledge = partial(leases.each, do=leases.ack)
+        self.pushes = Combiner(lambda: Batches(pushing.push, receipts), _push_size, _BATCH_BYTES)
         self.pops = Combiner(lambda: StagedPops(layout, rows, codec), _pop_size, MOST_ITEMS)
         self.claims = Combiner(
             lambda: Claims(layout, leases, schedule, limits), _claim_size, MOST_ITEMS
         )
-        self.acks = Combiner(lambda: Acks(layout, leases), len, MOST_ITEMS)
+        self.acks = Combiner(lambda: Batches(acknowledge, receipts), len, MOST_ITEMS)
 
     def change(
         self,
@@ -482,17 +483,13 @@ class Store(Generic[_T]):
     # Dead letters
 
     def dead_letters(self, tr: Any) -> Iterator[DeadLetter]:
-        """Yield the dead letters in order; given a database in pages, each its own transaction."""
-        begin, end = self.layout.range_of(self.layout.dead)
+        """Iterate over the dead letters in order; given a database in pages."""
 
-        def page(tr: Any) -> tuple[bytes, list[DeadLetter]]:
-            rows = list(tr.get_range(begin, end, limit=_PAGE))
-            letters = [self._leases.dead_letter(tr, row.key, row.value) for row in rows]
-            return rows[-1].key + b"\x00" if len(rows) == _PAGE else end, letters
+        def page(tr: Any, rows: list[Any]) -> list[DeadLetter]:
+            return [self._leases.dead_letter(tr, row.key, row.value) for row in rows]
 
-        while begin < end:
-            begin, letters = read(tr, page)
-            yield from letters
+        pages = read_pages(tr, *self.layout.range_of(self.layout.dead), page)
+        return chain.from_iterable(pages)
 
     def retry_dead_letter(self, tr: Any, item: _T | str) -> bool:
         """Put a dead letter back to its own place; return false if there is none."""
@@ -565,15 +562,7 @@ class Store(Generic[_T]):
 
     def _count_ahead(self, tr: Any, key: bytes) -> int:
         begin = self.layout.range_of(self.layout.items)[0]
-        ahead = 0
-
-        def page(tr: Any) -> list[Any]:
-            return list(tr.get_range(begin, key, limit=10 * _PAGE, streaming_mode=WANT_ALL))
-
-        while rows := read(tr, page):
-            ahead += len(rows)
-            begin = rows[-1].key + b"\x00"
-        return ahead
+        return sum(read_pages(tr, begin, key, lambda _, rows: len(rows), size=10 * PAGE))
 
     # All items
 
@@ -609,7 +598,7 @@ class Store(Generic[_T]):
         reverse: bool,
         priority: Priority | None = None,
     ) -> Iterator[_T]:
-        """Iterate over the items in order; given a database in pages of 500."""
+        """Iterate over the items in order; given a database in pages."""
         level = self.layout.items
         if priority is not None:
             level = self.layout.level(self.levels.checked(priority))
@@ -617,30 +606,12 @@ class Store(Generic[_T]):
         if after is not None:
             passed = self.layout.items + self.codec.reference(after)
             begin, end = (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
-        return self._browse(tr, begin, end, limit, reverse)
-
-    def _browse(self, tr: Any, begin: bytes, end: bytes, limit: int, reverse: bool) -> Iterator[_T]:
-        if not is_database(tr):
-            for row in tr.get_range(begin, end, limit=limit, reverse=reverse):
-                yield self.codec.decode(tr, row.key, row.value)
-            return
-        left = limit
-        while begin < end:
-            page = self._page(tr, begin, end, min(left, _PAGE) if limit else _PAGE, reverse)
-            yield from page
-            left -= len(page)
-            if len(page) < _PAGE or (limit and left <= 0):
-                return
-            if reverse:
-                end = page[-1].key
-            else:
-                begin = page[-1].key + b"\0"
-
-    def _page(self, db: Any, begin: bytes, end: bytes, size: int, reverse: bool) -> list[_T]:
-        def body(tr: Any) -> list[_T]:
-            return self._decoded(tr, tr.get_range(begin, end, limit=size, reverse=reverse))
-
-        return run(db, body)
+        if is_database(tr):
+            pages = read_pages(tr, begin, end, self._decoded, limit=limit, reverse=reverse)
+            return chain.from_iterable(pages)
+        # Read, and conflict with, no more than the caller asks for.
+        rows = tr.get_range(begin, end, limit=limit, reverse=reverse)
+        return (self.codec.decode(tr, row.key, row.value) for row in rows)
 
     def size(self, tr: Any) -> int:
         """Return how many items are in the queue."""

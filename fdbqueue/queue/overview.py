@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.database.binding import first_greater_or_equal
-from fdbqueue.database.retrying import read
+from fdbqueue.database.pages import read_pages
 from fdbqueue.layout import NAMES, Layout, decode_count, decode_name, decode_subspace
 from fdbqueue.operations.items import WANT_ALL, State
 
-__all__ = ["QueueStatus", "count_elsewhere", "overview", "read_pages"]
+__all__ = ["QueueStatus", "count_elsewhere", "overview", "read_queues"]
 
 _MOST_LEVELS = 100  # of which the oldest item is looked for
 
@@ -50,7 +50,7 @@ def overview(tr: Any) -> list[QueueStatus]:
     >>> [(status.name, status.size, status.counts) for status in overview(db)]
     [('mail', 1, {5: 1})]
     """
-    return read_pages(tr, _statuses)
+    return read_queues(tr, _statuses)
 
 
 def _statuses(tr: Any, page: dict[str, Subspace]) -> list[QueueStatus]:
@@ -105,25 +105,19 @@ _PAGE = 200
 """How many queues one transaction reads."""
 
 
-def read_pages(tr: Any, read_page: Callable[[Any, dict[str, Subspace]], list[_T]]) -> list[_T]:
+def read_queues(tr: Any, read: Callable[[Any, dict[str, Subspace]], list[_T]]) -> list[_T]:
     """Read something of all named queues, in order of the names, by snapshot reads.
 
-    `read_page(tr, page)` reads it of some of them. Given a database, each page is its own
+    `read(tr, page)` reads it of some of them. Given a database, each page is its own
     transaction: a queue that is renamed meanwhile may be read twice, or not at all.
     """
-    whole = NAMES.range()
-    begin, results = whole.start, list[_T]()
 
-    def body(tr: Any) -> tuple[bytes, list[_T]]:
-        rows = list(tr.snapshot.get_range(begin, whole.stop, limit=_PAGE, streaming_mode=WANT_ALL))
-        page = {decode_name(row.key): decode_subspace(row.value) for row in rows}
-        end = rows[-1].key + b"\x00" if len(rows) == _PAGE else whole.stop
-        return end, read_page(tr.snapshot, page)
+    def page(tr: Any, rows: list[Any]) -> list[_T]:
+        return read(tr, {decode_name(row.key): decode_subspace(row.value) for row in rows})
 
-    while begin < whole.stop:
-        begin, page = read(tr, body)
-        results += page
-    return results
+    names = NAMES.range()
+    pages = read_pages(tr, names.start, names.stop, page, size=_PAGE, is_snapshot=True)
+    return list(chain.from_iterable(pages))
 
 
 _ROWS = 1000  # rows that one transaction counts
@@ -150,11 +144,5 @@ def count_elsewhere(db: Any, layout: Layout) -> dict[State, int]:
 
 
 def _count_rows(db: Any, begin: bytes, end: bytes) -> int:
-    def page(tr: Any) -> list[bytes]:
-        return [row.key for row in tr.snapshot.get_range(begin, end, limit=_ROWS)]
-
-    count = 0
-    while keys := read(db, page):
-        count += len(keys)
-        begin = keys[-1] + b"\x00"
-    return count
+    pages = read_pages(db, begin, end, lambda _, rows: len(rows), size=_ROWS, is_snapshot=True)
+    return sum(pages)

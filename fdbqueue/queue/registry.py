@@ -16,7 +16,7 @@ from fdbqueue.layout import ROOT, Layout, name_key
 from fdbqueue.operations.names import find, leave
 from fdbqueue.queue.base import Stored, find_stored, open_stored
 from fdbqueue.queue.fifo import Queue
-from fdbqueue.queue.overview import read_pages
+from fdbqueue.queue.overview import read_queues
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.task import TaskQueue
 
@@ -65,7 +65,7 @@ def queues(tr: Any) -> dict[str, int]:
         begun = {name: Layout(subspace).begin_size(tr) for name, subspace in page.items()}
         return [(name, max(0, size())) for name, size in begun.items()]
 
-    return dict(read_pages(tr, sizes))
+    return dict(read_queues(tr, sizes))
 
 
 def rename_queue(tr: Any, name: str, new_name: str) -> None:
@@ -130,7 +130,7 @@ def drop_queue(tr: Any, name: str) -> None:
 
 def subspaces(tr: Any) -> dict[str, Subspace]:
     """Return where each named queue is, in order of the names; in pages, as `queues`."""
-    return dict(read_pages(tr, lambda tr, page: list(page.items())))
+    return dict(read_queues(tr, lambda tr, page: list(page.items())))
 
 
 def _change(tr: Any, body: Callable[[Any], None]) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from fdb.subspace_impl import Subspace
@@ -13,11 +14,12 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.coordination.clock import uuids
 from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
+from fdbqueue.database.pages import read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.layout import Header, Layout
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec
-from fdbqueue.operations.items import WANT_ALL, Entry
+from fdbqueue.operations.items import Entry
 from fdbqueue.operations.slots import MOST_SLOTS, First
 from fdbqueue.operations.tasks import TaskIndex, TaskRows
 from fdbqueue.queue.arguments import (
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = ["TaskQueue"]
-
-_PAGE = 500  # tasks that a look at a database reads in one transaction
 
 
 class TaskChanges(TypedDict, total=False):
@@ -502,19 +502,14 @@ class TaskQueue(BaseQueue[Task]):
         return partial(self._index.first_of, agent=checked_agent(agent))
 
     def _by_index(self, tr: Any, index: bytes, name: str) -> Iterator[Task]:
-        """Yield the tasks of an agent or client, page by page."""
+        """Iterate over the tasks of an agent or client, page by page."""
         layout, decode = self._store.layout, self._store.codec.decode
         prefix = layout.indexed(index, name)
-        begin, end = layout.range_of(prefix)
 
-        def page(tr: Any) -> tuple[bytes, list[Task]]:
-            rows = list(tr.get_range(begin, end, limit=_PAGE, streaming_mode=WANT_ALL))
+        def page(tr: Any, rows: list[Any]) -> list[Task]:
             keys = [layout.items + row.key[len(prefix) :] for row in rows]
             # All reads are under way before the first is waited for.
             values = [tr[key] for key in keys]
-            tasks = [decode(tr, key, value.value) for key, value in zip(keys, values)]
-            return rows[-1].key + b"\x00" if len(rows) == _PAGE else end, tasks
+            return [decode(tr, key, value.value) for key, value in zip(keys, values)]
 
-        while begin < end:
-            begin, tasks = read(tr, page)
-            yield from tasks
+        return chain.from_iterable(read_pages(tr, *layout.range_of(prefix), page))
