@@ -8,7 +8,7 @@
 
 Calls that come at the same time share transactions, as those of threads do. What takes time runs in
 threads of this module's pool; a call that waits for an item holds none. What reads nothing is not
-awaited: `subspace` and `pushed_at`. Where the queues return an iterator, the methods
+awaited: `subspace`, `pushed_at` and `Worker.stop`. Where the queues return an iterator, the methods
 here return a `Listing`: loop over it with `async for`, or `await` it to have all in a list.
 
 What belongs into one transaction is a plain function, decorated with `fdbqueue.transactional`, that
@@ -26,12 +26,13 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.handover import drive, run
+from fdbqueue.coordination.handover import drive, finished, run
 from fdbqueue.coordination.steps import steps_of
 from fdbqueue.database.pages import PAGE
 from fdbqueue.queue import check as checking
@@ -41,12 +42,15 @@ from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
 from fdbqueue.queue.base import BaseQueue
 from fdbqueue.types import Item
+from fdbqueue.worker import worker
+from fdbqueue.worker.handler import Handler
 
 __all__ = [
     "Listing",
     "PriorityQueue",
     "Queue",
     "TaskQueue",
+    "Worker",
     "check",
     "drop_queue",
     "existing_queue",
@@ -306,6 +310,80 @@ class TaskQueue(_Handle[task_queue.TaskQueue]):
     put_back = _method(task_queue.TaskQueue.put_back)
     retry_dead_letter = _method(task_queue.TaskQueue.retry_dead_letter)
     drop_dead_letter = _method(task_queue.TaskQueue.drop_dead_letter)
+
+
+class Worker:
+    """`fdbqueue.Worker`, whose `run` is awaited.
+
+    A handler that is a coroutine function is awaited in the event loop that awaits `run`. Any other
+    handler, and each job while it runs, takes a thread. To cancel `run` is to stop the worker: it
+    ends with `CancelledError` once the jobs that run have ended. Signals do not stop it.
+
+    Args:
+        db: A database.
+        queue: A queue of this module.
+        handler: As for `fdbqueue.Worker`, as are the others.
+
+    Example:
+        >>> import fdbqueue
+        >>> async def main():
+        ...     db = fdbqueue.open("memory:")
+        ...     jobs = await PriorityQueue.named(db, "jobs")
+        ...     await jobs.push_many(db, [1, 2])
+        ...     async def work(item):
+        ...         await asyncio.sleep(0)
+        ...     return await Worker(db, jobs, work).run(drain=True)
+        >>> asyncio.run(main())
+        WorkerReport(done=2, failed=0, lost=0)
+    """
+
+    def __init__(
+        self,
+        db: Any,
+        queue: _Handle[Any],
+        handler: Callable[..., Any],
+        *,
+        concurrency: int = 1,
+        lease: float = 30,
+        agent: str | None = None,
+    ) -> None:
+        if not isinstance(queue, _Handle):
+            raise TypeError(f"a worker works on a queue of fdbqueue.aio, not on {queue!r}")
+        self._handler = Handler(handler)
+        self._worker = worker.Worker(
+            db, queue.queue, self._handler, concurrency=concurrency, lease=lease, agent=agent
+        )
+        self.report = self._worker.report
+
+    def stop(self) -> None:
+        """Let the jobs that run end, and begin no other one."""
+        self._worker.stop()
+
+    async def run(
+        self,
+        *,
+        drain: bool = False,
+        progress: Callable[[worker.WorkerReport], object] = worker.no_progress,
+    ) -> worker.WorkerReport:
+        """Do jobs until `stop` is called, or this is cancelled; with `drain`, until there is none.
+
+        The event loop calls `progress` after each job.
+        """
+        loop = self._handler.loop = asyncio.get_running_loop()
+
+        def tell(report: worker.WorkerReport) -> None:
+            loop.call_soon_threadsafe(progress, report)
+
+        thread = ThreadPoolExecutor(1, thread_name_prefix="fdbqueue.aio.worker")
+        work = thread.submit(self._worker.run, drain=drain, progress=tell)
+        thread.shutdown(wait=False)
+        try:
+            await asyncio.wait([asyncio.wrap_future(work)])
+        except asyncio.CancelledError:
+            self.stop()
+            await finished(work)
+            raise
+        return work.result()
 
 
 async def existing_queue(db: Any, name: str) -> PriorityQueue | Queue | TaskQueue:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -34,8 +35,8 @@ def parameters(function: Any) -> list[tuple[Any, ...]]:
     return [(each.name, each.kind, each.default) for each in given]
 
 
-@pytest.mark.parametrize("kind", ["PriorityQueue", "Queue", "TaskQueue"])
-def test_a_queue_has_the_names_and_parameters_of_the_one_that_blocks(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["PriorityQueue", "Queue", "TaskQueue", "Worker"])
+def test_a_class_has_the_names_and_parameters_of_the_one_that_blocks(kind: str) -> None:
     blocking, awaited = getattr(fdbqueue, kind), getattr(aio, kind)
     names = [name for name in dir(blocking) if not name.startswith("_")]
     assert [name for name in dir(awaited) if not name.startswith("_")] == names
@@ -425,3 +426,81 @@ def test_a_cancel_ends_a_wait_though_a_push_comes_at_the_same_time(
             await jobs.clear(db)
 
     run(main())
+
+
+def test_a_worker_awaits_its_handlers_in_the_loop_that_awaits_it(db: Any, name: str) -> None:
+    told: list[int] = []
+
+    async def main() -> None:
+        jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
+        await jobs.push_many(db, range(10))
+        loops = []
+
+        async def work(item: fdbqueue.Item) -> None:
+            loops.append(asyncio.get_running_loop())
+            if item.value == 3:
+                raise ValueError("three")
+
+        worker = aio.Worker(db, jobs, work, concurrency=4)
+        report = await worker.run(drain=True, progress=lambda report: told.append(report.done))
+        assert (report.done, report.failed) == (9, 1)
+        assert worker.report == report
+        assert loops == 10 * [asyncio.get_running_loop()]
+        assert await jobs.state(db, (await jobs.claim(db, wait=10)).item.id) == "claimed"
+
+    run(main())
+    assert len(told) == 10
+
+
+@pytest.mark.parametrize("cancels", [1, 3])
+def test_a_worker_that_is_cancelled_ends_the_jobs_that_run_and_begins_no_other(
+    db: Any, name: str, cancels: int
+) -> None:
+    async def main() -> None:
+        tasks = await aio.TaskQueue.named(db, f"{name}tasks", max_attempts=1)
+        await tasks.push_many(db, [{"payload": n, "agent_name": "ada"} for n in range(10)])
+        began, go_on, ended = asyncio.Event(), asyncio.Event(), []
+
+        async def work(task: fdbqueue.Task) -> None:
+            began.set()
+            await go_on.wait()
+            ended.append(task.id)
+
+        worker = asyncio.ensure_future(aio.Worker(db, tasks, work, agent="ada").run())
+        await began.wait()
+        for _ in range(cancels):
+            worker.cancel()
+            await asyncio.sleep(0.01)
+        assert not worker.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await worker
+        assert len(ended) == 1
+        assert await tasks.size(db) == 9
+        assert await tasks.dead_letters(db) == []
+
+    run(main())
+
+
+def test_a_worker_ends_when_its_loop_is_closed(db: Any, name: str) -> None:
+    queue = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    queue.push(db, "job")
+    began = threading.Event()
+
+    async def work(item: fdbqueue.Item) -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    loop = asyncio.new_event_loop()
+    running = loop.create_task(aio.Worker(db, aio.PriorityQueue(queue), work).run())
+    while not began.is_set():
+        loop.run_until_complete(asyncio.sleep(0.001))
+    threads = [each for each in threading.enumerate() if "aio.worker" in each.name]
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False
+    loop.close()
+    for each in threads:
+        each.join(30)
+        assert not each.is_alive()
+    assert queue.claim(db, wait=30).attempt == 2
+    assert not running.done()

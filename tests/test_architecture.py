@@ -22,7 +22,7 @@ LIBRARY = ROOT / "fdbqueue"
 ROOMS = {
     "cli": {"aio", "embedded", "http"},
     "http": {"aio", "queue"},
-    "aio": {"queue"},
+    "aio": {"queue", "worker"},
     "worker": {"queue"},
     "queue": {"coordination", "database", "operations", "layout"},
     "coordination": {"database", "operations", "layout"},

@@ -6,16 +6,19 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent import futures
 from typing import Any
 
 __all__ = ["Handler"]
+
+_LOOK = 1.0  # seconds from one look at whether the loop still runs to the next
 
 
 class Handler:
     """A function that is called for each job, by several threads at a time.
 
     One whose first parameter is called `tr` is the body of a transaction. What is to be awaited is,
-    in one event loop for all jobs, until `close`.
+    in `loop`, or else in an event loop of this handler's until `close`.
 
     >>> handler = Handler(lambda item: item + 1)
     >>> handler.in_transaction, handler(1)
@@ -27,7 +30,9 @@ class Handler:
             raise TypeError(f"a handler is a function, not {function!r}")
         self._function = function
         self._guard = threading.Lock()
-        self._loop: _EventLoop | None = None
+        self._own_loop: _EventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of the program that awaits the worker, if one does."""
         try:
             signature = inspect.signature(function)
         except ValueError:  # some that are not written in Python have none
@@ -64,20 +69,33 @@ class Handler:
             except (SystemExit, KeyboardInterrupt) as error:
                 return None, error
 
-        with self._guard:
-            if self._loop is None:
-                self._loop = _EventLoop()
-        result, error = asyncio.run_coroutine_threadsafe(settled(), self._loop.loop).result()
+        loop = self.loop or self._begin_loop()
+        future = asyncio.run_coroutine_threadsafe(settled(), loop)
+        while not futures.wait([future], _LOOK).done:
+            if self.is_orphan:
+                raise RuntimeError("the event loop was closed while a handler was awaited in it")
+        result, error = future.result()
         if error is not None:
             raise error
         return result
 
+    @property
+    def is_orphan(self) -> bool:
+        """Whether the event loop of the program that awaits the worker is closed."""
+        return self.loop is not None and self.loop.is_closed()
+
+    def _begin_loop(self) -> asyncio.AbstractEventLoop:
+        with self._guard:
+            if self._own_loop is None:
+                self._own_loop = _EventLoop()
+            return self._own_loop.loop
+
     def close(self) -> None:
         """End the event loop, if there is one; the next call may begin another one."""
         with self._guard:
-            if self._loop is not None:
-                self._loop.close()
-                self._loop = None
+            if self._own_loop is not None:
+                self._own_loop.close()
+                self._own_loop = None
 
 
 class _EventLoop:

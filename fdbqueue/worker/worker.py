@@ -50,6 +50,10 @@ class WorkerReport:
     lost: int = 0
 
 
+def no_progress(report: WorkerReport) -> None:
+    """Do nothing after a job."""
+
+
 class _Stopped(Exception):
     """The worker was stopped, and tries no transaction again."""
 
@@ -117,7 +121,7 @@ class Worker:
         self._db = db
         self._queue: Any = queue
         store = self._store = store_of(queue)
-        self._handler = Handler(handler)
+        self._handler = handler if isinstance(handler, Handler) else Handler(handler)
         self._concurrency = checked_number(concurrency, "concurrency", 1)
         self._lease = checked_lease(lease)
         self._options: dict[str, Any] = {}
@@ -148,7 +152,7 @@ class Worker:
         self._stopping = True
 
     def run(
-        self, *, drain: bool = False, progress: Callable[[WorkerReport], object] = lambda _: None
+        self, *, drain: bool = False, progress: Callable[[WorkerReport], object] = no_progress
     ) -> WorkerReport:
         """Do jobs until `stop` is called; with `drain`, until there is none.
 
@@ -192,6 +196,9 @@ class Worker:
         """Claim jobs as long as few enough are held."""
         errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
         while not self._stopping:
+            if self._handler.is_orphan:
+                self.stop()
+                break
             n = self._room()
             if n == 0:
                 with self._ended:
