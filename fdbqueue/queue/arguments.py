@@ -1,4 +1,4 @@
-"""Checks of what callers pass to queues and workers."""
+"""Validation of the arguments of queues and workers."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ _MOST_SECONDS = 10**10  # 317 years
 
 
 def due_time(delay: float | None, at: datetime | None) -> int | None:
-    """When an item is due, in milliseconds since 1970; `None` for at once.
+    """Return the time at which an item is due, in milliseconds since 1970; `None` for at once.
 
-    >>> due_time(None, datetime.fromisoformat("1970-01-01T00:00:01+00:00"))
-    1000
+    Example:
+        >>> due_time(None, datetime.fromisoformat("1970-01-01T00:00:01+00:00"))
+        1000
     """
     if delay is not None and at is not None:
         raise ValueError("give a delay or a time, not both")
@@ -56,10 +57,11 @@ def due_time(delay: float | None, at: datetime | None) -> int | None:
 
 
 def checked_delay(delay: float | None) -> float | None:
-    """Return the delay in seconds; raise for what is no time.
+    """Return the delay in seconds; raise an error if it is not a valid time.
 
-    >>> checked_delay(1.5)
-    1.5
+    Example:
+        >>> checked_delay(1.5)
+        1.5
     """
     if delay is not None:
         _check_seconds("delay", delay)
@@ -85,10 +87,11 @@ def checked_wait(tr: Any, seconds: float) -> float:
 
 
 def expiry_time(ttl: float | None) -> int | None:
-    """When an item expires, in milliseconds since 1970; `None` for never.
+    """Return the time at which an item expires, in milliseconds since 1970; `None` for never.
 
-    >>> expiry_time(None) is None
-    True
+    Example:
+        >>> expiry_time(None) is None
+        True
     """
     if ttl is None:
         return None
@@ -111,7 +114,7 @@ _LONGEST_UNIQUE_KEY = 255  # bytes of UTF-8
 
 
 def checked_bound(name: str, bound: object, highest: int = 2**63 - 1) -> int | None:
-    """Return the bound; raise `ValueError` for what is neither a number from 1 nor `None`."""
+    """Return the limit; raise `ValueError` unless it is a number from 1, or `None`."""
     if bound is None:
         return None
     if isinstance(bound, bool) or not isinstance(bound, int) or not 0 < bound <= highest:
@@ -121,10 +124,11 @@ def checked_bound(name: str, bound: object, highest: int = 2**63 - 1) -> int | N
 
 
 def checked_number(number: object, name: str = "n", lowest: int = 0) -> int:
-    """Return a number of items; raise `ValueError` for what is none.
+    """Return a number of items; raise `ValueError` if it is not one.
 
-    >>> checked_number(3)
-    3
+    Example:
+        >>> checked_number(3)
+        3
     """
     if isinstance(number, bool) or not isinstance(number, int) or number < lowest:
         raise ValueError(f"{name} is a number of items from {lowest}, not {number!r}")
@@ -132,7 +136,7 @@ def checked_number(number: object, name: str = "n", lowest: int = 0) -> int:
 
 
 def checked_unique(key: object) -> str:
-    """The key itself; raises `InvalidUniqueKey` for what is no text of 1 to 255 bytes."""
+    """Return a unique key; raise `InvalidUniqueKey` unless it is text of 1 to 255 bytes."""
     if isinstance(key, str) and key:
         with suppress(UnicodeEncodeError):
             if len(key.encode()) <= _LONGEST_UNIQUE_KEY:
@@ -144,10 +148,11 @@ _LONGEST_LEASE = 10**9  # seconds
 
 
 def checked_lease(lease: object) -> float:
-    """The seconds themselves; raises for what is no time.
+    """Return the length of a lease in seconds; raise an error if it is not a valid time.
 
-    >>> checked_lease(30)
-    30.0
+    Example:
+        >>> checked_lease(30)
+        30.0
     """
     if isinstance(lease, bool) or not isinstance(lease, (int, float)):
         raise TypeError(f"a lease is a number of seconds, not {lease!r}")
@@ -163,10 +168,11 @@ _LONGEST_NAME = 255  # bytes of UTF-8
 
 
 def checked_priority(priority: object) -> TaskPriority:
-    """The priority; raises `InvalidTask` for another value than 1 to 5.
+    """Return the priority of a task; raise `InvalidTask` unless it is from 1 to 5.
 
-    >>> checked_priority(1)
-    <TaskPriority.CRITICAL: 1>
+    Example:
+        >>> checked_priority(1)
+        <TaskPriority.CRITICAL: 1>
     """
     if isinstance(priority, int) and not isinstance(priority, bool) and 1 <= priority <= 5:
         return TaskPriority(priority)
@@ -174,10 +180,11 @@ def checked_priority(priority: object) -> TaskPriority:
 
 
 def checked_cost(cost: object) -> float:
-    """The cost as a float; raises `InvalidTask` for what is no finite number from zero.
+    """Return the cost of a task; raise `InvalidTask` unless it is finite and not negative.
 
-    >>> checked_cost(Decimal("1.50"))
-    1.5
+    Example:
+        >>> checked_cost(Decimal("1.50"))
+        1.5
     """
     if isinstance(cost, (Real, Decimal)) and not isinstance(cost, bool):
         try:
@@ -190,7 +197,7 @@ def checked_cost(cost: object) -> float:
 
 
 def checked_name(field: str, name: object) -> str | None:
-    """The name of an agent or client, or `None`; raises `InvalidTask` for another value."""
+    """Return the name of an agent or client, or `None`; raise `InvalidTask` for another value."""
     if name is None:
         return None
     if isinstance(name, str) and name:
@@ -203,12 +210,12 @@ def checked_name(field: str, name: object) -> str | None:
 
 
 def checked_agent(name: object) -> str:
-    """The name of an agent to look for."""
+    """Return the name of an agent to look for; raise `InvalidTask` if it is not a name."""
     return checked_name("agent_name", name) or _no_name("agent_name", name)
 
 
 def checked_client(name: object) -> str:
-    """The id of a client to look for."""
+    """Return the id of a client to look for; raise `InvalidTask` if it is not an id."""
     return checked_name("client_id", name) or _no_name("client_id", name)
 
 
@@ -217,7 +224,7 @@ def _no_name(field: str, name: object) -> str:
 
 
 def whole_seconds(ageing: object) -> int | None:
-    """The option in seconds; raises `ValueError` for what is none."""
+    """Return `ageing` in seconds; raise `ValueError` unless it is whole seconds or `None`."""
     if ageing is None:
         return None
     if isinstance(ageing, timedelta) and ageing >= timedelta(seconds=1):
@@ -238,16 +245,20 @@ def ranked_task(
     client_id: Any = None,
     payload: Any = None,
 ) -> tuple[TaskRecord, tuple[int, int, float]]:
-    """What is stored of a task, and where it stands; raises `InvalidTask`.
+    """Return the stored record of a task and its rank in the queue.
 
-    With ageing, time goes in steps of so many seconds, and the number of the step in which a task
-    was created is added to its priority: one step later it is as urgent as a new one of the next
-    higher priority.
+    With ageing, time is divided into steps of `ageing` seconds, and the number of the step in which
+    a task was created is added to its priority. One step later, the task is as urgent as a new one
+    of the next higher priority.
 
-    >>> ranked_task(None, 0, priority=2, cost=5)[1]
-    (2, 9223372036854775807, 5.0)
-    >>> [ranked_task(60, now, priority=2)[1][0] for now in (0, 59, 60)]
-    [2, 2, 3]
+    Raises:
+        InvalidTask: A field has an invalid value.
+
+    Example:
+        >>> ranked_task(None, 0, priority=2, cost=5)[1]
+        (2, 9223372036854775807, 5.0)
+        >>> [ranked_task(60, now, priority=2)[1][0] for now in (0, 59, 60)]
+        [2, 2, 3]
     """
     record = TaskRecord(
         checked_priority(priority),

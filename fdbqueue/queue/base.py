@@ -1,4 +1,4 @@
-"""What all queues offer, and how one is opened with the options that are stored with it."""
+"""The methods that all queues share, and how a queue is opened with its stored options."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Q = TypeVar("_Q", bound="BaseQueue[Any]")
 
 
 class BaseQueue(Generic[_T]):
-    """What all queues offer: each method is one call of what is behind the queue."""
+    """The methods that all queues share."""
 
     def __init__(self, store: Store[_T]) -> None:
         checked_bound("max_size", store.given_options.max_size)
@@ -48,71 +48,102 @@ class BaseQueue(Generic[_T]):
 
     @classmethod
     def existing(cls: type[_Q], db: Any, name: str) -> _Q:
-        """The queue of this name, with the options that it has.
+        """Return the queue of this name with its stored options.
 
-        Raises `QueueNotFound` if it was never pushed to, and as `named`.
+        Args:
+            db: A database or a transaction.
+            name: The name of a queue, as for `named`.
 
-        >>> import fdbqueue
-        >>> fdbqueue.PriorityQueue.existing(fdbqueue.open("memory:"), "nope")
-        Traceback (most recent call last):
-        fdbqueue.errors.QueueNotFound: there is no queue named 'nope'; ...
+        Raises:
+            QueueNotFound: No queue of this name was ever pushed to.
+            InvalidQueueName: A queue cannot have this name.
+            OptionsMismatch: The queue is of another kind.
+            LayoutVersionMismatch: Another release of this library stored the queue.
+
+        Example:
+            >>> import fdbqueue
+            >>> fdbqueue.PriorityQueue.existing(fdbqueue.open("memory:"), "nope")
+            Traceback (most recent call last):
+            fdbqueue.errors.QueueNotFound: there is no queue named 'nope'; ...
         """
         return open_stored(cls, read(db, partial(find_stored, name=name, must_exist=True)))
 
     @classmethod
     def _kept(cls, stored: Options) -> dict[str, Any]:
-        """Return the arguments of a queue that keeps to the options stored with it."""
+        """Return the constructor arguments that reproduce the stored options."""
         raise NotImplementedError
 
     @property
     def subspace(self) -> Subspace:
-        """The subspace of the whole queue."""
+        """The subspace that holds everything of this queue."""
         return self._store.layout.subspace
 
     # Options
 
     def options(self, tr: Any) -> Options:
-        """What the queue is: its kind, codec, priorities and bound.
+        """Return the kind, codec, priorities and limits of the queue.
 
-        Until the first push they are those with which it was opened. Cost: one read.
+        Before the first push these are the options that this queue object was given. Cost: one
+        read.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> fdbqueue.PriorityQueue.named(db, "jobs", max_size=100).options(db)
-        Options(kind='priority', codec='json', priorities=<class 'int'>, max_size=100, ...)
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> fdbqueue.PriorityQueue.named(db, "jobs", max_size=100).options(db)
+            Options(kind='priority', codec='json', priorities=<class 'int'>, max_size=100, ...)
         """
         return self._store.options(tr)
 
     def set_max_size(self, tr: Any, max_size: int | None) -> None:
-        """Give the queue another bound, or none; items that are over it stay.
+        """Set or remove the maximum number of items.
 
-        Items count that wait, are delayed, or are claimed, whenever that was. All clients that have
-        the queue open keep to the bound from their next push on. Given a database it takes effect
-        exactly once; in a transaction the caller's own retry rules hold. Conflicts with pushes.
+        Waiting, delayed and claimed items count, including those claimed before. Items beyond a
+        lower limit stay in the queue. Every client that has the queue open obeys the new limit from
+        its next push on. Conflicts with pushes.
 
-        Parameters: `max_size`, from 1, or `None`. Raises `OptionsMismatch`, `ValueError`.
+        Args:
+            tr: A transaction or a database.
+            max_size: The maximum number of items, from 1, or `None` for no limit.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_size=1)
-        >>> _ = jobs.push(db, "a")
-        >>> jobs.set_max_size(db, 2)
-        >>> jobs.push(db, "b") is None
-        False
+        Raises:
+            OptionsMismatch: The stored options differ from those of this queue object.
+            ValueError: `max_size` is not such a number.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_size=1)
+            >>> _ = jobs.push(db, "a")
+            >>> jobs.set_max_size(db, 2)
+            >>> jobs.push(db, "b") is None
+            False
         """
         self._store.set_option(tr, "max_size", checked_bound("max_size", max_size))
 
     def set_max_attempts(self, tr: Any, max_attempts: int | None) -> None:
-        """Let items be claimed so often before they are dead letters, from now on.
+        """Set the number of attempts after which an item becomes a dead letter.
 
-        As `set_max_size`. Parameters: `max_attempts`, from 1, or `None` for any number of times.
+        Conflicts with pushes.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> jobs.set_max_attempts(db, 3)
-        >>> jobs.options(db).max_attempts
-        3
+        Args:
+            tr: A transaction or a database.
+            max_attempts: How many times an item may be claimed, from 1, or `None` for any number of
+                times.
+
+        Raises:
+            OptionsMismatch: The stored options differ from those of this queue object.
+            ValueError: `max_attempts` is not such a number.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> jobs.set_max_attempts(db, 3)
+            >>> jobs.options(db).max_attempts
+            3
         """
         self._store.set_option(tr, "max_attempts", checked_bound("max_attempts", max_attempts))
 
@@ -122,42 +153,48 @@ class BaseQueue(Generic[_T]):
     def claim(
         self, tr: Any, *, lease: float = 30, n: int = 1, within: int = 256, wait: float = 0
     ) -> Steps[Claim | None]:
-        """Claim the first items for a time: nobody else gets them while the lease lasts.
+        """Claim the first items for the time of a lease; return `None` if nothing can be claimed.
 
-        Who has done the job calls `ack`, in the transaction that writes what the job did; who
-        could not, `nack`; who needs longer, `extend`. When the lease has run out, the items go back
-        to their own places, and the claim is over: `LeaseLost` keeps whoever comes late with it
-        from committing. The lease is counted in the database's versions, not by clients' clocks.
+        No other client receives the items while the lease lasts. Call `ack` when the job is done,
+        in the transaction that writes its result. Call `nack` when it failed, and `extend` when it
+        needs more time. When the lease expires, the items return to their places, and `LeaseLost`
+        keeps the late worker from committing. Leases are measured in the database's versions, not
+        by the clocks of clients.
 
-        Given a database, a lease of which more than a tenth is over when the outcome is known, for
-        example because the process was stopped, begins again before the call returns. If the items
-        are lost by then, the call claims others; if the database fails then, it raises that error,
-        and the items are back after what is left of the lease. A process that is stopped later, or
-        a caller whose own transaction is slow, finds out by `extend` or `ack`.
+        Given a database, a lease starts again before the call returns if more than a tenth of it
+        has passed by then, for example because the process was stopped. If another client has taken
+        the items meanwhile, the call claims others. If the database fails at that moment, the call
+        raises its error, and the items return when the rest of the lease has passed. `extend` and
+        `ack` detect a lease that expired later.
 
-        Conflicts with who takes the same items, nothing else. Given a database it takes effect
-        exactly once, and claims the first items as long as that meets no conflict; the more
-        conflicts, the further it looks, up to `within`. In a transaction it claims any of them, and
-        the caller's own retry rules hold. Cost: reads of what is due, of the options and of
-        the items; of each item three keys written, and of each priority one.
+        Conflicts only with clients that take the same items. Given a database, the call takes the
+        very first items as long as it meets no conflict, and looks further ahead the more conflicts
+        it meets, up to `within` items. In a transaction it picks any of the first `within` items.
 
-        Parameters: `lease`, in seconds, over 0; `n`, how many items at most, from 1; `within`, from
-        how many of the first items, from 1; `wait`, how many seconds to wait for an item if there
-        is none, `math.inf` for ever, for which it needs a database.
+        An item that the codec cannot decode is not handed out. It counts as claimed and failed: it
+        is retried later, and finally becomes a dead letter.
 
-        An item that the codec cannot read is no claim's: it counts as claimed and failed, is tried
-        again later, and at last a dead letter.
+        Cost: reads of the due items, of the options and of the claimed items; three keys written
+        for each item and one for each priority.
+
+        Args:
+            tr: A transaction or a database.
+            lease: The length of the lease in seconds, over 0.
+            n: The maximum number of items, from 1.
+            within: How many of the first items to choose from, from 1.
+            wait: How many seconds to wait for an item, `math.inf` for ever. Needs a database.
 
         Source: Gray and Cheriton, Leases (1989).
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push(db, "send")
-        >>> claim = jobs.claim(db, lease=60)
-        >>> claim.item.value, claim.attempt, jobs.claim(db)
-        ('send', 1, None)
-        >>> jobs.ack(db, claim)
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push(db, "send")
+            >>> claim = jobs.claim(db, lease=60)
+            >>> claim.item.value, claim.attempt, jobs.claim(db)
+            ('send', 1, None)
+            >>> jobs.ack(db, claim)
         """
         n, within = checked_number(n, "n", 1), checked_number(within, "within", 1)
         lease, wait = checked_lease(lease), checked_wait(tr, wait)
@@ -165,26 +202,34 @@ class BaseQueue(Generic[_T]):
 
     @driven
     def ack(self, tr: Any, claim: Claim) -> Steps[None]:
-        """Be done with the items of a claim: they are gone for good.
+        """Acknowledge a claim: its jobs are done, and its items are removed for good.
 
-        In the transaction that writes what the job did, that and the end of the job are one: it
-        takes effect once, however often the job was begun. Conflicts with who takes the items away
-        because the lease ran out. Given a database it takes effect exactly once, together with what
-        other threads acknowledge at the time; in a transaction the caller's own retry rules hold
-        (use `fdbqueue.transactional(receipts=...)`: after an unknown commit result the claim is
-        gone). Cost: a read for each item.
+        Call it in the transaction that writes the result of the job: then the result and the end of
+        the job are committed together or not at all, however often the job was started. In a
+        transaction with an unknown commit result, the retry finds that the claim has ended; use
+        `fdbqueue.transactional(receipts=...)` there. Given a database, the call shares transactions
+        with the acknowledgements of other threads.
 
-        Raises `LeaseLost` if the claim is over; the transaction must not commit then.
+        Conflicts with the sweep that takes the items back when the lease has expired. Cost: one
+        read for each item.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push(db, "send")
-        >>> claim = jobs.claim(db)
-        >>> jobs.ack(db, claim)
-        >>> jobs.ack(db, claim)
-        Traceback (most recent call last):
-        fdbqueue.errors.LeaseLost: the claim of item ... is over: ...
+        Args:
+            tr: A transaction or a database.
+            claim: A claim that `claim` returned.
+
+        Raises:
+            LeaseLost: The claim has ended. The transaction must not commit.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push(db, "send")
+            >>> claim = jobs.claim(db)
+            >>> jobs.ack(db, claim)
+            >>> jobs.ack(db, claim)
+            Traceback (most recent call last):
+            fdbqueue.errors.LeaseLost: the claim of item ... is over: ...
         """
         yield from self._store.ack(tr, claim)
 
@@ -196,160 +241,214 @@ class BaseQueue(Generic[_T]):
         delay: float | None = None,
         error: str | BaseException | None = None,
     ) -> None:
-        """Give the items of a claim back, because the job failed; they are tried again later.
+        """Report that a claimed job failed: its items are retried after a delay.
 
-        After the first failure in one second, after each further one in twice that, up to an hour,
-        less a random part of up to a half. What was claimed `max_attempts` times is a dead letter
-        instead, with the error. Conflicts, retries and cost as `ack`.
+        The delay is one second after the first failure and doubles with each further one, up to an
+        hour; a random part of up to one half is subtracted. An item that was claimed `max_attempts`
+        times becomes a dead letter with the error instead. Conflicts and cost are those of `ack`.
 
-        Parameters: `delay`, in seconds, instead of that; `error`, what went wrong, a text or an
-        exception, of which 1,000 characters are kept. Raises `LeaseLost` if the claim is over.
+        Args:
+            tr: A transaction or a database.
+            claim: A claim that `claim` returned.
+            delay: Seconds until the next attempt, instead of the computed delay.
+            error: What went wrong, as text or as an exception. Its first 1,000 characters are kept.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push(db, "send")
-        >>> jobs.nack(db, jobs.claim(db), delay=0, error="the line was busy")
-        >>> jobs.claim(db).attempt
-        2
+        Raises:
+            LeaseLost: The claim has ended. The transaction must not commit.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push(db, "send")
+            >>> jobs.nack(db, jobs.claim(db), delay=0, error="the line was busy")
+            >>> jobs.claim(db).attempt
+            2
         """
         self._store.nack(tr, claim, checked_delay(delay), told_error(error))
 
     def extend(self, tr: Any, claim: Claim, lease: float = 30) -> None:
-        """Let the lease of a claim begin anew, and last for so many seconds from now.
+        """Restart the lease of a claim: it lasts for `lease` seconds from now.
 
-        Given a database, it begins once more if a tenth of it is over before the call returns.
-        Conflicts, retries and cost as `ack`. Raises `LeaseLost` if the claim is over.
+        Given a database, the lease starts once more if a tenth of it has passed before the call
+        returns. Conflicts and cost are those of `ack`.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push(db, "send")
-        >>> jobs.extend(db, jobs.claim(db, lease=1), lease=60)
+        Args:
+            tr: A transaction or a database.
+            claim: A claim that `claim` returned.
+            lease: The length of the new lease in seconds, over 0.
+
+        Raises:
+            LeaseLost: The claim has ended. The transaction must not commit.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push(db, "send")
+            >>> jobs.extend(db, jobs.claim(db, lease=1), lease=60)
         """
         self._store.extend(tr, claim, checked_lease(lease))
 
     def release(self, tr: Any, claim: Claim) -> None:
-        """Give the items of a claim back to their own places, as if nobody had claimed them.
+        """Return the items of a claim to their places, as if they had never been claimed.
 
-        Conflicts, retries and cost as `ack`. Raises `LeaseLost` if the claim is over.
+        The attempt does not count. Conflicts and cost are those of `ack`.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push(db, "send")
-        >>> jobs.release(db, jobs.claim(db))
-        >>> jobs.claim(db).attempt
-        1
+        Args:
+            tr: A transaction or a database.
+            claim: A claim that `claim` returned.
+
+        Raises:
+            LeaseLost: The claim has ended. The transaction must not commit.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push(db, "send")
+            >>> jobs.release(db, jobs.claim(db))
+            >>> jobs.claim(db).attempt
+            1
         """
         self._store.release(tr, claim)
 
     # Dead letters
 
     def dead_letters(self, tr: Any) -> Iterator[DeadLetter]:
-        """The items that failed too often, in the order in which they stood.
+        """Iterate over the items that failed too often, in queue order.
 
-        Given a database in pages of 500, each its own transaction.
+        Given a database, dead letters are read in pages of 500, each in a transaction of its own.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
-        >>> _ = jobs.push(db, "send")
-        >>> jobs.nack(db, jobs.claim(db), error="no such address")
-        >>> [(letter.item.value, letter.error) for letter in jobs.dead_letters(db)]
-        [('send', 'no such address')]
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
+            >>> _ = jobs.push(db, "send")
+            >>> jobs.nack(db, jobs.claim(db), error="no such address")
+            >>> [(letter.item.value, letter.error) for letter in jobs.dead_letters(db)]
+            [('send', 'no such address')]
         """
         return self._store.dead_letters(tr)
 
     def retry_dead_letter(self, tr: Any, item: _T | str) -> bool:
-        """Put a dead letter back to its own place, to be tried anew; false if there is none.
+        """Return a dead letter to its place in the queue; return false if there is none.
 
-        It has all its attempts again, and does not expire. If it is to be unique, and another item
-        has its key meanwhile, it stays a dead letter: false, too. In a queue with a bound it takes
-        a place, as a push does. Given a database it takes effect exactly once; in a transaction the
-        caller's own retry rules hold.
+        The item gets all its attempts again, and no longer expires. If it has a unique key that
+        another item has taken meanwhile, it stays a dead letter, and the call returns false. In a
+        queue with a maximum size it needs a free place, as a push does.
 
-        Raises `QueueFull` if there is no place for it (it stays a dead letter), `InvalidItemId`.
+        Args:
+            tr: A transaction or a database.
+            item: The item of the dead letter, or its id.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
-        >>> item = jobs.push(db, "send")
-        >>> jobs.nack(db, jobs.claim(db))
-        >>> jobs.retry_dead_letter(db, item.id), jobs.claim(db).attempt
-        (True, 1)
+        Raises:
+            QueueFull: The queue has no free place. The item stays a dead letter.
+            InvalidItemId: The text is not an item id.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
+            >>> item = jobs.push(db, "send")
+            >>> jobs.nack(db, jobs.claim(db))
+            >>> jobs.retry_dead_letter(db, item.id), jobs.claim(db).attempt
+            (True, 1)
         """
         return self._store.retry_dead_letter(tr, item)
 
     def drop_dead_letter(self, tr: Any, item: _T | str) -> bool:
-        """Drop a dead letter; false if there is none. As `retry_dead_letter`.
+        """Delete a dead letter; return false if there is none.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
-        >>> item = jobs.push(db, "send")
-        >>> jobs.nack(db, jobs.claim(db))
-        >>> jobs.drop_dead_letter(db, item.id), jobs.drop_dead_letter(db, item.id)
-        (True, False)
+        Args:
+            tr: A transaction or a database.
+            item: The item of the dead letter, or its id.
+
+        Raises:
+            InvalidItemId: The text is not an item id.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
+            >>> item = jobs.push(db, "send")
+            >>> jobs.nack(db, jobs.claim(db))
+            >>> jobs.drop_dead_letter(db, item.id), jobs.drop_dead_letter(db, item.id)
+            (True, False)
         """
         return self._store.drop_dead_letter(tr, item)
 
     # What may be taken
 
     def pause(self, tr: Any) -> None:
-        """Hand out nothing until `resume`: claims and pops find nothing, pushes go on.
+        """Stop handing out items until `resume`: pops and claims find nothing, pushes go on.
 
-        What is claimed stays so. Stored with the queue, for all clients: claims heed it at once,
-        pops within a second. Given a database it takes effect exactly once; in a transaction the
-        caller's own retry rules hold. Conflicts with pushes and claims.
+        Claims that exist stay valid. The pause is stored with the queue and holds for all clients:
+        claims obey it at once, pops within a second. Conflicts with pushes and claims.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push(db, "send")
-        >>> jobs.pause(db)
-        >>> jobs.claim(db), jobs.pop(db), jobs.size(db)
-        (None, None, 1)
-        >>> jobs.resume(db)
-        >>> jobs.pop(db).value
-        'send'
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push(db, "send")
+            >>> jobs.pause(db)
+            >>> jobs.claim(db), jobs.pop(db), jobs.size(db)
+            (None, None, 1)
+            >>> jobs.resume(db)
+            >>> jobs.pop(db).value
+            'send'
         """
         self._store.set_limit(tr, "paused", True)
 
     def resume(self, tr: Any) -> None:
-        """Hand items out again, after `pause`; who waits for one is woken. As `pause`.
+        """Hand out items again after `pause`, and wake waiting clients.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> jobs.resume(db)
-        >>> jobs.options(db).paused
-        False
+        Conflicts with pushes and claims.
+
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> jobs.resume(db)
+            >>> jobs.options(db).paused
+            False
         """
         self._store.set_limit(tr, "paused", False)
 
     def set_concurrency(self, tr: Any, concurrency: int | None) -> None:
-        """Let so many items be claimed at a time at most, in the whole queue, by all workers.
+        """Limit how many items all workers together may have claimed at the same time.
 
-        What is claimed beyond stays so, and what was claimed before there was a limit does not
-        count. Never exceeded: each claimed item holds one of as many slots, which its end, or that
-        of its lease, frees for others. Given a database it takes effect exactly once; in a
-        transaction the caller's own retry rules hold. Conflicts with pushes and claims. A claim
-        costs one read of the slots that are held then.
+        The limit is never exceeded: each claimed item holds one of `concurrency` slots until its
+        claim ends or its lease expires. Items that are already claimed beyond the limit stay
+        claimed, and claims made before there was a limit hold no slot. Conflicts with pushes and
+        claims. With a limit, each claim costs one more range read, of the slots in use.
 
-        Parameters: `concurrency`, from 1 to 10,000, or `None` for no limit.
+        Args:
+            tr: A transaction or a database.
+            concurrency: The maximum number of claimed items, from 1 to 10,000, or `None` for no
+                limit.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push_many(db, ["a", "b"])
-        >>> jobs.set_concurrency(db, 1)
-        >>> claim = jobs.claim(db)
-        >>> jobs.claim(db) is None
-        True
-        >>> jobs.ack(db, claim)
-        >>> jobs.claim(db).item.value
-        'b'
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["a", "b"])
+            >>> jobs.set_concurrency(db, 1)
+            >>> claim = jobs.claim(db)
+            >>> jobs.claim(db) is None
+            True
+            >>> jobs.ack(db, claim)
+            >>> jobs.claim(db).item.value
+            'b'
         """
         bound = checked_bound("concurrency", concurrency, MOST_SLOTS)
         self._store.set_limit(tr, "concurrency", bound)
@@ -357,70 +456,92 @@ class BaseQueue(Generic[_T]):
     # Single items
 
     def state(self, tr: Any, item: _T | str) -> State | None:
-        """Where an item is: `"waiting"`, `"delayed"`, `"claimed"` or `"dead"`; `None` if it ended.
+        """Return the state of an item: `"waiting"`, `"delayed"`, `"claimed"` or `"dead"`.
 
-        Conflicts with whatever changes the item. Cost: one read, of one that does not wait four.
+        Returns `None` if the item has left the queue. Conflicts with everything that changes the
+        item. Cost: one read for a waiting item, four for another.
 
-        Parameters: `item`, an `Item` (of a task queue, a `Task`), or its id. Raises
-        `InvalidItemId`.
+        Args:
+            tr: A transaction or a database.
+            item: An `Item` (in a task queue, a `Task`), or its id.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> item = jobs.push(db, "send", delay=60)
-        >>> jobs.state(db, item.id)
-        'delayed'
+        Raises:
+            InvalidItemId: The text is not an item id.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> item = jobs.push(db, "send", delay=60)
+            >>> jobs.state(db, item.id)
+            'delayed'
         """
         return self._store.state(tr, item)
 
     def pushed_at(self, item: _T | str) -> datetime | None:
-        """When an item was pushed, by the clock of who did; `None` if another client did.
+        """Return the time at which an item was pushed, by the clock of the client that pushed it.
 
-        It is a part of the item's id: nothing is read. Raises `InvalidItemId`.
+        The time is part of the item's id, so nothing is read. Returns `None` if the item was pushed
+        by another implementation of FoundationDB's recipe.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> jobs.pushed_at(jobs.push(db, "a")).tzname()
-        'UTC'
+        Args:
+            item: An `Item` (in a task queue, a `Task`), or its id.
+
+        Raises:
+            InvalidItemId: The text is not an item id.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> jobs.pushed_at(jobs.push(db, "a")).tzname()
+            'UTC'
         """
         return self._store.codec.pushed_at(item)
 
     def remove(self, tr: Any, item: _T | str) -> bool:
-        """Take one item out of the queue, wherever it stands; false if it is there no more.
+        """Remove one waiting or delayed item; return false if it is neither.
 
-        A delayed one too; not one that is claimed, or a dead letter. Given a database it takes
-        effect exactly once; in a transaction the caller's own retry rules hold. Conflicts with what
-        takes or moves the same item, nothing else. Cost: one read, of a delayed one four.
+        Claimed items and dead letters are not removed. Conflicts only with clients that take or
+        move the same item. Cost: one read for a waiting item, four for a delayed one.
 
-        Parameters: `tr`, a transaction or a database; `item`, an `Item` or its id. Raises
-        `InvalidItemId`.
+        Args:
+            tr: A transaction or a database.
+            item: An `Item` (in a task queue, a `Task`), or its id.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> item = jobs.push(db, "send")
-        >>> jobs.remove(db, item.id), jobs.remove(db, item.id)
-        (True, False)
+        Raises:
+            InvalidItemId: The text is not an item id.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> item = jobs.push(db, "send")
+            >>> jobs.remove(db, item.id), jobs.remove(db, item.id)
+            (True, False)
         """
         return self._store.remove(tr, item)
 
     @driven
     def put_back(self, tr: Any, items: Iterable[_T]) -> Steps[None]:
-        """Put items that were taken back into their own places, even beyond a bound.
+        """Return popped items to their places, even beyond the maximum size.
 
-        For whoever popped them and cannot use them after all. Given a database it takes effect
-        exactly once, in one transaction for each 1,000,000 bytes; in a transaction the caller's own
-        retry rules hold. An item that is back already is not counted twice. Cost: a read for each
-        item, and what a push writes.
+        Use it when the items could not be used after all. An item that is already back is not
+        counted twice. Given a database, the call takes effect exactly once, in one transaction for
+        each 1,000,000 bytes. Cost: one read for each item, and the writes of a push.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push_many(db, ["first", "second"])
-        >>> jobs.put_back(db, [jobs.pop(db)])
-        >>> jobs.pop(db).value
-        'first'
+        Args:
+            tr: A transaction or a database.
+            items: Items that a pop returned.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["first", "second"])
+            >>> jobs.put_back(db, [jobs.pop(db)])
+            >>> jobs.pop(db).value
+            'first'
         """
         yield from self._store.putting_back(tr, list(items))
 
@@ -428,94 +549,111 @@ class BaseQueue(Generic[_T]):
 
     @driven
     def wait(self, db: Any, seconds: float) -> Steps[bool]:
-        """Sleep until there is an item, and leave it; whether there is one.
+        """Sleep until the queue has an item, without taking it; return whether it has one.
 
-        Another client may take it before this one does: `pop(db, wait=...)` waits and takes. This
-        is for who must not be interrupted between taking an item and using it, and may be while it
-        waits. Cost: one read transaction for each time that it wakes.
+        Another client may take the item first; `pop(db, wait=...)` waits and takes. Use this method
+        when an interrupt may end the wait, but must not come between taking an item and using it.
+        Cost: one read transaction each time the client wakes up.
 
-        Parameters: `db`, a database; `seconds`, from 0, `math.inf` for ever.
+        Args:
+            db: A database.
+            seconds: How long to wait, from 0, `math.inf` for ever.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push(db, "send")
-        >>> jobs.wait(db, 60)
-        True
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push(db, "send")
+            >>> jobs.wait(db, 60)
+            True
         """
         return (yield from self._store.wait(db, checked_wait(db, seconds)))
 
     def size(self, tr: Any) -> int:
-        """How many items are in the queue.
+        """Return the number of items, delayed items included.
 
-        Two reads at once of counters, which pushes and pops change: in a transaction that writes,
-        read them by `size(tr.snapshot)` unless it is to conflict with them all.
+        Cost: two reads at the same time, of counters that every push and pop changes. In a
+        transaction that writes, use `size(tr.snapshot)`, which does not conflict with them.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push_many(db, ["a", "b"])
-        >>> jobs.size(db)
-        2
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["a", "b"])
+            >>> jobs.size(db)
+            2
         """
         return self._store.size(tr)
 
     def is_empty(self, tr: Any) -> bool:
-        """Whether there is no item, by a look at the items themselves.
+        """Return whether no item is waiting, by looking at the items themselves.
 
-        Conflicts with what changes the head of the queue. Cost: one read of one row.
+        Conflicts with changes at the head of the queue. Cost: one read of one row.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> fdbqueue.PriorityQueue.named(db, "jobs").is_empty(db)
-        True
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> fdbqueue.PriorityQueue.named(db, "jobs").is_empty(db)
+            True
         """
         return self._store.is_empty(tr)
 
     def throughput(self, tr: Any) -> tuple[int, int]:
-        """How many items ever came into the queue, and how many went, since it was cleared.
+        """Return how many items were added and removed since the queue was last cleared.
 
-        The differences between two moments are what was pushed and popped between them.
+        The difference between two results tells how many items were pushed and popped between them.
+        Cost: two reads.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push_many(db, ["a", "b"]), jobs.pop(db)
-        >>> jobs.throughput(db)
-        (2, 1)
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["a", "b"]), jobs.pop(db)
+            >>> jobs.throughput(db)
+            (2, 1)
         """
         return self._store.throughput(tr)
 
     def clear(self, tr: Any) -> None:
-        """Take all items out of the queue; the queue itself stays, with its options.
+        """Remove all items; the queue and its options stay.
 
-        Claims and dead letters end too, counters begin at zero, and an import of the same file
-        stores its lines anew. Idempotency keys stay for their 24 hours: a request that is repeated
-        by mistake is not done again.
+        Claims and dead letters are removed too, counters start from zero, and a repeated import of
+        the same file stores its lines again. Idempotency keys stay for their 24 hours, so that a
+        request repeated by mistake is not executed again. An item is removed if its push was
+        committed before, and stays if it was committed later. Conflicts with pops and reads of the
+        queue. Cost: a few range clears, whatever the number of items.
 
-        Given a database it takes effect exactly once; in a transaction the caller's own retry
-        rules hold. A push that commits before it is cleared, one that commits later is not. Pops
-        and other reads that run at the same time conflict with it. Cost: a few
-        clears of ranges, whatever the number of items.
+        Args:
+            tr: A transaction or a database.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push(db, "send")
-        >>> jobs.clear(db)
-        >>> jobs.is_empty(db)
-        True
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push(db, "send")
+            >>> jobs.clear(db)
+            >>> jobs.is_empty(db)
+            True
         """
         self._store.clear(tr)
 
 
 def store_of(queue: BaseQueue[_T]) -> Store[_T]:
-    """Return what is behind a queue, for other parts of the library."""
+    """Return the store behind a queue, for other parts of the library."""
     return queue._store
 
 
 class Stored(NamedTuple):
-    """A queue as it is stored: without options if it was never pushed to."""
+    """A queue as it is stored; `options` is `None` if it was never pushed to."""
 
     subspace: Subspace
     options: Options | None
@@ -523,13 +661,13 @@ class Stored(NamedTuple):
 
 
 def read_stored(tr: Any, subspace: Subspace, name: str | None = None) -> Stored:
-    """Read what is stored of the queue in a subspace."""
+    """Read the stored options of the queue in a subspace."""
     options = tr[Layout(subspace).options].value
     return Stored(subspace, None if options is None else decode_options(options), name)
 
 
 def find_stored(tr: Any, name: str, must_exist: bool = False) -> Stored:
-    """Read what is stored of the queue of a name; raise `QueueNotFound` if it must exist."""
+    """Read the stored options of the queue of a name; raise `QueueNotFound` if it must exist."""
     subspace = find(tr, name) if must_exist else place(tr, name)
     if subspace is None:
         raise QueueNotFound(name)
@@ -537,9 +675,10 @@ def find_stored(tr: Any, name: str, must_exist: bool = False) -> Stored:
 
 
 def open_stored(kind: type[_Q], stored: Stored, **given: Any) -> _Q:
-    """Return a queue object with the options given, and those stored where they are `None`.
+    """Return a queue object with the given options, and with the stored ones where they are `None`.
 
-    Raises `OptionsMismatch` for an option that is stored otherwise.
+    Raises:
+        OptionsMismatch: A given option differs from the stored one.
     """
     make: Any = kind
     chosen = {option: value for option, value in given.items() if value is not None}

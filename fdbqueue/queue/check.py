@@ -20,7 +20,13 @@ __all__ = ["CheckReport", "check"]
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a check found: how many items, what is wrong, and whether it was put right."""
+    """The result of a check.
+
+    Attributes:
+        items: The number of waiting items.
+        problems: One sentence for each problem.
+        repaired: Whether the problems were repaired.
+    """
 
     items: int
     problems: tuple[str, ...]
@@ -33,35 +39,45 @@ class CheckReport:
 
 
 def check(tr: Any, queue: BaseQueue[Any], *, repair: bool = False) -> CheckReport:
-    """Compare everything that a queue keeps, at one read version.
+    """Verify the counters, indexes and payloads of a queue at one read version, and repair them.
 
-    - each counter, of a priority or an agent, equals the number of its items, and none is without;
-    - what came and has not gone is the number of items, with delayed ones;
-    - items are found by all indexes that lead to them (tasks by id, agent and client, claims by
-      the end of their leases, and so on), and nothing else is;
-    - the pieces of large payloads all belong to an item, and no item lacks them;
-    - no key in the queue's subspace is foreign to it.
+    - Each counter of a priority or an agent equals the number of its items.
+    - The number of items pushed and not yet removed equals the number of waiting and delayed items.
+    - Every index (tasks by id, agent and client, claims by the end of their leases, and so on)
+      leads to its items, and to nothing else.
+    - The parts of a large payload all belong to an item, and no item lacks a part.
+    - The queue's subspace contains no foreign keys.
 
-    With `repair`, counters and indexes are put right and pieces that belong to nobody are dropped;
-    foreign keys are left to whoever wrote them. Where one is among the items, nothing is repaired:
-    it may be an item, and the queue opened with other priorities than it has. The repair adds
-    differences, so that pushes and pops that run at the same time keep their effect; two repairs at
-    once conflict with each other.
+    A repair corrects counters and indexes, and deletes parts of payloads that belong to no item. It
+    does not touch foreign keys. If there is one among the items, nothing is repaired: it may be an
+    item, and the queue may have been opened with the wrong type of priorities. A repair adds
+    differences to counters, so that concurrent pushes and pops keep their effect; two concurrent
+    repairs conflict with each other.
 
-    On the embedded engine, damage to the database file is not called a wrong counter: before a
-    problem is reported or repaired, SQLite's integrity check looks at the whole file, and raises
-    `CorruptDatabase` if it finds any (see `Database.check_integrity`).
+    On the embedded engine, a damaged database file is not reported as a wrong counter: before a
+    problem is reported or repaired, SQLite's integrity check reads the whole file, and raises
+    `CorruptDatabase` if it finds damage (see `Database.check_integrity`).
 
-    Reads are snapshot reads: a check conflicts with nothing. Given a database, a repair takes
-    effect exactly once; in a transaction the caller's own retry rules hold. Cost: a scan of the
-    whole queue, within the five seconds of a transaction; `QueueTooLargeToCheck` beyond.
+    A check uses snapshot reads and conflicts with nothing. Cost: a scan of the whole queue, which
+    has to end within the five seconds of a transaction.
 
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-    >>> _ = jobs.push(db, "a")
-    >>> check(db, jobs)
-    CheckReport(items=1, problems=(), repaired=False)
+    Args:
+        tr: A transaction or a database.
+        queue: The queue to check.
+        repair: Repair the problems that can be repaired.
+
+    Raises:
+        QueueTooLargeToCheck: The scan took longer than five seconds.
+        CorruptDatabase: The file of the embedded engine is damaged.
+        TypeError: `queue` is not a queue object.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push(db, "a")
+        >>> check(db, jobs)
+        CheckReport(items=1, problems=(), repaired=False)
     """
 
     if not isinstance(queue, BaseQueue):
@@ -160,7 +176,7 @@ class _Check:
         self._note_level(level, count)
 
     def _scan_results(self) -> None:
-        """Items that were put aside for pops which wait still count, and own their pieces."""
+        """Count the items staged for waiting pops; they still own their payloads."""
         layout = self._layout
         for _, rows in groupby(self._rows(layout.results), lambda row: layout.request_of(row.key)):
             for pop in layout.read_result(row.value for row in rows):
@@ -170,7 +186,7 @@ class _Check:
                     self._own(value)
 
     def _scan_elsewhere(self) -> None:
-        """Items that are delayed still count; those that are claimed or dead do not."""
+        """Scan delayed, claimed and dead items; of these, only delayed items count."""
         layout = self._layout
         for prefix in layout.elsewhere:
             for row in self._rows(prefix):

@@ -24,23 +24,26 @@ __all__ = ["Queue"]
 
 
 class Queue(BaseQueue[Item]):
-    """A queue that gives its items out in order of arrival.
+    """A queue in order of arrival: first in, first out.
 
-    Methods take a transaction or a database, with the rules of `PriorityQueue`: in a transaction
-    they are part of it, given a database they take effect exactly once. Enqueues never conflict;
-    dequeues conflict with each other.
+    Methods take a transaction or a database, with the rules of `PriorityQueue`. Enqueues conflict
+    with nothing; dequeues conflict with each other.
 
-    Parameters: `subspace`, where the queue is; `codec` and `max_size`, as for `PriorityQueue`.
+    Args:
+        subspace: The subspace of the queue; nothing else may be in it.
+        codec: As for `PriorityQueue`.
+        max_size: As for `PriorityQueue`.
 
     Source: FoundationDB documentation, Design Recipes, "Queues".
 
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> mail = Queue(fdbqueue.Subspace(("mail",)))
-    >>> _ = mail.enqueue(db, "first")
-    >>> _ = mail.enqueue(db, "second")
-    >>> mail.dequeue(db).value
-    'first'
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> mail = Queue(fdbqueue.Subspace(("mail",)))
+        >>> _ = mail.enqueue(db, "first")
+        >>> _ = mail.enqueue(db, "second")
+        >>> mail.dequeue(db).value
+        'first'
     """
 
     def __init__(
@@ -116,20 +119,28 @@ class Queue(BaseQueue[Item]):
 
     @driven
     def enqueue(self, tr: Any, value: Any, *, raise_if_full: bool = False) -> Steps[Item | None]:
-        """Put a value at the end of the queue; `None` if the queue is full.
+        """Put a value at the end of the queue; return `None` if the queue is full.
 
-        Conflicts with nothing, unless the queue has a bound: then as `PriorityQueue.push`. Given a
-        database it takes effect exactly once; in a transaction the caller's own retry rules hold.
-        Cost: two reads at once, and two keys written (a payload over 90,000 bytes: a key more for
-        each 90,000).
+        Conflicts with nothing; with a maximum size, as `PriorityQueue.push`. Cost: two reads at the
+        same time, and two keys written. A payload over 90,000 bytes takes one more key for each
+        90,000 bytes.
 
-        Raises `InvalidValue`, `PayloadTooLarge` and `OptionsMismatch`, and with `raise_if_full`
-        `QueueFull`; nothing is stored then.
+        Args:
+            tr: A transaction or a database.
+            value: A value that the codec accepts, up to 8,000,000 bytes encoded.
+            raise_if_full: Raise `QueueFull` instead of returning `None`.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> Queue(fdbqueue.Subspace(("mail",))).enqueue(db, ["any", "JSON"]).value
-        ['any', 'JSON']
+        Raises:
+            InvalidValue: The codec does not accept the value.
+            PayloadTooLarge: The encoded value is too large.
+            OptionsMismatch: The queue has other options.
+            QueueFull: The queue is full, and `raise_if_full` is set.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> Queue(fdbqueue.Subspace(("mail",))).enqueue(db, ["any", "JSON"]).value
+            ['any', 'JSON']
         """
         return next(iter((yield from self._enqueue(tr, (value,), False, raise_if_full))), None)
 
@@ -142,15 +153,20 @@ class Queue(BaseQueue[Item]):
         as_many_as_fit: bool = False,
         raise_if_full: bool = False,
     ) -> Steps[list[Item]]:
-        """Put several values at the end of the queue in one transaction: all of them, or none.
+        """Put several values at the end of the queue in one transaction: all of them or none.
 
-        `as_many_as_fit` and `raise_if_full` are those of `PriorityQueue.push_many`.
+        Args:
+            tr: A transaction or a database.
+            values: Values that the codec accepts.
+            as_many_as_fit: As for `PriorityQueue.push_many`.
+            raise_if_full: As for `PriorityQueue.push_many`.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> mail = Queue(fdbqueue.Subspace(("mail",)))
-        >>> [item.value for item in mail.enqueue_many(db, ["a", "b"])]
-        ['a', 'b']
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> mail = Queue(fdbqueue.Subspace(("mail",)))
+            >>> [item.value for item in mail.enqueue_many(db, ["a", "b"])]
+            ['a', 'b']
         """
         return (yield from self._enqueue(tr, values, as_many_as_fit, raise_if_full))
 
@@ -168,50 +184,61 @@ class Queue(BaseQueue[Item]):
 
     @driven
     def dequeue(self, tr: Any, *, wait: float = 0) -> Steps[Item | None]:
-        """Take the oldest item; `None` if the queue is empty.
+        """Remove and return the oldest item; return `None` if there is none.
 
-        In a transaction it conflicts with every other dequeue, and the caller's own retry rules
-        hold. Given a database it takes effect exactly once, and stands in line with those of other
-        processes, as `PriorityQueue.pop_min` does. Cost: one read of one row, and two keys
-        written.
+        In a transaction, it conflicts with every other dequeue. Given a database, processes that
+        meet conflicts are served together, as by `PriorityQueue.pop_min`. Cost: one read of one
+        row, and two keys written.
 
-        Parameters: `wait`, how many seconds to wait for an item if there is none, as in
-        `PriorityQueue.pop_min`. Raises `UndecodableItem` for an item that the codec cannot read; it
-        stays.
+        Args:
+            tr: A transaction or a database.
+            wait: How many seconds to wait for an item, as for `PriorityQueue.pop_min`.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> Queue(fdbqueue.Subspace(("mail",))).dequeue(db) is None
-        True
+        Raises:
+            UndecodableItem: The codec cannot decode the item, which stays in the queue.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> Queue(fdbqueue.Subspace(("mail",))).dequeue(db) is None
+            True
         """
         items = yield from self._store.pop(tr, 1, False, checked_wait(tr, wait))
         return next(iter(items), None)
 
     @driven
     def dequeue_many(self, tr: Any, n: int, *, wait: float = 0) -> Steps[list[Item]]:
-        """Take the `n` oldest items in one transaction, in order; fewer if there are fewer.
+        """Remove and return up to `n` of the oldest items in order, in one transaction.
 
-        `wait` is how many seconds to wait for the first one if there is none.
+        Args:
+            tr: A transaction or a database.
+            n: The maximum number of items, from 0.
+            wait: How many seconds to wait for the first item, as for `PriorityQueue.pop_min`.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> mail = Queue(fdbqueue.Subspace(("mail",)))
-        >>> _ = mail.enqueue_many(db, ["a", "b"])
-        >>> [item.value for item in mail.dequeue_many(db, 5)]
-        ['a', 'b']
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> mail = Queue(fdbqueue.Subspace(("mail",)))
+            >>> _ = mail.enqueue_many(db, ["a", "b"])
+            >>> [item.value for item in mail.dequeue_many(db, 5)]
+            ['a', 'b']
         """
         n, wait = checked_number(n), checked_wait(tr, wait)
         return (yield from self._store.pop(tr, n, False, wait))
 
     def peek(self, tr: Any) -> Item | None:
-        """The item that `dequeue` would take, left where it is.
+        """Return the item that `dequeue` would take, without removing it.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> mail = Queue(fdbqueue.Subspace(("mail",)))
-        >>> _ = mail.enqueue(db, "first")
-        >>> mail.peek(db).value, mail.size(db)
-        ('first', 1)
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> mail = Queue(fdbqueue.Subspace(("mail",)))
+            >>> _ = mail.enqueue(db, "first")
+            >>> mail.peek(db).value, mail.size(db)
+            ('first', 1)
         """
         return next(iter(self._store.peek(tr, 1)), None)
 
@@ -223,13 +250,20 @@ class Queue(BaseQueue[Item]):
         after: Item | str | None = None,
         reverse: bool = False,
     ) -> Iterator[Item]:
-        """The items in order of arrival, with the rules of `PriorityQueue.items`.
+        """Iterate over the waiting items in order of arrival, as `PriorityQueue.items` does.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> mail = Queue(fdbqueue.Subspace(("mail",)))
-        >>> _ = mail.enqueue_many(db, ["a", "b", "c"])
-        >>> [item.value for item in mail.items(db, limit=2)]
-        ['a', 'b']
+        Args:
+            tr: A transaction or a database.
+            limit: The maximum number of items, 0 for all.
+            after: An item or the id of one: only the items behind it.
+            reverse: Iterate from the newest to the oldest.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> mail = Queue(fdbqueue.Subspace(("mail",)))
+            >>> _ = mail.enqueue_many(db, ["a", "b", "c"])
+            >>> [item.value for item in mail.items(db, limit=2)]
+            ['a', 'b']
         """
         return self._store.browse(tr, checked_number(limit, "limit"), after, reverse)

@@ -1,4 +1,4 @@
-"""Moving JSON lines into a queue, each line once, however often the import is begun."""
+"""Import JSON lines into a queue, each line once, however often the import is started."""
 
 from __future__ import annotations
 
@@ -35,9 +35,12 @@ _PAGE = 100  # imports that one transaction forgets
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What an import did: lines stored now, and lines that an earlier run had stored.
+    """The result of an import.
 
-    `full`: the queue has no room for the others.
+    Attributes:
+        stored: The number of lines that were stored now.
+        skipped: The number of lines that an earlier run had stored.
+        full: Whether the queue had no room for the remaining lines.
     """
 
     stored: int
@@ -56,7 +59,7 @@ class _Line:
 
     @property
     def mark(self) -> bytes:
-        """That an import is as far as this line."""
+        """The progress of an import that has stored this line."""
         return encode_progress(self.number, self.digest)
 
 
@@ -72,40 +75,49 @@ def import_lines(
     again: bool = False,
     progress: Callable[[int, int], object] = lambda lines, size: None,
 ) -> ImportReport:
-    """Push each line, a JSON value, in order; a line that an earlier run stored is passed over.
+    """Push each line, a JSON value, in order; skip lines that an earlier run of this import stored.
 
-    Lines are stored in batches of up to 1,000, and each batch notes in the same transaction how far
-    it came, with a digest of everything so far. An import that was killed is simply run again. Two
-    imports of one source at once do not double a line either: one of them fails.
+    Lines are stored in batches of up to 1,000. Each batch records the progress of the import, with
+    a digest of all lines so far, in the same transaction. After a crash, simply run the import
+    again. If two imports of the same source run at the same time, one of them fails, and no line is
+    stored twice.
 
-    How far an import came is remembered for at least four weeks after its last run, and at most
-    five, by the clients' clocks; `clear` forgets it at once. After that the same lines are stored
-    anew. Each import forgets all old ones first, in transactions of 100.
+    The progress is kept for at least four weeks after the last run and at most five, by the clocks
+    of clients; `clear` deletes it at once. After that, the same lines are stored again. Each import
+    first deletes outdated progress records, in transactions of 100.
 
-    Parameters: `source`, what tells this import from others, for example the path of a file, or
-    `None` for one that is not to be gone on with: every line is pushed;
-    `priority`, of lines without a priority of their own, in its JSON form (a tuple is a list);
-    `priority_field`, the field of the line's object that has it; `value_field`, the field to push
-    instead of the whole line; `again`, begin anew whatever was stored (if that is killed, go on
-    without `again`); `progress(lines, size)`, called after each batch with the lines and bytes read
-    so far.
+    A full queue is not an error: the report says so, and a later run continues there.
 
-    Raises `InvalidLine` with the number of the line, also of one over 50 MB; the lines before it
-    are stored, and an import of the corrected input goes on from there. Raises `ImportMismatch` if
-    the beginning of the input is not what was stored, and `ImportRunning` if another import of the
-    source stores lines too. A queue that is full is no error: the report says so, and the import
-    can be gone on with.
+    Args:
+        db: A database.
+        queue: The queue to push to.
+        lines: The lines, or a binary file.
+        source: Identifies this import, for example by the path of a file. `None` records no
+            progress: every line is pushed.
+        priority: The priority of lines that have none, in its JSON form (a list for a tuple).
+        priority_field: The field of each line's object that contains its priority.
+        value_field: The field to push instead of the whole line.
+        again: Start from the first line, whatever was stored before. To continue such an import
+            after a crash, run it without `again`.
+        progress: Called after each batch with the number of lines and bytes read so far.
 
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> jobs = PriorityQueue.named(db, "jobs")
-    >>> lines = [b'{"n": 1, "p": 5}', b'{"n": 2, "p": 3}']
-    >>> import_lines(db, jobs, lines, "a file", priority_field="p")
-    ImportReport(stored=2, skipped=0, full=False)
-    >>> import_lines(db, jobs, lines, "a file", priority_field="p")
-    ImportReport(stored=0, skipped=2, full=False)
-    >>> jobs.pop(db).value
-    {'n': 2, 'p': 3}
+    Raises:
+        InvalidLine: A line is not valid, or longer than 50 MB. The lines before it are stored, and
+            an import of the corrected input continues there.
+        ImportMismatch: The input does not start with the lines that were stored.
+        ImportRunning: Another import of the same source stores lines at the same time.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = PriorityQueue.named(db, "jobs")
+        >>> lines = [b'{"n": 1, "p": 5}', b'{"n": 2, "p": 3}']
+        >>> import_lines(db, jobs, lines, "a file", priority_field="p")
+        ImportReport(stored=2, skipped=0, full=False)
+        >>> import_lines(db, jobs, lines, "a file", priority_field="p")
+        ImportReport(stored=0, skipped=2, full=False)
+        >>> jobs.pop(db).value
+        {'n': 2, 'p': 3}
     """
     mark = _begin(db, store_of(queue).layout, source)
     stored_lines, stored_digest = (0, b"") if mark is None or again else decode_progress(mark)
@@ -128,7 +140,7 @@ def _week() -> int:
 
 
 def _begin(db: Any, layout: Layout, source: str | None) -> bytes | None:
-    """Forget old imports, and note that this one is run; return its mark."""
+    """Delete outdated progress records, record that this import runs, and return its progress."""
     week = _week()
     while not run(db, partial(_drop_outdated, layout=layout, week=week)):
         pass
@@ -145,7 +157,7 @@ def _begin(db: Any, layout: Layout, source: str | None) -> bytes | None:
 
 
 def _drop_outdated(tr: Any, layout: Layout, week: int) -> bool:
-    """Forget imports that were not run for some weeks, a page of them; false if there are more."""
+    """Delete a page of outdated progress records; return false if there are more."""
     oldest = week - _WEEKS
     outdated = layout.import_weeks_before(oldest)
     notes = [row.key for row in tr.snapshot.get_range(*outdated, limit=_PAGE)]
@@ -165,7 +177,7 @@ def _drop_outdated(tr: Any, layout: Layout, week: int) -> bool:
 def _store(
     db: Any, queue: PriorityQueue, batch: list[_Line], source: str | None, mark: bytes | None
 ) -> tuple[int, bytes | None]:
-    """Store the lines for which there is room; how many, and the mark of how far that is."""
+    """Store the lines that fit; return their number and the new progress."""
     filled = [line for line in batch if not line.blank]
     layout = store_of(queue).layout
     week = _week()
@@ -191,9 +203,9 @@ def _store(
 
 
 def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
-    """Each line with its number and the digest of all lines up to it.
+    """Yield each line with its number and the digest of all lines up to it.
 
-    Of a file no more is read of a line than shows that it is too long.
+    Of a line in a file, only as much is read as shows that it is too long.
     """
     digest = hashlib.sha256()
     if isinstance(lines, IOBase):
@@ -206,7 +218,7 @@ def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
 def _pass_over(
     numbered: Iterator[tuple[int, bytes, bytes]], source: str | None, lines: int, digest: bytes
 ) -> int:
-    """Read the lines that are stored already; how many bytes they are."""
+    """Skip the lines that are stored already; return their size in bytes."""
     size = 0
     found = b""
     for _ in range(lines):
@@ -225,7 +237,7 @@ def _batches(
     priority_field: str | None,
     value_field: str | None,
 ) -> Iterator[list[_Line]]:
-    """The lines in batches; what is good before a bad line is a batch of its own."""
+    """Yield the lines in batches; the lines before an invalid one are a batch of their own."""
     store = store_of(queue)
     batch: list[_Line] = []
     size = 0

@@ -1,4 +1,4 @@
-"""All named queues at a glance: for a dashboard, for metrics."""
+"""The state of all named queues at a glance, for dashboards and metrics."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ _MOST_LEVELS = 100  # of which the oldest item is looked for
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """How a queue is at one moment.
+    """The state of a queue at one moment.
 
-    `counts` is how many items each priority has, `came` and `went` how many ever came into the
-    queue and went, `oldest` when the oldest item was pushed: `None` if there is none, or it was
-    pushed by another client.
+    Attributes:
+        name: The name of the queue.
+        size: The number of items, delayed items included.
+        counts: The number of waiting items of each priority.
+        came: The number of items ever added to the queue.
+        went: The number of items ever removed from it.
+        oldest: The time at which the oldest item was pushed; `None` if there is none, or if another
+            implementation of the recipe pushed it.
     """
 
     name: str
@@ -38,17 +43,22 @@ class QueueStatus:
 
 
 def overview(tr: Any) -> list[QueueStatus]:
-    """Return how all named queues are, in order of their names.
+    """Return the state of all named queues, in order of their names.
 
-    Snapshot reads; given a database in pages of 200 queues, each its own transaction. Cost: for
-    each page a range read of the names, and for each queue that of its counters and a key of each
-    priority, of at most 100, those of a page at once; items are not read.
+    Uses snapshot reads, which conflict with nothing. Given a database, queues are read in pages of
+    200, each in a transaction of its own. Cost: for each page one range read of the names, and for
+    each queue one of its counters and one key for each priority, for up to 100 priorities; the
+    reads of a page run at the same time. Items are not read.
 
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x", 5)
-    >>> [(status.name, status.size, status.counts) for status in overview(db)]
-    [('mail', 1, {5: 1})]
+    Args:
+        tr: A transaction or a database.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x", 5)
+        >>> [(status.name, status.size, status.counts) for status in overview(db)]
+        [('mail', 1, {5: 1})]
     """
     return read_queues(tr, _statuses)
 
@@ -62,7 +72,7 @@ def _statuses(tr: Any, page: dict[str, Subspace]) -> list[QueueStatus]:
 
 
 class _Reads:
-    """The reads of one queue."""
+    """The reads of one queue, all under way at the same time."""
 
     def __init__(self, tr: Any, name: str, subspace: Subspace) -> None:
         layout = self._layout = Layout(subspace)
@@ -72,7 +82,7 @@ class _Reads:
         self._first_id = tr.get_key(first_greater_or_equal(layout.ids + b"\x00", 0))
 
     def begin_firsts(self, tr: Any) -> None:
-        """Begin to read the first key of each priority."""
+        """Start to read the first key of each priority."""
         level_of = self._layout.counted_level
         self._levels = {level_of(row.key): decode_count(row.value) for row in self._counts}
         self._firsts = [
@@ -124,16 +134,17 @@ _ROWS = 1000  # rows that one transaction counts
 
 
 def count_elsewhere(db: Any, layout: Layout) -> dict[State, int]:
-    """Return how many items are delayed, claimed and dead, which are not among the waiting ones.
+    """Count the delayed, claimed and dead items, which are not among the waiting ones.
 
     Cost: a scan, in transactions of 1,000 items each; the values of dead letters are read.
 
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-    >>> item = jobs.push(db, "send", delay=60)
-    >>> count_elsewhere(db, Layout(jobs.subspace))
-    {'delayed': 1, 'claimed': 0, 'dead': 0}
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> item = jobs.push(db, "send", delay=60)
+        >>> count_elsewhere(db, Layout(jobs.subspace))
+        {'delayed': 1, 'claimed': 0, 'dead': 0}
     """
     # Of delayed and claimed items an index is read, which has no values.
     return {

@@ -1,4 +1,4 @@
-"""The priority queue: lowest priority first, first in first out within one priority."""
+"""The priority queue: the lowest priority first, and within a priority first in, first out."""
 
 from __future__ import annotations
 
@@ -31,36 +31,42 @@ __all__ = ["PriorityQueue"]
 
 
 class PriorityQueue(BaseQueue[Item]):
-    """A queue that gives its items out by priority, and in order of arrival within one.
+    """A queue ordered by priority, and by time of arrival within a priority.
 
-    Every method takes a transaction or a database as `tr`. In a transaction, it is part of it: it
-    commits or not with whatever else the transaction does, and a user's retry loop runs it again;
-    an unknown commit result (1021) is then the user's to handle, for example by
-    `fdbqueue.transactional(receipts=...)`. Given a database, the method commits by itself, and
-    takes effect exactly once even if the outcome of a commit is unknown.
+    **Transactions.** Every method takes a transaction or a database as `tr`. In a transaction, the
+    call is part of it: it commits together with everything else in the transaction, and the
+    caller's retry loop repeats it. After an unknown commit result (1021) the caller has to find out
+    what happened; `fdbqueue.transactional(receipts=...)` does that. Given a database, the method
+    commits by itself and takes effect exactly once, even if the result of a commit is unknown.
 
-    Pushes never conflict with each other nor with pops. Pops conflict with each other: they want
-    the same item. Threads that share a queue object share transactions, where they pass a database:
-    what several push, or pop, while one of them commits is the next commit. Nobody alone waits.
-    Pops of several processes that pass a database are served together, too, once they conflict.
+    **Conflicts.** Pushes conflict neither with each other nor with pops. Pops conflict with each
+    other, because they want the same item. Given a database, threads that share a queue object also
+    share transactions: everything that they push, or pop, during a commit goes into the next one.
+    Pops of several processes are served together as soon as they conflict.
 
-    Parameters: `subspace`, where the queue is; `codec`, `"json"`, `"bytes"`, `"tuple"` or an object
-    with `encode` and `decode`; `priorities`, `int` (64 bits) or the types of a tuple's elements, as
-    in `(int, float)`: from `int`, `float`, `str` and `bytes`; `max_size`, how many items the queue
-    has at most, with delayed and claimed ones, from 1, `None` for whatever bound it has;
-    `max_attempts`, how often an item is claimed before it is a dead letter, from 1, `None` for
-    whatever it has. The first push stores these options with the queue, and one by a client that
-    was given others raises `OptionsMismatch`.
+    The first push stores the options with the queue. A push of a client with other options raises
+    `OptionsMismatch`. Queue objects are cheap.
+
+    Args:
+        subspace: The subspace of the queue; nothing else may be in it.
+        codec: `"json"`, `"bytes"`, `"tuple"`, or an object with the methods `encode` and `decode`.
+        priorities: The type of priorities: `int` (64 bits), or a tuple of element types such as
+            `(int, float)`, from `int`, `float`, `str` and `bytes`.
+        max_size: The maximum number of items, with delayed and claimed ones, from 1; `None` keeps
+            the stored one.
+        max_attempts: How many times an item may be claimed before it becomes a dead letter, from 1;
+            `None` keeps the stored number.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues" and its Extensions.
 
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> jobs = PriorityQueue.named(db, "jobs")
-    >>> for value, priority in [("later", 5), ("soon", 1), ("soon too", 1)]:
-    ...     _ = jobs.push(db, value, priority)
-    >>> [jobs.pop(db).value for _ in range(3)]
-    ['soon', 'soon too', 'later']
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = PriorityQueue.named(db, "jobs")
+        >>> for value, priority in [("later", 5), ("soon", 1), ("soon too", 1)]:
+        ...     _ = jobs.push(db, value, priority)
+        >>> [jobs.pop(db).value for _ in range(3)]
+        ['soon', 'soon too', 'later']
     """
 
     def __init__(
@@ -95,23 +101,32 @@ class PriorityQueue(BaseQueue[Item]):
         max_size: int | None = None,
         max_attempts: int | None = None,
     ) -> PriorityQueue:
-        """The queue that `fdbq` calls by this name; it is made by its first push.
+        """Return the priority queue of this name, which its first push creates.
 
-        Options that are not given are those that the queue has; a new one has `"json"`, `int` and
-        no bound. A queue whose codec is an object of somebody's can be opened without it: it is
-        counted, cleared and dropped then, and what needs the codec raises `UnknownCodec`, or
-        `UndecodableItem`. Cost: two reads.
+        Options that are left out are those stored with the queue; a new queue has `"json"`, `int`
+        and no limits. A queue whose codec is an object of its users can be opened without it. It
+        can be counted, cleared and dropped then; calls that need the codec raise `UnknownCodec` or
+        `UndecodableItem`. Cost: three reads in one transaction.
 
-        Parameters: `db`, a database or a transaction; `name`, printable text of at most 255 bytes
-        without space at its ends; the options, as for the queue itself.
+        Args:
+            db: A database or a transaction.
+            name: Printable text of at most 255 bytes, without spaces at its ends.
+            codec: As for the class.
+            priorities: As for the class.
+            max_size: As for the class.
+            max_attempts: As for the class.
 
-        Raises `InvalidQueueName`, `OptionsMismatch`, `LayoutVersionMismatch`; `UnknownCodec` for a
-        name that is no codec's.
+        Raises:
+            InvalidQueueName: A queue cannot have this name.
+            OptionsMismatch: The queue has other options, or is of another kind.
+            LayoutVersionMismatch: Another release of this library stored the queue.
+            UnknownCodec: There is no codec of this name.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> PriorityQueue.named(db, "e-mails").size(db)
-        0
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> PriorityQueue.named(db, "e-mails").size(db)
+            0
         """
         return open_stored(
             cls,
@@ -133,14 +148,27 @@ class PriorityQueue(BaseQueue[Item]):
         max_size: int | None = None,
         max_attempts: int | None = None,
     ) -> PriorityQueue:
-        """The queue in this subspace, which may be a directory of `fdb.directory`, as by `named`.
+        """Return the priority queue in a subspace, which may be a directory of `fdb.directory`.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> space = fdbqueue.Subspace(("my", "jobs"))
-        >>> _ = PriorityQueue(space, codec="bytes").push(db, b"x")
-        >>> PriorityQueue.at(db, space).pop(db).value
-        b'x'
+        Args:
+            db: A database or a transaction.
+            subspace: The subspace of the queue.
+            codec: As for `named`.
+            priorities: As for `named`.
+            max_size: As for `named`.
+            max_attempts: As for `named`.
+
+        Raises:
+            OptionsMismatch: The queue has other options, or is of another kind.
+            LayoutVersionMismatch: Another release of this library stored the queue.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> space = fdbqueue.Subspace(("my", "jobs"))
+            >>> _ = PriorityQueue(space, codec="bytes").push(db, b"x")
+            >>> PriorityQueue.at(db, space).pop(db).value
+            b'x'
         """
         return open_stored(
             cls,
@@ -194,34 +222,45 @@ class PriorityQueue(BaseQueue[Item]):
         unique: str | None = None,
         raise_if_full: bool = False,
     ) -> Steps[Item | None]:
-        """Put a value behind the last one of its priority; `None` if the queue is full.
+        """Put a value behind the last item of its priority; return `None` if the queue is full.
 
-        Conflicts with nothing: two pushes at once both go through, in either order. (The very first
-        one stores the queue's options, and conflicts with another first one.) Those to a queue with
-        a bound conflict the more, the fewer places are left (`fdbqueue.operations.bound` says
-        how), and never exceed it: an item keeps its place while it is delayed or claimed. Given a
-        database it takes effect exactly once; in a transaction the caller's own retry rules hold.
-        Cost: two reads at
-        once (with a bound four, one of them of a row for each claimed item), and three keys written
-        (a payload over 90,000 bytes: a key more for each 90,000).
+        Pushes conflict with nothing: two pushes at the same time both succeed, in either order.
+        Only the very first push, which stores the options, conflicts with another first push. With
+        a maximum size, pushes conflict more often the fewer places are left, and never exceed it;
+        an item keeps its place while it is delayed or claimed. `fdbqueue.operations.bound`
+        describes how.
 
-        Parameters: `value`, what the codec takes, up to 8,000,000 bytes encoded, with lists and
-        objects nested up to 100 levels; `priority`, what the queue takes, the lowest comes
-        first; `delay`, in seconds, or `at`, a `datetime` with a
-        time zone, before which nobody gets the item (by the clocks of clients; it counts from now
-        on, and comes to the place that it would have now); `ttl`, in seconds, after which an item
-        that nobody took is dropped (by the same clocks); `unique`, text of 1 to 255 bytes: while
-        another item with the same is unfinished (it waits, is delayed or claimed), that one comes
-        back, as it is, and nothing is stored; `raise_if_full`, raise `QueueFull` instead.
+        Cost: two reads at the same time (with a maximum size four, one of which reads a row for
+        each claimed item), and three keys written. A payload over 90,000 bytes takes one more key
+        for each 90,000 bytes.
 
-        Raises `InvalidValue`, `PayloadTooLarge`, `InvalidPriority` and `OptionsMismatch`; nothing
-        is stored then.
+        Args:
+            tr: A transaction or a database.
+            value: A value that the codec accepts, up to 8,000,000 bytes encoded, with lists and
+                objects nested up to 100 levels.
+            priority: A priority of the queue's type. The lowest is popped first.
+            delay: Seconds during which the item is not handed out, by the clocks of clients. Then
+                it goes behind the items that were pushed before that moment.
+            at: A `datetime` with a time zone, instead of `delay`.
+            ttl: Seconds after which the item is dropped if no client has taken it, by the clocks of
+                clients.
+            unique: A key of 1 to 255 bytes of text. If an unfinished item (waiting, delayed or
+                claimed) has this key, nothing is stored, and the call returns that item.
+            raise_if_full: Raise `QueueFull` instead of returning `None`.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = PriorityQueue.named(db, "jobs")
-        >>> jobs.push(db, {"to": "ada@example.com"}, priority=2).priority
-        2
+        Raises:
+            InvalidValue: The codec does not accept the value.
+            PayloadTooLarge: The encoded value is too large.
+            InvalidPriority: The priority is not of the queue's type.
+            OptionsMismatch: The queue has other options.
+            QueueFull: The queue is full, and `raise_if_full` is set.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = PriorityQueue.named(db, "jobs")
+            >>> jobs.push(db, {"to": "ada@example.com"}, priority=2).priority
+            2
         """
         if unique is not None:
             key = checked_unique(unique)
@@ -246,24 +285,37 @@ class PriorityQueue(BaseQueue[Item]):
         as_many_as_fit: bool = False,
         raise_if_full: bool = False,
     ) -> Steps[list[Item]]:
-        """Put several values into the queue in one transaction: all of them, or none.
+        """Push several values in one transaction: all of them or none.
 
-        As `push` for each, and several times as fast. A transaction takes 10,000,000 bytes in all,
-        of which each item takes some 250 beside its payload (2101 beyond that).
+        Several times as fast as single pushes. A transaction holds 10,000,000 bytes, of which each
+        item takes about 250 in addition to its payload; a larger one fails with error 2101.
+        Conflicts and cost are those of `push`.
 
-        Parameters: `values`; `priority`, of all of them; or `priorities`, as many as values;
-        `delay` or `at`, and `ttl`, as `push`; `as_many_as_fit`, the first ones if the queue has no
-        room for all; `raise_if_full`, raise `QueueFull` instead if there is none for all of them,
-        or not even for the first one.
+        Args:
+            tr: A transaction or a database.
+            values: Values that the codec accepts.
+            priority: The priority of all values.
+            priorities: One priority for each value, instead of `priority`.
+            delay: As for `push`.
+            at: As for `push`.
+            ttl: As for `push`.
+            as_many_as_fit: If the queue has no room for all values, push the first ones that fit.
+            raise_if_full: Raise `QueueFull` if not all values fit; with `as_many_as_fit`, if not
+                even the first one fits.
 
-        Raises as `push`, and `ValueError` where the numbers of values and priorities differ.
+        Returns:
+            The items that were pushed; none if the values do not fit.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push_many(db, ["b", "a"], priorities=[2, 1])
-        >>> jobs.pop(db).value
-        'a'
+        Raises:
+            ValueError: The numbers of values and priorities differ, or one of the errors of `push`.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["b", "a"], priorities=[2, 1])
+            >>> jobs.pop(db).value
+            'a'
         """
         entries = _entries(self._store, values, priority, priorities, delay=delay, at=at, ttl=ttl)
         return (yield from self._push(tr, entries, as_many_as_fit, raise_if_full))
@@ -279,27 +331,32 @@ class PriorityQueue(BaseQueue[Item]):
 
     @driven
     def pop_min(self, tr: Any, *, wait: float = 0) -> Steps[Item | None]:
-        """Take the oldest item of the lowest priority; `None` if the queue is empty.
+        """Remove and return the oldest item of the lowest priority, or `None` if there is none.
 
-        In a transaction it conflicts with every other pop, and with a push that would have come
-        first; the caller's own retry rules hold. Given a database it takes effect exactly once, and
-        after a first conflict stands in line with the pops of other processes: one of them serves
-        all, in order, and the others sleep. What was put aside for a process that died meanwhile
-        goes back to its place after five seconds. Cost: one read of one row, and three keys
-        written; in the line two commits, and a share of the one that serves.
+        In a transaction, a pop conflicts with every other pop, and with a push of an item that
+        would have come first. Given a database, a pop that met a conflict leaves a request instead
+        of trying again: one process serves the requests of all in order, and the others sleep.
+        Items staged for a process that died return to their places after five seconds.
 
-        Parameters: `wait`, how many seconds to wait for an item if there is none, `math.inf` for
-        ever, for which it needs a database. Who waits sleeps on a watch, which pushes fire (a
-        client that writes only the recipe's items does not).
+        Cost: one read of one row, and three keys written. A request costs two commits and a share
+        of the transaction that serves it.
 
-        Raises `UndecodableItem` for an item that the codec cannot read; it stays in the queue.
+        Args:
+            tr: A transaction or a database.
+            wait: How many seconds to wait for an item, `math.inf` for ever. Needs a database. The
+                client sleeps on a watch, which fires on a push. (It does not fire on items that
+                another implementation of the recipe writes.)
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push_many(db, ["b", "a"], priorities=[2, 1])
-        >>> jobs.pop_min(db).value, jobs.pop_min(db).value, jobs.pop_min(db)
-        ('a', 'b', None)
+        Raises:
+            UndecodableItem: The codec cannot decode the item, which stays in the queue.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["b", "a"], priorities=[2, 1])
+            >>> jobs.pop_min(db).value, jobs.pop_min(db).value, jobs.pop_min(db)
+            ('a', 'b', None)
         """
         return next(iter((yield from self._pop(tr, 1, False, wait))), None)
 
@@ -307,35 +364,52 @@ class PriorityQueue(BaseQueue[Item]):
 
     @driven
     def pop_max(self, tr: Any, *, wait: float = 0) -> Steps[Item | None]:
-        """Take the oldest item of the highest priority; `None` if the queue is empty.
+        """Remove and return the oldest item of the highest priority, or `None` if there is none.
 
-        As `pop_min`, at the other end, and first in first out there too (the plain recipe is last
-        in first out at that end). Cost: two reads of one row.
+        Works as `pop_min` at the other end of the queue. Within a priority it is first in, first
+        out as well, where FoundationDB's recipe is last in, first out. Cost: two reads of one row.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push_many(db, ["low", "first", "second"], priorities=[1, 9, 9])
-        >>> jobs.pop_max(db).value
-        'first'
+        Args:
+            tr: A transaction or a database.
+            wait: As for `pop_min`.
+
+        Raises:
+            UndecodableItem: The codec cannot decode the item, which stays in the queue.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["low", "first", "second"], priorities=[1, 9, 9])
+            >>> jobs.pop_max(db).value
+            'first'
         """
         return next(iter((yield from self._pop(tr, 1, True, wait))), None)
 
     @driven
     def pop_many(self, tr: Any, n: int, max: bool = False, *, wait: float = 0) -> Steps[list[Item]]:
-        """Take the first `n` items in one transaction, in order; fewer if there are fewer.
+        """Remove and return up to `n` of the first items in order, in one transaction.
 
-        As `pop_min` (with `max`: as `pop_max`) for each, in one commit: several times as fast.
-        Cost: one read of `n` rows (with `max`: two for each priority).
+        Several times as fast as single pops, whose conflicts it shares. Cost: one read of `n` rows;
+        with `max`, two reads for each priority.
 
-        Parameters: `n`, from 0 (a transaction has 10,000,000 bytes for keys); `wait`, as `pop_min`.
+        Args:
+            tr: A transaction or a database.
+            n: The maximum number of items, from 0. The keys of all items have to fit into the
+                10,000,000 bytes of a transaction.
+            max: Take the items that `pop_max` would take.
+            wait: How many seconds to wait for the first item, as for `pop_min`.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push_many(db, ["a", "b", "c"])
-        >>> [item.value for item in jobs.pop_many(db, 2)]
-        ['a', 'b']
+        Raises:
+            UndecodableItem: The codec cannot decode an item; all of them stay in the queue.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["a", "b", "c"])
+            >>> [item.value for item in jobs.pop_many(db, 2)]
+            ['a', 'b']
         """
         return (yield from self._pop(tr, checked_number(n), max, wait))
 
@@ -345,39 +419,53 @@ class PriorityQueue(BaseQueue[Item]):
         return (yield from store.log(tr, "popped from", items, partial(store.put_back, tr)))
 
     def peek_min(self, tr: Any) -> Item | None:
-        """The item that `pop_min` would take, left where it is.
+        """Return the item that `pop_min` would take, without removing it.
 
-        In a transaction that writes it conflicts with pops, as a read does; `tr.snapshot` does not.
+        In a transaction that writes, it conflicts with pops; `peek_min(tr.snapshot)` does not.
         Cost: one read of one row.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> PriorityQueue.named(db, "jobs").peek_min(db) is None
-        True
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> PriorityQueue.named(db, "jobs").peek_min(db) is None
+            True
         """
         return next(iter(self.peek_many(tr, 1)), None)
 
     peek = peek_min
 
     def peek_max(self, tr: Any) -> Item | None:
-        """The item that `pop_max` would take, left where it is.
+        """Return the item that `pop_max` would take, without removing it.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> PriorityQueue.named(db, "jobs").peek_max(db) is None
-        True
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> PriorityQueue.named(db, "jobs").peek_max(db) is None
+            True
         """
         return next(iter(self.peek_many(tr, 1, max=True)), None)
 
     def peek_many(self, tr: Any, n: int, max: bool = False) -> list[Item]:
-        """The items that `pop_many` would take, left where they are.
+        """Return the items that `pop_many` would take, without removing them.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push_many(db, ["a", "b"], priorities=[1, 2])
-        >>> [item.value for item in jobs.peek_many(db, 2, max=True)]
-        ['b', 'a']
+        Args:
+            tr: A transaction or a database.
+            n: The maximum number of items, from 0.
+            max: Return the items that `pop_max` would take.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["a", "b"], priorities=[1, 2])
+            >>> [item.value for item in jobs.peek_many(db, 2, max=True)]
+            ['b', 'a']
         """
         return self._store.peek(tr, checked_number(n), max)
 
@@ -392,58 +480,80 @@ class PriorityQueue(BaseQueue[Item]):
         after: Item | str | None = None,
         reverse: bool = False,
     ) -> Iterator[Item]:
-        """The items in the order of their keys: by priority, and by arrival within one.
+        """Iterate over the waiting items by priority, and by time of arrival within a priority.
 
-        Given a database, they are read in pages of 500, each its own transaction: the whole of a
-        long queue, and every item that is there from begin to end, but not all at one moment. In a
-        transaction they are of one moment, within its five seconds; there `items(tr.snapshot)`
-        conflicts with nothing. Cost: one read for each page.
+        In a transaction, all items are from one moment, within the transaction's five seconds;
+        `items(tr.snapshot)` conflicts with nothing. Given a database, items are read in pages of
+        500, each in a transaction of its own: the iteration has every item that stays in the queue
+        throughout, but no single moment. Cost: one read for each page.
 
-        Parameters: `priority`, only those; `limit`, at most so many (0: all); `after`, an item or
-        an id, only what comes behind it; `reverse`, in the opposite order of keys.
+        Args:
+            tr: A transaction or a database.
+            priority: Only the items of this priority.
+            limit: The maximum number of items, 0 for all.
+            after: An item or the id of one: only the items behind it.
+            reverse: Iterate in the opposite order of keys.
 
-        Raises `UndecodableItem`, `InvalidItemId`, `InvalidPriority`.
+        Raises:
+            UndecodableItem: The codec cannot decode an item.
+            InvalidItemId: `after` is not an item id.
+            InvalidPriority: The priority is not of the queue's type.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push_many(db, ["b", "a"], priorities=[2, 1])
-        >>> [(item.priority, item.value) for item in jobs.items(db)]
-        [(1, 'a'), (2, 'b')]
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["b", "a"], priorities=[2, 1])
+            >>> [(item.priority, item.value) for item in jobs.items(db)]
+            [(1, 'a'), (2, 'b')]
         """
         limit = checked_number(limit, "limit")
         return self._store.browse(tr, limit, after, reverse, priority)
 
     def counts(self, tr: Any) -> dict[Any, int]:
-        """How many items each priority has; priorities without items are not in it.
+        """Return the number of waiting items of each priority that has any.
 
-        One range read of the counters. Every push and pop changes one of them: in a transaction
-        that writes, use `counts(tr.snapshot)`.
+        Every push and pop changes a counter: in a transaction that writes, use
+        `counts(tr.snapshot)`, which does not conflict with them. Cost: one range read of the
+        counters.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = PriorityQueue.named(db, "jobs")
-        >>> _ = jobs.push_many(db, ["a", "b", "c"], priorities=[1, 5, 5])
-        >>> jobs.counts(db)
-        {1: 1, 5: 2}
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["a", "b", "c"], priorities=[1, 5, 5])
+            >>> jobs.counts(db)
+            {1: 1, 5: 2}
         """
         return self._store.counts(tr)
 
     # Change the order
 
     def reprioritize(self, tr: Any, item: Item | str, priority: Priority) -> Item | None:
-        """Give an item another priority, behind the last one that has it; `None` if it is gone.
+        """Move a waiting item behind the last item of another priority; return it, with a new id.
 
-        The item that comes back has the id of its new place. Given a database it takes effect
-        exactly once; in a transaction the caller's own retry rules hold. Conflicts with what takes
-        or moves the same item. Cost: two reads. Raises `InvalidPriority` and `InvalidItemId`.
+        Returns `None` if the item is no longer waiting. Conflicts with clients that take or move
+        the same item. Cost: two reads.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = PriorityQueue.named(db, "jobs")
-        >>> item = jobs.push(db, "now urgent", priority=9)
-        >>> jobs.reprioritize(db, item, 1).priority
-        1
+        Args:
+            tr: A transaction or a database.
+            item: An `Item` or its id.
+            priority: The new priority.
+
+        Raises:
+            InvalidPriority: The priority is not of the queue's type.
+            InvalidItemId: The text is not an item id.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = PriorityQueue.named(db, "jobs")
+            >>> item = jobs.push(db, "now urgent", priority=9)
+            >>> jobs.reprioritize(db, item, 1).priority
+            1
         """
         store = self._store
         rank = store.levels.checked(priority)

@@ -1,4 +1,4 @@
-"""The queues that have a name: listed, opened, renamed, dropped."""
+"""Named queues: list, open, rename and drop them."""
 
 from __future__ import annotations
 
@@ -34,31 +34,40 @@ _RECEIPTS = ROOT[2]
 
 
 def queue_names(tr: Any) -> list[str]:
-    """The names of all queues that were ever pushed to, in order.
+    """Return the names of all queues that were ever pushed to, in order.
 
-    Cost: a range read, one row for each queue, whatever their lengths.
+    Given a database, names are read in pages of 200, each in a transaction of its own. Cost: one
+    row for each queue, whatever its length.
 
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> for name in ["mail", "jobs"]:
-    ...     _ = fdbqueue.PriorityQueue.named(db, name).push(db, "x")
-    >>> queue_names(db)
-    ['jobs', 'mail']
+    Args:
+        tr: A transaction or a database.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> for name in ["mail", "jobs"]:
+        ...     _ = fdbqueue.PriorityQueue.named(db, name).push(db, "x")
+        >>> queue_names(db)
+        ['jobs', 'mail']
     """
     return list(subspaces(tr))
 
 
 def queues(tr: Any) -> dict[str, int]:
-    """The names of all queues and how many items each has, in order of the names.
+    """Return the number of items of each named queue, in order of the names.
 
-    Given a database in pages of 200 queues, each its own transaction. Cost: for each page a range
-    read, and the reads of two counters for each queue, all at once.
+    Given a database, queues are read in pages of 200, each in a transaction of its own. Cost: for
+    each page one range read, and two counters of each queue, all at the same time.
 
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push_many(db, ["x", "y"])
-    >>> queues(db)
-    {'mail': 2}
+    Args:
+        tr: A transaction or a database.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push_many(db, ["x", "y"])
+        >>> queues(db)
+        {'mail': 2}
     """
 
     def sizes(tr: Any, page: dict[str, Subspace]) -> list[tuple[str, int]]:
@@ -71,19 +80,27 @@ def queues(tr: Any) -> dict[str, int]:
 def rename_queue(tr: Any, name: str, new_name: str) -> None:
     """Give a queue another name; its items stay where they are.
 
-    Clients that have the queue open go on using it, and no other queue is ever made in its place:
-    a rename leaves a small row behind, of which there are at most 17 in a database. Given a
-    database it takes effect exactly once; in a transaction the caller's own retry rules hold. Cost:
-    two to five reads, two or three keys written.
+    Clients that have the queue open can go on using it, and no other queue is ever stored in the
+    same place. To ensure that, a rename leaves a small row behind; a database has at most 17 of
+    these. Cost: two to five reads, and two or three keys written.
 
-    Raises `QueueNotFound`, `QueueExists`, `InvalidQueueName`; nothing is changed then.
+    Args:
+        tr: A transaction or a database.
+        name: The name of the queue.
+        new_name: Its new name.
 
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
-    >>> rename_queue(db, "mail", "e-mail")
-    >>> queue_names(db)
-    ['e-mail']
+    Raises:
+        QueueNotFound: There is no queue with this name.
+        QueueExists: Another queue has the new name.
+        InvalidQueueName: A queue cannot have one of the names.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
+        >>> rename_queue(db, "mail", "e-mail")
+        >>> queue_names(db)
+        ['e-mail']
     """
     keys = name_key(name), name_key(new_name)
 
@@ -101,20 +118,26 @@ def rename_queue(tr: Any, name: str, new_name: str) -> None:
 
 
 def drop_queue(tr: Any, name: str) -> None:
-    """Drop a queue: its items, its options and its name.
+    """Delete a queue: its items, its options and its name.
 
-    A push by who has it open makes it anew, empty. Given a database it takes effect exactly once;
-    in a transaction the caller's own retry rules hold. Conflicts with all reads of the queue. Cost:
-    a read and two clears, whatever the number of items.
+    A later push of a client that still has the queue open creates it again, empty. Conflicts with
+    all reads of the queue. Cost: one read and two range clears, whatever the number of items.
 
-    Raises `QueueNotFound` and `InvalidQueueName`.
+    Args:
+        tr: A transaction or a database.
+        name: The name of the queue.
 
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
-    >>> drop_queue(db, "mail")
-    >>> queue_names(db)
-    []
+    Raises:
+        QueueNotFound: There is no queue with this name.
+        InvalidQueueName: A queue cannot have this name.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
+        >>> drop_queue(db, "mail")
+        >>> queue_names(db)
+        []
     """
     key = name_key(name)
 
@@ -129,7 +152,7 @@ def drop_queue(tr: Any, name: str) -> None:
 
 
 def subspaces(tr: Any) -> dict[str, Subspace]:
-    """Return where each named queue is, in order of the names; in pages, as `queues`."""
+    """Return the subspace of each named queue, in order of the names; read in pages."""
     return dict(read_queues(tr, lambda tr, page: list(page.items())))
 
 
@@ -141,22 +164,30 @@ def _change(tr: Any, body: Callable[[Any], None]) -> None:
 
 
 def existing_queue(db: Any, name: str) -> PriorityQueue | Queue | TaskQueue:
-    """The queue of this name, of the kind that it has.
+    """Return the queue of this name as an object of its kind, with its stored options.
 
-    Raises `QueueNotFound`, `InvalidQueueName` and `LayoutVersionMismatch`.
+    Args:
+        db: A database or a transaction.
+        name: The name of the queue.
 
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> _ = TaskQueue.named(db, "tasks").push(db)
-    >>> type(existing_queue(db, "tasks")).__name__
-    'TaskQueue'
+    Raises:
+        QueueNotFound: There is no queue with this name.
+        InvalidQueueName: A queue cannot have this name.
+        LayoutVersionMismatch: Another release of this library stored the queue.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> _ = TaskQueue.named(db, "tasks").push(db)
+        >>> type(existing_queue(db, "tasks")).__name__
+        'TaskQueue'
     """
 
     return _of_any_kind(read(db, partial(find_stored, name=name, must_exist=True)))
 
 
 def open_queue(db: Any, name: str) -> PriorityQueue | Queue | TaskQueue:
-    """Return the queue of this name, of the kind that it has; a new one is a priority queue."""
+    """Return the queue of this name as an object of its kind; a new queue is a priority queue."""
     return _of_any_kind(read(db, partial(find_stored, name=name)))
 
 

@@ -1,4 +1,4 @@
-"""The task queue: by priority, then deadline, then cost, then time of creation."""
+"""The task queue: ordered by priority, then deadline, then cost, then time of creation."""
 
 from __future__ import annotations
 
@@ -56,34 +56,33 @@ class TaskChanges(TypedDict, total=False):
 
 
 class TaskQueue(BaseQueue[Task]):
-    """A queue of tasks, by priority, then deadline, then cost, then time of creation.
+    """A queue of tasks, ordered by priority, then deadline, then cost, then time of creation.
 
-    The nearest deadline comes first and none last; the cheapest task comes first, and of equal ones
-    that which was pushed first. Every task has an id that stays with it, and is found by it, by its
-    agent and by its client, at the cost of what is found, however long the queue is.
+    The nearest deadline comes first, and tasks without a deadline last. The cheapest task comes
+    first; among equal ones, the one that was pushed first. A task keeps its id, and is found by its
+    id, its agent or its client at the cost of the result, however long the queue is.
 
-    As with `PriorityQueue`, every method takes a transaction or a database: in a transaction it is
-    part of it, and the caller's own retry rules hold; given a database it takes effect exactly
-    once, whatever becomes of a commit's answer. Pushes conflict with nothing; pops conflict with
-    each other in transactions, and are served together where they are given a database.
+    Transactions and conflicts are those of `PriorityQueue`. The first push stores the options with
+    the queue; a push of a client with other options raises `OptionsMismatch`.
 
-    Parameters: `subspace`, where the queue is (`named` takes a name instead); `max_size`, how many
-    tasks there are at most, with delayed and claimed ones, from 1; `max_attempts`, how often a task
-    is claimed before it is a dead letter, from 1; `ageing`, after how long a task that waits is as
-    urgent as a new one of the next higher priority: whole seconds, or `None` for never. With it no
-    task starves: nothing that was pushed more than five times `ageing` after a task comes before
-    it. They are stored with the queue by its first push; `OptionsMismatch` tells a client that
-    differs.
+    Args:
+        subspace: The subspace of the queue; nothing else may be in it.
+        max_size: The maximum number of tasks, with delayed and claimed ones, from 1.
+        ageing: The time after which a waiting task is as urgent as a new one of the next higher
+            priority, in whole seconds; `None` for never. With ageing no task starves: a task pushed
+            more than five times `ageing` later never comes first.
+        max_attempts: How many times a task may be claimed before it becomes a dead letter, from 1.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues", with a tuple as priority.
 
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> tasks = TaskQueue.named(db, "tasks")
-    >>> for cost in (5, 1):
-    ...     _ = tasks.push(db, priority=TaskPriority.HIGH, cost=cost, payload={"cost": cost})
-    >>> tasks.pop(db).payload
-    {'cost': 1}
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> tasks = TaskQueue.named(db, "tasks")
+        >>> for cost in (5, 1):
+        ...     _ = tasks.push(db, priority=TaskPriority.HIGH, cost=cost, payload={"cost": cost})
+        >>> tasks.pop(db).payload
+        {'cost': 1}
     """
 
     def __init__(
@@ -117,16 +116,28 @@ class TaskQueue(BaseQueue[Task]):
         ageing: timedelta | None = None,
         max_attempts: int | None = None,
     ) -> TaskQueue:
-        """The task queue of this name, made by its first push; what is not given is as stored.
+        """Return the task queue of this name, which its first push creates.
 
-        Parameters: `db`, a database or a transaction; `name`, as for `PriorityQueue.named`.
+        Options that are left out are those stored with the queue. Cost: three reads in one
+        transaction.
 
-        Raises `InvalidQueueName`, `OptionsMismatch`, `LayoutVersionMismatch`.
+        Args:
+            db: A database or a transaction.
+            name: As for `PriorityQueue.named`.
+            max_size: As for the class.
+            ageing: As for the class.
+            max_attempts: As for the class.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> TaskQueue.named(db, "tasks", max_size=10).options(db).max_size
-        10
+        Raises:
+            InvalidQueueName: A queue cannot have this name.
+            OptionsMismatch: The queue has other options, or is of another kind.
+            LayoutVersionMismatch: Another release of this library stored the queue.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> TaskQueue.named(db, "tasks", max_size=10).options(db).max_size
+            10
         """
         return open_stored(
             cls,
@@ -146,12 +157,20 @@ class TaskQueue(BaseQueue[Task]):
         ageing: timedelta | None = None,
         max_attempts: int | None = None,
     ) -> TaskQueue:
-        """The task queue in this subspace, which may be a directory of `fdb.directory`.
+        """Return the task queue in a subspace, which may be a directory of `fdb.directory`.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> TaskQueue.at(db, fdbqueue.Subspace(("my", "tasks"))).size(db)
-        0
+        Args:
+            db: A database or a transaction.
+            subspace: The subspace of the queue.
+            max_size: As for the class.
+            ageing: As for the class.
+            max_attempts: As for the class.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> TaskQueue.at(db, fdbqueue.Subspace(("my", "tasks"))).size(db)
+            0
         """
         return open_stored(
             cls,
@@ -179,27 +198,39 @@ class TaskQueue(BaseQueue[Task]):
         ttl: float | None = None,
         unique: str | None = None,
     ) -> Steps[str | None]:
-        """Put a task into its place in the order; its id, or `None` if the queue is full.
+        """Put a task into its place in the queue; return its id, or `None` if the queue is full.
 
-        Conflicts with nothing, unless the queue has a bound: then as `PriorityQueue.push`. What
-        found no room is counted as rejected. Cost: two reads at once and five keys written, one
-        more each for an agent and a client.
+        Conflicts with nothing; with a maximum size, as `PriorityQueue.push`. A task that found no
+        room is counted as rejected. Cost: two reads at the same time and five keys written, one
+        more for an agent and one for a client.
 
-        Parameters: `priority`, from 1 (CRITICAL) to 5 (DEFERRED); `deadline`, a `datetime` with a
-        time zone, or `None`; `cost`, a finite number from 0; `agent_name` and `client_id`, text up
-        to 255 bytes, or `None`; `payload`, a JSON value, up to 8,000,000 bytes; `delay` or `at`,
-        before which nobody gets the task, `ttl` and `unique`, as `PriorityQueue.push`: of a task
-        that is there already, its id comes back.
+        Args:
+            tr: A transaction or a database.
+            priority: From 1 (`CRITICAL`) to 5 (`DEFERRED`).
+            deadline: A `datetime` with a time zone, or `None`.
+            cost: A finite number from 0.
+            agent_name: Text of up to 255 bytes, or `None`.
+            client_id: Text of up to 255 bytes, or `None`.
+            payload: A JSON value of up to 8,000,000 bytes.
+            delay: As for `PriorityQueue.push`.
+            at: As for `PriorityQueue.push`.
+            ttl: As for `PriorityQueue.push`.
+            unique: As for `PriorityQueue.push`; the call returns the id of the task that has the
+                key.
 
-        Raises `InvalidTask`, `InvalidValue` and `PayloadTooLarge`, all of them `ValueError`, and
-        `OptionsMismatch`; nothing is stored then.
+        Raises:
+            InvalidTask: A field has an invalid value.
+            InvalidValue: The payload is not a JSON value.
+            PayloadTooLarge: The encoded task is too large.
+            OptionsMismatch: The queue has other options.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks", max_size=1)
-        >>> first = tasks.push(db, agent_name="ada", payload={"invoice": 7})
-        >>> len(first), tasks.push(db, payload={"invoice": 8})
-        (32, None)
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = TaskQueue.named(db, "tasks", max_size=1)
+            >>> first = tasks.push(db, agent_name="ada", payload={"invoice": 7})
+            >>> len(first), tasks.push(db, payload={"invoice": 8})
+            (32, None)
         """
         task = {
             "priority": priority,
@@ -222,17 +253,22 @@ class TaskQueue(BaseQueue[Task]):
     def push_many(
         self, tr: Any, tasks: Iterable[Mapping[str, Any]], *, as_many_as_fit: bool = False
     ) -> Steps[list[str]]:
-        """Put several tasks into the queue in one transaction: all of them, or none; their ids.
+        """Push several tasks in one transaction, all of them or none; return their ids.
 
-        Parameters: `tasks`, each the arguments of `push` by name, without `unique`;
-        `as_many_as_fit`, the first ones if the queue has no room for all. Raises as `push`, and
-        `TypeError` for another name.
+        Args:
+            tr: A transaction or a database.
+            tasks: The arguments of `push` by name, except for `unique`, for each task.
+            as_many_as_fit: If the queue has no room for all tasks, push the first ones that fit.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks")
-        >>> len(tasks.push_many(db, [{"payload": 1}, {"payload": 2, "priority": 1}]))
-        2
+        Raises:
+            TypeError: A task has an unknown field, or one of the errors of `push`.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = TaskQueue.named(db, "tasks")
+            >>> len(tasks.push_many(db, [{"payload": 1}, {"payload": 2, "priority": 1}]))
+            2
         """
         return (yield from self._push(tr, list(tasks), as_many_as_fit))
 
@@ -266,20 +302,23 @@ class TaskQueue(BaseQueue[Task]):
 
     @driven
     def pop(self, tr: Any, *, agent: str | None = None, wait: float = 0) -> Steps[Task | None]:
-        """Take the first task, or the first one of an agent; `None` if there is none.
+        """Remove and return the first task, or the first one of an agent; `None` if there is none.
 
-        As `PriorityQueue.pop`. Of an agent: conflicts with what takes or changes the agent's first
-        task. Cost: one read of one row, for an agent one more.
+        Conflicts are those of `PriorityQueue.pop`. A pop for an agent conflicts with clients that
+        take or change the agent's first task. Cost: one read of one row, for an agent one more.
 
-        Parameters: `agent`, the name of an agent; `wait`, how many seconds to wait for a task if
-        there is none, `math.inf` for ever; it needs a database.
+        Args:
+            tr: A transaction or a database.
+            agent: The name of an agent.
+            wait: How many seconds to wait for a task, `math.inf` for ever. Needs a database.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks")
-        >>> _ = tasks.push(db, payload="any"), tasks.push(db, agent_name="ada", payload="hers")
-        >>> tasks.pop(db, agent="ada").payload, tasks.pop(db, agent="ada")
-        ('hers', None)
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = TaskQueue.named(db, "tasks")
+            >>> _ = tasks.push(db, payload="any"), tasks.push(db, agent_name="ada", payload="hers")
+            >>> tasks.pop(db, agent="ada").payload, tasks.pop(db, agent="ada")
+            ('hers', None)
         """
         wait = checked_wait(tr, wait)
         if agent is None:
@@ -288,25 +327,36 @@ class TaskQueue(BaseQueue[Task]):
 
     @driven
     def pop_many(self, tr: Any, n: int, *, wait: float = 0) -> Steps[list[Task]]:
-        """Take the first `n` tasks in one transaction, in order; fewer if there are fewer.
+        """Remove and return up to `n` of the first tasks in order, in one transaction.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks")
-        >>> _ = tasks.push_many(db, [{"payload": n} for n in range(3)])
-        >>> [task.payload for task in tasks.pop_many(db, 2)]
-        [0, 1]
+        Args:
+            tr: A transaction or a database.
+            n: The maximum number of tasks, from 0.
+            wait: How many seconds to wait for the first task, as for `pop`.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = TaskQueue.named(db, "tasks")
+            >>> _ = tasks.push_many(db, [{"payload": n} for n in range(3)])
+            >>> [task.payload for task in tasks.pop_many(db, 2)]
+            [0, 1]
         """
         n, wait = checked_number(n), checked_wait(tr, wait)
         return (yield from self._store.pop(tr, n, False, wait))
 
     def peek(self, tr: Any, *, agent: str | None = None) -> Task | None:
-        """The task that `pop` would take, left where it is.
+        """Return the task that `pop` would take, without removing it.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> fdbqueue.TaskQueue.named(db, "tasks").peek(db) is None
-        True
+        Args:
+            tr: A transaction or a database.
+            agent: The name of an agent.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> fdbqueue.TaskQueue.named(db, "tasks").peek(db) is None
+            True
         """
         if agent is not None:
             return self._store.peek_of(tr, self._first_of(agent))
@@ -325,19 +375,28 @@ class TaskQueue(BaseQueue[Task]):
         wait: float = 0,
         agent: str | None = None,
     ) -> Steps[Claim | None]:
-        """Claim the first tasks, or the first ones of an agent, for a time.
+        """Claim the first tasks, or the first tasks of an agent, for the time of a lease.
 
-        As `PriorityQueue.claim`; of an agent always the first ones, and conflicts with who takes
-        them.
+        Works as `PriorityQueue.claim`. A claim for an agent always takes the agent's first tasks,
+        and conflicts with clients that take them.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks")
-        >>> _ = tasks.push(db, agent_name="ada", payload="hers")
-        >>> claim = tasks.claim(db, agent="ada")
-        >>> claim.item.payload
-        'hers'
-        >>> tasks.ack(db, claim)
+        Args:
+            tr: A transaction or a database.
+            lease: The length of the lease in seconds, over 0.
+            n: The maximum number of tasks, from 1.
+            within: How many of the first tasks to choose from, from 1.
+            wait: How many seconds to wait for a task, `math.inf` for ever. Needs a database.
+            agent: The name of an agent.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = TaskQueue.named(db, "tasks")
+            >>> _ = tasks.push(db, agent_name="ada", payload="hers")
+            >>> claim = tasks.claim(db, agent="ada")
+            >>> claim.item.payload
+            'hers'
+            >>> tasks.ack(db, claim)
         """
         n, within = checked_number(n, "n", 1), checked_number(within, "within", 1)
         lease, wait = checked_lease(lease), checked_wait(tr, wait)
@@ -347,22 +406,26 @@ class TaskQueue(BaseQueue[Task]):
     # Limits
 
     def set_agent_concurrency(self, tr: Any, concurrency: int | None) -> None:
-        """Let so many tasks of each agent be claimed at a time at most, by all workers.
+        """Limit how many tasks of each agent all workers may have claimed at the same time.
 
-        Tasks without an agent are not limited. A claim passes over the tasks of agents that have to
-        wait, and takes what comes first of the others. As `set_concurrency`; a claim that meets
-        such tasks costs a read for each agent, besides.
+        Tasks without an agent are not limited. A claim skips the tasks of agents at their limit and
+        takes the first ones of the others. Otherwise works as `set_concurrency`. A claim that skips
+        tasks costs one more read for each such agent.
 
-        Parameters: `concurrency`, from 1 to 10,000, or `None` for no limit.
+        Args:
+            tr: A transaction or a database.
+            concurrency: The maximum number of claimed tasks of an agent, from 1 to 10,000, or
+                `None` for no limit.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
-        >>> for agent in ("ada", "ada", "bob"):
-        ...     _ = tasks.push(db, agent_name=agent)
-        >>> tasks.set_agent_concurrency(db, 1)
-        >>> [claim.item.agent_name for claim in tasks.claim(db, n=3)]
-        ['ada', 'bob']
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+            >>> for agent in ("ada", "ada", "bob"):
+            ...     _ = tasks.push(db, agent_name=agent)
+            >>> tasks.set_agent_concurrency(db, 1)
+            >>> [claim.item.agent_name for claim in tasks.claim(db, n=3)]
+            ['ada', 'bob']
         """
         bound = checked_bound("concurrency", concurrency, MOST_SLOTS)
         self._store.set_limit(tr, "agent_concurrency", bound)
@@ -370,121 +433,167 @@ class TaskQueue(BaseQueue[Task]):
     # Find and count
 
     def get_all_tasks(self, tr: Any, *, limit: int = 0, reverse: bool = False) -> Iterator[Task]:
-        """All tasks that wait, in order; page by page, as `PriorityQueue.items`.
+        """Iterate over the waiting tasks in order, page by page, as `PriorityQueue.items` does.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
-        >>> _ = tasks.push(db, priority=5), tasks.push(db, priority=1)
-        >>> [int(task.priority) for task in tasks.get_all_tasks(db)]
-        [1, 5]
+        Args:
+            tr: A transaction or a database.
+            limit: The maximum number of tasks, 0 for all.
+            reverse: Iterate from the last task to the first.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+            >>> _ = tasks.push(db, priority=5), tasks.push(db, priority=1)
+            >>> [int(task.priority) for task in tasks.get_all_tasks(db)]
+            [1, 5]
         """
         return self._store.browse(tr, checked_number(limit, "limit"), None, reverse)
 
     def get_tasks_for_agent(self, tr: Any, agent_name: str) -> Iterator[Task]:
-        """The tasks of an agent that wait, in order.
+        """Iterate over the waiting tasks of an agent in order.
 
-        By an index: cost of what comes back, two reads for each page of 500, however long the
-        queue is. Given a database each page is its own transaction.
+        Given a database, tasks are read in pages of 500, each in a transaction of its own. Cost:
+        two reads for each page of the result, however long the queue is.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
-        >>> _ = tasks.push(db, agent_name="ada", payload=1), tasks.push(db, payload=2)
-        >>> [task.payload for task in tasks.get_tasks_for_agent(db, "ada")]
-        [1]
+        Args:
+            tr: A transaction or a database.
+            agent_name: The name of the agent.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+            >>> _ = tasks.push(db, agent_name="ada", payload=1), tasks.push(db, payload=2)
+            >>> [task.payload for task in tasks.get_tasks_for_agent(db, "ada")]
+            [1]
         """
         return self._by_index(tr, self._store.layout.agents, checked_agent(agent_name))
 
     def get_tasks_for_client(self, tr: Any, client_id: str) -> Iterator[Task]:
-        """The tasks of a client that wait, in order; as `get_tasks_for_agent`.
+        """Iterate over the waiting tasks of a client in order, like `get_tasks_for_agent`.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
-        >>> _ = tasks.push(db, client_id="7", payload=1), tasks.push(db, client_id="8", payload=2)
-        >>> [task.payload for task in tasks.get_tasks_for_client(db, "8")]
-        [2]
+        Args:
+            tr: A transaction or a database.
+            client_id: The id of the client.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+            >>> for client in ("7", "8"):
+            ...     _ = tasks.push(db, client_id=client, payload=f"for {client}")
+            >>> [task.payload for task in tasks.get_tasks_for_client(db, "8")]
+            ['for 8']
         """
         return self._by_index(tr, self._store.layout.clients, checked_client(client_id))
 
     def get_task(self, tr: Any, task_id: str) -> Task | None:
-        """The task with this id, also one that is delayed, claimed or dead; `None` if it ended.
+        """Return the task with this id, whether it is waiting, delayed, claimed or dead.
 
-        Cost: three reads, of one that does not wait six.
+        Returns `None` if the task has left the queue. Cost: three reads for a waiting task, six for
+        another.
 
-        Raises `InvalidItemId` for a text that is no id.
+        Args:
+            tr: A transaction or a database.
+            task_id: The id of the task.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
-        >>> tasks.get_task(db, tasks.push(db, payload="x")).payload
-        'x'
+        Raises:
+            InvalidItemId: The text is not a task id.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+            >>> tasks.get_task(db, tasks.push(db, payload="x")).payload
+            'x'
         """
         return self._store.find(tr, task_id)
 
     def position(self, tr: Any, task_id: str) -> int | None:
-        """How many tasks are ahead of this one; `None` if it does not wait.
+        """Return the number of tasks ahead of this one; return `None` if it is not waiting.
 
-        Given a database it counts page by page, and others may push and pop meanwhile. Cost: a scan
-        of the tasks that are ahead; `tr.snapshot` conflicts with nothing.
+        Given a database, tasks are counted page by page while other clients push and pop;
+        `position(tr.snapshot, ...)` conflicts with nothing. Cost: a scan of the tasks ahead.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
-        >>> last, first = tasks.push(db, priority=5), tasks.push(db, priority=1)
-        >>> tasks.position(db, first), tasks.position(db, last)
-        (0, 1)
+        Args:
+            tr: A transaction or a database.
+            task_id: The id of the task.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+            >>> last, first = tasks.push(db, priority=5), tasks.push(db, priority=1)
+            >>> tasks.position(db, first), tasks.position(db, last)
+            (0, 1)
         """
         return self._store.position(tr, task_id)
 
     def counts(self, tr: Any) -> dict[TaskPriority, int]:
-        """How many tasks of each priority wait; one read of at most five counters.
+        """Return the number of waiting tasks of each priority that has any.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
-        >>> _ = tasks.push(db, priority=2)
-        >>> tasks.counts(db)
-        {<TaskPriority.HIGH: 2>: 1}
+        Cost: one read of at most five counters.
+
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+            >>> _ = tasks.push(db, priority=2)
+            >>> tasks.counts(db)
+            {<TaskPriority.HIGH: 2>: 1}
         """
         counted = self._store.counts(tr)
         return {TaskPriority(priority): count for priority, count in counted.items()}
 
     def get_stats(self, tr: Any) -> TaskStats:
-        """What came of the tasks, and how many wait of each priority and agent.
+        """Return totals of the queue, and the number of waiting tasks of each priority and agent.
 
-        Cost: reads of counters, one for each priority and agent that has tasks, at once.
+        Cost: one read for each priority and agent that has tasks, all at the same time.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
-        >>> _ = tasks.push(db, agent_name="ada"), tasks.push(db), tasks.pop(db)
-        >>> stats = tasks.get_stats(db)
-        >>> stats.total_pushed, stats.total_popped, stats.success_rate, stats.current_size
-        (2, 1, 0.5, 1)
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+            >>> _ = tasks.push(db, agent_name="ada"), tasks.push(db), tasks.pop(db)
+            >>> stats = tasks.get_stats(db)
+            >>> stats.total_pushed, stats.total_popped, stats.success_rate, stats.current_size
+            (2, 1, 0.5, 1)
         """
         return read(tr, self._index.stats)
 
     # Change
 
     def reprioritize(self, tr: Any, task_id: str, **changes: Unpack[TaskChanges]) -> bool:
-        """Give a task another priority, deadline, cost, agent, client or payload; it keeps its id.
+        """Change the priority, deadline, cost, agent, client or payload of a waiting task.
 
-        It stands behind those that are equal to it then. False if it does not wait. Conflicts with
-        what takes or changes this task. Cost: three reads.
+        The task keeps its id and goes behind the tasks that are now equal to it. Returns false if
+        the task is not waiting. Conflicts with clients that take or change this task. Cost: three
+        reads.
 
-        Parameters: `changes`, arguments of `push` by name; what is not given stays as it is. Raises
-        as `push`; nothing is changed then.
+        Args:
+            tr: A transaction or a database.
+            task_id: The id of the task.
+            changes: Arguments of `push` by name. Fields that are left out keep their values.
 
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> tasks = TaskQueue.named(db, "tasks")
-        >>> task = tasks.push(db, priority=TaskPriority.LOW, cost=3)
-        >>> tasks.reprioritize(db, task, priority=TaskPriority.CRITICAL)
-        True
-        >>> tasks.get_task(db, task).priority, tasks.get_task(db, task).cost
-        (<TaskPriority.CRITICAL: 1>, 3.0)
+        Raises:
+            InvalidTask: A field has an invalid value, or one of the errors of `push`.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = TaskQueue.named(db, "tasks")
+            >>> task = tasks.push(db, priority=TaskPriority.LOW, cost=3)
+            >>> tasks.reprioritize(db, task, priority=TaskPriority.CRITICAL)
+            True
+            >>> tasks.get_task(db, task).priority, tasks.get_task(db, task).cost
+            (<TaskPriority.CRITICAL: 1>, 3.0)
         """
         store = self._store
         store.codec.encode(ranked_task(None, 0, **changes)[0])  # what is wrong is told before all
@@ -502,7 +611,7 @@ class TaskQueue(BaseQueue[Task]):
         return partial(self._index.first_of, agent=checked_agent(agent))
 
     def _by_index(self, tr: Any, index: bytes, name: str) -> Iterator[Task]:
-        """Iterate over the tasks of an agent or client, page by page."""
+        """Yield the tasks of an agent or client, page by page."""
         layout, decode = self._store.layout, self._store.codec.decode
         prefix = layout.indexed(index, name)
 

@@ -78,7 +78,7 @@ def has_handlers(process: Process | Forked) -> bool:
     """Whether a process handles signals already; before, Python itself prints a traceback."""
     try:
         status = Path(f"/proc/{process.pid}/status").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # before it was opened, or after
         return True
     caught = [int(line.split()[1], 16) for line in status.split("\n") if "SigCgt" in line]
     return not caught or bool(caught[0] >> (signal.SIGTERM - 1) & 1)  # none: it has ended
