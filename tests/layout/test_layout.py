@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.embedded import KeyValue
 from fdbqueue.errors import LayoutVersionMismatch
-from fdbqueue.layout import decode_count, default_subspace, name_key, renames_key
+from fdbqueue.layout import Space, decode_count, default_subspace, name_key, renames_key
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as PriorityRecipe
@@ -198,6 +199,42 @@ def test_golden_bytes_of_the_places_of_a_bounded_queue(space: Subspace) -> None:
     assert begin == space.key() + b"\x15\x0a\x15\x01\x14"
     assert end == space.key() + b"\x15\x0a\x15\x01\x16\x01\x02"
     assert layout.places == space.key() + b"\x15\x0a\x14"
+
+
+def test_golden_bytes_of_the_key_spaces() -> None:
+    layout = store_of(PriorityQueue(Subspace(("any",)))).layout
+    before = len(Subspace(("any",)).key())
+    expected = {
+        "came": "1502 14",
+        "died": "1502 1506",
+        "options": "1505 026c61796f757400",
+        "turn_ends": "1509 02656e647300",
+        "idempotency_keys": "150b",
+        "idempotency_hours": "150c",
+        "ids": "150d 14",
+        "ids_elsewhere": "150d 1501",
+        "agents": "150e 14",
+        "clients": "150e 1501",
+        "agent_counts": "150f",
+        "claims": "1510",
+        "leases": "1511",
+        "delayed": "1512",
+        "dues": "1513",
+        "dead": "1514",
+        "expiries": "1515",
+        "unique_keys": "1516",
+        "slots": "1517",
+        "agent_slots": "1517 1501",
+    }
+    found = {name: getattr(layout, name)[before:] for name in expected}
+    assert found == {name: bytes.fromhex(key) for name, key in expected.items()}
+
+
+def test_every_row_of_the_key_table_begins_with_the_number_of_its_space() -> None:
+    for space in Space:
+        assert space.rows
+        for row in space.rows:
+            assert re.match(rf"\({int(space)}[,)]", row.key), row
 
 
 def test_another_layout_version_is_refused(db: Any, name: str) -> None:
