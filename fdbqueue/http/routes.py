@@ -33,7 +33,6 @@ __all__ = ["Served", "router"]
 _T = TypeVar("_T")
 
 _KNOWN_FOR = 1.0  # seconds for which a name is taken to be that of the same queue
-_LONGEST_WAIT = 300.0  # seconds
 
 
 class Served:
@@ -65,7 +64,7 @@ class Served:
                 409, "this queue's items are not JSON, or its priorities no integers; use Python"
             )
         # Threads share transactions if they share the queue object.
-        if queue is None or queue.queue.subspace != found.queue.subspace:
+        if queue is None or queue.subspace.key() != found.subspace.key():
             queue = found
         self._queues[name] = (now + _KNOWN_FOR, queue)
         return queue

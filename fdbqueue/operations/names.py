@@ -65,6 +65,7 @@ def register(tr: Any, name: str, subspace: Subspace) -> None:
     Raises:
         QueueRenamed: The name belongs to another queue.
     """
-    if find(tr, name) not in (None, subspace):
+    found = find(tr, name)
+    if found is not None and found.key() != subspace.key():
         raise QueueRenamed(name)
     tr[name_key(name)] = subspace.key()

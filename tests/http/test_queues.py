@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from typing import Any
@@ -12,6 +13,7 @@ from starlette.testclient import TestClient
 
 import fdbqueue
 from fdbqueue import PriorityQueue
+from fdbqueue.http import routes
 from fdbqueue.queue.base import store_of
 
 
@@ -336,3 +338,20 @@ def test_health_and_readiness(client: TestClient) -> None:
     client.app.state.stop()
     assert client.get("/health").status_code == 200
     assert client.get("/ready").status_code == 503
+
+
+def test_requests_share_one_queue_object_for_as_long_as_it_is_the_same_queue(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "_KNOWN_FOR", 0.0)
+
+    async def main() -> None:
+        served = routes.Served(db)
+        PriorityQueue.named(db, name).push(db, {})
+        queue = await served.queue(name)
+        assert await served.queue(name) is queue
+        fdbqueue.rename_queue(db, name, f"{name}old")
+        PriorityQueue.named(db, name).push(db, {})
+        assert await served.queue(name) is not queue
+
+    asyncio.run(main())

@@ -435,3 +435,11 @@ def test_many_queues_are_read_in_pages_of_bounded_transactions(
         assert seen == expected
         assert fdbqueue.transactional(lambda tr: fdbqueue.overview(tr))(db) == fdbqueue.overview(db)
         assert mine(db, name) == {f"{name}{number}": number for number in range(7)}
+
+
+def test_a_queue_whose_options_are_lost_has_its_name_yet(db: Any, name: str) -> None:
+    jobs = PriorityQueue.named(db, name)
+    jobs.push(db, 1)
+    del db[store_of(jobs).layout.options]
+    assert PriorityQueue.named(db, name).push(db, 2).value == 2
+    assert [item.value for item in PriorityQueue.existing(db, name).items(db)] == [1, 2]
