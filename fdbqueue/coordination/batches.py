@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.clock import milliseconds
+from fdbqueue.coordination.clock import LONGEST_BACKOFF, milliseconds
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.receipts import run_once
@@ -29,7 +29,6 @@ __all__ = ["RENEWALS", "Batches", "Claims", "LeaseStart", "Taken", "first_after"
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 
-_LONGEST_BACKOFF = 2  # milliseconds, after a conflict
 _NARROWER = 0.95  # what a claim without a conflict leaves of the distance at which to look
 _SPENT = 0.1  # of a lease, that may be over when a call that began it returns
 RENEWALS = 3
@@ -143,7 +142,7 @@ class Claims:
             nonlocal tries
             tries += 1
             if tries == 2:
-                tr.options.set_max_retry_delay(_LONGEST_BACKOFF)
+                tr.options.set_max_retry_delay(LONGEST_BACKOFF)
             start.note_read(tr)  # others can join meanwhile
             swept = self._schedule.sweep(tr, now)
             if not swept.expired:

@@ -14,7 +14,7 @@ from random import Random
 from fdbqueue.errors import ClockOutOfRange
 from fdbqueue.layout.ids import UUID_SIZE
 
-__all__ = ["backoff", "milliseconds", "nanoseconds", "uuids"]
+__all__ = ["LONGEST_BACKOFF", "backoff", "milliseconds", "nanoseconds", "uuids"]
 
 
 def nanoseconds() -> int:
@@ -54,6 +54,9 @@ def _uuid7(nanoseconds: int) -> bytes:
 # shared one of `random` must not make two keys equal.
 _random = Random()
 os.register_at_fork(after_in_child=_random.seed)
+LONGEST_BACKOFF = 2
+"""Milliseconds from a conflict with other clients to the next attempt of the transaction."""
+
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 3600.0  # seconds, after the first failure, and after many
 
 

@@ -12,7 +12,7 @@ from itertools import chain, count, groupby, islice
 from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from fdbqueue.coordination.clock import uuids
+from fdbqueue.coordination.clock import LONGEST_BACKOFF, uuids
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.watches import sleep_on
 from fdbqueue.database.binding import error_classes
@@ -21,7 +21,8 @@ from fdbqueue.database.retrying import run
 from fdbqueue.errors import UndecodableItem
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import RowCodec
-from fdbqueue.operations.items import WANT_ALL, Rows
+from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Rows
+from fdbqueue.operations.schedule import VERSIONS
 
 __all__ = ["LEASE", "StagedPops"]
 
@@ -34,7 +35,7 @@ _Request: TypeAlias = tuple[bytes, list[Pop]]
 """Its key, and the pops that wait."""
 
 LEASE = 5.0  # seconds after which a request is that of a dead process
-_LEASE_VERSIONS = 5_000_000
+_LEASE_VERSIONS = int(LEASE * VERSIONS)
 
 # Who waits for longer looks after things itself: the one that served is dead, or stopped.
 _PATIENCE = 0.1  # seconds, and up to as many again
@@ -44,12 +45,10 @@ _LULL = 0.002  # seconds after which, or up to as many more, it is seen that the
 
 _WITHDRAWALS = 3  # times that a pop which failed tries to clear up,
 _LONGEST_WITHDRAWAL = 1_000  # for so many milliseconds each
-_LONGEST_BACKOFF = 2  # milliseconds, after a conflict
 
 _CONTENDED = 1.0  # seconds for which a process expects the contention that it met to last
 
-# What one transaction hands out; well below FoundationDB's limits.
-_MOST_BYTES = 1_000_000
+# What one transaction hands out, besides `BATCH_BYTES`.
 MOST_ITEMS = 200
 _MOST_REQUESTS = 64
 
@@ -222,7 +221,7 @@ class StagedPops(Generic[_T]):
 
         def body(tr: Any) -> bool:
             version = max(0, tr.get_read_version().wait() - _LEASE_VERSIONS)
-            left = _MOST_BYTES
+            left = BATCH_BYTES
             for begin, end in (layout.requests_before(version), layout.results_before(version)):
                 for row in tr.snapshot.get_range(begin, end, limit=MOST_ITEMS):
                     left -= self._return(tr, layout.request_key(*layout.request_of(row.key)))
@@ -267,7 +266,7 @@ class _Pops(Generic[_T]):
         if self.tries == 1 and self.read_version is not None:
             tr.set_read_version(self.read_version)
         if self.tries == 2:
-            tr.options.set_max_retry_delay(_LONGEST_BACKOFF)
+            tr.options.set_max_retry_delay(LONGEST_BACKOFF)
         if self.tries == 1 and not self.is_contended and self.turn is None:
             _await(self._read_ahead(tr))
             self._races += 1
@@ -401,12 +400,12 @@ class _Pops(Generic[_T]):
             for n in counts:
                 got = list(islice(first, n))
                 size += sum(self._layout.largest_payload(row.value) for row in got)
-                if size > _MOST_BYTES and drawn:
+                if size > BATCH_BYTES and drawn:
                     break
                 drawn.append(got)
                 taken += got
             self._rows.drop_first(tr, taken)
-            if size > _MOST_BYTES:
+            if size > BATCH_BYTES:
                 break
         return drawn
 

@@ -35,7 +35,7 @@ from fdbqueue.layout import ONE, Layout, decode_count, decode_options
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.claim import ClaimRequest, Leases
-from fdbqueue.operations.items import Entry, Found, Rows, State, find
+from fdbqueue.operations.items import BATCH_BYTES, Entry, Found, Rows, State, find
 from fdbqueue.operations.push import Push, Pushing
 from fdbqueue.operations.schedule import Schedule
 from fdbqueue.operations.slots import Agents, First, Limits
@@ -46,7 +46,6 @@ __all__ = ["Store"]
 _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
 
-_BATCH_BYTES = 1_000_000  # that one transaction pushes for several threads, or puts back
 _ITEM_BYTES = 250  # of a transaction, for each item beside its payload
 
 _log = logging.getLogger("fdbqueue")
@@ -105,7 +104,7 @@ class Store(Generic[_T]):
         limits = self._limits = Limits(layout, schedule, agents, random.shuffle)
         receipts = layout.receipts
         acknowledge = partial(leases.each, do=leases.ack)
-        self.pushes = Combiner(lambda: Batches(pushing.push, receipts), _push_size, _BATCH_BYTES)
+        self.pushes = Combiner(lambda: Batches(pushing.push, receipts), _push_size, BATCH_BYTES)
         self.pops = Combiner(lambda: StagedPops(layout, rows, codec), _pop_size, MOST_ITEMS)
         self.claims = Combiner(
             lambda: Claims(layout, leases, schedule, limits), _claim_size, MOST_ITEMS
@@ -206,7 +205,7 @@ class Store(Generic[_T]):
             return
         begin = size = 0
         for end, (_, payload) in enumerate(places):
-            if size and size + len(payload) > _BATCH_BYTES:
+            if size and size + len(payload) > BATCH_BYTES:
                 self._put_back_once(tr, places[begin:end])
                 begin, size = end, 0
             size += len(payload) + _ITEM_BYTES

@@ -22,15 +22,13 @@ from starlette.types import Receive, Scope, Send
 
 from fdbqueue import aio
 from fdbqueue.aio import PriorityQueue
-from fdbqueue.http.idempotency import push_once
-from fdbqueue.http.models import ERRORS, Popped, Push, Pushed, as_json, found
+from fdbqueue.http.idempotency import MAX_KEY, push_once
+from fdbqueue.http.models import ERRORS, MAX_ITEMS, Popped, Push, Pushed, as_json, found
 from fdbqueue.types import Item
 
 __all__ = ["Taken", "router"]
 
-_MOST_ITEMS = 1000
 _LONGEST_WAIT = 300.0  # seconds
-_LONGEST_KEY = 255  # characters of one byte
 _NUMBER = re.compile(r"[0-9.eE+-]+")
 
 
@@ -64,7 +62,7 @@ _KEY = _parameter(
     "A request that is repeated with it, within a day, stores nothing more.",
     type="string",
     minLength=1,
-    maxLength=_LONGEST_KEY,
+    maxLength=MAX_KEY,
 )
 _DEPTH = _parameter(
     "depth",
@@ -72,7 +70,7 @@ _DEPTH = _parameter(
     "How many items at most.",
     type="integer",
     minimum=1,
-    maximum=_MOST_ITEMS,
+    maximum=MAX_ITEMS,
     default=1,
 )
 _WAIT = _parameter(

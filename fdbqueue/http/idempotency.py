@@ -14,10 +14,12 @@ from fdbqueue.queue.base import store_of
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Priority
 
-__all__ = ["push_once"]
+__all__ = ["MAX_KEY", "push_once"]
 
 _HOURS = 24
-_LONGEST_KEY = 255  # bytes of UTF-8
+MAX_KEY = 255
+"""Bytes of UTF-8; a header has as many characters."""
+
 _MOST_DROPPED = 100  # outdated keys that one push drops
 
 
@@ -54,8 +56,8 @@ def push_once(
     >>> once == push_once(db, jobs, "order 7", ["pack"], [0]), jobs.size(db)
     (True, 1)
     """
-    if not isinstance(key, str) or not 0 < len(key.encode("utf-8", "replace")) <= _LONGEST_KEY:
-        raise InvalidIdempotencyKey(key, _LONGEST_KEY)
+    if not isinstance(key, str) or not 0 < len(key.encode("utf-8", "replace")) <= MAX_KEY:
+        raise InvalidIdempotencyKey(key, MAX_KEY)
     store = store_of(queue)
     layout = store.layout
     stored_key = layout.idempotency_key(key)

@@ -14,6 +14,7 @@ from fdbqueue.types import Item
 __all__ = [
     "ERRORS",
     "HIGHEST",
+    "MAX_ITEMS",
     "Batch",
     "BatchPushed",
     "Counts",
@@ -29,6 +30,9 @@ __all__ = [
     "as_json",
     "found",
 ]
+
+MAX_ITEMS = 1000
+"""How many items one request pushes, pops or lists at most."""
 
 HIGHEST = 2**53 - 1
 """The highest priority: as far as numbers are exact wherever JSON is read."""
@@ -48,7 +52,7 @@ class Push(_Request):
 class Batch(_Request):
     """Items to push in one transaction."""
 
-    items: list[Push] = Field(min_length=1, max_length=1000)
+    items: list[Push] = Field(min_length=1, max_length=MAX_ITEMS)
     as_many_as_fit: bool = Field(
         False, description="If the queue has no room for all: the first ones, instead of none."
     )

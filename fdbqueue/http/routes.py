@@ -11,10 +11,11 @@ from starlette.exceptions import HTTPException
 from fdbqueue import aio
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import InvalidQueueName, QueueNotFound
-from fdbqueue.http.idempotency import push_once
+from fdbqueue.http.idempotency import MAX_KEY, push_once
 from fdbqueue.http.models import (
     ERRORS,
     HIGHEST,
+    MAX_ITEMS,
     Batch,
     BatchPushed,
     Counts,
@@ -80,7 +81,7 @@ async def _served(request: Request) -> Served:
 
 
 Name = Annotated[str, Path(description="The queue's name: printable text up to 255 bytes.")]
-Depth = Annotated[int, Query(ge=1, le=1000, description="How many items at most.")]
+Depth = Annotated[int, Query(ge=1, le=MAX_ITEMS, description="How many items at most.")]
 ServedQueues = Annotated[Served, Depends(_served)]
 
 router = APIRouter(responses=ERRORS)
@@ -91,7 +92,7 @@ async def push_batch(
     served: ServedQueues,
     name: Name,
     body: Batch,
-    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=MAX_KEY)] = None,
 ) -> BatchPushed:
     """Push several items in one transaction: all of them or none, or as many as fit."""
     queue = await served.queue(name, must_exist=False)
@@ -135,7 +136,7 @@ async def counts(served: ServedQueues, name: Name) -> Counts:
 async def items(
     served: ServedQueues,
     name: Name,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Annotated[int, Query(ge=1, le=MAX_ITEMS)] = 100,
     after: Annotated[str | None, Query(description="An item's id: only what follows it.")] = None,
     priority: Annotated[int | None, Query(ge=0, le=HIGHEST)] = None,
 ) -> Response:

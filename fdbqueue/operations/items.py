@@ -24,10 +24,23 @@ from fdbqueue.layout import (
 )
 from fdbqueue.layout.priorities import Levels
 
-__all__ = ["WANT_ALL", "Entry", "Found", "PriorityRows", "Row", "Rows", "State", "find"]
+__all__ = [
+    "BATCH_BYTES",
+    "WANT_ALL",
+    "Entry",
+    "Found",
+    "PriorityRows",
+    "Row",
+    "Rows",
+    "State",
+    "find",
+]
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 """Streaming mode of reads whose rows are all needed, so that they arrive in one reply."""
+
+BATCH_BYTES = 1_000_000
+"""Bytes of payloads that one transaction takes on together: a tenth of FoundationDB's limit."""
 
 
 class Entry(NamedTuple):

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from math import isfinite
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard
 
 from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.database.binding import is_database
@@ -35,7 +35,36 @@ __all__ = [
     "whole_seconds",
 ]
 
-_MOST_SECONDS = 10**10  # 317 years
+_MAX_SECONDS = 10**10  # 317 years
+_MAX_LEASE = 10**9  # seconds
+_MAX_INTEGER = 2**63 - 1
+_MAX_TEXT = 255  # bytes of UTF-8
+
+
+def _seconds(
+    name: str, seconds: object, *, is_over: bool = False, below: int | None = None
+) -> float:
+    """Return a number of seconds from 0, or with `is_over` over 0; raise for anything else."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"{name} is a number of seconds, not {seconds!r}")
+    is_low = not seconds >= 0 or (is_over and seconds == 0)  # NaN is neither high nor low
+    if is_low or (below is not None and seconds >= below):
+        lowest = "over 0" if is_over else "from 0"
+        highest = "" if below is None else f", below {below:,}"
+        raise ValueError(f"{name} is a number of seconds {lowest}{highest}, not {seconds!r}")
+    return seconds
+
+
+def _is_integer(number: object, lowest: int, highest: float = math.inf) -> TypeGuard[int]:
+    return isinstance(number, int) and not isinstance(number, bool) and lowest <= number <= highest
+
+
+def _is_text(text: object) -> TypeGuard[str]:
+    """Return whether this is text of 1 to 255 bytes of UTF-8."""
+    if isinstance(text, str) and text:
+        with suppress(UnicodeEncodeError):
+            return len(text.encode()) <= _MAX_TEXT
+    return False
 
 
 def due_time(delay: float | None, at: datetime | None) -> int | None:
@@ -63,9 +92,7 @@ def checked_delay(delay: float | None) -> float | None:
         >>> checked_delay(1.5)
         1.5
     """
-    if delay is not None:
-        _check_seconds("delay", delay)
-    return delay
+    return None if delay is None else _seconds("delay", delay, below=_MAX_SECONDS)
 
 
 def checked_wait(tr: Any, seconds: float) -> float:
@@ -75,11 +102,7 @@ def checked_wait(tr: Any, seconds: float) -> float:
     >>> checked_wait(fdbqueue.open("memory:"), 1.5)
     1.5
     """
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise TypeError(f"wait is a number of seconds, not {seconds!r}")
-    if not seconds >= 0:  # NaN neither
-        raise ValueError(f"wait is a number of seconds from 0, not {seconds!r}")
-    if seconds and not is_database(tr):
+    if _seconds("wait", seconds) and not is_database(tr):
         raise ValueError(
             "only a call that is given a database can wait: nothing sleeps inside a transaction"
         )
@@ -95,32 +118,18 @@ def expiry_time(ttl: float | None) -> int | None:
     """
     if ttl is None:
         return None
-    _check_seconds("ttl", ttl)
-    if not ttl:
-        raise ValueError(f"ttl is a number of seconds over 0, not {ttl!r}")
-    return milliseconds() + math.ceil(ttl * 1000)
+    seconds = _seconds("ttl", ttl, is_over=True, below=_MAX_SECONDS)
+    return milliseconds() + math.ceil(seconds * 1000)
 
 
-def _check_seconds(name: str, seconds: object) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise TypeError(f"{name} is a number of seconds, not {seconds!r}")
-    if not 0 <= seconds < _MOST_SECONDS:  # NaN neither
-        raise ValueError(
-            f"{name} is a number of seconds from 0, below {_MOST_SECONDS:,}, not {seconds!r}"
-        )
-
-
-_LONGEST_UNIQUE_KEY = 255  # bytes of UTF-8
-
-
-def checked_bound(name: str, bound: object, highest: int = 2**63 - 1) -> int | None:
+def checked_bound(name: str, bound: object, highest: int = _MAX_INTEGER) -> int | None:
     """Return the limit; raise `ValueError` unless it is a number from 1, or `None`."""
     if bound is None:
         return None
-    if isinstance(bound, bool) or not isinstance(bound, int) or not 0 < bound <= highest:
-        upto = "" if highest == 2**63 - 1 else f" to {highest:,}"
-        raise ValueError(f"{name} is a number from 1{upto}, or None, not {bound!r}")
-    return bound
+    if _is_integer(bound, 1, highest):
+        return bound
+    upto = "" if highest == _MAX_INTEGER else f" to {highest:,}"
+    raise ValueError(f"{name} is a number from 1{upto}, or None, not {bound!r}")
 
 
 def checked_number(number: object, name: str = "n", lowest: int = 0) -> int:
@@ -130,21 +139,16 @@ def checked_number(number: object, name: str = "n", lowest: int = 0) -> int:
         >>> checked_number(3)
         3
     """
-    if isinstance(number, bool) or not isinstance(number, int) or number < lowest:
-        raise ValueError(f"{name} is a number of items from {lowest}, not {number!r}")
-    return number
+    if _is_integer(number, lowest):
+        return number
+    raise ValueError(f"{name} is a number of items from {lowest}, not {number!r}")
 
 
 def checked_unique(key: object) -> str:
     """Return a unique key; raise `InvalidUniqueKey` unless it is text of 1 to 255 bytes."""
-    if isinstance(key, str) and key:
-        with suppress(UnicodeEncodeError):
-            if len(key.encode()) <= _LONGEST_UNIQUE_KEY:
-                return key
-    raise InvalidUniqueKey(key, _LONGEST_UNIQUE_KEY)
-
-
-_LONGEST_LEASE = 10**9  # seconds
+    if _is_text(key):
+        return key
+    raise InvalidUniqueKey(key, _MAX_TEXT)
 
 
 def checked_lease(lease: object) -> float:
@@ -154,14 +158,7 @@ def checked_lease(lease: object) -> float:
         >>> checked_lease(30)
         30.0
     """
-    if isinstance(lease, bool) or not isinstance(lease, (int, float)):
-        raise TypeError(f"a lease is a number of seconds, not {lease!r}")
-    if not 0 < lease <= _LONGEST_LEASE:  # NaN neither
-        raise ValueError(f"a lease is a number of seconds over 0, not {lease!r}")
-    return float(lease)
-
-
-_LONGEST_NAME = 255  # bytes of UTF-8
+    return float(_seconds("a lease", lease, is_over=True, below=_MAX_LEASE))
 
 
 # What a task may be
@@ -174,7 +171,7 @@ def checked_priority(priority: object) -> TaskPriority:
         >>> checked_priority(1)
         <TaskPriority.CRITICAL: 1>
     """
-    if isinstance(priority, int) and not isinstance(priority, bool) and 1 <= priority <= 5:
+    if _is_integer(priority, 1, 5):
         return TaskPriority(priority)
     raise InvalidTask("priority", priority, "an integer from 1 (CRITICAL) to 5 (DEFERRED)")
 
@@ -198,29 +195,23 @@ def checked_cost(cost: object) -> float:
 
 def checked_name(field: str, name: object) -> str | None:
     """Return the name of an agent or client, or `None`; raise `InvalidTask` for another value."""
-    if name is None:
-        return None
-    if isinstance(name, str) and name:
-        try:
-            if len(name.encode()) <= _LONGEST_NAME:
-                return name
-        except UnicodeEncodeError:
-            pass
-    return _no_name(field, name)
+    return None if name is None else _name(field, name)
 
 
 def checked_agent(name: object) -> str:
     """Return the name of an agent to look for; raise `InvalidTask` if it is not a name."""
-    return checked_name("agent_name", name) or _no_name("agent_name", name)
+    return _name("agent_name", name)
 
 
 def checked_client(name: object) -> str:
     """Return the id of a client to look for; raise `InvalidTask` if it is not an id."""
-    return checked_name("client_id", name) or _no_name("client_id", name)
+    return _name("client_id", name)
 
 
-def _no_name(field: str, name: object) -> str:
-    raise InvalidTask(field, name, f"text of 1 to {_LONGEST_NAME} bytes in UTF-8")
+def _name(field: str, name: object) -> str:
+    if _is_text(name):
+        return name
+    raise InvalidTask(field, name, f"text of 1 to {_MAX_TEXT} bytes in UTF-8")
 
 
 def whole_seconds(ageing: object) -> int | None:

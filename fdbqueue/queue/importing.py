@@ -17,6 +17,7 @@ from fdbqueue.errors import FdbqueueError, ImportMismatch, ImportRunning, Invali
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import with_stack
 from fdbqueue.layout.values import decode_progress, encode_progress
+from fdbqueue.operations.items import BATCH_BYTES
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Priority
@@ -24,7 +25,6 @@ from fdbqueue.types import Priority
 __all__ = ["MAX_LINE", "ImportReport", "import_lines"]
 
 _BATCH_LINES = 1000
-_BATCH_BYTES = 1_000_000
 MAX_LINE = 50_000_000
 """Bytes of a line: the largest payload with each byte as in `\\u0061`, and other fields."""
 
@@ -254,12 +254,12 @@ def _batches(
             if batch:
                 yield batch
             raise InvalidLine(number, str(error), source) from error
-        if batch and size + stored > _BATCH_BYTES:
+        if batch and size + stored > BATCH_BYTES:
             yield batch
             batch, size = [], 0
         batch.append(_Line(number, len(line), digest, value, rank, not line.strip()))
         size += stored
-        if len(batch) == _BATCH_LINES or size > _BATCH_BYTES:
+        if len(batch) == _BATCH_LINES or size > BATCH_BYTES:
             yield batch
             batch, size = [], 0
     if batch:

@@ -46,7 +46,7 @@ class Simulated:
             for module in (store, batches):
                 patch.setattr(module, "random", self.random)
             for module in (batches, staged_pops):
-                patch.setattr(module, "_LONGEST_BACKOFF", 0)
+                patch.setattr(module, "LONGEST_BACKOFF", 0)
             # An act is one transaction here, so no lease is begun again however slow that was.
             patch.setattr(batches, "_SPENT", math.inf)
             patch.setattr(staged_pops, "sleep_on", self._sleep_on)
