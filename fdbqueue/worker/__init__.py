@@ -1,1 +1,1 @@
-"""Workers: claim a job, call its handler, acknowledge it."""
+"""Workers, which claim jobs, call a handler for each and acknowledge them."""

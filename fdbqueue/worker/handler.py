@@ -1,4 +1,4 @@
-"""What a worker calls for each job: a function or a coroutine function, in a transaction or not."""
+"""Handlers of workers: functions or coroutine functions, inside or outside of a transaction."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LOOK = 1.0  # seconds from one look at whether the loop still runs to the next
 
 
 class Handler:
-    """A function that is called for each job, by several threads at a time.
+    """A function that several threads call, once per job.
 
-    One whose first parameter is called `tr` is the body of a transaction. What is to be awaited is,
-    in `loop`, or else in an event loop of this handler's until `close`.
+    A function whose first parameter is named `tr` is the body of a transaction. Coroutines of all
+    jobs run in `loop`, or else in one event loop of the handler, which lives until `close`.
 
     >>> handler = Handler(lambda item: item + 1)
     >>> handler.in_transaction, handler(1)
@@ -27,7 +27,7 @@ class Handler:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         if not callable(function):
-            raise TypeError(f"a handler is a function, not {function!r}")
+            raise TypeError(f"a handler must be a function, not {function!r}")
         self._function = function
         self._guard = threading.Lock()
         self._own_loop: _EventLoop | None = None
@@ -35,35 +35,37 @@ class Handler:
         """The event loop of the program that awaits the worker, if one does."""
         try:
             signature = inspect.signature(function)
-        except ValueError:  # some that are not written in Python have none
+        except ValueError:  # some functions that are not written in Python have no signature
             self.in_transaction = False
             return
         self.in_transaction = next(iter(signature.parameters), None) == "tr"
         if self.in_transaction and inspect.iscoroutinefunction(function):
-            raise TypeError("a handler that takes a transaction is a plain function")
+            raise TypeError("a handler that takes a transaction must be a plain function")
         arguments = ("tr", "item") if self.in_transaction else ("item",)
         try:
             signature.bind(*arguments)
         except TypeError as error:
             called = f"({', '.join(arguments)})"
-            raise TypeError(f"a handler is called with {called}; {function!r}: {error}") from error
+            raise TypeError(
+                f"a handler is called as {called}, which {function!r} does not accept: {error}"
+            ) from error
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call it, and wait for what is to be awaited; raises what it raises."""
+        """Call the function, await its result if necessary, and return it; raise its exception."""
         result = self._function(*arguments)
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
-            raise TypeError("the handler returned a generator, of which nothing was run")
+            raise TypeError("the handler returned a generator, whose code has not run")
         if not inspect.isawaitable(result):
             return result
         if self.in_transaction:
             if inspect.iscoroutine(result):
                 result.close()
-            raise TypeError("a handler that takes a transaction is a plain function")
+            raise TypeError("a handler that takes a transaction must be a plain function")
         return self._awaited(result)
 
     def _awaited(self, awaitable: Awaitable[Any]) -> Any:
         async def settled() -> tuple[Any, BaseException | None]:
-            # One that exits, or interrupts, would end the loop, and all that others await in it.
+            # An exit or interrupt would end the loop, and with it all other running coroutines.
             try:
                 return await awaitable, None
             except (SystemExit, KeyboardInterrupt) as error:
@@ -91,7 +93,7 @@ class Handler:
             return self._own_loop.loop
 
     def close(self) -> None:
-        """End the event loop, if there is one; the next call may begin another one."""
+        """Stop the event loop, if there is one. The next call may start another one."""
         with self._guard:
             if self._own_loop is not None:
                 self._own_loop.close()
@@ -99,7 +101,7 @@ class Handler:
 
 
 class _EventLoop:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -108,10 +110,11 @@ class _EventLoop:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._is_closed.is_set():  # a handler may have stopped it
+        while not self._is_closed.is_set():  # a handler may have stopped the loop
             self.loop.run_forever()
 
     def close(self) -> None:
+        """Stop the loop and its thread."""
         self._is_closed.set()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()

@@ -1,4 +1,4 @@
-"""What is told of jobs to Prometheus and OpenTelemetry, where those are installed."""
+"""Metrics and traces of jobs for Prometheus and OpenTelemetry, if these are installed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 try:
     import prometheus_client
-except ImportError:  # an extra
+except ImportError:  # an optional dependency
     prometheus_client = None  # type: ignore[assignment]
 try:
     from opentelemetry import trace
-except ImportError:  # nobody's traces
+except ImportError:  # an optional dependency
     trace = None  # type: ignore[assignment]
 
 __all__ = ["Telemetry"]
@@ -20,15 +20,15 @@ _jobs: Any = None
 _seconds: Any = None
 if prometheus_client is not None:
     _jobs = prometheus_client.Counter(
-        "fdbqueue_jobs", "Jobs that ended, and how.", ["queue", "outcome"]
+        "fdbqueue_jobs", "Jobs that ended, by outcome.", ["queue", "outcome"]
     )
     _seconds = prometheus_client.Histogram(
-        "fdbqueue_job_seconds", "How long jobs took.", ["queue", "outcome"]
+        "fdbqueue_job_seconds", "Duration of jobs in seconds.", ["queue", "outcome"]
     )
 
 
 class Telemetry:
-    """What is told of the jobs of one queue.
+    """Metrics and traces of the jobs of one queue.
 
     >>> with Telemetry("jobs").span("id", attempt=1):
     ...     Telemetry("jobs").count("done", seconds=0.1)
@@ -38,13 +38,13 @@ class Telemetry:
         self._queue = queue
 
     def count(self, outcome: str, seconds: float) -> None:
-        """Count a job that ended: in the default registry of `prometheus_client`."""
+        """Count a job that ended, in the default registry of `prometheus_client`."""
         if _jobs is not None:
             _jobs.labels(self._queue, outcome).inc()
             _seconds.labels(self._queue, outcome).observe(seconds)
 
     def span(self, item_id: str, attempt: int) -> AbstractContextManager[Any]:
-        """A span for the time of a job, by the conventions for messaging."""
+        """Return a span for one job, by OpenTelemetry's messaging conventions."""
         if trace is None:
             return nullcontext()
         attributes: dict[str, Any] = {

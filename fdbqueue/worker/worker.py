@@ -1,4 +1,4 @@
-"""Workers: claim jobs, run a handler on each, acknowledge them."""
+"""The worker, which claims jobs, runs a handler on each and acknowledges them."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ __all__ = ["Worker", "WorkerReport"]
 
 _log = logging.getLogger("fdbqueue.worker")
 
-_LONGEST_SLEEP = 1.0  # seconds, of one that waits for jobs, from one look at `stop` to the next
-_LAST_JOBS = 0.02  # seconds, of one that waits for its last jobs, between looks for more
-_PAUSE = 1.0  # seconds, after an error of the database
-_TRANSACTION = 5.0  # seconds, for which one lives
+_LONGEST_SLEEP = 1.0  # seconds a worker waits for jobs before it checks `stop`
+_LAST_JOBS = 0.02  # seconds between checks for new jobs while the last ones of a drain run
+_PAUSE = 1.0  # seconds after an error of the database
+_TRANSACTION = 5.0  # seconds that a transaction lives
 
-# How many jobs are claimed ahead: as many as take so long, but so many at most.
+# Jobs are claimed ahead for this many seconds of work, up to a maximum.
 _AHEAD = 0.05  # seconds
 _MOST_AHEAD = 100
-_WEIGHT = 0.1  # of a job that ended, in how long jobs take
+_WEIGHT = 0.1  # weight of the latest job in the moving average of durations
 
 
 @dataclass(slots=True)
 class WorkerReport:
-    """What a worker did: jobs that ended well, that failed, and whose lease it lost."""
+    """The work of a worker: number of jobs that succeeded, failed, or lost their lease."""
 
     done: int = 0
     failed: int = 0
@@ -55,53 +55,63 @@ def no_progress(report: WorkerReport) -> None:
 
 
 class _Stopped(Exception):
-    """The worker was stopped, and tries no transaction again."""
+    """The worker was stopped and does not retry its transaction."""
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A claimed item; its lease ends then at the latest, by this process's clock."""
+    """A claimed item, and the latest end of its lease by this process's monotonic clock."""
 
     claim: Claim
     lease_end: float
 
 
 class Worker:
-    """Runs a handler on the jobs of a queue, some at a time, until it is stopped.
+    """A worker, which runs a handler on the jobs of a queue until it is stopped.
 
-    Jobs are claimed ahead, as many as run at a time, or in a twentieth of a second, so that none
-    waits for the database, and their leases are extended as long as this process lives. A handler
-    that returns has done its job: it is acknowledged, together with others. One that raises has
-    failed: the job is tried again later, or is a dead letter (`nack`). One bad job never stops a
-    worker, nor does a database that cannot be reached for a while.
+    Jobs are claimed ahead, so that none waits for the database: as many as run at a time, or as
+    many as take a twentieth of a second. Their leases are extended while this process lives. If a
+    handler returns, its job is acknowledged, together with others. If it raises an exception, the
+    job has failed: it is retried later or becomes a dead letter (`nack`). Neither a failing job nor
+    an unreachable database stops a worker.
 
-    A handler is a function or a coroutine function of one argument, the item (of a task queue, the
-    task). If its first parameter is called `tr`, it is the body of a transaction: what it writes
-    and the end of the job are one, and take effect exactly once, however often the job is begun;
-    the body may run several times, and must be done within five seconds: one that was too slow has
-    failed. The job is acknowledged before the body runs, so that this can push what is to be unique
-    under the same key. Of any other handler the job may be done again after a crash: at least once.
+    A handler is a function or coroutine function with one parameter, the item (the task, for a task
+    queue). Its jobs may be repeated after a crash: they run at least once.
 
-    `stop`, SIGTERM or SIGINT let the jobs that run end, and give back those that were not begun; a
-    second signal ends the process at once. Of the jobs of a worker that died, all count as claimed
-    that it held, also those that it had not begun: so what came back once, or has one attempt in
-    all, is not claimed ahead.
+    A handler whose first parameter is named `tr` is the body of a transaction. Its writes and the
+    end of the job are one transaction and take effect exactly once, however often the job is
+    started. The body may run several times and must finish within five seconds; a slower one has
+    failed. The job is acknowledged before the body runs, so the body can push an item with the same
+    unique key.
 
-    Parameters: `db`, a database; `queue`, a `PriorityQueue`, `TaskQueue` or `Queue`; `handler`;
-    `concurrency`, how many jobs run at a time, each in a thread, from 1; `lease`, in seconds: how
-    long it takes until others do the jobs of a worker that died; `agent`, of a task queue, only the
-    tasks of this one.
+    `stop`, SIGTERM or SIGINT let running jobs finish and return the jobs that have not started. A
+    second signal ends the process immediately. A worker's death costs every job it held one
+    attempt, started or not. So jobs that were returned before, or have a single attempt, are not
+    claimed ahead.
 
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-    >>> _ = jobs.push_many(db, [1, 2, 3])
-    >>> def count(tr, item):
-    ...     tr.add(b"sum", item.value.to_bytes(8, "little"))
-    >>> Worker(db, jobs, count).run(drain=True)
-    WorkerReport(done=3, failed=0, lost=0)
-    >>> db[b"sum"][0]
-    6
+    Args:
+        db: A database.
+        queue: A `PriorityQueue`, `TaskQueue` or `Queue`.
+        handler: The function to call for each job.
+        concurrency: The number of jobs that run at a time, each in a thread, from 1.
+        lease: Seconds until other workers may take over the jobs of a worker that died.
+        agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
+
+    Raises:
+        TypeError: An argument has the wrong type, or the handler cannot be called for a job.
+        ValueError: `concurrency` or `lease` is out of range.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push_many(db, [1, 2, 3])
+        >>> def count(tr, item):
+        ...     tr.add(b"sum", item.value.to_bytes(8, "little"))
+        >>> Worker(db, jobs, count).run(drain=True)
+        WorkerReport(done=3, failed=0, lost=0)
+        >>> db[b"sum"][0]
+        6
     """
 
     def __init__(
@@ -115,7 +125,7 @@ class Worker:
         agent: str | None = None,
     ) -> None:
         if not isinstance(queue, BaseQueue):
-            raise TypeError(f"a worker works on a queue, not on {queue!r}")
+            raise TypeError(f"a worker needs a queue, not {queue!r}")
         if not is_database(db):
             raise TypeError(f"a worker needs a database, not {db!r}")
         self._db = db
@@ -132,15 +142,15 @@ class Worker:
         self._name = store.layout.name or repr(queue.subspace.key())
         self._telemetry = Telemetry(self._name)
         self._may_claim_ahead = True
-        self._stopping = False  # a flag: an event has a lock, which a signal handler must not take
+        self._stopping = False  # not an event, whose lock a signal handler must not take
         self._guard = threading.Lock()
         self._ended = threading.Condition(self._guard)
         self._held: set[_Job] = set()
-        self._seconds = 1.0  # that a job takes, as far as one knows
+        self._seconds = 1.0  # moving average of the duration of a job
         self.report = WorkerReport()
 
     def stop(self) -> None:
-        """Let the jobs that run end, and begin no other one.
+        """Let running jobs finish and start no others.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -154,11 +164,18 @@ class Worker:
     def run(
         self, *, drain: bool = False, progress: Callable[[WorkerReport], object] = no_progress
     ) -> WorkerReport:
-        """Do jobs until `stop` is called; with `drain`, until there is none.
+        """Run jobs until `stop` is called.
 
-        In the main thread, SIGTERM and SIGINT stop it. `progress` is called after each job.
+        In the main thread, SIGTERM and SIGINT stop the worker.
+
+        Args:
+            drain: Whether to stop also once no job can be claimed and none is running.
+            progress: Called with the report after each job.
+
+        Returns:
+            The numbers of jobs that succeeded, failed, or lost their lease.
         """
-        # Not before it is needed: the name may be taken, as in `recipes/`.
+        # Imported here because a script may have the same name, as one in `recipes/` does.
         from queue import SimpleQueue
 
         ready: SimpleQueue[_Job | None] = SimpleQueue()
@@ -193,7 +210,7 @@ class Worker:
         return self.report
 
     def _feed(self, ready: SimpleQueue[_Job | None], drain: bool) -> None:
-        """Claim jobs as long as few enough are held."""
+        """Claim jobs while there is room for more."""
         errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
         while not self._stopping:
             if self._handler.is_orphan:
@@ -204,14 +221,14 @@ class Worker:
                 with self._ended:
                     self._ended.wait_for(self._room, _LONGEST_SLEEP)
                 continue
-            was_idle = not self._held  # else a job may push others before it ends
+            was_idle = not self._held  # otherwise a running job may push others
             wait = 0 if drain else _LONGEST_SLEEP
             try:
                 claim = self._queue.claim(
                     self._db, n=n, lease=self._lease, wait=wait, **self._options
                 )
             except errors as error:
-                _log.error("%s: no job can be claimed: %s", self._name, error)
+                _log.error("%s: cannot claim jobs: %s", self._name, error)
                 time.sleep(_PAUSE)
                 continue
             if claim is not None:
@@ -224,7 +241,7 @@ class Worker:
                     self._ended.wait_for(lambda: not self._held, _LAST_JOBS)
 
     def _room(self) -> int:
-        """How many jobs to claim now; none while more than half as many are held ahead."""
+        """Return how many jobs to claim now; none while more than half that many are held ahead."""
         held = len(self._held) - self._concurrency
         if not self._may_claim_ahead:
             return max(0, -held)
@@ -234,9 +251,9 @@ class Worker:
         return ahead - held if 2 * held <= ahead else 0
 
     def _kept(self, claim: Claim) -> list[_Job]:
-        """The jobs of a claim that are held; those that should not be claimed ahead go back.
+        """Return the jobs of a claim to keep, after releasing those not to be claimed ahead.
 
-        The worker might die of one of the others, and each would lose another attempt.
+        If one of the others killed the worker, each of these would lose another attempt.
         """
         lease_end = time.monotonic() + self._lease
         jobs = [_Job(each, lease_end) for each in claim]
@@ -256,7 +273,7 @@ class Worker:
         start: Callable[[Callable[[], None]], object],
         progress: Callable[[WorkerReport], object],
     ) -> None:
-        """Do one job, and see to its end, whatever that is."""
+        """Run one job and report its end, whatever happens."""
         claim = job.claim
         began = time.perf_counter()
 
@@ -265,19 +282,19 @@ class Worker:
             try:
                 progress(self.report)
             except Exception:
-                _log.exception("%s: progress cannot be told", self._name)
+                _log.exception("%s: the progress callback failed", self._name)
 
         def acknowledged(outcome: Callable[[], LeaseLost | None]) -> None:
             try:
                 lost = outcome()
-            except Exception as error:  # of the database: others may do the job again
+            except Exception as error:  # of the database: another worker may repeat the job
                 end("failed", error)
             else:
                 end("done" if lost is None else "lost")
 
         try:
             if time.monotonic() > job.lease_end:
-                # This process was stopped for a while: is the job still its own?
+                # This process may have been stopped for a while: make sure the claim still holds.
                 self._queue.extend(self._db, claim, self._lease)
             with self._telemetry.span(claim.item.id, claim.attempt):
                 self._handle(claim)
@@ -297,7 +314,7 @@ class Worker:
                 self._store.acks.submit(self._db, claim, start, acknowledged)
 
     def _handle(self, claim: Claim) -> None:
-        """Run the handler; if it is part of a transaction, with the acknowledgement."""
+        """Run the handler, together with the acknowledgement if it is part of a transaction."""
         if not self._handler.in_transaction:
             self._handler(claim.item)
             return
@@ -322,7 +339,7 @@ class Worker:
         run_once(self._db, body, self._store.layout.receipts)
 
     def _end(self, job: _Job, outcome: str, seconds: float, error: BaseException | None) -> None:
-        """Count a job that ended, and tell of it."""
+        """Count and log a job that ended."""
         with self._ended:
             self._held.remove(job)
             setattr(self.report, outcome, getattr(self.report, outcome) + 1)
@@ -343,23 +360,23 @@ class Worker:
         try:
             self._queue.nack(self._db, claim, error=failure)
         except Exception as error:
-            # The lease will run out, and the job be tried again all the same.
-            _log.error("%s %s: not given back: %s", self._name, claim.item.id, error)
+            # The lease will expire, so the job is retried anyway.
+            _log.error("%s %s: cannot be returned: %s", self._name, claim.item.id, error)
 
     def _release(self, jobs: list[_Job]) -> None:
-        """Give back what was claimed ahead."""
+        """Release jobs that have not started."""
         for job in jobs:
             try:
                 self._queue.release(self._db, job.claim)
             except Exception as error:
-                _log.error("%s %s: not given back: %s", self._name, job.claim.item.id, error)
+                _log.error("%s %s: cannot be returned: %s", self._name, job.claim.item.id, error)
             with self._ended:
                 self._held.remove(job)
                 self._ended.notify()
 
     @contextmanager
     def _extending(self) -> Iterator[None]:
-        """Extend the leases of all jobs that are held, three times in each."""
+        """Extend the leases of all held jobs, three times per lease."""
         over = threading.Event()
 
         def extend() -> None:
@@ -371,10 +388,15 @@ class Worker:
                 try:
                     errors = self._store.extend_each(self._db, claims, self._lease)
                 except Exception as error:
-                    _log.error("%s: %d jobs are not extended: %s", self._name, len(held), error)
+                    _log.error(
+                        "%s: the leases of %d jobs cannot be extended: %s",
+                        self._name,
+                        len(held),
+                        error,
+                    )
                     continue
                 for job, lost in zip(held, errors):
-                    if lost is None:  # else it just ended; or its end will tell that it is lost
+                    if lost is None:  # else the job just ended, or its end will report the loss
                         job.lease_end = lease_end
 
         thread = threading.Thread(target=extend, daemon=True)
@@ -387,18 +409,18 @@ class Worker:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT stop the worker, where that can be said."""
+        """Stop the worker on SIGTERM and SIGINT. Only the main thread can handle signals."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def handle(number: int, _: Any) -> None:
-            if self._stopping:  # it was said before
+            if self._stopping:  # the second signal
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             self.stop()
             _log.warning(
-                "%s: stops when the jobs that run have ended; %d are held",
+                "%s: stopping once the running jobs have ended; %d are held",
                 self._name,
                 len(self._held),
             )

@@ -330,7 +330,7 @@ class Interrupts:
         told = [
             line
             for line in errors.splitlines(True)
-            if "serving on" not in line and "stops when" not in line
+            if "serving on" not in line and "stopping once" not in line
         ]
         if not is_handled:
             return "as Python started"
