@@ -1,8 +1,8 @@
-"""Queues over HTTP, for any language: `create_app(db)` is an ASGI application.
+"""Queues over HTTP, for any language: `create_app(db)` returns an ASGI application.
 
     fdbq serve                                  # http://127.0.0.1:8080, OpenAPI at /docs
 
-Needs the extra `server`: `pip install '.[server]'` in a clone.
+The server needs the packages of the extra `server`: `pip install '.[server]'` in a clone.
 """
 
 from fdbqueue.http.app import create_app

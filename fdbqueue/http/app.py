@@ -1,4 +1,4 @@
-"""The application: routes, what guards them, and how errors are told."""
+"""The application: its routes, middleware and error responses."""
 
 from __future__ import annotations
 
@@ -50,16 +50,20 @@ _STATUS: list[tuple[type[FdbqueueError], int]] = [
 
 
 def create_app(db: Any, *, tokens: Tokens | None = None, limits: Limits | None = None) -> FastAPI:
-    """An ASGI application that serves the named queues of a database.
+    """Return an ASGI application that serves the named queues of a database.
 
-    Parameters: `tokens`, without which everybody may do everything; `limits`, by default of the
-    size of a body alone. `app.state.stop()` ends what waits, for a server that is about to stop.
+    Before stopping, a server should call `app.state.stop()`, which ends waiting requests.
 
-    >>> import fdbqueue
-    >>> create_app(fdbqueue.open("memory:")).title
-    'fdbqueue'
+    Args:
+        db: A database.
+        tokens: The tokens that requests must carry; `None` allows every request.
+        limits: The limits of requests; `None` limits only the size of bodies.
+
+    Example:
+        >>> import fdbqueue
+        >>> create_app(fdbqueue.open("memory:")).title
+        'fdbqueue'
     """
-
     app = FastAPI(
         title="fdbqueue",
         version=version("fdbqueue"),
@@ -85,16 +89,16 @@ def create_app(db: Any, *, tokens: Tokens | None = None, limits: Limits | None =
 
 
 def _answer(status: int, detail: str, headers: Any = None) -> JSONResponse:
-    # What the client sent may hold half of a character, which no answer can.
+    # The client's text may contain lone surrogates, which UTF-8 cannot encode.
     clean = detail.encode("utf-8", "replace").decode()
     return JSONResponse({"detail": clean}, status, headers)
 
 
 async def _invalid(request: Request, error: Any) -> JSONResponse:
-    """A body or a parameter that is not what it should be: the first thing that is wrong."""
+    """Answer a request with an invalid body or parameter; name the first problem."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return _answer(400, f"the body is not JSON: {first['ctx']['error']}")
+        return _answer(400, f"the body is not valid JSON: {first['ctx']['error']}")
     is_json = "json" in request.headers.get("content-type", "")
     if not is_json and request.method == "POST" and first["loc"][:1] == ("body",):
         return _answer(415, "send the body as JSON, with `Content-Type: application/json`")
@@ -107,7 +111,7 @@ async def _refused(request: Request, error: Any) -> JSONResponse:
 
 
 async def _gone(request: Request, error: Exception) -> JSONResponse:
-    """Return what is counted for a client that went away, or was too slow, before its body came."""
+    """Return the status to count for a client that left, or was too slow to send its body."""
     return _answer(499, "the client closed the connection")
 
 
@@ -115,20 +119,20 @@ async def _failed(request: Request, error: Exception) -> JSONResponse:
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     if status == 503:
         _log.error("%s %s: %s", request.method, request.url.path, error)
-        return _answer(503, "the database cannot be used; the server's log says why")
+        return _answer(503, "the database cannot be used; see the server's log")
     return _answer(status, str(error))
 
 
 async def _unavailable(request: Request, error: Any) -> JSONResponse:
-    """The database does not answer, or does not know."""
+    """Answer a request whose transaction failed or has an unknown result."""
     _log.error("%s %s: %s", request.method, request.url.path, error)
     if error.code == 1021:
-        return _answer(503, "it is not known whether this took effect; look before you repeat it")
+        return _answer(503, "it is unknown whether this took effect; check before you repeat it")
     if error.code in (2101, 2103):
-        return _answer(413, "this is too large for one transaction, of 10,000,000 bytes in all")
+        return _answer(413, "this is too large for one transaction, which holds 10,000,000 bytes")
     return _answer(503, "the database did not answer in time; nothing was done")
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     _log.exception("%s %s", request.method, request.url.path, exc_info=error)
-    return _answer(500, "the server failed; its log says why")
+    return _answer(500, "the server failed; see its log")

@@ -1,4 +1,4 @@
-"""The dashboard: one page, and the events that keep it live."""
+"""The dashboard: one page, and the events that update it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PAGE = files("fdbqueue.http").joinpath("dashboard.html").read_text(encoding="ut
 
 @router.get("/")
 async def dashboard() -> HTMLResponse:
-    """The page; it shows nothing of the queues by itself."""
+    """Return the page, which by itself contains nothing of the queues."""
     nonce = secrets.token_urlsafe(16)
     policy = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
@@ -45,7 +45,7 @@ async def dashboard() -> HTMLResponse:
 
 @router.get("/events")
 async def events(request: Request) -> StreamingResponse:
-    """How all queues are, every second, as server-sent events."""
+    """Send the status of all queues every second, as server-sent events."""
     headers = {"Cache-Control": "no-store"}
     return StreamingResponse(_events(request), media_type="text/event-stream", headers=headers)
 
@@ -58,7 +58,7 @@ async def _events(request: Request) -> AsyncIterator[str]:
             statuses = await run(overview, state.served.db)
         except unavailable as error:
             _log.error("/events: %s", error)
-            return  # the page asks again
+            return  # the page reconnects
         event = {"time": time.time(), "queues": [_shown(status) for status in statuses]}
         yield f"data: {json.dumps(event)}\n\n"
         try:

@@ -1,7 +1,7 @@
-"""The routes that matter for speed: push and pop.
+"""The routes for push and pop, the ones whose speed matters.
 
-They read their parameters themselves, and describe them for OpenAPI: FastAPI takes as long for that
-as for everything else.
+They parse their own parameters, and describe them for OpenAPI, because FastAPI's parsing takes as
+long as everything else together.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ _NUMBER = re.compile(r"[0-9.eE+-]+")
 
 
 class _Direct(APIRoute):
-    """A route whose function gets the request and makes the response."""
+    """A route whose function takes the request and returns the response."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the endpoint itself."""
         handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
         return handler
 
@@ -59,7 +60,7 @@ _NAME = _parameter(
 _KEY = _parameter(
     "Idempotency-Key",
     "header",
-    "A request that is repeated with it, within a day, stores nothing more.",
+    "A request repeated with the same key within a day stores nothing more.",
     type="string",
     minLength=1,
     maxLength=MAX_KEY,
@@ -67,7 +68,7 @@ _KEY = _parameter(
 _DEPTH = _parameter(
     "depth",
     "query",
-    "How many items at most.",
+    "The most items to pop.",
     type="integer",
     minimum=1,
     maximum=MAX_ITEMS,
@@ -76,7 +77,7 @@ _DEPTH = _parameter(
 _WAIT = _parameter(
     "wait",
     "query",
-    "Seconds to wait if there is no item.",
+    "Seconds to wait while the queue is empty.",
     type="number",
     minimum=0,
     maximum=_LONGEST_WAIT,
@@ -95,10 +96,10 @@ _BODY = {
     openapi_extra={"parameters": [_NAME, _KEY], "requestBody": _BODY},
 )
 async def push(request: Request) -> Response:
-    """Put an item behind those of its priority; the queue is made by its first push.
+    """Append an item to its priority. The first push creates the queue.
 
-    With an `Idempotency-Key`, a request that is repeated stores nothing more, and has the same
-    answer, for a day. 429 if the queue is full.
+    For a day, a request repeated with the same `Idempotency-Key` stores nothing more and gets the
+    same response. 429 if the queue is full.
     """
     if "json" not in request.headers.get("content-type", ""):
         raise HTTPException(415, "send the body as JSON, with `Content-Type: application/json`")
@@ -124,10 +125,11 @@ async def push(request: Request) -> Response:
     openapi_extra={"parameters": [_NAME, _DEPTH, _WAIT]},
 )
 async def pop(request: Request) -> Response:
-    """Take the first items: the lowest priority first, the oldest of each first.
+    """Pop the first items: the lowest priority first, within a priority the oldest first.
 
-    They are gone when the answer is sent. If the client goes away before that, they are back in
-    their places. An empty list if there are none; with `wait`, if there are none for so long.
+    The items are removed once the response is sent. If the client disconnects before that, they
+    return to their positions. The list is empty if the queue is; with `wait`, if it stayed empty
+    for that many seconds.
     """
     depth, wait = 1, 0.0
     if request.scope["query_string"]:
@@ -149,18 +151,18 @@ def _number(request: Request, parameter: dict[str, Any], kind: Callable[[str], f
         default: float = schema["default"]
         return default
     low, high = schema["minimum"], schema["maximum"]
-    if _NUMBER.fullmatch(text):  # Python takes 1_0, and digits of every script
+    if _NUMBER.fullmatch(text):  # Python also accepts 1_0 and digits of every script
         with suppress(ValueError):
             number = kind(text)
             if math.isfinite(number) and low <= number <= high:
                 return number
-    raise HTTPException(422, f"{name}: {schema['type']} from {low} to {high:g} expected")
+    raise HTTPException(422, f"{name}: expected {schema['type']} from {low} to {high:g}")
 
 
 async def _pop_for(
     request: Request, queue: aio.PriorityQueue, depth: int, wait: float
 ) -> list[Item]:
-    """Pop, and wait for items until the client goes away or the server stops."""
+    """Pop, and wait for items until the client disconnects or the server stops."""
     state = request.app.state
     ends = [
         asyncio.ensure_future(_disconnect(request)),
@@ -178,20 +180,20 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
-# A loop needs so many turns to learn that a client is gone: it reads the end of the connection,
-# calls `connection_lost`, and comes back here.
+# Turns of the event loop until it notices that a client has disconnected: it reads the end of the
+# connection, calls `connection_lost`, and resumes the waiting code.
 _TURNS = 3
 
-_LAST_BYTES = 16_384  # of an answer, which are held back until the client took those before
+_LAST_BYTES = 16_384  # of a response, held back until the client has taken the bytes before them
 
 
 class Taken(Response):
-    """Sends the items that a pop took, and puts them back if the client cannot have them.
+    """A response with popped items, which returns them to the queue if it cannot be delivered.
 
-    A server drops what is written for a client that it knows to be gone. So the end of the answer
-    is held back until the server has had time to notice, and after it is written, one look tells
-    whether it was dropped. If anything fails before (the items cannot be encoded, the request is
-    cancelled), the items go back too.
+    A server discards what is written for a client that it knows to have disconnected. So the end of
+    the response is held back until the server has had time to notice. After it is written, one
+    check shows whether it was discarded. If anything fails before (an item cannot be encoded, the
+    request is cancelled), the items return as well.
     """
 
     def __init__(self, queue: PriorityQueue, db: Any, items: list[Item]) -> None:
@@ -201,7 +203,7 @@ class Taken(Response):
         self._items = items
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer as an ASGI application."""
+        """Respond as an ASGI application."""
         try:
             answer = as_json({"items": [found(self._queue, item) for item in self._items]})
             await self._send(answer, receive, send)
@@ -210,18 +212,18 @@ class Taken(Response):
                 await self._queue.put_back(self._db, self._items)
 
     async def _send(self, answer: Response, receive: Receive, send: Send) -> None:
-        """Send an answer; its items are the client's once its end is written."""
+        """Send a response. Once its end is written, its items belong to the client."""
         body = bytes(answer.body)
         head = {"status": answer.status_code, "headers": answer.raw_headers}
         await send({"type": "http.response.start", **head})
-        for part in (body[:-_LAST_BYTES], b""):  # a server waits here while its buffer is full
+        for part in (body[:-_LAST_BYTES], b""):  # the server waits here while its buffer is full
             await send({"type": "http.response.body", "body": part, "more_body": True})
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         last = body[-_LAST_BYTES:]
         await send({"type": "http.response.body", "body": last, "more_body": True})
-        # If it could not be written, the connection is closed before this turn is over. A client
-        # that has its answer and closes the connection is not noticed so soon.
+        # If it could not be written, the connection is closed before this turn ends. A client that
+        # closes the connection after reading its response is not noticed that soon.
         try:
             await asyncio.sleep(0)
         finally:
@@ -231,7 +233,7 @@ class Taken(Response):
 
 
 def _is_gone(receive: Receive) -> bool:
-    """Whether the server has seen the client go away; it is asked without waiting."""
+    """Return whether the server has seen the client disconnect, without waiting."""
     asking: Any = receive()
     try:
         asking.send(None)

@@ -1,4 +1,4 @@
-"""Pushes that a client may repeat: of those with one idempotency key, one is stored."""
+"""Repeatable pushes: of all pushes with one idempotency key, only the first stores items."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOURS = 24
 MAX_KEY = 255
 """Bytes of UTF-8; a header has as many characters."""
 
-_MOST_DROPPED = 100  # outdated keys that one push drops
+_MOST_DROPPED = 100  # outdated keys that one push deletes
 
 
 def push_once(
@@ -32,29 +32,43 @@ def push_once(
     *,
     as_many_as_fit: bool = False,
 ) -> list[str]:
-    """Push values, unless a push with the same idempotency key did; the ids of the items.
+    """Push values unless a push with the same idempotency key did, and return the item ids.
 
-    A repeated push has the ids that the first one had, whatever became of the items meanwhile. A
-    key is remembered for at least 24 hours and at most 25, by the clients' clocks: until the end of
-    the hour in which the 24 hours are over. Then it is a new key. A push that found no room is not
-    remembered. Each call drops up to 100 keys whose time is over.
+    A repeated push returns the ids of the first one, even if the items have ended since. A key is
+    remembered for 24 to 25 hours by the clients' clocks, until the end of the hour in which the 24
+    hours are over. After that it counts as new. A push that found no room is not remembered. Each
+    call deletes up to 100 outdated keys.
 
-    Takes effect exactly once; two at once with one key conflict, and the second is the repeated
-    one. Cost: two reads and two keys beside those of the push.
+    The push takes effect exactly once. Two concurrent pushes with one key conflict, and the second
+    becomes the repeated one.
 
-    Parameters: `key`, 1 to 255 bytes of text, of the queue's own.
+    Cost: two reads and two keys more than the push.
 
-    Raises as `push_many`, `InvalidIdempotencyKey`, and `IdempotencyKeyReused` if the first
-    push with this key was of other values, or with other priorities.
+    Args:
+        db: A database.
+        queue: The queue.
+        key: The idempotency key, 1 to 255 bytes of text. Each queue has its own keys.
+        values: The values to push.
+        priorities: The priority of each value.
+        as_many_as_fit: Whether to push the first values if the queue has no room for all.
+
+    Returns:
+        The ids of the items; an empty list if the queue has no room.
+
+    Raises:
+        InvalidIdempotencyKey: `key` is not such a text.
+        IdempotencyKeyReused: The first push with this key had other values or priorities.
+        FdbqueueError: As for `push_many`.
 
     Source: The Idempotency-Key HTTP Header Field, draft-ietf-httpapi-idempotency-key-header.
 
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> jobs = PriorityQueue.named(db, "jobs")
-    >>> once = push_once(db, jobs, "order 7", ["pack"], [0])
-    >>> once == push_once(db, jobs, "order 7", ["pack"], [0]), jobs.size(db)
-    (True, 1)
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = PriorityQueue.named(db, "jobs")
+        >>> once = push_once(db, jobs, "order 7", ["pack"], [0])
+        >>> once == push_once(db, jobs, "order 7", ["pack"], [0]), jobs.size(db)
+        (True, 1)
     """
     if not isinstance(key, str) or not 0 < len(key.encode("utf-8", "replace")) <= MAX_KEY:
         raise InvalidIdempotencyKey(key, MAX_KEY)
@@ -85,13 +99,13 @@ def push_once(
 
 
 def _drop_outdated(tr: Any, layout: Layout, hour: int) -> None:
-    """Drop keys that are remembered no longer, as many as one push may; conflict with nothing."""
+    """Delete some keys that are no longer remembered, without conflicts."""
     outdated = layout.idempotency_keys_before(hour - _HOURS)
     notes = [row.key for row in tr.snapshot.get_range(*outdated, limit=_MOST_DROPPED)]
     keys = [layout.idempotency_key(layout.key_in_hour(note)) for note in notes]
-    # Every read is under way before the first is waited for.
+    # All reads start before the first is waited for.
     reads = [tr.snapshot[key] for key in keys]
     for note, key, stored in zip(notes, keys, reads):
         del tr[note]
-        if stored.present():  # and is still the same: a push may use the key again meanwhile
+        if stored.present():  # cleared only if unchanged: a concurrent push may reuse the key
             tr.compare_and_clear(key, stored.value)

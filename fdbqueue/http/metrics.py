@@ -1,4 +1,4 @@
-"""What Prometheus asks for."""
+"""Metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Metrics"]
 
 
 class Metrics:
-    """Counters of this server, and the state of the queues when they are asked for."""
+    """The counters of this server, and the state of the queues at the time of a scrape."""
 
     def __init__(self, db: Any) -> None:
         self._db = db
@@ -31,27 +31,31 @@ class Metrics:
         )
         self._seconds = Histogram(
             "fdbqueue_http_request_seconds",
-            "How long they took.",
+            "Duration of requests in seconds.",
             ["method", "route"],
             registry=self._registry,
         )
 
     def text(self) -> bytes:
-        """All of it, in Prometheus' format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def describe(self) -> list[Any]:
-        """Nothing is known before it is asked for."""
+        """Return nothing: no metric is known before it is collected."""
         return []
 
     def collect(self) -> Iterator[Any]:
-        """Conflicts, and the state of the queues: a few reads for each, whatever their lengths."""
+        """Yield retries and the state of the queues. Cost: a few reads per queue of any length."""
         size = GaugeMetricFamily("fdbqueue_queue_size", "Items in the queue.", labels=["queue"])
-        came = CounterMetricFamily("fdbqueue_items_pushed", "Items that came.", labels=["queue"])
-        went = CounterMetricFamily("fdbqueue_items_popped", "Items that went.", labels=["queue"])
+        came = CounterMetricFamily(
+            "fdbqueue_items_pushed", "Items added or returned.", labels=["queue"]
+        )
+        went = CounterMetricFamily(
+            "fdbqueue_items_popped", "Items popped, claimed or ended.", labels=["queue"]
+        )
         age = GaugeMetricFamily(
             "fdbqueue_oldest_item_age_seconds",
-            "How long ago the oldest item was pushed, by the clocks of this server and its client.",
+            "Age of the oldest item, by the clocks of this server and the client that pushed it.",
             labels=["queue"],
         )
         now = datetime.now(timezone.utc)
@@ -63,7 +67,7 @@ class Metrics:
                 age.add_metric([status.name], (now - status.oldest).total_seconds())
         again = CounterMetricFamily(
             "fdbqueue_transaction_retries",
-            "Transactions that this server tried again, by the error: 1020 is a conflict.",
+            "Transactions that this server retried, by error code: 1020 is a conflict.",
             labels=["code"],
         )
         for code, number in retries.counts().items():
@@ -71,7 +75,7 @@ class Metrics:
         yield from (size, came, went, age, again)
 
     def middleware(self, app: Any) -> Any:
-        """ASGI middleware that counts and times requests."""
+        """Return ASGI middleware that counts and times requests."""
 
         async def counting(scope: Any, receive: Any, send: Any) -> None:
             if scope["type"] != "http":
@@ -88,7 +92,7 @@ class Metrics:
             try:
                 await app(scope, receive, noted)
             finally:
-                # The route's template, not the path, of which anybody can make any number.
+                # The route's template, because clients can invent any number of paths.
                 route = getattr(scope.get("route"), "path", "none")
                 method = scope["method"]
                 self._requests.labels(method, route, status).inc()

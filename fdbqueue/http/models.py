@@ -1,4 +1,4 @@
-"""What requests and answers look like, and how answers are made."""
+"""The bodies of requests and responses, and functions that build responses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_ITEMS = 1000
 """How many items one request pushes, pops or lists at most."""
 
 HIGHEST = 2**53 - 1
-"""The highest priority: as far as numbers are exact wherever JSON is read."""
+"""The highest priority: the largest integer that every JSON reader represents exactly."""
 
 
 class _Request(BaseModel):
@@ -46,7 +46,7 @@ class Push(_Request):
     """An item to push."""
 
     item: dict[str, Any] = Field(description="A JSON object.")
-    priority: int = Field(0, ge=0, le=HIGHEST, description="The lowest comes out first.")
+    priority: int = Field(0, ge=0, le=HIGHEST, description="The lowest is popped first.")
 
 
 class Batch(_Request):
@@ -54,18 +54,18 @@ class Batch(_Request):
 
     items: list[Push] = Field(min_length=1, max_length=MAX_ITEMS)
     as_many_as_fit: bool = Field(
-        False, description="If the queue has no room for all: the first ones, instead of none."
+        False, description="Push the first items if the queue has no room for all."
     )
 
 
 class Pushed(BaseModel):
-    """What was stored."""
+    """The stored item."""
 
     id: str
 
 
 class BatchPushed(BaseModel):
-    """What was stored, in the order of the request."""
+    """The stored items, in the order of the request."""
 
     ids: list[str]
 
@@ -76,31 +76,31 @@ class Found(BaseModel):
     id: str
     priority: int
     item: Any
-    pushed_at: str | None = Field(description="By the clock of who pushed it; ISO 8601.")
+    pushed_at: str | None = Field(description="ISO 8601, by the clock of the pushing client.")
 
 
 class Popped(BaseModel):
-    """Items in order; none if the queue is empty."""
+    """The items, in order; none if the queue is empty."""
 
     items: list[Found]
 
 
 class Page(BaseModel):
-    """Items in order, and the `after` of the next page, or null."""
+    """The items, in order, and the `after` of the next page, or null."""
 
     items: list[Found]
     next: str | None
 
 
 class Counts(BaseModel):
-    """How many items each priority has."""
+    """The number of items of each priority."""
 
     counts: dict[str, int]
     size: int
 
 
 class QueueSize(BaseModel):
-    """A queue."""
+    """The name and size of a queue."""
 
     name: str
     size: int
@@ -113,33 +113,33 @@ class Queues(BaseModel):
 
 
 class Status(BaseModel):
-    """That all is well."""
+    """The status of a healthy server."""
 
     status: str
 
 
 class Error(BaseModel):
-    """Why nothing was done."""
+    """The reason why a request failed."""
 
     detail: str
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Error, "description": "The request is not what it should be."},
-    401: {"model": Error, "description": "A token is needed."},
-    403: {"model": Error, "description": "The token may only read."},
-    404: {"model": Error, "description": "There is no such queue, or no such item."},
-    409: {"model": Error, "description": "The queue is not one for HTTP, or changed meanwhile."},
-    415: {"model": Error, "description": "The body is not sent as JSON."},
+    400: {"model": Error, "description": "The request is malformed."},
+    401: {"model": Error, "description": "The request needs a token."},
+    403: {"model": Error, "description": "The token allows only reads."},
+    404: {"model": Error, "description": "The queue or the item does not exist."},
+    409: {"model": Error, "description": "The queue cannot be used by HTTP, or has changed."},
+    415: {"model": Error, "description": "The body was not sent as JSON."},
     413: {"model": Error, "description": "The body is too large."},
-    422: {"model": Error, "description": "A value cannot be used."},
-    429: {"model": Error, "description": "The queue is full, or too many requests came."},
-    503: {"model": Error, "description": "The database cannot be used now."},
+    422: {"model": Error, "description": "A value is invalid."},
+    429: {"model": Error, "description": "The queue is full, or there were too many requests."},
+    503: {"model": Error, "description": "The database is unavailable."},
 }
 
 
 def found(queue: PriorityQueue, item: Item) -> dict[str, Any]:
-    """What a `Found` is."""
+    """Return the content of a `Found` for an item."""
     pushed_at = queue.queue.pushed_at(item)
     return {
         "id": item.id,
@@ -150,5 +150,5 @@ def found(queue: PriorityQueue, item: Item) -> dict[str, Any]:
 
 
 def as_json(content: dict[str, Any], status: int = 200) -> Response:
-    """An answer that is made of what needs no check."""
+    """Return a JSON response with trusted content, without validation."""
     return Response(json_bytes(content), status, media_type="application/json")

@@ -1,4 +1,4 @@
-"""Who may do what, and how much of it: tokens, sizes, rates."""
+"""Access control: tokens, body sizes, request rates and browser origins."""
 
 from __future__ import annotations
 
@@ -27,24 +27,25 @@ _READS = frozenset({"GET", "HEAD"})
 _TOKEN = re.compile(r"(?!#)[!-~]+")
 
 _OPEN = frozenset({"/", "/health", "/ready"})
-"""Paths that show nothing of the queues."""
+"""Paths that reveal nothing about the queues."""
 
 
 class Tokens:
-    """The tokens that a request may carry as `Authorization: Bearer ...`; without any, all may.
+    """The tokens that a request may carry as `Authorization: Bearer ...`.
 
-    A token is printable ASCII without spaces, and does not begin with `#`. Tokens are compared in
-    constant time.
+    Without tokens every request is allowed. A token is printable ASCII without spaces and does not
+    start with `#`. Tokens are compared in constant time.
 
     Args:
-        full: Tokens that allow everything.
-        read_only: Tokens that allow requests that change nothing.
+        full: Tokens that allow all requests.
+        read_only: Tokens that allow requests without effects.
 
     Raises:
-        ValueError: One of them cannot be a token.
+        ValueError: One of them is not a valid token.
 
-    >>> Tokens(["secret"]).allow(b"Bearer secret", changes=True)
-    True
+    Example:
+        >>> Tokens(["secret"]).allow(b"Bearer secret", changes=True)
+        True
     """
 
     def __init__(self, full: Iterable[str] = (), read_only: Iterable[str] = ()) -> None:
@@ -55,18 +56,18 @@ class Tokens:
         return bool(self._full or self._read_only)
 
     def allow(self, authorization: bytes, changes: bool) -> bool:
-        """Whether this header allows a request."""
+        """Return whether this header allows a request."""
         full, read_only = self._matches(authorization)
         return full or (read_only and not changes)
 
     def knows(self, authorization: bytes) -> bool:
-        """Whether this header has a token at all."""
+        """Return whether this header contains a valid token."""
         return any(self._matches(authorization))
 
     def _matches(self, authorization: bytes) -> tuple[bool, bool]:
         scheme, _, given = authorization.partition(b" ")
         given = given.strip() if scheme.lower() == b"bearer" else b""
-        # Every token is compared, so that the time tells nothing about which one it is.
+        # Every token is compared, so that the duration does not reveal which one matched.
         full = [hmac.compare_digest(given, token) for token in self._full]
         read_only = [hmac.compare_digest(given, token) for token in self._read_only]
         return any(full), any(read_only)
@@ -74,9 +75,14 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Limits:
-    """How large a request's body may be, and how many requests one address may make.
+    """The limits of requests.
 
-    `rate` is like `"100/second"`; `None`: any number.
+    Args:
+        body: The largest body, in bytes.
+        rate: The requests allowed per client address, such as `"100/second"`; `None` for any.
+
+    Raises:
+        ValueError: `rate` is not such a text.
     """
 
     body: int = 9_000_000
@@ -92,10 +98,10 @@ class Limits:
             except ValueError:
                 amount = 0
             if amount < 1:
-                raise ValueError(f"a rate is like '100/second', not {self.rate!r}")
+                raise ValueError(f"rate must be like '100/second', not {self.rate!r}")
 
     def wait(self, address: str) -> int | None:
-        """Count a request; the seconds to wait if there were too many."""
+        """Count a request; return the seconds to wait if there were too many, else `None`."""
         if self.rate is None:
             return None
         rate = limits.parse(self.rate)
@@ -107,16 +113,16 @@ class Limits:
 
 def _validate_token(token: str) -> bytes:
     if not _TOKEN.fullmatch(token):
-        # The message does not show it: it may be a secret with a typing error.
+        # The message omits the token, which may be a mistyped secret.
         raise ValueError(
-            f"a token of {len(token)} characters has others than printable ASCII without spaces,"
-            " or begins with #"
+            f"a token of {len(token)} characters is invalid: it must be printable ASCII without"
+            " spaces and must not start with #"
         )
     return token.encode()
 
 
 class Guard:
-    """ASGI middleware that lets through what tokens and limits allow."""
+    """ASGI middleware that refuses requests beyond the tokens and limits."""
 
     def __init__(self, app: Any, tokens: Tokens, limits: Limits) -> None:
         self._app = app
@@ -124,6 +130,7 @@ class Guard:
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -141,11 +148,11 @@ class Guard:
             given = headers.get(b"authorization", b"")
             if not self._tokens.knows(given):
                 challenge = [(b"www-authenticate", b"Bearer")]
-                sentence = "this needs a token: send it as `Authorization: Bearer TOKEN`"
+                sentence = "a token is required: send it as `Authorization: Bearer TOKEN`"
                 await refuse(send, 401, sentence, challenge)
                 return
             if not self._tokens.allow(given, scope["method"] not in _READS):
-                await refuse(send, 403, "this token may read, and change nothing")
+                await refuse(send, 403, "this token allows only reads")
                 return
         most = self._limits.body
         length = headers.get(b"content-length", b"0")
@@ -155,18 +162,18 @@ class Guard:
         await self._within(most, scope, receive, send)
 
     def _foreign(self, headers: dict[bytes, bytes], method: str) -> str | None:
-        """Why this is a request that another site makes a browser send; `None` if it is not."""
+        """Return why a request may be sent by another site's page; `None` if it is not."""
         host = headers.get(b"host", b"").decode("latin-1")
         origin = headers.get(b"origin", b"").decode("latin-1")
         if method not in _READS and origin and origin.partition("://")[2] != host:
-            return f"a page of {origin} may not change the queues"
-        # Without tokens the server is for this machine, by whatever name it is called.
+            return f"a page of {origin} must not change the queues"
+        # Without tokens the server serves only this machine, under any of its names.
         if not self._tokens and not _is_loopback(host):
-            return f"this server is not {host}; without tokens it answers to this machine alone"
+            return f"this server is not {host}; without tokens it serves only this machine"
         return None
 
     async def _within(self, most: int, scope: Scope, receive: Any, send: Any) -> None:
-        """Pass a request on whose body may come in any number of pieces."""
+        """Pass on a request, and count the bytes of its body, which may come in many pieces."""
         read = 0
 
         async def counted() -> Any:
@@ -181,7 +188,7 @@ class Guard:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether a Host header names this machine alone."""
+    """Return whether a Host header names the local machine."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ip_address(name).is_loopback
@@ -192,7 +199,7 @@ def _is_loopback(host: str) -> bool:
 async def refuse(
     send: Any, status: int, detail: str, headers: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
-    """Answer a request with a status and a sentence, as the application would."""
+    """Answer a request with a status and a message, in the format of the application."""
     body = json.dumps({"detail": detail}).encode()
     fixed = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})

@@ -1,7 +1,7 @@
-"""The server that `fdbq serve` runs: uvicorn, with limits on what a client can make it do.
+"""The server of `fdbq serve`: uvicorn with limits on the resources that a client can use.
 
-A token is looked at when the head of a request is there. These limits hold before that: how large a
-head is, how long a client may take, and how many connections are open.
+A token is checked once the head of a request is complete. These limits apply before that: the size
+of the head, the time a client may take, and the number of open connections.
 """
 
 from __future__ import annotations
@@ -31,43 +31,44 @@ __all__ = ["ConnectionLimits", "Listener", "ServerConfig"]
 
 _MAX_CONNECTIONS = 1000
 _OTHER_FILES = 128
-"""Descriptors that connections leave to the database, of which each thread opens files."""
+"""Descriptors reserved for the database, of which each thread opens files."""
 
 _FOR_HEALTH = 8
-"""Connections that are left to checks of health, and to tell others that the server is busy."""
+"""Connections reserved for health checks, and for telling other clients that the server is busy."""
 
 _HEALTH = frozenset({"/health", "/ready"})
 
 _MAX_PIPELINED = 100
-"""Requests that one connection may send ahead of their answers."""
+"""The most requests that one connection may send ahead of their responses."""
 
 
 def available_connections() -> int:
-    """Return how many connections `ulimit -n` has room for, beside the files of the database."""
+    """Return the number of connections for which `ulimit -n` has room beside the database."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 1_000_000 if files == resource.RLIM_INFINITY else files - _OTHER_FILES
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Limits on what a client can make the server do before its token is looked at.
+    """Limits on the resources that a client can use before its token is checked.
 
     Args:
-        connections: Open connections, from 16. By default 1,000, or fewer if `ulimit -n` has no
-            room for these and 128 other files.
+        connections: The most open connections, from 16. By default 1,000, or fewer if `ulimit -n`
+            has no room for these and 128 other files.
         header_bytes: The size of a request line and its headers, in bytes; 431 above it.
         header_count: The number of headers; 431 above it.
         header_timeout: Seconds for a client to send the head of a request; 408 after it.
-        body_timeout: Seconds for a client to send the body; 408 after it. As long may a client
-            read nothing of an answer.
+        body_timeout: Seconds for a client to send the body; 408 after it. A client that reads
+            nothing of a response for as long is disconnected.
         keep_alive_timeout: Seconds for which a connection stays open without a request. The
-            default is more than the minute for which common proxies keep their connections.
+            default exceeds the minute for which common proxies keep their connections.
 
     Raises:
-        ValueError: `ulimit -n` has no room for so many connections.
+        ValueError: `connections` is below 16, or `ulimit -n` has no room for that many.
 
-    >>> ConnectionLimits(connections=100).header_count
-    100
+    Example:
+        >>> ConnectionLimits(connections=100).header_count
+        100
     """
 
     connections: int = field(default_factory=lambda: min(_MAX_CONNECTIONS, available_connections()))
@@ -86,7 +87,7 @@ class ConnectionLimits:
                 " limit of `ulimit -n`, or accept fewer connections"
             )
         if self.connections < least:
-            raise ValueError(f"a server needs at least {least} connections")
+            raise ValueError(f"a server needs at least {least} connections, not {self.connections}")
 
 
 class Connections:
@@ -95,15 +96,15 @@ class Connections:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.open = 0
-        self._idle: dict[LimitedProtocol, None] = {}  # in the order in which they became idle
+        self._idle: dict[LimitedProtocol, None] = {}  # longest idle first
         self._closing: set[LimitedProtocol] = set()
 
     def mark_idle(self, connection: LimitedProtocol) -> None:
-        """Note that a connection has no request to answer."""
+        """Note that a connection has no request in progress."""
         self._idle[connection] = None
 
     def mark_busy(self, connection: LimitedProtocol) -> None:
-        """Note that the head of a request has come."""
+        """Note that the head of a request is complete."""
         self._idle.pop(connection, None)
 
     def remove(self, connection: LimitedProtocol) -> None:
@@ -114,13 +115,13 @@ class Connections:
 
     @property
     def is_making_room(self) -> bool:
-        """Whether a connection is being closed for another one."""
+        """True while a connection is being closed for another one."""
         return bool(self._closing)
 
     def make_room(self) -> bool:
-        """Close the connection that has been idle for longest; return `False` if all are busy.
+        """Close the connection that has been idle longest; return false if all are busy.
 
-        A client that does not read its answer is idle, too, but goes last.
+        A client that does not read its response also counts as idle, but goes last.
         """
         if not self._idle:
             return False
@@ -135,15 +136,15 @@ class Connections:
 class Listener(socket.socket):
     """A listening socket that does not run out of descriptors.
 
-    At the limit it closes the connection that has been idle for longest, as nginx does: clients
-    that only hold connections open make room for those that ask for something. If all are busy,
-    `Overload` answers 503 at once, except to checks of health. Behind a load balancer this is
-    better than to stop accepting: connections would wait in the kernel, where the balancer cannot
-    tell a busy server from a dead one, while a 503 makes it try another server.
+    At the limit it closes the connection that has been idle longest, as nginx does: clients that
+    merely hold connections open make room for clients with requests. If all are busy, `Overload`
+    immediately answers 503, except to health checks. Behind a load balancer this is better than not
+    accepting: connections would wait in the kernel, where the balancer cannot tell a busy server
+    from a dead one, while a 503 makes the balancer try another server.
     """
 
     def __init__(self, host: str, port: int, connections: Connections) -> None:
-        """Bind to an address; raises `OSError`."""
+        """Bind to an address; raise `OSError` if that fails."""
         flags = socket.AI_PASSIVE
         found = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=flags
@@ -158,7 +159,7 @@ class Listener(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection; raise `BlockingIOError` if there is none, or no room yet."""
         if self._connections.is_making_room:
-            raise BlockingIOError  # the event loop comes back when the descriptor is free
+            raise BlockingIOError  # the event loop retries once the descriptor is free
         try:
             accepted = super().accept()
         except OSError as error:
@@ -174,7 +175,7 @@ class Listener(socket.socket):
         return accepted
 
     def _turn_away(self) -> None:
-        """Close the next connection at once, although there is no descriptor for it."""
+        """Close the next connection immediately, using the spare descriptor to accept it."""
         os.close(self._spare)
         try:
             super().accept()[0].close()
@@ -183,7 +184,7 @@ class Listener(socket.socket):
 
 
 class Overload:
-    """ASGI middleware that answers 503 at once if as many requests as possible are in progress."""
+    """ASGI middleware that answers 503 while the maximum number of requests is in progress."""
 
     def __init__(self, app: Any, limit: int) -> None:
         self._app = app
@@ -195,7 +196,7 @@ class Overload:
             await self._app(scope, receive, send)
             return
         if self._running >= self._limit:
-            await refuse(send, 503, "the server is busy; try again", [(b"retry-after", b"1")])
+            await refuse(send, 503, "the server is busy; retry later", [(b"retry-after", b"1")])
             return
         self._running += 1
         try:
@@ -205,19 +206,21 @@ class Overload:
 
 
 class ServerConfig(uvicorn.Config):
-    """How `uvicorn.Server` serves an ASGI application within limits, on a `Listener`.
+    """The configuration of a `uvicorn.Server` that serves an application within limits.
+
+    The server must accept its connections from a `Listener`.
 
     Args:
-        app: The application.
+        app: The ASGI application.
         limits: The limits.
-        forwarded_allow_ips: Addresses and networks of proxies, whose `X-Forwarded-For` and
-            `X-Forwarded-Proto` are heeded; `*` for any. A client that is not such a proxy cannot
-            choose its address by a header.
-        verbose: Log each request.
-        stop_within: Seconds for requests in progress when the server stops.
+        forwarded_allow_ips: Addresses and networks of trusted proxies, whose `X-Forwarded-For` and
+            `X-Forwarded-Proto` are used; `*` for any. Other clients cannot choose their address by
+            a header.
+        verbose: Whether to log each request.
+        stop_within: Seconds for requests in progress to finish when the server stops.
 
     Raises:
-        ValueError: One of `forwarded_allow_ips` is not an address.
+        ValueError: One of `forwarded_allow_ips` is not an address or network.
     """
 
     def __init__(
@@ -236,12 +239,12 @@ class ServerConfig(uvicorn.Config):
         self.connections = Connections(limits.connections)
         super().__init__(
             Overload(app, limits.connections - _FOR_HEALTH),
-            # A WebSocket, or another loop's way of accepting, would go past the limits.
+            # A WebSocket, or another event loop's way of accepting, would bypass the limits.
             http=LimitedProtocol,
             ws="none",
             loop="asyncio",
             log_config=None,
-            # What clients do wrong is not logged unless asked for: they could fill a disk.
+            # Errors of clients are logged only on request: they could fill a disk.
             log_level=None if verbose else "error",
             access_log=verbose,
             server_header=False,
@@ -253,31 +256,31 @@ class ServerConfig(uvicorn.Config):
 
 
 class _Refused(Exception):
-    """Stop the parser."""
+    """Raised to stop the parser."""
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with limits on the size of a head, and on the time that a client takes.
+    """uvicorn's protocol with limits on the size of a head and on the time a client takes.
 
-    A timer runs only while the client is to send or to read something. A request that comes whole
-    in one piece starts none.
+    A timer runs only while the client has to send or read something. A request that arrives in one
+    piece starts none.
     """
 
     def __init__(self, config: ServerConfig, *arguments: Any, **options: Any) -> None:
         super().__init__(config, *arguments, **options)
         self._limits = config.limits
         self._open = config.connections
-        self._unparsed = 0  # bytes since a head or a piece of a body was complete
-        self._part = ""  # of the request that the client is sending: "head" or "body"
+        self._unparsed = 0  # bytes since a head, or a piece of a body, was complete
+        self._part = ""  # the part of a request that the client is sending: "head" or "body"
         self._refusal = 400, "this is not an HTTP request"
-        self._answering: deque[RequestResponseCycle] = deque()  # in the order of their requests
+        self._answering: deque[RequestResponseCycle] = deque()  # in the order of the requests
         self._timer: TimerHandle | None = None
         self._read_timer: TimerHandle | None = None
 
     def connection_made(self, transport: BaseTransport) -> None:
         assert isinstance(transport, Transport)
         super().connection_made(transport)
-        # Writing is paused while anything is left to send, so that it is known how long.
+        # Writing counts as paused while any byte is unsent, so that its duration is known.
         transport.set_write_buffer_limits(high=0)
         self._open.mark_idle(self)
         self._start_timer(self._limits.header_timeout)
@@ -315,7 +318,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refusal = 431, self._too_large()
             raise _Refused
         if len(self._answering) > _MAX_PIPELINED:
-            self._refusal = 429, f"more than {_MAX_PIPELINED} requests wait for their answers"
+            self._refusal = 429, f"more than {_MAX_PIPELINED} requests are waiting for responses"
             raise _Refused
         self._stop_timer()
         self._unparsed = 0
@@ -351,7 +354,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._read_timer.cancel()
 
     def send_400_response(self, msg: str) -> None:
-        """Called when the parser fails."""
+        """Refuse the request. The parser's errors end here."""
         self._refuse(*self._refusal)
 
     def _timeout(self) -> float:
@@ -360,8 +363,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def _too_large(self) -> str:
         limits = self._limits
         return (
-            f"the request line and headers have more than {limits.header_bytes:,} bytes,"
-            f" or more than {limits.header_count} headers"
+            f"the request line and headers exceed {limits.header_bytes:,} bytes"
+            f" or {limits.header_count} headers"
         )
 
     def _start_timer(self, seconds: float) -> None:
@@ -375,16 +378,16 @@ class LimitedProtocol(HttpToolsProtocol):
     def _time_is_up(self) -> None:
         self._timer = None
         if self.flow.read_paused or (self._part == "head" and self._answering):
-            # The server reads no further, or an earlier request has to be answered first.
+            # The server has stopped reading, or must answer an earlier request first.
             self._start_timer(self._timeout())
         elif self._part:
             seconds = self._timeout()
-            self._refuse(408, f"the {self._part} of the request did not come within {seconds:g} s")
+            self._refuse(408, f"the {self._part} of the request did not arrive in {seconds:g} s")
         else:
             self.transport.close()
 
     def _watch_reader(self, unread: int | None = None) -> None:
-        """Close the connection if the client reads nothing of an answer for too long."""
+        """Close the connection if the client reads nothing of a response for too long."""
         left = self.transport.get_write_buffer_size()
         if left == unread:
             self.transport.abort()
@@ -394,7 +397,7 @@ class LimitedProtocol(HttpToolsProtocol):
             )
 
     def _refuse(self, status: int, detail: str) -> None:
-        """Close the connection, with an answer if the client expects this one next."""
+        """Close the connection, after a response if the client expects this one next."""
         waiting = list(self._answering)
         if self._part == "body":
             is_next = waiting == [self.cycle] and not self.cycle.response_started
@@ -409,7 +412,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _disconnect(self) -> None:
-        """Tell the application of each request in progress; uvicorn tells it of the last alone."""
+        """Notify the application of each request in progress; uvicorn notifies only the last."""
         for cycle in self._answering:
             cycle.disconnected = True
             cycle.message_event.set()

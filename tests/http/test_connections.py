@@ -132,7 +132,7 @@ def test_a_head_up_to_the_limits_is_read(serve: Any) -> None:
         assert answer(*[b"x: y"] * 9) == 431
         too_long = client.get("/health", headers={"x": "y" * 3000})
         assert too_long.json()["detail"] == (
-            "the request line and headers have more than 2,000 bytes, or more than 10 headers"
+            "the request line and headers exceed 2,000 bytes or 10 headers"
         )
 
 
@@ -295,7 +295,7 @@ def test_as_many_idle_connections_as_the_limit_stay_open(serve: Any) -> None:
 
 
 def test_at_the_limit_others_are_told_so_and_health_is_answered(serve: Any, name: str) -> None:
-    busy = {"detail": "the server is busy; try again"}
+    busy = {"detail": "the server is busy; retry later"}
     with serve("--connection-limit", "20", "--body-timeout", "600") as (process, client):
         with ExitStack() as stack:
             [*working] = stack.enter_context(connected(client, 20 - 8))

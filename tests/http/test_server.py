@@ -32,7 +32,7 @@ def test_another_address_than_the_loopbacks_needs_a_token(tmp_path: Path) -> Non
     assert "give a token" in refused("--host", "0.0.0.0")
     (tmp_path / "empty").write_text("\n")
     assert "no token in it" in refused("--token-file", str(tmp_path / "empty"))
-    assert "a rate is like" in refused("--rate", "much")
+    assert "rate must be like" in refused("--rate", "much")
     assert "does not appear to be" in refused("--forwarded-allow-ips", "proxy.example")
 
 
