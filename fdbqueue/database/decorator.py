@@ -22,7 +22,7 @@ def transactional(
     parameter: str = "tr",
     receipts: Subspace | None = None,
 ) -> Any:
-    """Decorate a function that takes a transaction, so that it also accepts a database.
+    r"""Decorate a function that takes a transaction, so that it also accepts a database.
 
     The rules are those of `fdb.transactional`, on either engine. Given a database, the decorated
     function creates a transaction, calls the function, commits, and retries after a retryable
@@ -53,7 +53,7 @@ def transactional(
         >>> import fdbqueue
         >>> @transactional
         ... def increment(tr, key):
-        ...     tr.add(key, b"\\x01")
+        ...     tr.add(key, b"\x01")
         ...     return tr[key][0]
         >>> db = fdbqueue.open("memory:")
         >>> increment(db, b"n"), increment(db, b"n")

@@ -160,15 +160,19 @@ class Database:
     # Each of these operations is a transaction of its own.
 
     def get(self, key: Any) -> bytes | None:
+        """Return the value of a key; `None` if it has none."""
         return self._run(lambda tr: tr.get(key).value)  # type: ignore[no-any-return]
 
     def get_key(self, key_selector: Any) -> bytes:
+        """Return the key that a selector describes."""
         return self._run(lambda tr: tr.get_key(key_selector).value)  # type: ignore[no-any-return]
 
     def get_range(self, begin: Any, end: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
+        """Return the rows from `begin` up to, but not including, `end`, as a list."""
         return self._run(lambda tr: tr.get_range(begin, end, *args, **kwargs).to_list())
 
     def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
+        """Return the rows whose keys start with `prefix`."""
         return self._run(lambda tr: tr.get_range_startswith(prefix, *args, **kwargs).to_list())
 
     def __getitem__(self, key: Any) -> Any:
@@ -177,26 +181,33 @@ class Database:
         return self.get(key)
 
     def set(self, key: Any, value: Any) -> None:
+        """Set the value of a key."""
         self._run(lambda tr: tr.set(key, value))
 
     __setitem__ = set
 
     def clear(self, key: Any) -> None:
+        """Clear a key."""
         self._run(lambda tr: tr.clear(key))
 
     def clear_range(self, begin: Any, end: Any) -> None:
+        """Clear all keys from `begin` up to, but not including, `end`."""
         self._run(lambda tr: tr.clear_range(begin, end))
 
     def clear_range_startswith(self, prefix: Any) -> None:
+        """Clear all keys that start with `prefix`."""
         self._run(lambda tr: tr.clear_range_startswith(prefix))
 
     def __delitem__(self, key: Any) -> None:
         self._run(lambda tr: tr.__delitem__(key))
 
     def get_and_watch(self, key: Any) -> tuple[Any, WatchFuture]:
+        """Return the value of a key, and a watch for its next change."""
         return self._run(lambda tr: (tr.get(key), tr.watch(key)))
 
     def set_and_watch(self, key: Any, value: Any) -> WatchFuture:
+        """Set the value of a key, and return a watch for its next change."""
+
         def body(tr: Transaction) -> WatchFuture:
             tr.set(key, value)
             return tr.watch(key)
@@ -204,6 +215,8 @@ class Database:
         return self._run(body)
 
     def clear_and_watch(self, key: Any) -> WatchFuture:
+        """Clear a key, and return a watch for its next change."""
+
         def body(tr: Transaction) -> WatchFuture:
             tr.clear(key)
             return tr.watch(key)
@@ -211,37 +224,49 @@ class Database:
         return self._run(body)
 
     def add(self, key: Any, param: Any) -> None:
+        """Add a little-endian integer. A missing value counts as zero."""
         self._run(lambda tr: tr.add(key, param))
 
     def bit_and(self, key: Any, param: Any) -> None:
+        """Apply a bitwise "and". A missing value becomes the parameter."""
         self._run(lambda tr: tr.bit_and(key, param))
 
     def bit_or(self, key: Any, param: Any) -> None:
+        """Apply a bitwise "or". A missing value counts as zeros."""
         self._run(lambda tr: tr.bit_or(key, param))
 
     def bit_xor(self, key: Any, param: Any) -> None:
+        """Apply a bitwise "xor". A missing value counts as zeros."""
         self._run(lambda tr: tr.bit_xor(key, param))
 
     def max(self, key: Any, param: Any) -> None:
+        """Keep the larger of two little-endian integers."""
         self._run(lambda tr: tr.max(key, param))
 
     def min(self, key: Any, param: Any) -> None:
+        """Keep the smaller of two little-endian integers. A missing value becomes the parameter."""
         self._run(lambda tr: tr.min(key, param))
 
     def byte_max(self, key: Any, param: Any) -> None:
+        """Keep the value that sorts later, byte by byte."""
         self._run(lambda tr: tr.byte_max(key, param))
 
     def byte_min(self, key: Any, param: Any) -> None:
+        """Keep the value that sorts earlier. A missing value becomes the parameter."""
         self._run(lambda tr: tr.byte_min(key, param))
 
     def append_if_fits(self, key: Any, param: Any) -> None:
+        """Append to the value, unless the result would exceed 100,000 bytes."""
         self._run(lambda tr: tr.append_if_fits(key, param))
 
     def compare_and_clear(self, key: Any, param: Any) -> None:
+        """Clear the key if its value equals the parameter."""
         self._run(lambda tr: tr.compare_and_clear(key, param))
 
     def set_versionstamped_key(self, key: Any, param: Any) -> None:
+        """Set a key with the commit's versionstamp at the offset in its last four bytes."""
         self._run(lambda tr: tr.set_versionstamped_key(key, param))
 
     def set_versionstamped_value(self, key: Any, param: Any) -> None:
+        """Set a value with the commit's versionstamp at the offset in its last four bytes."""
         self._run(lambda tr: tr.set_versionstamped_value(key, param))

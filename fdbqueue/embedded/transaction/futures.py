@@ -126,6 +126,7 @@ class FutureInt64(Future):
         self._number = number
 
     def wait(self) -> int:
+        """Return the number, or raise the error."""
         self._check()
         return self._number
 
@@ -140,13 +141,16 @@ class Pause(FutureVoid):
         self._until = time.monotonic() + seconds
 
     def is_ready(self) -> bool:
+        """Return whether the delay is over."""
         return time.monotonic() >= self._until
 
     def block_until_ready(self) -> None:
+        """Sleep until the delay is over."""
         while (left := self._until - time.monotonic()) > 0:
             time.sleep(left)
 
     def on_ready(self, callback: Callback) -> None:
+        """Call `callback(self)` once the delay is over, in a thread of its own."""
         timer = threading.Timer(
             max(0.0, self._until - time.monotonic()), super().on_ready, [callback]
         )
@@ -185,9 +189,11 @@ class WatchFuture(FutureVoid):
             super().on_ready(callback)
 
     def is_ready(self) -> bool:
+        """Return whether the key has changed or the watch was given up."""
         return self._is_ready
 
     def block_until_ready(self) -> None:
+        """Wait until the key changes or the watch is given up."""
         woken = threading.Lock()
         woken.acquire()
         self.on_ready(lambda _: woken.release())
@@ -196,6 +202,7 @@ class WatchFuture(FutureVoid):
             pass
 
     def on_ready(self, callback: Callback) -> None:
+        """Call `callback(self)` once ready. Print its exceptions, as the binding does."""
         with self._lock:
             if not self._is_ready:
                 self._callbacks.append(callback)
@@ -207,6 +214,7 @@ class WatchFuture(FutureVoid):
         self._on_cancel = action
 
     def cancel(self) -> None:
+        """Give up the watch: waiting threads get the error 1101."""
         self.finish(FDBError(1101))
         if self._on_cancel is not None:
             self._on_cancel(self)
@@ -383,18 +391,22 @@ class KeySelector:
 
     @classmethod
     def last_less_than(cls, key: Any) -> KeySelector:
+        """Return the selector of the last key before `key`."""
         return cls(key, False, 0)
 
     @classmethod
     def last_less_or_equal(cls, key: Any) -> KeySelector:
+        """Return the selector of the last key up to and including `key`."""
         return cls(key, True, 0)
 
     @classmethod
     def first_greater_than(cls, key: Any) -> KeySelector:
+        """Return the selector of the first key after `key`."""
         return cls(key, True, 1)
 
     @classmethod
     def first_greater_or_equal(cls, key: Any) -> KeySelector:
+        """Return the selector of the first key from `key` on."""
         return cls(key, False, 1)
 
     def __repr__(self) -> str:

@@ -78,21 +78,27 @@ class DatabaseOptions(_Options):
         self._settings = database.defaults
 
     def set_transaction_timeout(self, milliseconds: int) -> None:
+        """Set the timeout of new transactions, in milliseconds; 0 for none."""
         self._settings.timeout = _number(milliseconds, 0, _INT_MAX)
 
     def set_transaction_retry_limit(self, retries: int) -> None:
+        """Set the number of retries of new transactions; -1 for no limit."""
         self._settings.retry_limit = _number(retries, -1, _INT_MAX)
 
     def set_transaction_max_retry_delay(self, milliseconds: int) -> None:
+        """Set the maximum delay between attempts, in milliseconds."""
         self._settings.max_retry_delay = _number(milliseconds, 0, _INT_MAX)
 
     def set_transaction_size_limit(self, size: int) -> None:
+        """Set the size limit of new transactions, in bytes, from 32 to 10,000,000."""
         self._settings.size_limit = _number(size, 32, TRANSACTION_SIZE_LIMIT)
 
     def set_snapshot_ryw_enable(self) -> None:
+        """Let snapshot reads see the transaction's own writes. Undoes one disable."""
         self._settings.snapshot_ryw += 1
 
     def set_snapshot_ryw_disable(self) -> None:
+        """Hide the transaction's own writes from snapshot reads. Undoes one enable."""
         self._settings.snapshot_ryw -= 1
 
 
@@ -117,25 +123,32 @@ class TransactionOptions(_Options):
             self._transaction.fail(error.code)
 
     def set_timeout(self, milliseconds: int) -> None:
+        """Set the timeout, in milliseconds from now; 0 for none."""
         self._set("timeout", milliseconds, 0, _INT_MAX)
         self._transaction.restart_timeout()
 
     def set_retry_limit(self, retries: int) -> None:
+        """Set the number of retries; -1 for no limit."""
         self._set("retry_limit", retries, -1, _INT_MAX)
 
     def set_max_retry_delay(self, milliseconds: int) -> None:
+        """Set the maximum delay between attempts, in milliseconds."""
         self._set("max_retry_delay", milliseconds, 0, _INT_MAX)
 
     def set_size_limit(self, size: int) -> None:
+        """Set the size limit, in bytes, from 32 to 10,000,000."""
         self._set("size_limit", size, 32, TRANSACTION_SIZE_LIMIT)
 
     def set_snapshot_ryw_enable(self) -> None:
+        """Let snapshot reads see the transaction's own writes. Undoes one disable."""
         self._attempt.snapshot_ryw += 1
 
     def set_snapshot_ryw_disable(self) -> None:
+        """Hide the transaction's own writes from snapshot reads. Undoes one enable."""
         self._attempt.snapshot_ryw -= 1
 
     def set_read_your_writes_disable(self) -> None:
+        """Hide the transaction's own writes from its reads. Too late (2000) after the first one."""
         attempt = self._attempt
         wrote = attempt.mutations or attempt.writes
         if attempt.has_read or (wrote and not attempt.ryw_disabled):
@@ -144,14 +157,18 @@ class TransactionOptions(_Options):
             attempt.ryw_disabled = True
 
     def set_next_write_no_write_conflict_range(self) -> None:
+        """Let the next write add no write conflict range."""
         self._attempt.skip_next_write_conflict = True
 
     def set_read_system_keys(self) -> None:
+        r"""Allow reads of system keys, which start with `\xff`."""
         self._attempt.max_read_key = b"\xff\xff"
 
     def set_access_system_keys(self) -> None:
+        r"""Allow reads and writes of system keys, which start with `\xff`."""
         self._attempt.max_read_key = b"\xff\xff"
         self._attempt.max_write_key = b"\xff\xff"
 
     def set_bypass_unreadable(self) -> None:
+        """Raise 2108: reads of unreadable keys are not supported."""
         raise FDBError(2108)  # an error is better than a wrong result

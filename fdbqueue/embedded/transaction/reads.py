@@ -232,9 +232,11 @@ class VersionstampFuture(Key):
             self._ready.set()
 
     def is_ready(self) -> bool:
+        """Return whether the transaction has ended."""
         return self._ready.is_set()
 
     def block_until_ready(self) -> None:
+        """Wait until the transaction has ended."""
         while not self._ready.wait(1.0):
             pass
 
@@ -246,6 +248,7 @@ class VersionstampFuture(Key):
         return self._value
 
     def wait(self) -> Any:
+        """Wait for the commit; return the versionstamp, or raise its error."""
         self.block_until_ready()
         self._check()
         return self
