@@ -205,7 +205,7 @@ class TaskStats:
         total_rejected: Tasks that the queue had no room for.
         total_removed: Tasks removed.
         total_expired: Tasks expired.
-        total_died: Tasks that are dead letters.
+        total_died: Tasks that became dead letters and were not retried.
         current_size: Tasks waiting or delayed.
         oldest: When the oldest waiting task was pushed; `None` if none waits.
         by_priority: Waiting tasks of each priority.

@@ -25,9 +25,9 @@ def transactional(
     r"""Decorate a function that takes a transaction, so that it also accepts a database.
 
     The rules are those of `fdb.transactional`, on either engine. Given a database, the decorated
-    function creates a transaction, calls the function, commits, and retries after a retryable
-    error. The function may run several times, so it must not sleep, commit or create identities.
-    Given a transaction, it is called once, and the owner of the transaction commits and retries.
+    function creates a transaction, calls the function and commits. It retries after a retryable
+    error, so the function may run several times and must not sleep, commit or create identities.
+    Given a transaction, it calls the function once; the transaction's owner commits and retries.
 
     A transaction lives five seconds. A longer function is retried forever (1007), unless the
     transaction has a retry limit or a timeout (`db.options.set_transaction_retry_limit`).

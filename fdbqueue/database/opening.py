@@ -42,7 +42,8 @@ def open(
         The database.
 
     Raises:
-        StorageError: The directory cannot be used; the subclass says why.
+        NotADatabase: The directory holds something else, or nothing and `create` is false.
+        StorageError: The directory cannot be used; other subclasses say why.
         ClusterUnavailable: The client library or the cluster file is missing or unusable.
         ValueError: `url` does not name a database.
 

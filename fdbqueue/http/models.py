@@ -129,7 +129,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     401: {"model": Error, "description": "The request needs a token."},
     403: {"model": Error, "description": "The token allows only reads."},
     404: {"model": Error, "description": "The queue or the item does not exist."},
-    409: {"model": Error, "description": "The queue cannot be used by HTTP, or has changed."},
+    409: {"model": Error, "description": "The queue cannot be used over HTTP, or has changed."},
     415: {"model": Error, "description": "The body was not sent as JSON."},
     413: {"model": Error, "description": "The body is too large."},
     422: {"model": Error, "description": "A value is invalid."},
