@@ -31,10 +31,11 @@ class Schedule:
 
     No dedicated process runs the schedule: each client that looks for items releases expired
     leases, makes due items available and deletes expired ones. If many are due at once, each look
-    moves 256 items and then takes an available one. Until all due items are available, the order is
-    as follows. Items become available in the order in which they were due, and available items are
-    taken in the order of the queue. So an available item may be taken before a later due one of a
-    lower priority. An expired item is never taken, because expired items are swept first.
+    moves up to 256 items of each kind and then takes an available one. Until all due items are
+    available, the order is as follows. Items become available in the order in which they were due,
+    and available items are taken in the order of the queue. So an available item may be taken
+    before a later due one of a lower priority. An expired item is never taken, because expired
+    items are swept first.
     """
 
     def __init__(self, layout: Layout, rows: Rows) -> None:
