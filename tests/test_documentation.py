@@ -55,7 +55,7 @@ def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
 @pytest.mark.parametrize(("name", "command"), commands().items())
