@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -439,3 +442,33 @@ def test_a_closed_database_is_1025(db: Any, fdb_error: Any) -> None:
     with fdb_error(1025):
         db[b"k"]
     db.close()
+
+
+EXITS = """
+import atexit, sys, threading, time
+is_held = threading.Event()
+atexit.register(is_held.wait, 60)  # the first to be registered runs last: the database is closed
+from fdbqueue.embedded import Database
+
+db = Database(sys.argv[1])
+tr = db.create_transaction()
+tr[b"k"].wait()
+tr.itself = tr  # only the garbage collector can end it
+del tr
+
+def hold():
+    while not db.storage.is_closed:
+        time.sleep(0.001)
+    with db.storage._gate:
+        is_held.set()
+        threading.Event().wait()
+
+threading.Thread(target=hold, daemon=True).start()
+"""
+
+
+def test_the_interpreter_exits_although_a_thread_was_ended_inside_a_lock(tmp_path: Path) -> None:
+    """Python ends other threads wherever they are, and collects open transactions after that."""
+    program = [sys.executable, "-c", EXITS, str(tmp_path / "db")]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")

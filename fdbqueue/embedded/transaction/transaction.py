@@ -8,6 +8,7 @@ key or value at the next read or at the commit, as FoundationDB does.
 from __future__ import annotations
 
 import random
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,10 @@ class Transaction(TransactionRead):
             self.restart_timeout()
 
     def __del__(self) -> None:
-        # A transaction dropped before its end must not keep its snapshot.
+        # A transaction dropped before its end must not keep its snapshot. While the interpreter
+        # exits, a thread that was ended may hold any lock, and nothing has to be given back.
+        if sys.is_finalizing():
+            return
         if self._attempt.snapshot is not None or self._versionstamp is not None or self._watches:
             self._drop(FDBError(1025))
 
