@@ -98,7 +98,7 @@ async def _invalid(request: Request, error: Any) -> JSONResponse:
     """Answer a request with an invalid body or parameter; name the first problem."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return _answer(400, f"the body is not valid JSON: {first['ctx']['error']}")
+        return _answer(400, f"the body is not JSON: {first['ctx']['error']}")
     is_json = "json" in request.headers.get("content-type", "")
     if not is_json and request.method == "POST" and first["loc"][:1] == ("body",):
         return _answer(415, "send the body as JSON, with `Content-Type: application/json`")
