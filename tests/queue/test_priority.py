@@ -455,7 +455,7 @@ def test_a_codec_that_makes_no_bytes_is_refused(db: Any, space: Subspace) -> Non
 
         def decode(self, payload: bytes) -> Any: ...
 
-    with pytest.raises(InvalidValue, match="made str, not bytes"):
+    with pytest.raises(InvalidValue, match="the codec returned str, not bytes"):
         PriorityQueue(space, codec=Broken()).push(db, 1)
 
 
