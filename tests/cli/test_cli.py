@@ -759,9 +759,9 @@ def test_a_clock_that_cannot_be_is_an_error(fdbq: Shell, name: str, clock: str) 
 
 
 def test_a_time_beyond_its_range_is_named_with_the_range(fdbq: Shell, name: str) -> None:
-    for option in ("--delay", "--ttl"):
+    for option, lowest in (("--delay", "from 0"), ("--ttl", "over 0")):
         error = error_of(fdbq("push", name, "1", option, "1e10"))
-        assert "is a number of seconds from 0, below 10,000,000,000, not 1" in error
+        assert f"is a number of seconds {lowest}, below 10,000,000,000, not 1" in error
     for deadline in ("0001-01-01T00:00+14:00", "9999-12-31T23:00-14:00"):
         error = error_of(fdbq("task", "push", name, "1", "--deadline", deadline))
         assert "must be in the years 1 to 9999 of UTC" in error
