@@ -1,4 +1,4 @@
-"""What the commands share: the database, the output, the errors."""
+"""Shared parts of the commands: the database, the output and the errors."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def item_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue
 
 
 def json_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue | Queue:
-    """The same, to read and write its values as JSON."""
+    """Return the named queue, whose values must be JSON."""
     queue = item_queue(db, name, must_exist=must_exist)
     codec = store_of(queue).given_options.codec
     if codec != "json":

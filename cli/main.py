@@ -144,7 +144,7 @@ def main() -> None:
 
 
 def _drop_output() -> None:
-    """Nobody reads it any more: Python would complain again when it closes standard output."""
+    """Discard further output: Python would fail again when it closes standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

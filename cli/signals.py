@@ -1,4 +1,4 @@
-"""How a signal ends `fdbq`: at once, with one line and without waiting for a lock.
+"""Signals end `fdbq` at once, with one line and without waiting for a lock.
 
 The database is crash-safe, so an interrupted command needs no orderly way out. A signal raises no
 exception in the main thread, which may hold any lock at that moment: its handler prints one line

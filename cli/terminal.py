@@ -1,4 +1,4 @@
-"""What is drawn on a terminal: tables, bars, a cursor that is there again at the end."""
+"""Terminal output: tables, progress bars, and a cursor that is restored at the end."""
 
 from __future__ import annotations
 

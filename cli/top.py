@@ -73,7 +73,7 @@ def top(db: Any, interval: float, looks: int, as_json: bool) -> None:
 
 
 def _row(status: QueueStatus, before: QueueStatus | None, seconds: float) -> dict[str, Any]:
-    """What is shown of a queue; rates only from the second look on."""
+    """Return the displayed values of a queue; rates need an earlier status."""
     came = went = None
     # What was cleared, or made anew, counts from zero.
     if before is not None and before.came <= status.came and before.went <= status.went:

@@ -1,4 +1,4 @@
-"""The same queues for asyncio: the same names and parameters, to be awaited.
+"""Queues for asyncio, with the names and parameters of the queues that block.
 
     from fdbqueue import aio
 
@@ -168,7 +168,7 @@ overview = _function(status.overview)
 
 
 class _Handle(Generic[_Q]):
-    """What all kinds of queues have."""
+    """The methods that all queues share."""
 
     def __init__(self, queue: _Q) -> None:
         self.queue = queue

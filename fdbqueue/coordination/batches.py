@@ -1,6 +1,4 @@
-"""What threads of one process do together: one transaction for several pushes, claims or
-acknowledgements.
-"""
+"""Collect the pushes, claims or acknowledgements of several threads into one transaction."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def milliseconds() -> int:
 
 
 def backoff(attempt: int) -> float:
-    """How many seconds to wait after so many attempts that failed.
+    """Return the seconds to wait before the next attempt, after this many failed ones.
 
     >>> 0.5 <= backoff(1) <= 1, 1800 <= backoff(1000) <= 3600
     (True, True)

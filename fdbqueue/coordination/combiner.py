@@ -288,7 +288,7 @@ class _Submitted(_Call[_Request, _Result]):
 
 
 class _Line(Generic[_Request, _Result]):
-    """Who waits on one database, and who does what they want."""
+    """The calls that wait for one database, and the thread that leads them."""
 
     def __init__(self, performer: Performer[_Request, _Result]) -> None:
         self.performer = performer

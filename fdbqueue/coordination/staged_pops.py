@@ -61,7 +61,7 @@ _RACES = 2  # attempts in a row to take the first items, before others are told 
 
 @dataclass(slots=True)
 class _Outcome(Generic[_T]):
-    """What one transaction did for a batch of pops."""
+    """The result of one transaction for a batch of pops."""
 
     taken: list[list[_T]] | None = None
     """What the first pops of the batch get; `None` while they have to wait."""
@@ -294,7 +294,7 @@ class _Pops(Generic[_T]):
         return self._serve(tr, holder, _young(tr, self._layout, requests))
 
     def _must_commit(self, taken: list[list[_T]]) -> bool:
-        """Whether something was taken, or that there is nothing has to be made sure."""
+        """Return whether items were taken, or the absence of items has to be confirmed."""
         return any(taken) or self.read_version is not None
 
     def _read_ahead(self, tr: Any) -> Any:

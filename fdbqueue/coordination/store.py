@@ -1,4 +1,4 @@
-"""What is behind a queue object: transactions, shared with other threads, retried and awaited."""
+"""The engine behind a queue object: it shares, retries and awaits transactions."""
 
 from __future__ import annotations
 

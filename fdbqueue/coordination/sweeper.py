@@ -35,7 +35,7 @@ class Sweeper:
         self._next_sweep = 0.0
 
     def is_used(self, tr: Any) -> bool:
-        """Whether anything was ever scheduled, as of a second ago at most."""
+        """Return whether anything was ever scheduled, as of at most a second ago."""
         now = time.monotonic()
         if not self._is_used and now >= self._next_look:
             self._is_used = read(tr, lambda tr: tr.snapshot[self._layout.scheduled].present())
@@ -43,7 +43,7 @@ class Sweeper:
         return self._is_used
 
     def is_time(self) -> bool:
-        """Whether to look at the database at all, as far as one knows without it."""
+        """Return whether it is time to look at the database; known without asking it."""
         now = time.monotonic()
         return now >= (self._next_sweep if self._is_used else self._next_look)
 
@@ -89,7 +89,7 @@ class Sweeper:
         return bool(list(tr.snapshot.get_range(*items, limit=1)))
 
     def seconds_left(self, db: Any) -> float:
-        """How long it is until the next item is due; `math.inf` if none is."""
+        """Return the seconds until the next item is due, `math.inf` if none is."""
         if not self.is_used(db):
             return math.inf
         layout = self._layout

@@ -1,4 +1,4 @@
-"""What can be asked for: each route is a method of a queue."""
+"""The routes: each calls one method of a queue."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def push_batch(
 
 @router.get("/queue/{name:path}/peek", response_model=Popped)
 async def peek(served: ServedQueues, name: Name, depth: Depth = 1) -> Response:
-    """What a pop would take, left where it is."""
+    """Return the item that a pop would take, without removing it."""
     queue = await served.queue(name)
     items = await queue.peek_many(served.db, depth)
     return as_json({"items": [found(queue, item) for item in items]})
@@ -123,7 +123,7 @@ async def peek(served: ServedQueues, name: Name, depth: Depth = 1) -> Response:
 
 @router.get("/queue/{name:path}/counts")
 async def counts(served: ServedQueues, name: Name) -> Counts:
-    """How many items each priority has; without reading them."""
+    """Return the number of items of each priority, without reading the items."""
     queue = await served.queue(name)
     by_priority = await queue.counts(served.db)
     return Counts(
@@ -176,13 +176,13 @@ async def queues(served: ServedQueues) -> Queues:
 
 @router.get("/health")
 async def health() -> Status:
-    """Whether the server runs."""
+    """Report that the server is running."""
     return Status(status="ok")
 
 
 @router.get("/ready")
 async def ready(request: Request, served: ServedQueues) -> Status:
-    """Whether the database answers, and the server is not about to stop."""
+    """Report whether the database answers and the server is not shutting down."""
     if request.app.state.stopping.is_set():
         raise HTTPException(503, "the server is about to stop")
     await aio.run(run, served.db, lambda tr: tr.get_read_version().wait())

@@ -184,7 +184,7 @@ class Layout:
 
     @staticmethod
     def is_place(key: bytes, level: bytes) -> bool:
-        """Whether the key is that of an item in a level that it begins with."""
+        """Return whether the key is that of an item of this level, with which it starts."""
         return _PLACE.fullmatch(key, len(level)) is not None
 
     def item_id(self, key: bytes) -> str:
@@ -286,7 +286,7 @@ class Layout:
 
     @staticmethod
     def largest_payload(value: bytes) -> int:
-        """How many bytes the payload of an item has at most, given its value."""
+        """Return the largest possible size of an item's payload, in bytes, given its value."""
         return MAX_PAYLOAD if header_of(value)[1].startswith(_PIECES) else len(value)
 
     def clear_pieces(self, tr: Any, value: bytes) -> None:
@@ -346,7 +346,7 @@ class Layout:
         return int.from_bytes(key[begin:end], "big"), key[end:]
 
     def slot_prefix(self, agent: str | None) -> bytes:
-        """What the slots of an agent begin with, or of the whole queue."""
+        """Return the prefix of the slots of an agent, or of the whole queue."""
         packed: bytes = fdb_tuple.pack((0,) if agent is None else (1, agent))
         return self.slots + packed
 

@@ -1,1 +1,1 @@
-"""What a user calls: the queues, their names, checks and imports."""
+"""The public interface: queues, their names, checks and imports."""

@@ -96,7 +96,7 @@ def checked_delay(delay: float | None) -> float | None:
 
 
 def checked_wait(tr: Any, seconds: float) -> float:
-    """The seconds themselves; raises for what is no time, or where nobody may sleep.
+    """Return the seconds to wait; raise an error for an invalid time or inside a transaction.
 
     >>> import fdbqueue
     >>> checked_wait(fdbqueue.open("memory:"), 1.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import partial
@@ -34,7 +35,7 @@ _T = TypeVar("_T", bound=Item | Task)
 _Q = TypeVar("_Q", bound="BaseQueue[Any]")
 
 
-class BaseQueue(Generic[_T]):
+class BaseQueue(ABC, Generic[_T]):
     """The methods that all queues share."""
 
     def __init__(self, store: Store[_T]) -> None:
@@ -69,9 +70,9 @@ class BaseQueue(Generic[_T]):
         return open_stored(cls, read(db, partial(find_stored, name=name, must_exist=True)))
 
     @classmethod
+    @abstractmethod
     def _kept(cls, stored: Options) -> dict[str, Any]:
         """Return the constructor arguments that reproduce the stored options."""
-        raise NotImplementedError
 
     @property
     def subspace(self) -> Subspace:

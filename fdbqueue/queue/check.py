@@ -34,7 +34,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all invariants hold."""
+        """Tell whether all invariants hold."""
         return not self.problems
 
 

@@ -45,7 +45,7 @@ __all__ = ["TaskQueue"]
 
 
 class TaskChanges(TypedDict, total=False):
-    """What `TaskQueue.reprioritize` changes."""
+    """The fields that `TaskQueue.reprioritize` can change."""
 
     priority: int
     deadline: Any

@@ -83,7 +83,7 @@ class Handler:
 
     @property
     def is_orphan(self) -> bool:
-        """Whether the event loop of the program that awaits the worker is closed."""
+        """Tell whether the program's event loop, which awaited the worker, is closed."""
         return self.loop is not None and self.loop.is_closed()
 
     def _begin_loop(self) -> asyncio.AbstractEventLoop:

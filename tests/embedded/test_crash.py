@@ -157,9 +157,11 @@ def test_a_database_whose_making_was_interrupted_is_made(tmp_path: Path, mode: s
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
         connection.execute(f"PRAGMA journal_mode={mode}")
     (tmp_path / LOG).write_bytes(bytes(1000))
-    for _ in range(2):
+    for value in (b"first", b"second"):
         with Database(tmp_path) as db:
-            db[b"k"] = b"v"
+            db[b"k"] = value
+    with Database(tmp_path) as db:
+        assert db[b"k"] == b"second"
 
 
 def test_commits_without_a_sync_are_not_missed(tmp_path: Path) -> None:
