@@ -15,15 +15,14 @@ from typing import Any, BinaryIO, TypeAlias, TypeVar
 import click
 
 import fdbqueue
-from fdbqueue import Item, PriorityQueue, Queue, TaskQueue, existing_queue, queue_names
-from fdbqueue.embedded import Database
+from fdbqueue import Item, PriorityQueue, Queue, TaskQueue, embedded, existing_queue, queue_names
 from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
 from fdbqueue.layout.codecs import json_bytes
 from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.importing import MAX_LINE
 from fdbqueue.queue.registry import open_queue
-from fdbqueue.types import Priority
+from fdbqueue.types import Database, Priority
 
 __all__ = [
     "PRIORITY",
@@ -140,7 +139,7 @@ def _with_options(command: _F, creates: bool) -> _F:
             sentence = f"the database did not answer within {timeout:g} seconds (--timeout)"
             if isinstance(error, LockTimeout):
                 sentence += f": {error.reason}"
-            if not isinstance(db, Database):
+            if not isinstance(db, embedded.Database):
                 file = cluster_file or url or os.environ.get("FDB_CLUSTER_FILE") or "CLUSTER_FILE"
                 sentence += f"; `fdbcli -C {file} --exec status` tells whether the cluster is up"
             raise click.ClickException(sentence) from error
@@ -190,13 +189,13 @@ def _open(url: str | None, cluster_file: str | None, create: bool) -> Any:
         raise click.UsageError(str(error)) from error
 
 
-def look_for_damage(db: Any, seconds: float | None = 1.0) -> None:
+def look_for_damage(db: Database, seconds: float | None = 1.0) -> None:
     """Raise `CorruptDatabase` for a damaged file, after a command that has listed what is there.
 
     Damage can hide items and queues from a list, which must not pass for a whole one. The check
     reads about a gigabyte a second, and gives up in time; one without limit is `fdbq check`.
     """
-    if isinstance(db, Database):
+    if isinstance(db, embedded.Database):
         db.check_integrity(seconds)
 
 
@@ -301,12 +300,12 @@ AnyQueue: TypeAlias = PriorityQueue | Queue | TaskQueue
 """What a name stands for."""
 
 
-def any_queue(db: Any, name: str, *, must_exist: bool) -> AnyQueue:
+def any_queue(db: Database, name: str, *, must_exist: bool) -> AnyQueue:
     """The queue that the command line names, of whatever kind; a new one is a priority queue."""
     return existing_queue(db, name) if must_exist else open_queue(db, name)
 
 
-def item_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue | Queue:
+def item_queue(db: Database, name: str, *, must_exist: bool = False) -> PriorityQueue | Queue:
     """The queue that the command line names, which must not be a task queue."""
     queue = any_queue(db, name, must_exist=must_exist)
     if isinstance(queue, TaskQueue):
@@ -314,7 +313,7 @@ def item_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue
     return queue
 
 
-def json_queue(db: Any, name: str, *, must_exist: bool = False) -> PriorityQueue | Queue:
+def json_queue(db: Database, name: str, *, must_exist: bool = False) -> PriorityQueue | Queue:
     """Return the named queue, whose values must be JSON."""
     queue = item_queue(db, name, must_exist=must_exist)
     codec = store_of(queue).given_options.codec

@@ -11,6 +11,7 @@ import click
 from fdbqueue import DeadLetter, Item, existing_queue
 from fdbqueue.errors import QueueFull
 from fdbqueue.layout.priorities import priority_as_json
+from fdbqueue.types import Database
 
 from .common import AnyQueue, as_line, command_options, queue_argument, tell_each
 
@@ -41,7 +42,7 @@ def _shown(letter: DeadLetter) -> dict[str, Any]:
 @dead.command()
 @queue_argument
 @command_options()
-def ls(db: Any, queue: str, as_json: bool) -> None:
+def ls(db: Database, queue: str, as_json: bool) -> None:
     """List the dead letters of QUEUE: id, attempts, when each died, its last error.
 
     \b
@@ -65,7 +66,7 @@ def _printable(text: str) -> str:
 @queue_argument
 @click.argument("id")
 @command_options()
-def show(db: Any, queue: str, id: str, as_json: bool) -> None:
+def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     """Print the value of one dead letter of QUEUE.
 
     Exit code 1 if there is none of this id.
@@ -98,7 +99,7 @@ def show(db: Any, queue: str, id: str, as_json: bool) -> None:
 @click.argument("ids", metavar="ID...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @command_options()
-def retry(db: Any, queue: str, ids: tuple[str, ...], everything: bool, as_json: bool) -> None:
+def retry(db: Database, queue: str, ids: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Put dead letters of QUEUE back to their places, to be tried anew.
 
     Exit code 1 if one of them was not there, or the queue has no room for it.
@@ -116,7 +117,7 @@ def retry(db: Any, queue: str, ids: tuple[str, ...], everything: bool, as_json: 
 @click.argument("ids", metavar="ID...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @command_options()
-def drop(db: Any, queue: str, ids: tuple[str, ...], everything: bool, as_json: bool) -> None:
+def drop(db: Database, queue: str, ids: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Drop dead letters of QUEUE for good.
 
     Exit code 1 if one of them was not there.
@@ -130,7 +131,7 @@ def drop(db: Any, queue: str, ids: tuple[str, ...], everything: bool, as_json: b
 
 
 def _each(
-    db: Any,
+    db: Database,
     queue: AnyQueue,
     ids: Iterable[str],
     everything: bool,

@@ -13,6 +13,7 @@ import click
 
 from fdbqueue import FdbqueueError, Item, PriorityQueue, Queue, error_classes, existing_queue
 from fdbqueue.layout.codecs import with_stack
+from fdbqueue.types import Database
 
 from .common import (
     PRIORITY,
@@ -64,7 +65,7 @@ _count_option = click.option(
 @click.option("--unique", metavar="KEY", help="Only if none of this key is unfinished.")
 @command_options(creates=True)
 def push(
-    db: Any,
+    db: Database,
     queue: str,
     value: str | None,
     file: BinaryIO | None,
@@ -130,7 +131,7 @@ def push(
     help="Wait for an item if there is none: for ever, or so long. Without SECONDS it comes last.",
 )
 @command_options(creates=True)
-def pop(db: Any, queue: str, highest: bool, count: int, wait: float, as_json: bool) -> None:
+def pop(db: Database, queue: str, highest: bool, count: int, wait: float, as_json: bool) -> None:
     """Take the first item out of QUEUE and print its value.
 
     Exit code 1 and no output if the queue is empty, with --wait if it stays so. The items (with
@@ -155,7 +156,7 @@ def pop(db: Any, queue: str, highest: bool, count: int, wait: float, as_json: bo
 
 
 def _take_and_print(
-    db: Any, queue: PriorityQueue | Queue, count: int, highest: bool, as_json: bool
+    db: Database, queue: PriorityQueue | Queue, count: int, highest: bool, as_json: bool
 ) -> bool:
     """Pop and print; whether there was something. A signal takes effect before or after that."""
     with held_back():
@@ -171,7 +172,7 @@ def _take_and_print(
         return bool(items)
 
 
-def _put_back(db: Any, queue: PriorityQueue | Queue, items: list[Item]) -> None:
+def _put_back(db: Database, queue: PriorityQueue | Queue, items: list[Item]) -> None:
     failures: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
     try:
         queue.put_back(db, items)
@@ -187,7 +188,7 @@ def _put_back(db: Any, queue: PriorityQueue | Queue, items: list[Item]) -> None:
 @click.option("--max", "highest", is_flag=True, help="Show the highest priority first.")
 @_count_option
 @command_options(creates=True)
-def peek(db: Any, queue: str, highest: bool, count: int, as_json: bool) -> None:
+def peek(db: Database, queue: str, highest: bool, count: int, as_json: bool) -> None:
     """Print the value that `pop` would take, and leave it.
 
     Exit code 1 and no output if the queue is empty.
@@ -215,7 +216,7 @@ def peek(db: Any, queue: str, highest: bool, count: int, as_json: bool) -> None:
 @click.option("--reverse", is_flag=True, help="The last ones first.")
 @command_options()
 def items(
-    db: Any,
+    db: Database,
     queue: str,
     priority: Any,
     limit: int,
@@ -247,7 +248,7 @@ def items(
 @queue_argument
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @command_options()
-def rm(db: Any, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
+def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     """Take items out of QUEUE by their ids, which `fdbq items` shows.
 
     Exit code 1 if one of them was not there.
@@ -267,7 +268,7 @@ def rm(db: Any, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
 @queue_argument
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @command_options()
-def clear(db: Any, queue: str, yes: bool, as_json: bool) -> None:
+def clear(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     """Take all items out of QUEUE; asks first.
 
     \b

@@ -17,14 +17,15 @@ from fdbqueue import (
     Queue,
     check,
     drop_queue,
+    embedded,
     existing_queue,
     queue_names,
     queues,
     rename_queue,
 )
-from fdbqueue.embedded import Database
 from fdbqueue.layout import LAYOUT_VERSION
 from fdbqueue.layout.priorities import priority_as_json
+from fdbqueue.types import Database
 
 from .common import (
     any_queue,
@@ -43,7 +44,7 @@ __all__ = ["check_command", "counts", "drop", "info", "limit", "ls", "pause", "r
 
 @click.command()
 @command_options()
-def ls(db: Any, as_json: bool) -> None:
+def ls(db: Database, as_json: bool) -> None:
     """List the queues and how many items each has.
 
     \b
@@ -62,7 +63,7 @@ def ls(db: Any, as_json: bool) -> None:
 @click.command()
 @queue_argument
 @command_options()
-def counts(db: Any, queue: str, as_json: bool) -> None:
+def counts(db: Database, queue: str, as_json: bool) -> None:
     """Show how many items of each priority QUEUE has.
 
     \b
@@ -88,7 +89,7 @@ def counts(db: Any, queue: str, as_json: bool) -> None:
 @queue_argument
 @click.argument("name")
 @command_options()
-def rename(db: Any, queue: str, name: str, as_json: bool) -> None:
+def rename(db: Database, queue: str, name: str, as_json: bool) -> None:
     """Give QUEUE the name NAME; its items stay as they are.
 
     \b
@@ -103,7 +104,7 @@ def rename(db: Any, queue: str, name: str, as_json: bool) -> None:
 @queue_argument
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @command_options()
-def drop(db: Any, queue: str, yes: bool, as_json: bool) -> None:
+def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     """Drop QUEUE with all its items and options; asks first.
 
     \b
@@ -153,7 +154,7 @@ def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @queue_argument
 @_limit_options
 @command_options(creates=True)
-def limit(db: Any, queue: str, as_json: bool, **given: int | None) -> None:
+def limit(db: Database, queue: str, as_json: bool, **given: int | None) -> None:
     """Show the limits of QUEUE, or set those that are given; `none` takes one away.
 
     A push to a queue that is full stores nothing. What is over a new limit stays. The queue is made
@@ -190,7 +191,7 @@ def limit(db: Any, queue: str, as_json: bool, **given: int | None) -> None:
 @click.command()
 @queue_argument
 @command_options()
-def pause(db: Any, queue: str, as_json: bool) -> None:
+def pause(db: Database, queue: str, as_json: bool) -> None:
     """Hand out nothing of QUEUE until `fdbq resume`; pushes go on.
 
     What is claimed already stays with its worker.
@@ -206,7 +207,7 @@ def pause(db: Any, queue: str, as_json: bool) -> None:
 @click.command()
 @queue_argument
 @command_options()
-def resume(db: Any, queue: str, as_json: bool) -> None:
+def resume(db: Database, queue: str, as_json: bool) -> None:
     """Hand out items of QUEUE again.
 
     \b
@@ -221,7 +222,7 @@ def resume(db: Any, queue: str, as_json: bool) -> None:
 @click.argument("queue", required=False)
 @click.option("--repair", is_flag=True, help="Count anew where a counter is wrong.")
 @command_options()
-def check_command(db: Any, queue: str | None, repair: bool, as_json: bool) -> None:
+def check_command(db: Database, queue: str | None, repair: bool, as_json: bool) -> None:
     """Check that counters and items agree in QUEUE, or in every queue.
 
     Exit code 1 if something is wrong and was not repaired. On the embedded engine the whole
@@ -260,7 +261,7 @@ def check_command(db: Any, queue: str | None, repair: bool, as_json: bool) -> No
 
 @click.command()
 @command_options()
-def info(db: Any, as_json: bool) -> None:
+def info(db: Database, as_json: bool) -> None:
     """Show which engine is in use, where, and all versions.
 
     \b
@@ -268,11 +269,11 @@ def info(db: Any, as_json: bool) -> None:
       fdbq info
     """
     tr = db.create_transaction()
-    facts = {"read version": tr.get_read_version().wait()}
-    if isinstance(db, Database):
+    facts: dict[str, object] = {"read version": tr.get_read_version().wait()}
+    if isinstance(db, embedded.Database):
         facts |= {"engine": "embedded", "where": str(db.path), "durability": db.durability}
     else:
-        cluster_file = tr[b"\xff\xff/cluster_file_path"].value
+        cluster_file = bytes(tr[b"\xff\xff/cluster_file_path"])
         facts |= {"engine": "foundationdb", "where": cluster_file.decode(errors="replace")}
     facts |= {
         "layout": LAYOUT_VERSION,

@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from fdbqueue.types import Database
+
 from .common import Seconds, command_options
 from .signals import INTERRUPTED, end, stopped_by
 
@@ -103,7 +105,7 @@ _SECONDS = Seconds(min=0, min_open=True, max=86_400)
 )
 @command_options(creates=True)
 def serve(
-    db: Any,
+    db: Database,
     host: str,
     port: int,
     token_file: Path | None,

@@ -14,6 +14,7 @@ import click
 from fdbqueue import FdbqueueError, Task, TaskPriority, TaskQueue, existing_queue
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout.codecs import with_stack
+from fdbqueue.types import Database
 
 from .common import (
     TIME,
@@ -43,7 +44,7 @@ def task() -> None:
     """
 
 
-def _tasks(db: Any, name: str, must_exist: bool = True) -> TaskQueue:
+def _tasks(db: Database, name: str, must_exist: bool = True) -> TaskQueue:
     try:
         queue = existing_queue(db, name)
     except QueueNotFound:
@@ -87,7 +88,7 @@ def _line(each: Task) -> str:
 @click.option("--unique", metavar="KEY", help="Only if none of this key is unfinished.")
 @command_options(creates=True)
 def push(
-    db: Any,
+    db: Database,
     queue: str,
     payload: str,
     priority: str,
@@ -132,7 +133,7 @@ def push(
 @queue_argument
 @click.option("--agent", metavar="NAME", help="Only a task of this agent.")
 @command_options()
-def pop(db: Any, queue: str, agent: str | None, as_json: bool) -> None:
+def pop(db: Database, queue: str, agent: str | None, as_json: bool) -> None:
     """Take the first task out of QUEUE and print its payload; with --json, the whole task.
 
     Exit code 1 and no output if there is none. What cannot be printed stays.
@@ -162,7 +163,7 @@ def pop(db: Any, queue: str, agent: str | None, as_json: bool) -> None:
 @click.option("--limit", default=0, type=click.IntRange(min=0), help="At most so many.")
 @command_options()
 def ls(
-    db: Any, queue: str, agent: str | None, client: str | None, limit: int, as_json: bool
+    db: Database, queue: str, agent: str | None, client: str | None, limit: int, as_json: bool
 ) -> None:
     """List the tasks of QUEUE that wait, in order, each as a line of JSON.
 
@@ -188,7 +189,7 @@ def ls(
 @queue_argument
 @click.argument("id")
 @command_options()
-def show(db: Any, queue: str, id: str, as_json: bool) -> None:
+def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     """Show one task of QUEUE, where it is, and how many are ahead of it.
 
     Exit code 1 if it is done, or never was.
@@ -209,7 +210,7 @@ def show(db: Any, queue: str, id: str, as_json: bool) -> None:
 @queue_argument
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @command_options()
-def rm(db: Any, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
+def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     """Remove tasks that wait, or are delayed, from QUEUE.
 
     Exit code 1 if one of them was not there.
@@ -228,7 +229,7 @@ def rm(db: Any, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
 @task.command()
 @queue_argument
 @command_options()
-def stats(db: Any, queue: str, as_json: bool) -> None:
+def stats(db: Database, queue: str, as_json: bool) -> None:
     """Show what came of the tasks of QUEUE, and how many wait of each priority and agent.
 
     \b

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 
 from fdbqueue import QueueStatus, overview
+from fdbqueue.types import Database
 
 from .common import Seconds, as_line, command_options
 from .signals import stopped_by
@@ -34,7 +35,7 @@ _MOST_PRIORITIES = 6  # of which a line has room
 )
 @click.option("-n", "looks", default=0, type=click.IntRange(0), help="How many looks; 0: for ever.")
 @command_options()
-def top(db: Any, interval: float, looks: int, as_json: bool) -> None:
+def top(db: Database, interval: float, looks: int, as_json: bool) -> None:
     """Show all queues live: items by priority, what comes in and goes out, the age of the oldest.
 
     Until it is interrupted; with --json a line for each queue and look.

@@ -19,6 +19,7 @@ from fdbqueue.operations.items import State
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.importing import import_lines
 from fdbqueue.queue.overview import count_elsewhere
+from fdbqueue.types import Database
 
 from .common import (
     PRIORITY,
@@ -56,7 +57,7 @@ def _source(file: BinaryIO) -> tuple[str | None, int | None]:
 @click.option("--again", is_flag=True, help="Store the lines even if they were imported before.")
 @command_options(creates=True)
 def import_command(
-    db: Any,
+    db: Database,
     queue: str,
     file: BinaryIO,
     priority: Any,
@@ -111,7 +112,7 @@ def import_command(
 @click.argument("file", type=click.Path(dir_okay=False), default="-")
 @click.option("--after", metavar="ID", help="Only what comes behind this item: go on from there.")
 @command_options()
-def export_command(db: Any, queue: str, file: str, after: str | None, as_json: bool) -> None:
+def export_command(db: Database, queue: str, file: str, after: str | None, as_json: bool) -> None:
     """Write the items of QUEUE to FILE as JSON lines, in order, and leave them in the queue.
 
     Items that are delayed, claimed or dead are left out; a line on standard error says how many

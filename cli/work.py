@@ -15,6 +15,7 @@ import click
 
 from fdbqueue import TaskQueue, Worker, WorkerReport, existing_queue
 from fdbqueue.errors import QueueNotFound
+from fdbqueue.types import Database
 
 from .common import AnyQueue, Seconds, as_line, command_options, queue_argument, tell
 from .signals import stopped_by
@@ -58,7 +59,7 @@ _LOOK = 1.0  # seconds from one look for a queue that is not there to the next
 )
 @command_options(creates=True)
 def work(
-    db: Any,
+    db: Database,
     queue: str,
     handler: str | None,
     command: str | None,
@@ -125,7 +126,7 @@ def _serve_metrics(port: int) -> None:
         raise click.ClickException(f"port {port} cannot be listened on: {error}") from error
 
 
-def _found(db: Any, name: str) -> AnyQueue | None:
+def _found(db: Database, name: str) -> AnyQueue | None:
     try:
         return existing_queue(db, name)
     except QueueNotFound:

@@ -33,12 +33,15 @@ from fdbqueue.queue.task import TaskQueue
 from fdbqueue.types import (
     Claim,
     Codec,
+    Database,
     DeadLetter,
     Item,
     Options,
     Task,
     TaskPriority,
     TaskStats,
+    Transaction,
+    Transactor,
     create_deadline,
 )
 
@@ -50,6 +53,7 @@ __all__ = [
     "CheckReport",
     "Claim",
     "Codec",
+    "Database",
     "DeadLetter",
     "FDBError",
     "FdbqueueError",
@@ -63,6 +67,8 @@ __all__ = [
     "TaskPriority",
     "TaskQueue",
     "TaskStats",
+    "Transaction",
+    "Transactor",
     "Worker",
     "WorkerReport",
     "check",

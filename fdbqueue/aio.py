@@ -41,7 +41,7 @@ from fdbqueue.queue import overview as status
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
 from fdbqueue.queue.base import BaseQueue
-from fdbqueue.types import Item
+from fdbqueue.types import Database, Item, Transaction
 from fdbqueue.worker import worker
 from fdbqueue.worker.handler import Handler
 
@@ -339,7 +339,7 @@ class Worker:
 
     def __init__(
         self,
-        db: Any,
+        db: Database,
         queue: _Handle[Any],
         handler: Callable[..., Any],
         *,
@@ -386,7 +386,7 @@ class Worker:
         return work.result()
 
 
-async def existing_queue(db: Any, name: str) -> PriorityQueue | Queue | TaskQueue:
+async def existing_queue(db: Database, name: str) -> PriorityQueue | Queue | TaskQueue:
     """Return the queue of this name, of the kind that it has, as `fdbqueue.existing_queue`."""
     queue = await run(registry.existing_queue, db, name)
     if isinstance(queue, priority_queue.PriorityQueue):
@@ -394,13 +394,15 @@ async def existing_queue(db: Any, name: str) -> PriorityQueue | Queue | TaskQueu
     return Queue(queue) if isinstance(queue, fifo.Queue) else TaskQueue(queue)
 
 
-async def check(tr: Any, queue: _Handle[Any], *, repair: bool = False) -> checking.CheckReport:
+async def check(
+    tr: Transaction, queue: _Handle[Any], *, repair: bool = False
+) -> checking.CheckReport:
     """Compare everything that a queue keeps, as `fdbqueue.check`."""
     return await run(checking.check, tr, queue.queue, repair=repair)
 
 
 async def pop_until(
-    ends: Sequence[asyncio.Future[Any]], queue: PriorityQueue, db: Any, n: int, wait: float
+    ends: Sequence[asyncio.Future[Any]], queue: PriorityQueue, db: Database, n: int, wait: float
 ) -> list[Item]:
     """Pop as `pop_many`, and wait for items no longer than until one of `ends` is done."""
     pop: Any = steps_of(priority_queue.PriorityQueue.pop_many)

@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fdbqueue.errors import FDBError
+from fdbqueue.types import Database, KeyLike, ValueLike
+
+if TYPE_CHECKING:
+    _Wrapper = Any  # has all methods of what it wraps, most of them by `__getattr__`
+else:
+    _Wrapper = object
 
 __all__ = ["FaultyDatabase", "FaultyTransaction"]
 
 _READS = frozenset({"get", "get_key", "get_range", "get_range_startswith", "get_read_version"})
 
 
-class FaultyDatabase:
+class FaultyDatabase(_Wrapper):  # type: ignore[misc]
     """A database that loses the results of commits, before or after they take effect.
 
     It wraps a database of either engine and works wherever this library accepts one. The same seed
-    produces the same faults for the same sequence of calls.
+    produces the same faults for the same sequence of calls. Operations on the database itself, such
+    as `db[key]`, have no faults.
 
     Args:
         db: The database to wrap.
@@ -48,7 +55,7 @@ class FaultyDatabase:
 
     def __init__(
         self,
-        db: Any,
+        db: Database,
         *,
         before: float = 0.0,
         after: float = 0.0,
@@ -75,10 +82,20 @@ class FaultyDatabase:
         """Return a transaction of the wrapped database, with faults."""
         return FaultyTransaction(self, self.db.create_transaction())
 
-    @property
-    def options(self) -> Any:
-        """Options of the wrapped database."""
-        return self.db.options
+    commits_are_certain = False
+    """The result of a commit may be unknown, whatever the wrapped database says."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.db, name)
+
+    def __getitem__(self, key: KeyLike | slice) -> Any:
+        return self.db[key]
+
+    def __setitem__(self, key: KeyLike, value: ValueLike) -> None:
+        self.db[key] = value
+
+    def __delitem__(self, key: KeyLike | slice) -> None:
+        del self.db[key]
 
     def before_call(self, name: str) -> None:
         """Raise 1007 for a share of the reads. Called before each method of a transaction."""
@@ -101,7 +118,7 @@ class FaultyDatabase:
             raise FDBError(self._random.choice(self._lost_as))
 
 
-class FaultyReads:
+class FaultyReads(_Wrapper):  # type: ignore[misc]
     """The methods of a transaction, or of its `snapshot`, with faults before each call."""
 
     def __init__(self, db: FaultyDatabase, wrapped: Any) -> None:
@@ -112,7 +129,7 @@ class FaultyReads:
         self._db.before_call(name)
         return getattr(self.wrapped, name)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: KeyLike | slice) -> Any:
         self._db.before_call("get")
         return self.wrapped[key]
 
@@ -147,11 +164,11 @@ class FaultyTransaction(FaultyReads):
             return _Answer(None)
         return self.wrapped.on_error(code)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: KeyLike, value: ValueLike) -> None:
         self._db.before_call("set")
         self.wrapped[key] = value
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: KeyLike | slice) -> None:
         self._db.before_call("clear")
         del self.wrapped[key]
 

@@ -1,24 +1,37 @@
-"""The values that callers see: items, tasks, claims, options and the codec interface."""
+"""The types that callers see: items, tasks, claims, options, and the interfaces of an engine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import IntEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, overload
 
 __all__ = [
     "Claim",
     "Codec",
+    "Database",
     "DeadLetter",
+    "Future",
     "Item",
+    "Key",
+    "KeyLike",
+    "KeyOrSelector",
+    "KeySelector",
+    "KeyValue",
     "Options",
     "Priority",
     "PriorityKind",
+    "RangeResult",
+    "ReadTransaction",
     "Task",
     "TaskPriority",
     "TaskStats",
+    "Transaction",
+    "Transactor",
+    "Value",
+    "ValueLike",
     "create_deadline",
 ]
 
@@ -247,3 +260,371 @@ def create_deadline(
     """
     ahead = timedelta(days=days_ahead, hours=hours_ahead, minutes=minutes_ahead)
     return datetime.now(timezone.utc) + ahead
+
+
+# The interfaces of an engine: what FoundationDB's binding and the embedded engine have in common.
+# They stand here and not in `database/`, because code that runs inside a transaction names them.
+
+
+class _HasKey(Protocol):
+    """An object with a key, such as a `Subspace`."""
+
+    def as_foundationdb_key(self) -> bytes:
+        """Return the key."""
+        ...
+
+
+class _HasValue(Protocol):
+    """An object with a value."""
+
+    def as_foundationdb_value(self) -> bytes:
+        """Return the value."""
+        ...
+
+
+KeyLike: TypeAlias = "bytes | _HasKey"
+"""A key, or an object with a key, such as a `Subspace`."""
+
+ValueLike: TypeAlias = "bytes | _HasValue"
+"""A value, or an object with a value."""
+
+
+class KeySelector(Protocol):
+    """A key described by an offset in keys from a reference key."""
+
+    @property
+    def key(self) -> bytes:
+        """The reference key."""
+        ...
+
+    @property
+    def or_equal(self) -> bool:
+        """Whether the reference key itself is counted."""
+        ...
+
+    @property
+    def offset(self) -> int:
+        """The offset in keys."""
+        ...
+
+    def __add__(self, offset: int, /) -> KeySelector: ...
+
+
+KeyOrSelector: TypeAlias = "KeyLike | KeySelector"
+"""A key, or a key selector."""
+
+
+class Future(Protocol):
+    """The result of an asynchronous call, such as a watch or a commit."""
+
+    def wait(self) -> Any:
+        """Return the result once it is ready, or raise its error."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Return whether the result, or its error, is ready."""
+        ...
+
+    def block_until_ready(self) -> None:
+        """Wait until the result, or its error, is ready."""
+        ...
+
+    def on_ready(self, callback: Callable[[Any], object]) -> None:
+        """Call `callback(future)` once ready."""
+        ...
+
+    def cancel(self) -> None:
+        """Give up on a result that is not ready yet."""
+        ...
+
+
+class _Bytes(Future, Protocol):
+    """A future that behaves like the bytes it holds."""
+
+    def __bytes__(self) -> bytes: ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[int]: ...
+
+    @overload
+    def __getitem__(self, index: int, /) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice, /) -> bytes: ...
+
+    def as_foundationdb_key(self) -> bytes:
+        """Return the bytes, for use as a key."""
+        ...
+
+    def as_foundationdb_value(self) -> bytes:
+        """Return the bytes, for use as a value."""
+        ...
+
+
+class Value(_Bytes, Protocol):
+    """The value of a key, which may be absent."""
+
+    @property
+    def value(self) -> bytes | None:
+        """The bytes; `None` if the key has no value."""
+        ...
+
+    def present(self) -> bool:
+        """Return whether the key has a value."""
+        ...
+
+
+class Key(_Bytes, Protocol):
+    """The key of a key selector, or the versionstamp of a commit."""
+
+    @property
+    def value(self) -> bytes:
+        """The bytes."""
+        ...
+
+
+class KeyValue(Protocol):
+    """One row of a range read. It unpacks into its key and its value."""
+
+    @property
+    def key(self) -> bytes:
+        """The key."""
+        ...
+
+    @property
+    def value(self) -> bytes:
+        """The value."""
+        ...
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+
+class RangeResult(Protocol):
+    """The rows of a range read, fetched in batches during iteration."""
+
+    def __iter__(self) -> Iterator[KeyValue]: ...
+
+    def to_list(self) -> Sequence[KeyValue]:
+        """Return all rows as a list."""
+        ...
+
+
+class ReadTransaction(Protocol):
+    """The reads of a transaction. `tr.snapshot` offers the same without read conflicts."""
+
+    def get(self, key: KeyLike) -> Value:
+        """Return the value of a key."""
+        ...
+
+    def get_key(self, key_selector: KeySelector) -> Key:
+        """Return the key that a selector describes."""
+        ...
+
+    def get_range(
+        self,
+        begin: KeyOrSelector | None,
+        end: KeyOrSelector | None,
+        limit: int = 0,
+        reverse: bool = False,
+        streaming_mode: int = -1,
+    ) -> RangeResult:
+        """Return the rows from `begin` up to, but not including, `end`."""
+        ...
+
+    def get_range_startswith(
+        self, prefix: KeyLike, limit: int = 0, reverse: bool = False, streaming_mode: int = -1
+    ) -> RangeResult:
+        """Return the rows whose keys start with `prefix`."""
+        ...
+
+    @overload
+    def __getitem__(self, key: KeyLike, /) -> Value: ...
+
+    @overload
+    def __getitem__(self, key: slice, /) -> RangeResult: ...
+
+    def get_read_version(self) -> Future:
+        """Return a future for the version that the transaction reads at."""
+        ...
+
+
+class _Writes(Protocol):
+    """The writes of a transaction. Those of a database are each a transaction of its own."""
+
+    def set(self, key: KeyLike, value: ValueLike) -> None:
+        """Set the value of a key."""
+        ...
+
+    def clear(self, key: KeyLike) -> None:
+        """Clear a key."""
+        ...
+
+    def clear_range(self, begin: KeyLike, end: KeyLike) -> None:
+        """Clear all keys from `begin` up to, but not including, `end`."""
+        ...
+
+    def clear_range_startswith(self, prefix: KeyLike) -> None:
+        """Clear all keys that start with `prefix`."""
+        ...
+
+    def __setitem__(self, key: KeyLike, value: ValueLike, /) -> None: ...
+
+    def __delitem__(self, key: KeyLike | slice, /) -> None: ...
+
+    def add(self, key: KeyLike, param: ValueLike) -> None:
+        """Add a little-endian integer. A missing value counts as zero."""
+        ...
+
+    def bit_and(self, key: KeyLike, param: ValueLike) -> None:
+        """Apply a bitwise "and". A missing value becomes the parameter."""
+        ...
+
+    def bit_or(self, key: KeyLike, param: ValueLike) -> None:
+        """Apply a bitwise "or". A missing value counts as zeros."""
+        ...
+
+    def bit_xor(self, key: KeyLike, param: ValueLike) -> None:
+        """Apply a bitwise "xor". A missing value counts as zeros."""
+        ...
+
+    def max(self, key: KeyLike, param: ValueLike) -> None:
+        """Keep the larger of two little-endian integers."""
+        ...
+
+    def min(self, key: KeyLike, param: ValueLike) -> None:
+        """Keep the smaller of two little-endian integers. A missing value becomes the parameter."""
+        ...
+
+    def byte_max(self, key: KeyLike, param: ValueLike) -> None:
+        """Keep the value that sorts later, byte by byte."""
+        ...
+
+    def byte_min(self, key: KeyLike, param: ValueLike) -> None:
+        """Keep the value that sorts earlier. A missing value becomes the parameter."""
+        ...
+
+    def append_if_fits(self, key: KeyLike, param: ValueLike) -> None:
+        """Append to the value, unless the result would exceed 100,000 bytes."""
+        ...
+
+    def compare_and_clear(self, key: KeyLike, param: ValueLike) -> None:
+        """Clear the key if its value equals the parameter."""
+        ...
+
+    def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
+        """Set a key with the commit's versionstamp at the offset in its last four bytes."""
+        ...
+
+    def set_versionstamped_value(self, key: KeyLike, param: ValueLike) -> None:
+        """Set a value with the commit's versionstamp at the offset in its last four bytes."""
+        ...
+
+    @property
+    def options(self) -> Any:
+        """The options, set by `set_...` methods, which the binding makes from a list."""
+        ...
+
+
+class Transaction(ReadTransaction, _Writes, Protocol):
+    """A transaction: the binding's, or the embedded engine's.
+
+    Source: FoundationDB documentation, Python API, "Transaction objects".
+    """
+
+    @property
+    def snapshot(self) -> ReadTransaction:
+        """Reads of the same transaction without read conflicts."""
+        ...
+
+    def add_read_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
+        """Conflict as if the range had been read."""
+        ...
+
+    def add_read_conflict_key(self, key: KeyLike) -> None:
+        """Conflict as if the key had been read."""
+        ...
+
+    def add_write_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
+        """Make other transactions conflict as if the range had been written."""
+        ...
+
+    def add_write_conflict_key(self, key: KeyLike) -> None:
+        """Make other transactions conflict as if the key had been written."""
+        ...
+
+    def watch(self, key: KeyLike) -> Future:
+        """Return a future that is ready once the key's value differs from the one seen here."""
+        ...
+
+    def commit(self) -> Future:
+        """Apply all writes atomically, unless a key that was read has changed (1020)."""
+        ...
+
+    def on_error(self, error: BaseException | int) -> Future:
+        """Prepare the next attempt after a retryable error, or fail with the error."""
+        ...
+
+    def set_read_version(self, version: int) -> None:
+        """Read at this version."""
+        ...
+
+    def get_committed_version(self) -> int:
+        """Return the version of the commit; -1 if nothing was written."""
+        ...
+
+    def get_versionstamp(self) -> Key:
+        """Return a future for the versionstamp, ready after the commit. Call before the commit."""
+        ...
+
+    def reset(self) -> None:
+        """Restore the state of a new transaction."""
+        ...
+
+    def cancel(self) -> None:
+        """Cancel the transaction. Every further operation fails with 1025."""
+        ...
+
+
+class Database(_Writes, Protocol):
+    """A database: the binding's, or the embedded engine's; `fdbqueue.open` returns one.
+
+    Each operation on the database itself is a transaction of its own, retried until it commits.
+
+    Source: FoundationDB documentation, Python API, "Database objects".
+    """
+
+    def create_transaction(self) -> Transaction:
+        """Return a new transaction. `fdbqueue.transactional` is the convenient way to use one."""
+        ...
+
+    def get(self, key: KeyLike) -> bytes | None:
+        """Return the value of a key; `None` if it has none."""
+        ...
+
+    def get_range(
+        self,
+        begin: KeyOrSelector | None,
+        end: KeyOrSelector | None,
+        limit: int = 0,
+        reverse: bool = False,
+        streaming_mode: int = -1,
+    ) -> Sequence[KeyValue]:
+        """Return the rows from `begin` up to, but not including, `end`, as a list."""
+        ...
+
+    def get_range_startswith(
+        self, prefix: KeyLike, limit: int = 0, reverse: bool = False, streaming_mode: int = -1
+    ) -> Sequence[KeyValue]:
+        """Return the rows whose keys start with `prefix`."""
+        ...
+
+    @overload
+    def __getitem__(self, key: KeyLike, /) -> bytes | None: ...
+
+    @overload
+    def __getitem__(self, key: slice, /) -> Sequence[KeyValue]: ...
+
+
+Transactor: TypeAlias = "Transaction | Database"
+"""A transaction of the caller's, or a database for one of the library's own."""

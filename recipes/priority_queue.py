@@ -77,8 +77,8 @@ def main() -> None:
     for value, priority in [(b"e-mail", 5), (b"alarm", 1), (b"backup", 9), (b"second alarm", 1)]:
         queue.push(db, value, priority)
     print("last:", queue.peek_max(db))
-    while (value := queue.pop_min(db)) is not None:
-        print("pop:", value)
+    while (first := queue.pop_min(db)) is not None:
+        print("pop:", first)
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ def main() -> None:
     for value in (b"first", b"second", b"third"):
         queue.enqueue(db, value)
     print("next:", queue.peek(db))
-    while (value := queue.dequeue(db)) is not None:
-        print("dequeue:", value)
+    while (first := queue.dequeue(db)) is not None:
+        print("dequeue:", first)
 
 
 if __name__ == "__main__":

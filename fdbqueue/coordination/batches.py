@@ -17,10 +17,10 @@ from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.receipts import run_once
 from fdbqueue.layout import Layout
 from fdbqueue.operations.claim import ClaimRequest, Leases
-from fdbqueue.operations.items import WANT_ALL, Row
+from fdbqueue.operations.items import WANT_ALL, StoredItem
 from fdbqueue.operations.schedule import VERSIONS, Schedule
 from fdbqueue.operations.slots import Limits
-from fdbqueue.types import Claim
+from fdbqueue.types import Claim, Database, Transaction
 
 __all__ = ["RENEWALS", "Batches", "Claims", "LeaseStart", "Taken", "first_after"]
 
@@ -48,10 +48,10 @@ class Batches(Generic[_Request, _Result]):
         self._receipts = receipts
         self._expected = 1
 
-    def perform(self, db: Any, batch: Batch[_Request]) -> list[_Result]:
+    def perform(self, db: Database, batch: Batch[_Request]) -> list[_Result]:
         """Do the requests of a batch, and those that join it in time."""
 
-        def body(tr: Any) -> list[_Result]:
+        def body(tr: Transaction) -> list[_Result]:
             if self._expected > 1:
                 tr.get_read_version().wait()  # others can join meanwhile
             return self._do(tr, batch.join())
@@ -76,11 +76,11 @@ class LeaseStart:
         self._since = time.monotonic()
         self._version = 0
 
-    def note_read(self, tr: Any) -> None:
+    def note_read(self, tr: Transaction) -> None:
         """Note the read version of an attempt."""
         self._version = tr.get_read_version().wait()
 
-    def note_commit(self, tr: Any) -> None:
+    def note_commit(self, tr: Transaction) -> None:
         """Note the version of the attempt that committed; it is -1 if nothing was written."""
         age = (tr.get_committed_version() - self._version) / VERSIONS
         self._since = min(self._since, time.monotonic() - age)
@@ -90,15 +90,15 @@ class LeaseStart:
         return time.monotonic() - self._since <= _SPENT * lease
 
 
-def first_after(tr: Any, layout: Layout, n: int, skipped: int) -> list[Row]:
+def first_after(tr: Transaction, layout: Layout, n: int, skipped: int) -> list[StoredItem]:
     """`n` items after the first `skipped` ones, or the first ones if there are not so many."""
     begin, end = layout.range_of(layout.items)
 
-    def rows_after(skipped: int) -> list[Row]:
+    def rows_after(skipped: int) -> list[StoredItem]:
         first = first_greater_or_equal(begin, skipped)
         # The server counts keys, not the queue's: behind the last item stand other ones.
         found = tr.snapshot.get_range(first, end, limit=n, streaming_mode=WANT_ALL)
-        return [(row.key, row.value) for row in found if row.key < end]
+        return [StoredItem(row.key, row.value) for row in found if row.key < end]
 
     found = rows_after(skipped)
     if len(found) < n and skipped:
@@ -130,13 +130,13 @@ class Claims:
         self._limits = limits
         self._distance = 1.0
 
-    def perform(self, db: Any, batch: Batch[ClaimRequest]) -> list[Taken]:
+    def perform(self, db: Database, batch: Batch[ClaimRequest]) -> list[Taken]:
         """Do claims."""
         tries = 0
         now = milliseconds()
         start = LeaseStart()
 
-        def body(tr: Any) -> list[Claim | None] | None:
+        def body(tr: Transaction) -> list[Claim | None] | None:
             nonlocal tries
             tries += 1
             if tries == 2:
@@ -153,7 +153,7 @@ class Claims:
             self._distance = min(self._distance, max(n, within))
             skipped = n * random.randrange(max(1, int(self._distance) // n))
 
-            def first(tr: Any, n: int) -> list[Row]:
+            def first(tr: Transaction, n: int) -> list[StoredItem]:
                 return first_after(tr, self._layout, n, skipped)
 
             found = iter(self._limits.admit(tr, n, first))

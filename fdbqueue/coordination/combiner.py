@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from fdbqueue.database.binding import error_classes
 from fdbqueue.errors import FDBError
+from fdbqueue.types import Database
 
 __all__ = ["Batch", "Combiner", "Performer"]
 
@@ -26,7 +27,7 @@ _S = TypeVar("_S", covariant=True)
 class Performer(Protocol[_R, _S]):
     """Does the requests of one database's callers."""
 
-    def perform(self, db: Any, batch: Batch[_R]) -> Sequence[_S]:
+    def perform(self, db: Database, batch: Batch[_R]) -> Sequence[_S]:
         """Do them all, or the first ones if that is enough at once, or raise and do none."""
 
 
@@ -74,7 +75,7 @@ class Combiner(Generic[_Request, _Result]):
         self._lines: WeakKeyDictionary[Any, _Line[_Request, _Result]] = WeakKeyDictionary()
         self._process = os.getpid()
 
-    def __call__(self, db: Any, request: _Request) -> _Result:
+    def __call__(self, db: Database, request: _Request) -> _Result:
         """Do a request on a database, alone or with others."""
         if self._process != os.getpid():
             self._begin()  # a forked child has none of the threads that wait
@@ -98,7 +99,7 @@ class Combiner(Generic[_Request, _Result]):
 
     def submit(
         self,
-        db: Any,
+        db: Database,
         request: _Request,
         start: Callable[[Callable[[], None]], object],
         done: Callable[[Callable[[], _Result]], None],
@@ -119,16 +120,18 @@ class Combiner(Generic[_Request, _Result]):
         if call.leads:
             call.wake()
 
-    def _new_line(self, db: Any) -> _Line[_Request, _Result]:
+    def _new_line(self, db: Database) -> _Line[_Request, _Result]:
         with self._guard:
             return self._lines.setdefault(db, _Line(self._performer()))
 
     @staticmethod
-    def _alone(db: Any, line: _Line[_Request, _Result], request: _Request) -> _Result:
+    def _alone(db: Database, line: _Line[_Request, _Result], request: _Request) -> _Result:
         (result,) = line.performer.perform(db, Batch([request]))
         return result
 
-    def _lead(self, db: Any, line: _Line[_Request, _Result], own: _Call[_Request, _Result]) -> None:
+    def _lead(
+        self, db: Database, line: _Line[_Request, _Result], own: _Call[_Request, _Result]
+    ) -> None:
         """Do the requests at the head of the line; the first is this thread's own."""
         calls: list[_Call[_Request, _Result]] = []
         try:
@@ -257,7 +260,7 @@ class _Submitted(_Call[_Request, _Result]):
         start: Callable[[Callable[[], None]], object],
         done: Callable[[Callable[[], _Result]], None],
         combiner: Combiner[_Request, _Result],
-        db: Any,
+        db: Database,
         line: _Line[_Request, _Result],
     ) -> None:
         super().__init__(request)

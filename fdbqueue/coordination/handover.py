@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, finalize, ref
 
+from fdbqueue import types
 from fdbqueue.coordination.steps import Call, Sleep, Steps, Submit
 from fdbqueue.coordination.watches import cancel_all
 
@@ -61,11 +62,11 @@ async def _sleep(step: Sleep, ends: Sequence[asyncio.Future[Any]]) -> bool:
     loop = asyncio.get_running_loop()
     fired: asyncio.Future[Any] = loop.create_future()
 
-    def settle(watch: Any) -> None:
+    def settle(watch: types.Future) -> None:
         if not fired.done():
             fired.set_result(watch)
 
-    def wake(watch: Any) -> None:
+    def wake(watch: types.Future) -> None:
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, watch)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count, groupby, islice
@@ -23,6 +23,7 @@ from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Rows
 from fdbqueue.operations.schedule import VERSIONS
+from fdbqueue.types import Database, KeyValue, Transaction
 
 __all__ = ["LEASE", "StagedPops"]
 
@@ -116,7 +117,7 @@ class StagedPops(Generic[_T]):
         self._size = 1
         self._next_sweep = 0.0
 
-    def perform(self, db: Any, batch: Batch[Pop]) -> Sequence[list[_T]]:
+    def perform(self, db: Database, batch: Batch[Pop]) -> Sequence[list[_T]]:
         """Do pops in order; those that one transaction has no room for are left out."""
         now = time.monotonic()
         if now >= self._next_sweep:
@@ -147,7 +148,7 @@ class StagedPops(Generic[_T]):
             raise outcome.error
         return taken
 
-    def _until_served(self, db: Any, pops: _Pops[_T]) -> tuple[_Outcome[_T], list[list[_T]]]:
+    def _until_served(self, db: Database, pops: _Pops[_T]) -> tuple[_Outcome[_T], list[list[_T]]]:
         try:
             while True:
                 pops.may_keep_turn = time.monotonic() < self._turn_ends
@@ -165,19 +166,19 @@ class StagedPops(Generic[_T]):
                 self._withdraw(db, pops.request)
             raise
 
-    def _note(self, tr: Any) -> None:
+    def _note(self, tr: Transaction) -> None:
         version = tr.get_committed_version()
         if version > 0:
             self._last_version = version
             self._fresh_until = time.monotonic() + _FRESH
 
-    def _keep_watch(self, db: Any) -> None:
+    def _keep_watch(self, db: Database) -> None:
         while self._turn is not None and not self._is_watched:
             self._is_watched = True
             self._watch_turn(db)
             self._is_watched = False
 
-    def _watch_turn(self, db: Any) -> None:
+    def _watch_turn(self, db: Database) -> None:
         """Pass the turn on if no thread of this process pops any more."""
         seen = 0
         while (name := self._turn) is not None:
@@ -189,15 +190,15 @@ class StagedPops(Generic[_T]):
             with suppress(*error_classes()):  # those who wait will take it, at the latest
                 run(db, lambda tr: self._pass_on(tr, name))
 
-    def _pass_on(self, tr: Any, name: bytes) -> None:
+    def _pass_on(self, tr: Transaction, name: bytes) -> None:
         if tr[self._layout.turn].value == name:
             requests = _young(tr, self._layout, _read_requests(tr, self._layout))
             _pass_turn(tr, self._layout, next(iter(requests), None))
 
-    def _withdraw(self, db: Any, request: bytes) -> None:
+    def _withdraw(self, db: Database, request: bytes) -> None:
         """Take a request back, and what it may have got."""
 
-        def body(tr: Any) -> None:
+        def body(tr: Transaction) -> None:
             tr.options.set_timeout(_LONGEST_WITHDRAWAL)
             self._return(tr, request)
 
@@ -206,7 +207,7 @@ class StagedPops(Generic[_T]):
                 run(db, body)
                 break
 
-    def _return(self, tr: Any, request: bytes) -> int:
+    def _return(self, tr: Transaction, request: bytes) -> int:
         """Put a request's result back into its place; the bytes that this took."""
         begin, end = self._layout.result_range(request)
         pieces = [row.value for row in tr.get_range(begin, end, streaming_mode=WANT_ALL)]
@@ -215,11 +216,11 @@ class StagedPops(Generic[_T]):
         del tr[request]
         return sum(map(len, pieces))
 
-    def sweep(self, db: Any) -> None:
+    def sweep(self, db: Database) -> None:
         """Put back what processes that died got, and drop their requests."""
         layout = self._layout
 
-        def body(tr: Any) -> bool:
+        def body(tr: Transaction) -> bool:
             version = max(0, tr.get_read_version().wait() - _LEASE_VERSIONS)
             left = BATCH_BYTES
             for begin, end in (layout.requests_before(version), layout.results_before(version)):
@@ -260,7 +261,7 @@ class _Pops(Generic[_T]):
         self.takes_over = False
         self.read_version: int | None = None
 
-    def attempt(self, tr: Any) -> _Outcome[_T]:
+    def attempt(self, tr: Transaction) -> _Outcome[_T]:
         """Take the items, or a result; or serve; or wait. The body of a transaction."""
         self.tries += 1
         if self.tries == 1 and self.read_version is not None:
@@ -297,7 +298,7 @@ class _Pops(Generic[_T]):
         """Return whether items were taken, or the absence of items has to be confirmed."""
         return any(taken) or self.read_version is not None
 
-    def _read_ahead(self, tr: Any) -> Any:
+    def _read_ahead(self, tr: Transaction) -> Any:
         """Begin to read what the transaction will need."""
         if self._expected == 1:
             return None
@@ -307,7 +308,7 @@ class _Pops(Generic[_T]):
         limit = min(2 * self._expected, MOST_ITEMS)
         return tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)
 
-    def _take_turn(self, tr: Any) -> _Outcome[_T]:
+    def _take_turn(self, tr: Transaction) -> _Outcome[_T]:
         """Let everybody know that this process serves from now on.
 
         A process that pops all the time and is never late for a commit would not look: so pops
@@ -319,7 +320,7 @@ class _Pops(Generic[_T]):
         tr.add_write_conflict_range(end[:-1] + b"\xfe", end)
         return self._wait(tr, turn=self.name)
 
-    def _wait(self, tr: Any, turn: bytes | None = None) -> _Outcome[_T]:
+    def _wait(self, tr: Transaction, turn: bytes | None = None) -> _Outcome[_T]:
         """Leave a request, if there is none, and watch it."""
         request = self.request
         if request is None:
@@ -330,7 +331,7 @@ class _Pops(Generic[_T]):
         wrote = turn is not None or self.request is None
         return _Outcome(turn=turn, request=request, watch=watch, wrote=wrote)
 
-    def _collect(self, tr: Any, request: bytes) -> _Outcome[_T] | None:
+    def _collect(self, tr: Transaction, request: bytes) -> _Outcome[_T] | None:
         """Take the result of the request; `None` if it has none."""
         waits = tr[request]
         begin, end = self._layout.result_range(request)
@@ -351,7 +352,9 @@ class _Pops(Generic[_T]):
         self._rows.count_total(tr, -sum(map(len, results)))
         return _Outcome(taken)
 
-    def _serve(self, tr: Any, holder: bytes | None, requests: list[_Request]) -> _Outcome[_T]:
+    def _serve(
+        self, tr: Transaction, holder: bytes | None, requests: list[_Request]
+    ) -> _Outcome[_T]:
         """Take the first items; give the next ones to those who wait, or the turn."""
         layout = self._layout
         others = [(key, pops) for key, pops in requests if key != self.request]
@@ -381,7 +384,7 @@ class _Pops(Generic[_T]):
             _pass_turn(tr, layout, following)
         return _Outcome(taken, turn=holder if keeps else None, met_others=bool(others or following))
 
-    def _draw(self, tr: Any, pops: list[Pop]) -> list[list[Any]]:
+    def _draw(self, tr: Transaction, pops: list[Pop]) -> list[list[Any]]:
         """Take the rows of the first pops out of the queue, as many as there is room for.
 
         The first one, which is this process's own, gets what it wants, whatever that is. What the
@@ -409,25 +412,25 @@ class _Pops(Generic[_T]):
                 break
         return drawn
 
-    def _decoded(self, tr: Any, drawn: list[list[Any]]) -> list[list[_T]]:
+    def _decoded(self, tr: Transaction, drawn: list[list[Any]]) -> list[list[_T]]:
         taken = [[self._codec.decode(tr, row.key, row.value) for row in rows] for rows in drawn]
         for row in chain.from_iterable(drawn):
             self._layout.end(tr, row.value)
         return taken
 
 
-def _await(rows: Any) -> None:
+def _await(rows: Iterable[KeyValue] | None) -> None:
     """Wait for the first rows of a range; others can join meanwhile."""
     if rows is not None:
         next(iter(rows), None)
 
 
-def _read_requests(tr: Any, layout: Layout) -> Any:
+def _read_requests(tr: Transaction, layout: Layout) -> Any:
     begin, end = layout.range_of(layout.requests)
     return tr.snapshot.get_range(begin, end, limit=_MOST_REQUESTS, streaming_mode=WANT_ALL)
 
 
-def _young(tr: Any, layout: Layout, rows: Any) -> list[_Request]:
+def _young(tr: Transaction, layout: Layout, rows: Iterable[KeyValue]) -> list[_Request]:
     """The requests of processes that live, as far as one can tell."""
     found = [(row.key, row.value) for row in rows]
     if not found:
@@ -436,7 +439,7 @@ def _young(tr: Any, layout: Layout, rows: Any) -> list[_Request]:
     return [(key, layout.decode_request(value)) for key, value in found if key >= dead]
 
 
-def _pass_turn(tr: Any, layout: Layout, following: _Request | None) -> None:
+def _pass_turn(tr: Transaction, layout: Layout, following: _Request | None) -> None:
     """Give the turn to one who waits, or to nobody if nobody waits."""
     if following is None:
         # A request that comes meanwhile must not be left without anybody who serves it.

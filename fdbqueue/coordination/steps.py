@@ -8,6 +8,7 @@ from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from fdbqueue.coordination.combiner import Combiner
 from fdbqueue.coordination.watches import sleep_on
+from fdbqueue.types import Database
 
 __all__ = ["Call", "Sleep", "Steps", "Submit", "drive", "driven", "steps_of"]
 
@@ -54,7 +55,7 @@ class Submit(Generic[_Request, _Result]):
     def __init__(
         self,
         combiner: Combiner[_Request, _Result],
-        db: Any,
+        db: Database,
         request: _Request,
         undo: Callable[[_Result], object] | None = None,
     ) -> None:

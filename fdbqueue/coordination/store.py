@@ -39,7 +39,20 @@ from fdbqueue.operations.items import BATCH_BYTES, Entry, Found, Rows, State, fi
 from fdbqueue.operations.push import Push, Pushing
 from fdbqueue.operations.schedule import Schedule
 from fdbqueue.operations.slots import Agents, First, Limits
-from fdbqueue.types import Claim, DeadLetter, Item, Options, Priority, Task
+from fdbqueue.types import (
+    Claim,
+    Database,
+    DeadLetter,
+    Future,
+    Item,
+    KeyValue,
+    Options,
+    Priority,
+    ReadTransaction,
+    Task,
+    Transaction,
+    Transactor,
+)
 
 __all__ = ["Store"]
 
@@ -63,7 +76,7 @@ def _claim_size(request: ClaimRequest) -> int:
     return request.n
 
 
-def _not_empty(result: Any) -> bool:
+def _not_empty(result: object) -> bool:
     return result is not None and result is not False and result != []
 
 
@@ -113,7 +126,7 @@ class Store(Generic[_T]):
 
     def change(
         self,
-        tr: Any,
+        tr: Transactor,
         body: Callable[[Any], _R],
         wrote: Callable[[Any], bool] = _not_empty,
         committed: Callable[[Any], object] = lambda _: None,
@@ -126,7 +139,7 @@ class Store(Generic[_T]):
     # Push
 
     def push(
-        self, tr: Any, entries: list[Entry], as_many_as_fit: bool, raise_if_full: bool
+        self, tr: Transactor, entries: list[Entry], as_many_as_fit: bool, raise_if_full: bool
     ) -> Steps[list[bytes]]:
         """Put entries behind the last items of their levels and return the keys of the new items.
 
@@ -146,7 +159,7 @@ class Store(Generic[_T]):
             self._check_room(push, keys)
         return keys
 
-    def _push_in(self, tr: Any, push: Push) -> list[bytes]:
+    def _push_in(self, tr: Transaction, push: Push) -> list[bytes]:
         (keys,) = self._pushing.push(tr, [push])
         if len(keys) < len(push.entries):
             self._pushing.rely_on_full(tr)
@@ -166,7 +179,7 @@ class Store(Generic[_T]):
             for entry, key in zip(entries, keys)
         ]
 
-    def push_unique(self, tr: Any, entry: Entry, raise_if_full: bool) -> Steps[_T | None]:
+    def push_unique(self, tr: Transactor, entry: Entry, raise_if_full: bool) -> Steps[_T | None]:
         """Push an item unless another one with its key is unfinished; that one, or the new one.
 
         `None` if there is no room.
@@ -175,11 +188,11 @@ class Store(Generic[_T]):
         where = self.layout.unique_key(str(entry.header.unique))
         now = milliseconds()
 
-        def first(tr: Any) -> Found | None:
+        def first(tr: Transaction) -> Found | None:
             place = tr[where].value
             return None if place is None else find(tr, self.layout, place)
 
-        def body(tr: Any) -> tuple[list[bytes], _T | None]:
+        def body(tr: Transaction) -> tuple[list[bytes], _T | None]:
             keys = []
             if first(tr) is not None:
                 self.schedule.sweep(tr, now)  # it may have come to its end in time
@@ -194,7 +207,7 @@ class Store(Generic[_T]):
             self._check_room(push, keys)
         return item
 
-    def put_back(self, tr: Any, items: Iterable[_T]) -> None:
+    def put_back(self, tr: Transactor, items: Iterable[_T]) -> None:
         """Put items that were taken back into their own places.
 
         On a database in transactions of up to 1,000,000 bytes.
@@ -211,32 +224,32 @@ class Store(Generic[_T]):
             size += len(payload) + _ITEM_BYTES
         self._put_back_once(tr, places[begin:])
 
-    def putting_back(self, tr: Any, items: list[_T]) -> Steps[None]:
+    def putting_back(self, tr: Transactor, items: list[_T]) -> Steps[None]:
         """Put items back as `put_back`; an operation that is cancelled waits until that is done."""
         yield Call(partial(self.put_back, tr, items), lambda _: None)
 
-    def _put_back_once(self, db: Any, places: list[tuple[bytes, bytes]]) -> None:
+    def _put_back_once(self, db: Database, places: list[tuple[bytes, bytes]]) -> None:
         run_once(db, partial(self.rows.put_back, places=places), self.layout.receipts)
 
     # Options
 
-    def options(self, tr: Any) -> Options:
+    def options(self, tr: Transactor) -> Options:
         """Return the options that the queue has; until the first push those that were given."""
 
-        def body(tr: Any) -> Options:
+        def body(tr: Transaction) -> Options:
             stored = tr[self.layout.options].value
             return self.given_options if stored is None else decode_options(stored)
 
         return read(tr, body)
 
-    def set_option(self, tr: Any, name: str, value: Any) -> None:
+    def set_option(self, tr: Transactor, name: str, value: object) -> None:
         """Store another value of an option."""
         self.change(tr, lambda tr: self._pushing.set_option(tr, name, value))
 
-    def set_limit(self, tr: Any, name: str, value: Any) -> None:
+    def set_limit(self, tr: Transactor, name: str, value: object) -> None:
         """Store another value of an option that says what may be taken, and wake who waits."""
 
-        def body(tr: Any) -> bool:
+        def body(tr: Transaction) -> bool:
             tr[self.layout.scheduled] = b""
             tr.add(self.layout.freed, ONE)
             return self._pushing.set_option(tr, name, value)
@@ -246,20 +259,20 @@ class Store(Generic[_T]):
 
     # Pop
 
-    def pop(self, tr: Any, n: int, at_max: bool, wait: float) -> Steps[list[_T]]:
+    def pop(self, tr: Transactor, n: int, at_max: bool, wait: float) -> Steps[list[_T]]:
         """Take the first `n` items; on a database together with what other threads pop.
 
         If there is none, wait for one.
         """
-        items: list[_T] = []
-        if n and is_database(tr):
+        if n == 0:
+            return []
+        if is_database(tr):
             look = partial(self._pop_now, tr, n, at_max)
-            items = yield from self._until_found(tr, wait, look, self.keys_to_watch)
-        elif n:
-            items = yield Call(partial(self._take, tr, n, at_max))
+            return (yield from self._until_found(tr, wait, look, self.keys_to_watch))
+        items: list[_T] = yield Call(partial(self._take, tr, n, at_max))
         return items
 
-    def _pop_now(self, db: Any, n: int, at_max: bool) -> Steps[list[_T]]:
+    def _pop_now(self, db: Database, n: int, at_max: bool) -> Steps[list[_T]]:
         """Take the first `n` items that are there now."""
         while True:
             is_ready, taken = self.sweeper.is_ready, list[_T]()
@@ -271,7 +284,7 @@ class Store(Generic[_T]):
                 return taken
             # Others took what had come, and more is due.
 
-    def _take(self, tr: Any, n: int, at_max: bool) -> list[_T]:
+    def _take(self, tr: Transaction, n: int, at_max: bool) -> list[_T]:
         if not self.sweeper.admits(tr, milliseconds()):
             return []
         rows = self.rows.first(tr, n, at_max)
@@ -279,10 +292,10 @@ class Store(Generic[_T]):
         self.rows.take_first(tr, rows)
         return items
 
-    def _decoded(self, tr: Any, rows: Iterable[Any]) -> list[_T]:
+    def _decoded(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[_T]:
         return [self.codec.decode(tr, row.key, row.value) for row in rows]
 
-    def pop_of(self, tr: Any, first: First, wait: float) -> Steps[_T | None]:
+    def pop_of(self, tr: Transactor, first: First, wait: float) -> Steps[_T | None]:
         """Take the first item of those that `first(tr, 1)` reads; wait for one as `pop`."""
 
         def undo(item: _T | None) -> None:
@@ -296,10 +309,10 @@ class Store(Generic[_T]):
         keys = partial(self.keys_to_watch, first=first)
         return (yield from self._until_found(tr, wait, look, keys))
 
-    def _take_of(self, tr: Any, first: First) -> _T | None:
+    def _take_of(self, tr: Transactor, first: First) -> _T | None:
         now = milliseconds()
 
-        def body(tr: Any) -> _T | None:
+        def body(tr: Transaction) -> _T | None:
             rows = first(tr, 1) if self.sweeper.admits(tr, now) else []
             if not rows:
                 return None
@@ -313,10 +326,10 @@ class Store(Generic[_T]):
 
     def _until_found(
         self,
-        tr: Any,
+        tr: Transactor,
         seconds: float,
         look: Callable[[], Steps[_R]],
-        keys: Callable[[Any], list[bytes]],
+        keys: Callable[[Transaction], list[bytes]],
     ) -> Steps[_R]:
         """Look, and again whenever a key changes that `keys(tr)` returns, until `look` finds.
 
@@ -326,14 +339,14 @@ class Store(Generic[_T]):
         while True:
             found = yield from look()
             left = deadline - time.monotonic()
-            if found or left <= 0:
+            if found or left <= 0 or not is_database(tr):
                 return found
             due: float = yield Call(partial(self.sweeper.seconds_left, tr))
-            watches: list[Any] = yield Call(partial(begin_watches, tr, keys), cancel_all)
+            watches: list[Future] = yield Call(partial(begin_watches, tr, keys), cancel_all)
             if watches and not (yield Sleep(watches, min(left, due, LEASE))):
                 return found
 
-    def wait(self, db: Any, seconds: float) -> Steps[bool]:
+    def wait(self, db: Database, seconds: float) -> Steps[bool]:
         """Sleep until there is an item, and leave it; return whether there is one."""
 
         def look() -> Steps[bool]:
@@ -342,11 +355,11 @@ class Store(Generic[_T]):
 
         return (yield from self._until_found(db, seconds, look, self.keys_to_watch))
 
-    def is_idle(self, db: Any) -> bool:
+    def is_idle(self, db: Database) -> bool:
         """Return whether there is no item to be taken, once what is due has come."""
         return not self.sweeper.prepare(db) or self.is_empty(db)
 
-    def keys_to_watch(self, tr: Any, first: First | None = None) -> list[bytes]:
+    def keys_to_watch(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys that change once an item can be taken; none if one can be.
 
         With `first`, one of those that `first(tr, 1)` reads.
@@ -355,7 +368,7 @@ class Store(Generic[_T]):
             return [self.layout.came]
         return [self.layout.freed] if self.schedule.is_paused(tr) else []
 
-    def keys_to_watch_claims(self, tr: Any, first: First | None = None) -> list[bytes]:
+    def keys_to_watch_claims(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys that change once something can be claimed; none if something can be."""
         first = first or self._first_after(0)
         if self._limits.admit(tr, 1, first):
@@ -366,7 +379,13 @@ class Store(Generic[_T]):
     # Claim
 
     def claim(
-        self, tr: Any, lease: float, n: int, within: int, wait: float, first: First | None = None
+        self,
+        tr: Transactor,
+        lease: float,
+        n: int,
+        within: int,
+        wait: float,
+        first: First | None = None,
     ) -> Steps[Claim | None]:
         """Claim any of the first items, or those that `first(tr, n)` reads; wait as `pop`."""
         request = ClaimRequest(n, max(n, within), lease, *uuids(1))
@@ -375,7 +394,7 @@ class Store(Generic[_T]):
         return (yield from self._until_found(tr, wait, look, keys))
 
     def _claim_now(
-        self, tr: Any, request: ClaimRequest, first: First | None
+        self, tr: Transactor, request: ClaimRequest, first: First | None
     ) -> Steps[Claim | None]:
         """Claim items that are there now; on a database, with a lease that is not over already.
 
@@ -406,18 +425,18 @@ class Store(Generic[_T]):
             # Others have the items: look for other ones.
         return None
 
-    def _renewed(self, db: Any, claim: Claim, lease: float) -> Claim | None:
+    def _renewed(self, db: Database, claim: Claim, lease: float) -> Claim | None:
         try:
             self.extend(db, claim, lease)
         except LeaseLost:
             return None
         return claim
 
-    def _try_claim(self, tr: Any, request: ClaimRequest, first: First | None) -> Taken:
+    def _try_claim(self, tr: Transactor, request: ClaimRequest, first: First | None) -> Taken:
         now = milliseconds()
         start = LeaseStart()
 
-        def body(tr: Any) -> Claim | None:
+        def body(tr: Transaction) -> Claim | None:
             start.note_read(tr)
             self.schedule.sweep(tr, now)
             skipped = random.randrange(max(1, request.within - request.n + 1))
@@ -432,25 +451,27 @@ class Store(Generic[_T]):
     def _first_after(self, skipped: int) -> First:
         return lambda tr, n: first_after(tr, self.layout, n, skipped)
 
-    def ack(self, tr: Any, claim: Claim) -> Steps[None]:
+    def ack(self, tr: Transactor, claim: Claim) -> Steps[None]:
         """Be done with the items of a claim; raise `LeaseLost` if it is over."""
         if not is_database(tr):
             yield Call(partial(self._leases.ack, tr, claim))
         elif (lost := (yield Submit(self.acks, tr, claim))) is not None:
             raise lost
 
-    def nack(self, tr: Any, claim: Claim, delay: float | None, error: str | None) -> None:
+    def nack(self, tr: Transactor, claim: Claim, delay: float | None, error: str | None) -> None:
         """Give the items of a claim back after a delay; `None` grows with their attempts."""
         now = milliseconds()
         delays = [backoff(each) if delay is None else delay for each in claim.attempts]
         dues = [now + math.ceil(each * 1000) if each else None for each in delays]
         self.change(tr, lambda tr: self._leases.nack(tr, claim, dues, error, now), lambda _: True)
 
-    def extend(self, tr: Any, claim: Claim, lease: float) -> None:
+    def extend(self, tr: Transactor, claim: Claim, lease: float) -> None:
         """Begin the lease of a claim anew; raise `LeaseLost` if it is over."""
         self._begin_leases(tr, lease, partial(self._leases.extend, claim=claim, lease=lease))
 
-    def extend_each(self, db: Any, claims: list[Claim], lease: float) -> list[LeaseLost | None]:
+    def extend_each(
+        self, db: Database, claims: list[Claim], lease: float
+    ) -> list[LeaseLost | None]:
         """Begin the leases of several claims anew; of those that are over, return the error."""
         extend = partial(self._leases.extend, lease=lease)
         errors: list[LeaseLost | None] = []
@@ -461,12 +482,12 @@ class Store(Generic[_T]):
             )
         return errors
 
-    def _begin_leases(self, tr: Any, lease: float, body: Callable[[Any], _R]) -> _R:
+    def _begin_leases(self, tr: Transactor, lease: float, body: Callable[[Any], _R]) -> _R:
         """Begin leases; on a database again, if much of them is over when the outcome is known."""
         for _ in range(RENEWALS):
             start = LeaseStart()
 
-            def begin(tr: Any, start: LeaseStart = start) -> _R:
+            def begin(tr: Transaction, start: LeaseStart = start) -> _R:
                 start.note_read(tr)
                 return body(tr)
 
@@ -475,35 +496,37 @@ class Store(Generic[_T]):
                 break
         return result
 
-    def release(self, tr: Any, claim: Claim) -> None:
+    def release(self, tr: Transactor, claim: Claim) -> None:
         """Give the items of a claim back to their own places; raise `LeaseLost` if it is over."""
         self.change(tr, lambda tr: self._leases.release(tr, claim), lambda _: True)
 
     # Dead letters
 
-    def dead_letters(self, tr: Any) -> Iterator[DeadLetter]:
+    def dead_letters(self, tr: Transactor) -> Iterator[DeadLetter]:
         """Iterate over the dead letters in order; given a database in pages."""
 
-        def page(tr: Any, rows: list[Any]) -> list[DeadLetter]:
+        def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[DeadLetter]:
             return [self._leases.dead_letter(tr, row.key, row.value) for row in rows]
 
         pages = read_pages(tr, *self.layout.range_of(self.layout.dead), page)
         return chain.from_iterable(pages)
 
-    def retry_dead_letter(self, tr: Any, item: _T | str) -> bool:
+    def retry_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
         """Put a dead letter back to its own place; return false if there is none."""
         self.sweeper.prepare(tr)  # what is to expire makes room
         retry = partial(self._leases.retry_dead, reserve=self._pushing.reserve)
         return self._change_dead(tr, item, retry)
 
-    def drop_dead_letter(self, tr: Any, item: _T | str) -> bool:
+    def drop_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
         """Drop a dead letter; return false if there is none."""
         return self._change_dead(tr, item, self._leases.drop_dead)
 
-    def _change_dead(self, tr: Any, item: _T | str, change: Callable[[Any, Found], bool]) -> bool:
+    def _change_dead(
+        self, tr: Transactor, item: _T | str, change: Callable[[Transaction, Found], bool]
+    ) -> bool:
         reference = self.codec.reference(item)
 
-        def body(tr: Any) -> bool:
+        def body(tr: Transaction) -> bool:
             found = self.rows.find(tr, reference)
             return found is not None and found.state == "dead" and change(tr, found)
 
@@ -511,29 +534,29 @@ class Store(Generic[_T]):
 
     # Single items
 
-    def find(self, tr: Any, item: _T | str) -> _T | None:
+    def find(self, tr: Transactor, item: _T | str) -> _T | None:
         """Return an item, wherever it is; `None` if it ended."""
         reference = self.codec.reference(item)
 
-        def body(tr: Any) -> _T | None:
+        def body(tr: Transaction) -> _T | None:
             found = self.rows.find(tr, reference)
             return None if found is None else self.codec.decode(tr, found.key, found.value)
 
         return read(tr, body)
 
-    def state(self, tr: Any, item: _T | str) -> State | None:
+    def state(self, tr: Transactor, item: _T | str) -> State | None:
         """Return where an item is; `None` if it ended."""
         reference = self.codec.reference(item)
         found = read(tr, lambda tr: self.rows.find(tr, reference))
         return None if found is None else found.state
 
-    def remove(self, tr: Any, item: _T | str) -> bool:
+    def remove(self, tr: Transactor, item: _T | str) -> bool:
         """Remove an item that waits or is delayed; return false if it does neither."""
         reference = self.codec.reference(item)
         return self.change(tr, lambda tr: self.rows.remove(tr, self.rows.find(tr, reference)))
 
     def move(
-        self, tr: Any, item: _T | str, change: Callable[[_T], tuple[bytes, bytes | None]]
+        self, tr: Transactor, item: _T | str, change: Callable[[_T], tuple[bytes, bytes | None]]
     ) -> tuple[_T, bytes] | None:
         """Move an item that waits; return it as it was, and its new key.
 
@@ -541,7 +564,7 @@ class Store(Generic[_T]):
         """
         reference = self.codec.reference(item)
 
-        def body(tr: Any) -> tuple[_T, bytes] | None:
+        def body(tr: Transaction) -> tuple[_T, bytes] | None:
             row = self.rows.waiting(tr, reference)
             if row is None:
                 return None
@@ -553,37 +576,37 @@ class Store(Generic[_T]):
 
         return self.change(tr, body)
 
-    def position(self, tr: Any, item: _T | str) -> int | None:
+    def position(self, tr: Transactor, item: _T | str) -> int | None:
         """Return how many items are ahead of one; `None` if it does not wait."""
         reference = self.codec.reference(item)
         row = read(tr, lambda tr: self.rows.waiting(tr, reference))
         return None if row is None else self._count_ahead(tr, row[0])
 
-    def _count_ahead(self, tr: Any, key: bytes) -> int:
+    def _count_ahead(self, tr: Transactor, key: bytes) -> int:
         begin = self.layout.range_of(self.layout.items)[0]
         return sum(read_pages(tr, begin, key, lambda _, rows: len(rows), size=10 * PAGE))
 
     # All items
 
-    def clear(self, tr: Any) -> None:
+    def clear(self, tr: Transactor) -> None:
         """Take out all items, with their claims, dead letters and counters."""
 
-        def body(tr: Any) -> bool:
+        def body(tr: Transaction) -> bool:
             self.rows.clear(tr)
             return True
 
         self.change(tr, body)
 
-    def peek(self, tr: Any, n: int, at_max: bool = False) -> list[_T]:
+    def peek(self, tr: Transactor, n: int, at_max: bool = False) -> list[_T]:
         """Return the items that `pop` would take."""
         self.sweeper.prepare(tr, n)
         return read(tr, lambda tr: self._decoded(tr, self.rows.first(tr, n, at_max)))
 
-    def peek_of(self, tr: Any, first: First) -> _T | None:
+    def peek_of(self, tr: Transactor, first: First) -> _T | None:
         """Return the item that `pop_of` would take."""
         self.sweeper.prepare(tr)
 
-        def body(tr: Any) -> _T | None:
+        def body(tr: Transaction) -> _T | None:
             rows = first(tr, 1)
             return self.codec.decode(tr, *rows[0]) if rows else None
 
@@ -591,7 +614,7 @@ class Store(Generic[_T]):
 
     def browse(
         self,
-        tr: Any,
+        tr: Transactor,
         limit: int,
         after: _T | str | None,
         reverse: bool,
@@ -612,23 +635,23 @@ class Store(Generic[_T]):
         rows = tr.get_range(begin, end, limit=limit, reverse=reverse)
         return (self.codec.decode(tr, row.key, row.value) for row in rows)
 
-    def size(self, tr: Any) -> int:
+    def size(self, tr: Transactor) -> int:
         """Return how many items are in the queue."""
         return read(tr, lambda tr: max(0, self.layout.begin_size(tr)()))
 
-    def is_empty(self, tr: Any) -> bool:
+    def is_empty(self, tr: Transactor) -> bool:
         """Return whether there is no item."""
         begin, end = self.layout.range_of(self.layout.items)
         return read(tr, lambda tr: not list(tr.get_range(begin, end, limit=1)))
 
-    def counts(self, tr: Any) -> dict[Any, int]:
+    def counts(self, tr: Transactor) -> dict[Any, int]:
         """Return how many items each priority has, of those that have any."""
         return read(tr, self.rows.counts)
 
-    def throughput(self, tr: Any) -> tuple[int, int]:
+    def throughput(self, tr: Transactor) -> tuple[int, int]:
         """Return how many items ever came, and how many went."""
 
-        def body(tr: Any) -> tuple[int, int]:
+        def body(tr: Transaction) -> tuple[int, int]:
             came, went = tr[self.layout.came], tr[self.layout.went]
             return decode_count(came.value), decode_count(went.value)
 
@@ -636,7 +659,7 @@ class Store(Generic[_T]):
 
     def log(
         self,
-        tr: Any,
+        tr: Transactor,
         verb: str,
         items: list[Item],
         undo: Callable[[list[Item]], object] | None = None,
@@ -649,7 +672,7 @@ class Store(Generic[_T]):
             items = yield Call(partial(self._log_each, tr, verb, items), undo)
         return items
 
-    def _log_each(self, db: Any, verb: str, items: list[Item]) -> list[Item]:
+    def _log_each(self, db: Database, verb: str, items: list[Item]) -> list[Item]:
         name = self.layout.name or self.layout.subspace.key()
         try:
             counts = self.counts(db)

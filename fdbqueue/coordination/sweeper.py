@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
 
 from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.retrying import read, run
 from fdbqueue.layout import Layout
 from fdbqueue.operations.schedule import MOST_SWEPT, VERSIONS, Schedule, Swept
+from fdbqueue.types import Database, Transaction, Transactor
 
 __all__ = ["Sweeper"]
 
@@ -34,7 +34,7 @@ class Sweeper:
         self._next_look = 0.0
         self._next_sweep = 0.0
 
-    def is_used(self, tr: Any) -> bool:
+    def is_used(self, tr: Transactor) -> bool:
         """Return whether anything was ever scheduled, as of at most a second ago."""
         now = time.monotonic()
         if not self._is_used and now >= self._next_look:
@@ -52,31 +52,31 @@ class Sweeper:
         self._is_used = True
         self._next_sweep = 0.0
 
-    def admits(self, tr: Any, now: int) -> bool:
+    def admits(self, tr: Transaction, now: int) -> bool:
         """Let come what is due, in a transaction that takes items; false if it must take none."""
         if not self.is_used(tr):
             return True
         self._schedule.sweep(tr, now)
         return not self._schedule.is_paused(tr)
 
-    def prepare(self, db: Any, n: int = 1) -> bool:
+    def prepare(self, tr: Transactor, n: int = 1) -> bool:
         """Do the same on a database now and then, in transactions of their own; in one, nothing.
 
         That is done when nothing more is due; or, if much is, when some items wait, `n` may have
         come, and nothing that waits has expired. The next call goes on, so that no call has to do
         the work for all that others are to take.
         """
-        if is_database(db) and self.is_time() and self.is_used(db):
+        if is_database(tr) and self.is_time() and self.is_used(tr):
             self._next_sweep = time.monotonic() + _SWEEP
             now = milliseconds()
 
-            def body(tr: Any) -> tuple[Swept, bool, bool]:
+            def body(tr: Transaction) -> tuple[Swept, bool, bool]:
                 swept = self._schedule.sweep(tr, now)
                 return swept, not self._schedule.is_paused(tr), swept.all or self._has_items(tr)
 
             is_enough, moved = False, 0
             while not is_enough:
-                swept, self.is_ready, has_items = run(db, body)
+                swept, self.is_ready, has_items = run(tr, body)
                 moved += MOST_SWEPT
                 is_enough = swept.all or (swept.expired and has_items and moved >= n)
             self.is_behind = not swept.all
@@ -84,17 +84,17 @@ class Sweeper:
                 self._next_sweep = 0.0
         return self.is_ready
 
-    def _has_items(self, tr: Any) -> bool:
+    def _has_items(self, tr: Transaction) -> bool:
         items = self._layout.range_of(self._layout.items)
         return bool(list(tr.snapshot.get_range(*items, limit=1)))
 
-    def seconds_left(self, db: Any) -> float:
+    def seconds_left(self, db: Database) -> float:
         """Return the seconds until the next item is due, `math.inf` if none is."""
         if not self.is_used(db):
             return math.inf
         layout = self._layout
 
-        def body(tr: Any) -> float:
+        def body(tr: Transaction) -> float:
             leases = tr.snapshot.get_range(*layout.range_of(layout.leases), limit=1)
             dues = tr.snapshot.get_range(*layout.range_of(layout.dues), limit=1)
             left = math.inf

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from fdbqueue.database.retrying import run
+from fdbqueue.types import Database, Future, Transaction
 
 __all__ = ["begin_watches", "cancel_all", "sleep_on"]
 
 
-def begin_watches(db: Any, keys: Callable[[Any], list[bytes]]) -> list[Any]:
+def begin_watches(db: Database, keys: Callable[[Transaction], list[bytes]]) -> list[Future]:
     """Watch the keys that `keys(tr)` returns, in the transaction that reads what they depend on.
 
     So no change after that is missed, except of a value that changes and changes back.
 
     Source: FoundationDB documentation, Developer Guide, "Watches".
     """
-    watches: list[Any] = run(db, lambda tr: [tr.watch(key) for key in keys(tr)])
-    return watches
+    return run(db, lambda tr: [tr.watch(key) for key in keys(tr)])
 
 
-def cancel_all(watches: list[Any]) -> None:
+def cancel_all(watches: list[Future]) -> None:
     """Cancel those watches that have not fired: a client has a limited number of them."""
     for watch in watches:
         if not watch.is_ready():
             watch.cancel()
 
 
-def sleep_on(watches: list[Any], seconds: float) -> Any:
+def sleep_on(watches: list[Future], seconds: float) -> Future | None:
     """Sleep until one of the watches fires or fails, and return it; `None` if the time ran out.
 
     The others are cancelled.
@@ -36,7 +35,7 @@ def sleep_on(watches: list[Any], seconds: float) -> Any:
     # Not before it is needed: the name may be taken, as in `recipes/`.
     from queue import Empty, SimpleQueue
 
-    fired: SimpleQueue[Any] = SimpleQueue()
+    fired: SimpleQueue[Future] = SimpleQueue()
     for watch in watches:
         watch.on_ready(fired.put)
     try:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fdbqueue.embedded import KeySelector
 from fdbqueue.errors import ClusterUnavailable, FDBError
+from fdbqueue.types import Database, Transactor
+from fdbqueue.types import KeySelector as Selector
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 __all__ = ["check_fork", "error_classes", "first_greater_or_equal", "is_database"]
 
@@ -25,7 +30,7 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-def check_fork(db: Any = None) -> None:
+def check_fork(db: Database | None = None) -> None:
     """Raise `ClusterUnavailable` for a cluster in a process forked after a cluster was opened.
 
     Args:
@@ -50,7 +55,7 @@ def error_classes() -> tuple[type[FDBError], ...]:
     return (FDBError,) if binding is None else (FDBError, binding.FDBError)
 
 
-def first_greater_or_equal(key: bytes, offset: int) -> Any:
+def first_greater_or_equal(key: bytes, offset: int) -> Selector:
     """Return the key selector of the first key at or after `key`, moved on by `offset` keys.
 
     It is an instance of the binding's class if its C library is loaded, else of the engine's.
@@ -60,10 +65,11 @@ def first_greater_or_equal(key: bytes, offset: int) -> Any:
     """
     binding = sys.modules.get("fdb.impl")
     selectors: Any = KeySelector if binding is None else binding.KeySelector
-    return selectors.first_greater_or_equal(key) + offset
+    selector: Selector = selectors.first_greater_or_equal(key)
+    return selector + offset
 
 
-def is_database(db_or_tr: Any) -> bool:
+def is_database(db_or_tr: Transactor) -> TypeIs[Database]:
     """Return whether the argument is a database; false for a transaction.
 
     Raises:

@@ -5,15 +5,54 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.receipts import run_once
 from fdbqueue.database.retrying import run
+from fdbqueue.types import Transaction, Transactor
 
 __all__ = ["transactional"]
+
+
+_P = ParamSpec("_P")
+_S = TypeVar("_S")
+_T = TypeVar("_T")
+
+
+class _Decorator(Protocol):
+    """The decorator with its options given."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # of a method, the first parameter is `self`
+        self, function: Callable[Concatenate[Transaction, _P], _T], /
+    ) -> Callable[Concatenate[Transactor, _P], _T]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[_S, Transaction, _P], _T], /
+    ) -> Callable[Concatenate[_S, Transactor, _P], _T]: ...
+
+    @overload
+    def __call__(self, function: Callable[..., _T], /) -> Callable[..., _T]: ...
+
+
+@overload
+def transactional(  # type: ignore[overload-overlap]  # of a method, the first parameter is `self`
+    function: Callable[Concatenate[Transaction, _P], _T], /
+) -> Callable[Concatenate[Transactor, _P], _T]: ...
+
+
+@overload
+def transactional(
+    function: Callable[Concatenate[_S, Transaction, _P], _T], /
+) -> Callable[Concatenate[_S, Transactor, _P], _T]: ...
+
+
+@overload
+def transactional(*, parameter: str = "tr", receipts: Subspace | None = None) -> _Decorator: ...
 
 
 def transactional(
@@ -82,7 +121,7 @@ def transactional(
         if not is_database(given):
             return function(*args, **kwargs)
 
-        def body(tr: Any) -> Any:
+        def body(tr: Transaction) -> Any:
             if parameter in kwargs:
                 result = function(*args, **{**kwargs, parameter: tr})
             else:

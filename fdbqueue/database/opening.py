@@ -5,23 +5,36 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Literal, overload
 
 import fdb
 import platformdirs
 
+from fdbqueue import embedded
 from fdbqueue.database.binding import check_fork, error_classes
-from fdbqueue.embedded import Database
 from fdbqueue.errors import ClusterUnavailable
+from fdbqueue.types import Database
 
 __all__ = ["API_VERSION", "open"]
 
 API_VERSION = 730
 
 
+@overload
+def open(
+    url: Literal["memory:"], *, durability: str = "full", create: bool = True
+) -> embedded.Database: ...
+
+
+@overload
 def open(
     url: str | os.PathLike[str] | None = None, *, durability: str = "full", create: bool = True
-) -> Any:
+) -> Database: ...
+
+
+def open(
+    url: str | os.PathLike[str] | None = None, *, durability: str = "full", create: bool = True
+) -> Database:
     """Open a database: embedded in a directory, in memory, or a FoundationDB cluster.
 
     - `"embedded:/path"` or the path of a directory: the embedded engine, in a directory that is
@@ -59,15 +72,15 @@ def open(
     if named is None:
         if cluster_file := os.environ.get("FDB_CLUSTER_FILE"):
             return _open_cluster(cluster_file)
-        return Database(platformdirs.user_data_path("fdbqueue"), durability, create=create)
+        return embedded.Database(platformdirs.user_data_path("fdbqueue"), durability, create=create)
     if not named:
         raise ValueError("an empty text does not name a database; omit it for the default one")
     if named == "memory:":
-        return Database(None, durability)
+        return embedded.Database(None, durability)
     if named.startswith("embedded:"):
         if not (path := named.removeprefix("embedded:")):
             raise ValueError("'embedded:' needs a path after it: 'embedded:/var/lib/jobs'")
-        return Database(path, durability, create=create)
+        return embedded.Database(path, durability, create=create)
     if re.match(r"\w\w+:", named):
         raise ValueError(
             f"{named!r} does not name a database; "
@@ -75,10 +88,10 @@ def open(
         )
     if Path(named).is_file() or named.endswith(".cluster"):
         return _open_cluster(named)
-    return Database(named, durability, create=create)
+    return embedded.Database(named, durability, create=create)
 
 
-def _open_cluster(cluster_file: str) -> Any:
+def _open_cluster(cluster_file: str) -> Database:
     check_fork()
     if not Path(cluster_file).is_file():
         raise ClusterUnavailable(f"there is no cluster file {cluster_file}")
@@ -97,6 +110,7 @@ def _open_cluster(cluster_file: str) -> Any:
             "package foundationdb-clients of the cluster's release"
         ) from error
     try:
-        return fdb.open(cluster_file)
+        db: Database = fdb.open(cluster_file)
     except error_classes() as error:
         raise ClusterUnavailable(f"{cluster_file} cannot be opened: {error}") from error
+    return db

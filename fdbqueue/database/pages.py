@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fdb import fdboptions
 
 from fdbqueue.database.retrying import read
+from fdbqueue.types import KeyValue, ReadTransaction, Transaction, Transactor
 
 __all__ = ["PAGE", "read_pages"]
 
@@ -20,10 +21,10 @@ _WHOLE = fdboptions.StreamingMode["want_all"][0]
 
 
 def read_pages(
-    tr: Any,
+    tr: Transactor,
     begin: bytes,
     end: bytes,
-    page: Callable[[Any, list[Any]], _T],
+    page: Callable[[ReadTransaction, list[KeyValue]], _T],
     *,
     size: int = PAGE,
     limit: int = 0,
@@ -55,7 +56,9 @@ def read_pages(
     while begin < end:
         n = min(left, size) if limit else size
 
-        def body(tr: Any, begin: bytes = begin, end: bytes = end, n: int = n) -> tuple[Any, _T]:
+        def body(
+            tr: Transaction, begin: bytes = begin, end: bytes = end, n: int = n
+        ) -> tuple[list[KeyValue], _T]:
             reads = tr.snapshot if is_snapshot else tr
             found = reads.get_range(begin, end, limit=n, reverse=reverse, streaming_mode=_WHOLE)
             rows = list(found)

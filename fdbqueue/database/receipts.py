@@ -20,6 +20,7 @@ from fdbqueue.layout.receipts import (
     receipt_key,
     receipts_before,
 )
+from fdbqueue.types import Database, Transaction
 
 __all__ = ["run_once"]
 
@@ -27,11 +28,11 @@ _T = TypeVar("_T")
 
 
 def run_once(
-    db: Any,
-    body: Callable[[Any], _T],
+    db: Database,
+    body: Callable[[Transaction], _T],
     receipts: Subspace,
     wrote: Callable[[Any], bool] = lambda _: True,
-    committed: Callable[[Any], object] = lambda _: None,
+    committed: Callable[[Transaction], object] = lambda _: None,
 ) -> _T:
     """Run `body(tr)` in a transaction that takes effect exactly once, and return its result.
 
@@ -109,11 +110,11 @@ class _Operation:
 
     def __init__(
         self,
-        db: Any,
-        body: Callable[[Any], Any],
+        db: Database,
+        body: Callable[[Transaction], Any],
         receipts: Subspace,
         wrote: Callable[[Any], bool],
-        committed: Callable[[Any], object],
+        committed: Callable[[Transaction], object],
         client: _Client,
     ) -> None:
         self._db = db
@@ -154,7 +155,7 @@ class _Operation:
                 self._committed(transaction)
                 return result
 
-    def _receipt(self, transaction: Any) -> int | None:
+    def _receipt(self, transaction: Transaction) -> int | None:
         """Return the number of the attempt that committed, if one did."""
         receipt = transaction[self._key].value
         if receipt is None:
@@ -162,21 +163,21 @@ class _Operation:
         sequence, attempt = decode_receipt(receipt)
         return attempt if sequence == self._client.sequence else None
 
-    def _write_receipt(self, transaction: Any, attempt: int) -> None:
+    def _write_receipt(self, transaction: Transaction, attempt: int) -> None:
         transaction.add_read_conflict_key(self._key)
         transaction[self._key] = encode_receipt(self._client.sequence, attempt)
         if self._client.sequence == 1:
             outdated = receipts_before(self._receipts, self._client.hour - _RECEIPT_HOURS)
             transaction.clear_range(*outdated)
 
-    def _settle(self, error: Any) -> Any:
+    def _settle(self, error: Exception) -> Any:
         """Find out whether the last attempt committed, after an error that is not retryable.
 
         If there is no receipt, write one that belongs to no attempt, so that the last attempt
         cannot commit later.
         """
 
-        def fence(tr: Any) -> int | None:
+        def fence(tr: Transaction) -> int | None:
             done = self._receipt(tr)
             if done is None:
                 self._write_receipt(tr, -1)

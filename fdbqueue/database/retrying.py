@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fdbqueue.database.binding import check_fork, error_classes, is_database
+from fdbqueue.types import Database, Transaction, Transactor
 
 __all__ = ["prepare_retry", "read", "retries", "run"]
 
@@ -44,7 +45,7 @@ retries = _Retries()
 os.register_at_fork(after_in_child=retries.clear)
 
 
-def read(tr: Any, body: Callable[[Any], _T]) -> _T:
+def read(tr: Transactor, body: Callable[[Transaction], _T]) -> _T:
     """Run a read in the caller's transaction or, given a database, in one of its own.
 
     >>> import fdbqueue
@@ -54,7 +55,7 @@ def read(tr: Any, body: Callable[[Any], _T]) -> _T:
     return run(tr, body) if is_database(tr) else body(tr)
 
 
-def run(db: Any, body: Callable[[Any], _T]) -> _T:
+def run(db: Database, body: Callable[[Transaction], _T]) -> _T:
     """Run `body(tr)` in a transaction and commit, with retries until the commit succeeds.
 
     After an unknown commit result the body may take effect twice. Use `run_once` unless that is
@@ -75,7 +76,7 @@ def run(db: Any, body: Callable[[Any], _T]) -> _T:
             prepare_retry(transaction, error)
 
 
-def prepare_retry(transaction: Any, error: Any) -> None:
+def prepare_retry(transaction: Transaction, error: Any) -> None:
     """Wait for the next attempt of a transaction; raise the error if it is not retryable."""
     try:
         transaction.on_error(error.code).wait()

@@ -8,15 +8,16 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar, overload
 
 from fdbqueue.embedded.disk.damage import check_integrity
 from fdbqueue.embedded.storage.storage import Storage
-from fdbqueue.embedded.transaction.futures import KeyValue, WatchFuture
+from fdbqueue.embedded.transaction.futures import KeyValue, Value, WatchFuture
 from fdbqueue.embedded.transaction.options import DatabaseOptions, Settings
 from fdbqueue.embedded.transaction.transaction import Transaction
 from fdbqueue.embedded.transaction.watcher import Watcher
 from fdbqueue.errors import FDBError
+from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
 
 __all__ = ["Database"]
 
@@ -159,53 +160,72 @@ class Database:
 
     # Each of these operations is a transaction of its own.
 
-    def get(self, key: Any) -> bytes | None:
+    def get(self, key: KeyLike) -> bytes | None:
         """Return the value of a key; `None` if it has none."""
-        return self._run(lambda tr: tr.get(key).value)  # type: ignore[no-any-return]
+        return self._run(lambda tr: tr.get(key).value)
 
-    def get_key(self, key_selector: Any) -> bytes:
+    def get_key(self, key_selector: KeySelector) -> bytes:
         """Return the key that a selector describes."""
-        return self._run(lambda tr: tr.get_key(key_selector).value)  # type: ignore[no-any-return]
+        return self._run(lambda tr: tr.get_key(key_selector).value)
 
-    def get_range(self, begin: Any, end: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
+    def get_range(
+        self,
+        begin: KeyOrSelector | None,
+        end: KeyOrSelector | None,
+        limit: int = 0,
+        reverse: bool = False,
+        streaming_mode: int = -1,
+    ) -> list[KeyValue]:
         """Return the rows from `begin` up to, but not including, `end`, as a list."""
-        return self._run(lambda tr: tr.get_range(begin, end, *args, **kwargs).to_list())
+        return self._run(
+            lambda tr: tr.get_range(begin, end, limit, reverse, streaming_mode).to_list()
+        )
 
-    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
+    def get_range_startswith(
+        self, prefix: KeyLike, limit: int = 0, reverse: bool = False, streaming_mode: int = -1
+    ) -> list[KeyValue]:
         """Return the rows whose keys start with `prefix`."""
-        return self._run(lambda tr: tr.get_range_startswith(prefix, *args, **kwargs).to_list())
+        return self._run(
+            lambda tr: tr.get_range_startswith(prefix, limit, reverse, streaming_mode).to_list()
+        )
 
-    def __getitem__(self, key: Any) -> Any:
+    @overload
+    def __getitem__(self, key: KeyLike) -> bytes | None: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> list[KeyValue]: ...
+
+    def __getitem__(self, key: KeyLike | slice) -> bytes | list[KeyValue] | None:
         if isinstance(key, slice):
             return self.get_range(key.start, key.stop, reverse=key.step == -1)
         return self.get(key)
 
-    def set(self, key: Any, value: Any) -> None:
+    def set(self, key: KeyLike, value: ValueLike) -> None:
         """Set the value of a key."""
         self._run(lambda tr: tr.set(key, value))
 
     __setitem__ = set
 
-    def clear(self, key: Any) -> None:
+    def clear(self, key: KeyLike) -> None:
         """Clear a key."""
         self._run(lambda tr: tr.clear(key))
 
-    def clear_range(self, begin: Any, end: Any) -> None:
+    def clear_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Clear all keys from `begin` up to, but not including, `end`."""
         self._run(lambda tr: tr.clear_range(begin, end))
 
-    def clear_range_startswith(self, prefix: Any) -> None:
+    def clear_range_startswith(self, prefix: KeyLike) -> None:
         """Clear all keys that start with `prefix`."""
         self._run(lambda tr: tr.clear_range_startswith(prefix))
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: KeyLike | slice) -> None:
         self._run(lambda tr: tr.__delitem__(key))
 
-    def get_and_watch(self, key: Any) -> tuple[Any, WatchFuture]:
+    def get_and_watch(self, key: KeyLike) -> tuple[Value, WatchFuture]:
         """Return the value of a key, and a watch for its next change."""
         return self._run(lambda tr: (tr.get(key), tr.watch(key)))
 
-    def set_and_watch(self, key: Any, value: Any) -> WatchFuture:
+    def set_and_watch(self, key: KeyLike, value: ValueLike) -> WatchFuture:
         """Set the value of a key, and return a watch for its next change."""
 
         def body(tr: Transaction) -> WatchFuture:
@@ -214,7 +234,7 @@ class Database:
 
         return self._run(body)
 
-    def clear_and_watch(self, key: Any) -> WatchFuture:
+    def clear_and_watch(self, key: KeyLike) -> WatchFuture:
         """Clear a key, and return a watch for its next change."""
 
         def body(tr: Transaction) -> WatchFuture:
@@ -223,50 +243,50 @@ class Database:
 
         return self._run(body)
 
-    def add(self, key: Any, param: Any) -> None:
+    def add(self, key: KeyLike, param: ValueLike) -> None:
         """Add a little-endian integer. A missing value counts as zero."""
         self._run(lambda tr: tr.add(key, param))
 
-    def bit_and(self, key: Any, param: Any) -> None:
+    def bit_and(self, key: KeyLike, param: ValueLike) -> None:
         """Apply a bitwise "and". A missing value becomes the parameter."""
         self._run(lambda tr: tr.bit_and(key, param))
 
-    def bit_or(self, key: Any, param: Any) -> None:
+    def bit_or(self, key: KeyLike, param: ValueLike) -> None:
         """Apply a bitwise "or". A missing value counts as zeros."""
         self._run(lambda tr: tr.bit_or(key, param))
 
-    def bit_xor(self, key: Any, param: Any) -> None:
+    def bit_xor(self, key: KeyLike, param: ValueLike) -> None:
         """Apply a bitwise "xor". A missing value counts as zeros."""
         self._run(lambda tr: tr.bit_xor(key, param))
 
-    def max(self, key: Any, param: Any) -> None:
+    def max(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the larger of two little-endian integers."""
         self._run(lambda tr: tr.max(key, param))
 
-    def min(self, key: Any, param: Any) -> None:
+    def min(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the smaller of two little-endian integers. A missing value becomes the parameter."""
         self._run(lambda tr: tr.min(key, param))
 
-    def byte_max(self, key: Any, param: Any) -> None:
+    def byte_max(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the value that sorts later, byte by byte."""
         self._run(lambda tr: tr.byte_max(key, param))
 
-    def byte_min(self, key: Any, param: Any) -> None:
+    def byte_min(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the value that sorts earlier. A missing value becomes the parameter."""
         self._run(lambda tr: tr.byte_min(key, param))
 
-    def append_if_fits(self, key: Any, param: Any) -> None:
+    def append_if_fits(self, key: KeyLike, param: ValueLike) -> None:
         """Append to the value, unless the result would exceed 100,000 bytes."""
         self._run(lambda tr: tr.append_if_fits(key, param))
 
-    def compare_and_clear(self, key: Any, param: Any) -> None:
+    def compare_and_clear(self, key: KeyLike, param: ValueLike) -> None:
         """Clear the key if its value equals the parameter."""
         self._run(lambda tr: tr.compare_and_clear(key, param))
 
-    def set_versionstamped_key(self, key: Any, param: Any) -> None:
+    def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
         """Set a key with the commit's versionstamp at the offset in its last four bytes."""
         self._run(lambda tr: tr.set_versionstamped_key(key, param))
 
-    def set_versionstamped_value(self, key: Any, param: Any) -> None:
+    def set_versionstamped_value(self, key: KeyLike, param: ValueLike) -> None:
         """Set a value with the commit's versionstamp at the offset in its last four bytes."""
         self._run(lambda tr: tr.set_versionstamped_value(key, param))

@@ -30,6 +30,7 @@ from fdbqueue.http import dashboard, direct, routes
 from fdbqueue.http.metrics import Metrics
 from fdbqueue.http.routes import Served
 from fdbqueue.http.security import Guard, Limits, Tokens
+from fdbqueue.types import Database
 
 __all__ = ["create_app"]
 
@@ -49,7 +50,9 @@ _STATUS: list[tuple[type[FdbqueueError], int]] = [
 ]
 
 
-def create_app(db: Any, *, tokens: Tokens | None = None, limits: Limits | None = None) -> FastAPI:
+def create_app(
+    db: Database, *, tokens: Tokens | None = None, limits: Limits | None = None
+) -> FastAPI:
     """Return an ASGI application that serves the named queues of a database.
 
     Before stopping, a server should call `app.state.stop()`, which ends waiting requests.

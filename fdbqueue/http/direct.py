@@ -24,7 +24,7 @@ from fdbqueue import aio
 from fdbqueue.aio import PriorityQueue
 from fdbqueue.http.idempotency import MAX_KEY, push_once
 from fdbqueue.http.models import ERRORS, MAX_ITEMS, Popped, Push, Pushed, as_json, found
-from fdbqueue.types import Item
+from fdbqueue.types import Database, Item
 
 __all__ = ["Taken", "router"]
 
@@ -196,7 +196,7 @@ class Taken(Response):
     request is cancelled), the items return as well.
     """
 
-    def __init__(self, queue: PriorityQueue, db: Any, items: list[Item]) -> None:
+    def __init__(self, queue: PriorityQueue, db: Database, items: list[Item]) -> None:
         super().__init__()
         self._queue = queue
         self._db = db

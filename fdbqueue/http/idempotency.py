@@ -12,7 +12,7 @@ from fdbqueue.layout import Layout
 from fdbqueue.layout.values import decode_push, encode_push, push_digest
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.types import Priority
+from fdbqueue.types import Database, Priority, Transaction
 
 __all__ = ["MAX_KEY", "push_once"]
 
@@ -24,7 +24,7 @@ _MOST_DROPPED = 100  # outdated keys that one push deletes
 
 
 def push_once(
-    db: Any,
+    db: Database,
     queue: PriorityQueue,
     key: str,
     values: Sequence[Any],
@@ -79,11 +79,11 @@ def push_once(
     payloads = map(store.codec.encode, values)
     digest = push_digest(as_many_as_fit, zip(payloads, map(repr, priorities)))
 
-    def body(tr: Any) -> list[str]:
-        stored = tr[stored_key]
+    def body(tr: Transaction) -> list[str]:
+        reading = tr[stored_key]
         _drop_outdated(tr, layout, hour)
-        if stored.present():
-            stored_hour, stored_digest, ids = decode_push(stored.value)
+        if (stored := reading.value) is not None:
+            stored_hour, stored_digest, ids = decode_push(stored)
             if stored_hour >= hour - _HOURS:
                 if stored_digest != digest:
                     raise IdempotencyKeyReused(key)
@@ -98,14 +98,15 @@ def push_once(
     return run_once(db, body, layout.receipts)
 
 
-def _drop_outdated(tr: Any, layout: Layout, hour: int) -> None:
+def _drop_outdated(tr: Transaction, layout: Layout, hour: int) -> None:
     """Delete some keys that are no longer remembered, without conflicts."""
     outdated = layout.idempotency_keys_before(hour - _HOURS)
     notes = [row.key for row in tr.snapshot.get_range(*outdated, limit=_MOST_DROPPED)]
     keys = [layout.idempotency_key(layout.key_in_hour(note)) for note in notes]
     # All reads start before the first is waited for.
     reads = [tr.snapshot[key] for key in keys]
-    for note, key, stored in zip(notes, keys, reads):
+    for note, key, reading in zip(notes, keys, reads):
         del tr[note]
-        if stored.present():  # cleared only if unchanged: a concurrent push may reuse the key
-            tr.compare_and_clear(key, stored.value)
+        if (stored := reading.value) is not None:
+            # Cleared only if unchanged: a concurrent push may reuse the key.
+            tr.compare_and_clear(key, stored)

@@ -9,9 +9,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fdbqueue.database.retrying import retries
 from fdbqueue.queue.overview import overview
+from fdbqueue.types import Database
 
 __all__ = ["Metrics"]
 
@@ -19,7 +21,7 @@ __all__ = ["Metrics"]
 class Metrics:
     """The counters of this server, and the state of the queues at the time of a scrape."""
 
-    def __init__(self, db: Any) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -74,17 +76,17 @@ class Metrics:
             again.add_metric([str(code)], number)
         yield from (size, came, went, age, again)
 
-    def middleware(self, app: Any) -> Any:
+    def middleware(self, app: ASGIApp) -> Any:
         """Return ASGI middleware that counts and times requests."""
 
-        async def counting(scope: Any, receive: Any, send: Any) -> None:
+        async def counting(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
             began = time.perf_counter()
             status = 500
 
-            async def noted(message: Any) -> None:
+            async def noted(message: Message) -> None:
                 nonlocal status
                 status = message.get("status", status)
                 await send(message)

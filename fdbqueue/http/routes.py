@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.exceptions import HTTPException
@@ -28,6 +28,7 @@ from fdbqueue.http.models import (
     found,
 )
 from fdbqueue.queue.base import store_of
+from fdbqueue.types import Database
 
 __all__ = ["Served", "router"]
 
@@ -39,7 +40,7 @@ _KNOWN_FOR = 1.0  # seconds for which a name is taken to be that of the same que
 class Served:
     """The queues of a database, as they were asked for."""
 
-    def __init__(self, db: Any) -> None:
+    def __init__(self, db: Database) -> None:
         self.db = db
         self._queues: dict[str, tuple[float, aio.PriorityQueue]] = {}
 

@@ -17,10 +17,10 @@ import limits
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 __all__ = ["Guard", "Limits", "Tokens", "refuse"]
 
-Scope = dict[str, Any]
 
 _READS = frozenset({"GET", "HEAD"})
 
@@ -124,12 +124,12 @@ def _validate_token(token: str) -> bytes:
 class Guard:
     """ASGI middleware that refuses requests beyond the tokens and limits."""
 
-    def __init__(self, app: Any, tokens: Tokens, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, tokens: Tokens, limits: Limits) -> None:
         self._app = app
         self._tokens = tokens
         self._limits = limits
 
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -172,7 +172,7 @@ class Guard:
             return f"this server is not {host}; without tokens it serves only this machine"
         return None
 
-    async def _within(self, most: int, scope: Scope, receive: Any, send: Any) -> None:
+    async def _within(self, most: int, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request, and count the bytes of its body, which may come in many pieces."""
         read = 0
 
@@ -197,7 +197,7 @@ def _is_loopback(host: str) -> bool:
 
 
 async def refuse(
-    send: Any, status: int, detail: str, headers: Iterable[tuple[bytes, bytes]] = ()
+    send: Send, status: int, detail: str, headers: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
     """Answer a request with a status and a message, in the format of the application."""
     body = json.dumps({"detail": detail}).encode()

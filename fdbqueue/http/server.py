@@ -19,13 +19,14 @@ from ipaddress import ip_network
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
     RequestResponseCycle,
 )
 
-from fdbqueue.http.security import Scope, refuse
+from fdbqueue.http.security import refuse
 
 __all__ = ["ConnectionLimits", "Listener", "ServerConfig"]
 
@@ -186,12 +187,12 @@ class Listener(socket.socket):
 class Overload:
     """ASGI middleware that answers 503 while the maximum number of requests is in progress."""
 
-    def __init__(self, app: Any, limit: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
         self._limit = limit
         self._running = 0
 
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in _HEALTH:
             await self._app(scope, receive, send)
             return
@@ -225,7 +226,7 @@ class ServerConfig(uvicorn.Config):
 
     def __init__(
         self,
-        app: Any,
+        app: ASGIApp,
         limits: ConnectionLimits,
         *,
         forwarded_allow_ips: Sequence[str] = (),

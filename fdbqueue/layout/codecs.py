@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent import futures
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -24,7 +24,7 @@ from fdbqueue.errors import (
 )
 from fdbqueue.layout import MAX_PAYLOAD, Layout
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.types import Codec, Item
+from fdbqueue.types import Codec, Item, Priority, ReadTransaction
 
 __all__ = [
     "CODECS",
@@ -84,7 +84,7 @@ def _unless_too_deep(function: Callable[[_V], _T], argument: _V) -> _T:
         raise ValueError(_TOO_DEEP) from error
 
 
-def json_bytes(value: Any) -> bytes:
+def json_bytes(value: object) -> bytes:
     r"""Return the JSON text, in UTF-8, of any value that a queue holds.
 
     A lone surrogate, which UTF-8 cannot encode, is escaped, so that every stored value can be
@@ -108,12 +108,12 @@ class JsonCodec:
     b'{"to":"ada@example.com"}'
     """
 
-    def encode(self, value: Any, /) -> bytes:
+    def encode(self, value: object, /) -> bytes:
         """Return the JSON text of a value; raise `TypeError` or `ValueError` for another one."""
         _check_json(value, MAX_NESTING)
         return _encoder.encode(value).encode()
 
-    def restore(self, value: Any, /) -> bytes:
+    def restore(self, value: object, /) -> bytes:
         """Return the payload of a value that `decode` returned, whatever program wrote it."""
         return json_bytes(value)
 
@@ -125,7 +125,7 @@ class JsonCodec:
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-def _check_json(value: Any, levels: int) -> None:
+def _check_json(value: object, levels: int) -> None:
     """Raise for values that `json` would change, and for more nested levels than `levels`."""
     if isinstance(value, (dict, list)):
         if not levels:
@@ -141,7 +141,7 @@ def _check_json(value: Any, levels: int) -> None:
         raise TypeError(f"a value of type {type(value).__name__} cannot be JSON: {value!r}")
 
 
-def _check_tuple(value: Any, levels: int) -> None:
+def _check_tuple(value: Iterable[object], levels: int) -> None:
     if not levels:
         raise ValueError(_TOO_DEEP)
     for part in value:
@@ -156,7 +156,7 @@ class BytesCodec:
     b'as is'
     """
 
-    def encode(self, value: Any, /) -> bytes:
+    def encode(self, value: object, /) -> bytes:
         """Return the value itself; raise `TypeError` unless it is bytes."""
         if not isinstance(value, bytes):
             raise TypeError(f"this queue stores bytes, not {type(value).__name__}")
@@ -176,17 +176,16 @@ class TupleCodec:
     (1, 'a', None)
     """
 
-    def encode(self, value: Any, /) -> bytes:
+    def encode(self, value: object, /) -> bytes:
         """Return the packed tuple; raise `TypeError` or `ValueError` for another value."""
         if not isinstance(value, tuple):
             raise TypeError(f"this queue stores tuples, not {type(value).__name__}")
         _check_tuple(value, MAX_NESTING)
         return self.restore(value)
 
-    def restore(self, value: Any, /) -> bytes:
+    def restore(self, value: tuple[Any, ...], /) -> bytes:
         """Return the payload of a value that `decode` returned."""
-        packed: bytes = fdb_tuple.pack(value)
-        return packed
+        return fdb_tuple.pack(value)
 
     def decode(self, payload: bytes, /) -> Any:
         """Return the unpacked tuple."""
@@ -202,7 +201,7 @@ class MissingCodec:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def encode(self, value: Any, /) -> bytes:
+    def encode(self, value: object, /) -> bytes:
         """Raise `UnknownCodec`."""
         raise UnknownCodec(self.name, CODECS)
 
@@ -258,15 +257,15 @@ class RowCodec(ABC, Generic[_T]):
         self._levels = levels
         self._codec = codec
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: object) -> bytes:
         """Return the payload of a value; raise `InvalidValue` or `PayloadTooLarge`."""
         return self._payload(self._codec.encode, value)
 
-    def _restored(self, value: Any) -> bytes:
+    def _restored(self, value: object) -> bytes:
         """Return the payload of a decoded value, which an older release may have nested deeper."""
         return self._payload(getattr(self._codec, "restore", self._codec.encode), value)
 
-    def _payload(self, encode: Callable[[Any], bytes], value: Any) -> bytes:
+    def _payload(self, encode: Callable[[Any], bytes], value: object) -> bytes:
         try:
             payload = with_stack(encode, value)
         except FdbqueueError:
@@ -279,7 +278,7 @@ class RowCodec(ABC, Generic[_T]):
             raise PayloadTooLarge(len(payload), MAX_PAYLOAD)
         return payload
 
-    def decode(self, tr: Any, key: bytes, stored: bytes) -> _T:
+    def decode(self, tr: ReadTransaction, key: bytes, stored: bytes) -> _T:
         """Return the item of a row; raise `UndecodableItem` if the codec cannot decode it."""
         level = self._levels.level_of(key)
         payload = self._layout.read_payload(tr, stored)
@@ -290,7 +289,7 @@ class RowCodec(ABC, Generic[_T]):
         return self._made(value, self._layout.priority_of(level), key)
 
     @abstractmethod
-    def _made(self, value: Any, priority: Any, key: bytes) -> _T: ...
+    def _made(self, value: Any, priority: Priority, key: bytes) -> _T: ...
 
     @abstractmethod
     def id_of(self, key: bytes) -> str:
@@ -312,7 +311,7 @@ class RowCodec(ABC, Generic[_T]):
 class ItemCodec(RowCodec[Item]):
     """The items of a priority queue or a FIFO queue. Their reference is their position."""
 
-    def _made(self, value: Any, priority: Any, key: bytes) -> Item:
+    def _made(self, value: object, priority: Priority, key: bytes) -> Item:
         return Item(value, priority, self._layout.item_id(key), key)
 
     def id_of(self, key: bytes) -> str:

@@ -25,7 +25,7 @@ from fdbqueue.layout.values import (
     header_of,
     with_header,
 )
-from fdbqueue.types import Priority
+from fdbqueue.types import Priority, ReadTransaction, Transaction
 
 __all__ = ["MAX_PAYLOAD", "Layout"]
 
@@ -244,7 +244,7 @@ class Layout:
 
     # Counters
 
-    def begin_size(self, tr: Any) -> Callable[[], int]:
+    def begin_size(self, tr: ReadTransaction) -> Callable[[], int]:
         """Begin to read how many items there are, with those put aside for pops that wait."""
         came, went = tr[self.came], tr[self.went]
         return lambda: decode_count(came.value) - decode_count(went.value)
@@ -263,7 +263,9 @@ class Layout:
 
     # Payloads
 
-    def value_of(self, tr: Any, random: bytes, payload: bytes, header: Header = NO_HEADER) -> bytes:
+    def value_of(
+        self, tr: Transaction, random: bytes, payload: bytes, header: Header = NO_HEADER
+    ) -> bytes:
         """The value of an item with this payload; what is too large for it is stored in pieces."""
         value = payload
         if len(payload) > PIECE_SIZE or payload.startswith(_MARKS):
@@ -272,11 +274,11 @@ class Layout:
         return with_header(header, value)
 
     @staticmethod
-    def _write_pieces(tr: Any, prefix: bytes, whole: bytes) -> None:
+    def _write_pieces(tr: Transaction, prefix: bytes, whole: bytes) -> None:
         for number, at in enumerate(range(0, len(whole), PIECE_SIZE)):
             tr[prefix + fdb_tuple.pack((number,))] = whole[at : at + PIECE_SIZE]
 
-    def read_payload(self, tr: Any, value: bytes) -> bytes:
+    def read_payload(self, tr: ReadTransaction, value: bytes) -> bytes:
         """The payload of an item, whole, given its value."""
         value = header_of(value)[1]
         if not value.startswith(_PIECES):
@@ -289,13 +291,13 @@ class Layout:
         """Return the largest possible size of an item's payload, in bytes, given its value."""
         return MAX_PAYLOAD if header_of(value)[1].startswith(_PIECES) else len(value)
 
-    def clear_pieces(self, tr: Any, value: bytes) -> None:
+    def clear_pieces(self, tr: Transaction, value: bytes) -> None:
         """Take away the pieces of a payload, if it has any."""
         value = header_of(value)[1]
         if value.startswith(_PIECES):
             tr.clear_range(*self._piece_range(value))
 
-    def end(self, tr: Any, value: bytes) -> None:
+    def end(self, tr: Transaction, value: bytes) -> None:
         """Take away what else is kept of an item that has come to its end."""
         if value.startswith(_MARKS):
             self.clear_pieces(tr, value)
@@ -321,7 +323,7 @@ class Layout:
         packed: bytes = fdb_tuple.pack((key,))
         return self.unique_keys + packed
 
-    def free_unique(self, tr: Any, value: bytes) -> None:
+    def free_unique(self, tr: Transaction, value: bytes) -> None:
         """Let another item have the key under which this one was unique, if it was."""
         unique = header_of(value)[0].unique
         if unique is not None:
@@ -403,7 +405,7 @@ class Layout:
         parts = fdb_tuple.unpack(value)
         return list(zip(parts[1::2], parts[2::2]))
 
-    def write_result(self, tr: Any, request: bytes, pops: Iterable[Iterable[Any]]) -> None:
+    def write_result(self, tr: Transaction, request: bytes, pops: Iterable[Iterable[Any]]) -> None:
         """Store the rows that each pop of a request gets."""
         parts: list[bytes] = []
         for rows in pops:

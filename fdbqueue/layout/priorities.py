@@ -35,11 +35,11 @@ class Levels:
         self._layout = layout
         self.level_in = lambda _: layout.items
 
-    def checked(self, priority: Any) -> Priority:
+    def checked(self, priority: object) -> Priority:
         """Raise `InvalidPriority`: a FIFO queue has no priorities."""
         raise InvalidPriority(priority, "omitted: this queue has no priorities")
 
-    def from_json(self, value: Any) -> Priority:
+    def from_json(self, value: object) -> Priority:
         """Return the priority for a JSON value; raise `InvalidPriority`."""
         return self.checked(value)
 
@@ -73,7 +73,7 @@ class Priorities(Levels):
         self._kind = kind
         self.level_in = layout.level_in if kind is int else self._level_of_tuple
 
-    def checked(self, priority: Any) -> Priority:
+    def checked(self, priority: object) -> Priority:
         """Return the priority; raise `InvalidPriority` if it has another type."""
         if self._kind is int:
             if isinstance(priority, int) and not isinstance(priority, bool):
@@ -99,7 +99,7 @@ class Priorities(Levels):
         shape = ", ".join(kind.__name__ for kind in kinds)
         raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
 
-    def from_json(self, value: Any) -> Priority:
+    def from_json(self, value: object) -> Priority:
         """Return the priority for a JSON value of `priority_as_json`; raise `InvalidPriority`.
 
         >>> from fdb.subspace_impl import Subspace
@@ -121,7 +121,7 @@ class Priorities(Levels):
 _INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def priority_as_json(priority: Any) -> Any:
+def priority_as_json(priority: object) -> Any:
     """Return a priority as a JSON value: tuples as lists, bytes in base64, infinities by name.
 
     >>> priority_as_json((1, float("inf"), b"x"))
@@ -136,7 +136,7 @@ def priority_as_json(priority: Any) -> Any:
     return priority
 
 
-def _part_from_json(part: Any, kind: type) -> Any:
+def _part_from_json(part: object, kind: type) -> Any:
     """Convert a part of a JSON priority to this type; return it unchanged if that fails."""
     if kind is float and type(part) is int and abs(part) < 2**1023:
         return float(part)

@@ -11,7 +11,7 @@ from fdb import tuple as fdb_tuple
 from fdbqueue.errors import ForeignKey, InvalidItemId, InvalidTask
 from fdbqueue.layout.codecs import JsonCodec, RowCodec
 from fdbqueue.layout.ids import time_of
-from fdbqueue.types import Task, TaskPriority
+from fdbqueue.types import Priority, Task, TaskPriority
 
 __all__ = [
     "NO_DEADLINE",
@@ -102,7 +102,7 @@ class TaskCodec:
     True
     """
 
-    def encode(self, value: Any, /) -> bytes:
+    def encode(self, value: object, /) -> bytes:
         """Return the bytes of a record; raise `TypeError` or `ValueError` for another value."""
         if not isinstance(value, TaskRecord):
             raise TypeError(f"this queue stores tasks, not {type(value).__name__}")
@@ -127,8 +127,9 @@ class TaskCodec:
 class TaskRowCodec(RowCodec[Task]):
     """The tasks of a task queue. Their reference is their id, which never changes."""
 
-    def _made(self, value: TaskRecord, priority: Any, key: bytes) -> Task:
+    def _made(self, value: TaskRecord, priority: Priority, key: bytes) -> Task:
         random = self._layout.position(key)[-1]
+        assert isinstance(priority, tuple)
         _, deadline, cost = priority
         created = time_of(random)
         if created is None:

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from fdbqueue.layout import Layout
 from fdbqueue.operations.items import WANT_ALL
+from fdbqueue.types import Transaction
 
 __all__ = ["Places"]
 
@@ -49,7 +50,7 @@ class Places:
         # Taken by transactions in progress: read version, begin, end.
         self._taken: WeakKeyDictionary[Any, tuple[int, int, int]] = WeakKeyDictionary()
 
-    def begin_count(self, tr: Any, bound: int) -> Callable[[], int]:
+    def begin_count(self, tr: Transaction, bound: int) -> Callable[[], int]:
         """Start to count the taken places; claims are counted up to the bound.
 
         The reads are snapshot reads, which see the transaction's own writes.
@@ -65,7 +66,7 @@ class Places:
         claimed = tr.snapshot.get_range(*leases, limit=limit, streaming_mode=WANT_ALL)
         return lambda: size() + sum(1 for _ in claimed)
 
-    def take(self, tr: Any, taken: int, bound: int, n: int) -> None:
+    def take(self, tr: Transaction, taken: int, bound: int, n: int) -> None:
         """Take `n` places in addition to those the transaction already has.
 
         Args:
@@ -86,7 +87,7 @@ class Places:
         self._taken[tr] = version, begin, end
         self._conflict(tr, seen, begin, end)
 
-    def _conflict(self, tr: Any, seen: int, begin: int, end: int) -> None:
+    def _conflict(self, tr: Transaction, seen: int, begin: int, end: int) -> None:
         places, below = self._layout.places, self._layout.places_below
         taken = self._layout.places_between(places, begin, end)
         tr.add_write_conflict_range(*taken)
@@ -96,7 +97,7 @@ class Places:
             tr.add_write_conflict_range(*self._layout.places_between(below, 0, seen))
             tr.add_read_conflict_range(*self._layout.places_between(places, 0, seen))
 
-    def rely_on_full(self, tr: Any) -> None:
+    def rely_on_full(self, tr: Transaction) -> None:
         """Conflict with every operation that makes room, so that the queue is full at commit."""
         tr.add_read_conflict_key(self._layout.went)
         tr.add_read_conflict_range(*self._layout.range_of(self._layout.leases))

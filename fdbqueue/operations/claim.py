@@ -14,7 +14,7 @@ from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.operations.items import Found, Rows
 from fdbqueue.operations.schedule import VERSIONS, Schedule
 from fdbqueue.operations.slots import Candidate
-from fdbqueue.types import Claim, DeadLetter
+from fdbqueue.types import Claim, DeadLetter, ReadTransaction, Transaction
 
 __all__ = ["ClaimRequest", "Leases", "told_error"]
 
@@ -88,7 +88,7 @@ class Leases:
         self._schedule = schedule
 
     def take(
-        self, tr: Any, found: list[Candidate], request: ClaimRequest, now: int
+        self, tr: Transaction, found: list[Candidate], request: ClaimRequest, now: int
     ) -> Claim | None:
         """Claim items that the transaction read, except those that cannot be decoded."""
         layout = self._layout
@@ -110,7 +110,7 @@ class Leases:
         keys = tuple(each.key for each, _ in readable)
         return Claim(items, tuple(attempts), keys, request.token)
 
-    def _read(self, tr: Any, found: Candidate, now: int) -> Any:
+    def _read(self, tr: Transaction, found: Candidate, now: int) -> Any:
         """Return the item, or `None` after counting an undecodable one as a failed attempt."""
         try:
             return self._codec.decode(tr, found.key, found.value)
@@ -124,13 +124,13 @@ class Leases:
             self._schedule.give_back(tr, place, attempt, found.value, now, told, due)
             return None
 
-    def _store(self, tr: Any, claimed: _Claimed, token: bytes) -> None:
+    def _store(self, tr: Transaction, claimed: _Claimed, token: bytes) -> None:
         layout = self._layout
         facts = token, claimed.lease_end, claimed.attempt, *claimed.slots
         self._rows.keep(tr, layout.claims, claimed.place, facts, claimed.value)
         tr[layout.when_key(layout.leases, claimed.lease_end, claimed.place)] = b""
 
-    def _begin(self, tr: Any, claim: Claim) -> list[Any]:
+    def _begin(self, tr: Transaction, claim: Claim) -> list[Any]:
         """Start to read the items of a claim."""
         return [tr[self._layout.claims + self._layout.place(key)] for key in claim.keys]
 
@@ -147,7 +147,7 @@ class Leases:
             own.append(_Claimed(layout.place(key), end, attempt, slots, value))
         return own
 
-    def _end(self, tr: Any, claim: Claim, reads: list[Any] | None = None) -> list[_Claimed]:
+    def _end(self, tr: Transaction, claim: Claim, reads: list[Any] | None = None) -> list[_Claimed]:
         """End a claim and return its items; raise `LeaseLost` if the claim is over."""
         layout = self._layout
         ended = self._own(claim, self._begin(tr, claim) if reads is None else reads)
@@ -159,7 +159,7 @@ class Leases:
         return ended
 
     def each(
-        self, tr: Any, claims: list[Claim], do: Callable[[Any, Claim, list[Any]], None]
+        self, tr: Transaction, claims: list[Claim], do: Callable[[Any, Claim, list[Any]], None]
     ) -> list[LeaseLost | None]:
         """Apply `do` to each claim; return `None` or `LeaseLost` for each."""
         # All reads start before the first is waited for.
@@ -173,13 +173,13 @@ class Leases:
                 errors.append(error)
         return errors
 
-    def ack(self, tr: Any, claim: Claim, reads: list[Any] | None = None) -> None:
+    def ack(self, tr: Transaction, claim: Claim, reads: list[Any] | None = None) -> None:
         """Acknowledge a claim: delete its items."""
         for each in self._end(tr, claim, reads):
             self._layout.end(tr, each.value)
 
     def extend(
-        self, tr: Any, claim: Claim, reads: list[Any] | None = None, *, lease: float
+        self, tr: Transaction, claim: Claim, reads: list[Any] | None = None, *, lease: float
     ) -> None:
         """Renew the lease: it ends `lease` seconds from now."""
         layout = self._layout
@@ -188,13 +188,13 @@ class Leases:
             del tr[layout.when_key(layout.leases, each.lease_end, each.place)]
             self._store(tr, each._replace(lease_end=end), claim.token)
 
-    def release(self, tr: Any, claim: Claim) -> None:
+    def release(self, tr: Transaction, claim: Claim) -> None:
         """Return the items as if they had never been claimed."""
         for each in self._end(tr, claim):
             self._schedule.put(tr, each.place, each.value)
 
     def nack(
-        self, tr: Any, claim: Claim, dues: list[int | None], error: str | None, now: int
+        self, tr: Transaction, claim: Claim, dues: list[int | None], error: str | None, now: int
     ) -> None:
         """Return failed items, each at its due time, or make them dead letters."""
         for each, due in zip(self._end(tr, claim), dues):
@@ -202,7 +202,7 @@ class Leases:
 
     # Dead letters
 
-    def dead_letter(self, tr: Any, key: bytes, stored: bytes) -> DeadLetter:
+    def dead_letter(self, tr: ReadTransaction, key: bytes, stored: bytes) -> DeadLetter:
         """Return the dead letter stored under a key."""
         layout = self._layout
         (attempts, died_at, error), value = decode_facts(stored)
@@ -213,7 +213,7 @@ class Leases:
         died = datetime.fromtimestamp(died_at / 1000, timezone.utc)
         return DeadLetter(item, self._codec.id_of(item_key), attempts, died, error)
 
-    def retry_dead(self, tr: Any, dead: Found, reserve: Callable[[Any], None]) -> bool:
+    def retry_dead(self, tr: Transaction, dead: Found, reserve: Callable[[Any], None]) -> bool:
         """Return a dead letter to its position; return false if its unique key is in use.
 
         `reserve(tr)` takes its place below the bound of the queue, or raises.
@@ -233,7 +233,7 @@ class Leases:
         self._schedule.put(tr, place, with_header(header, payload))
         return True
 
-    def drop_dead(self, tr: Any, dead: Found) -> bool:
+    def drop_dead(self, tr: Transaction, dead: Found) -> bool:
         """Delete a dead letter; return true, because it existed."""
         self._rows.let_go(tr, self._layout.dead, self._layout.place(dead.key))
         self._layout.clear_pieces(tr, dead.value)

@@ -23,6 +23,7 @@ from fdbqueue.layout import (
     header_of,
 )
 from fdbqueue.layout.priorities import Levels
+from fdbqueue.types import RangeResult, ReadTransaction, Transaction
 
 __all__ = [
     "BATCH_BYTES",
@@ -30,9 +31,9 @@ __all__ = [
     "Entry",
     "Found",
     "PriorityRows",
-    "Row",
     "Rows",
     "State",
+    "StoredItem",
     "find",
 ]
 
@@ -78,24 +79,24 @@ class Rows:
 
     # Levels
 
-    def count(self, tr: Any, level: bytes, change: int) -> None:
+    def count(self, tr: Transaction, level: bytes, change: int) -> None:
         """Add `change` to the counters of a level and of the whole queue."""
         self.count_level(tr, level, change)
         self.count_total(tr, change)
 
-    def count_total(self, tr: Any, change: int) -> None:
+    def count_total(self, tr: Transaction, change: int) -> None:
         """Add `change` to the total of items added (positive) or removed (negative)."""
         key = self._layout.came if change > 0 else self._layout.went
         tr.add(key, ONE if change in (1, -1) else encode_count(abs(change)))
 
-    def count_moved(self, tr: Any) -> None:
+    def count_moved(self, tr: Transaction) -> None:
         """Count an addition and a removal that only moved an item."""
         tr.add(self._layout.moved, ONE)
 
-    def count_level(self, tr: Any, level: bytes, change: int) -> None:
+    def count_level(self, tr: Transaction, level: bytes, change: int) -> None:
         """Add `change` to the counter of a level."""
 
-    def counts(self, tr: Any) -> dict[Any, int]:
+    def counts(self, tr: Transaction) -> dict[Any, int]:
         """Return the number of items of each priority that has any."""
         layout = self._layout
         rows = tr.get_range(*layout.range_of(layout.counts))
@@ -108,7 +109,9 @@ class Rows:
         """Return the key of a level's counter, if it has one."""
         return None
 
-    def derived(self, tr: Any, key: bytes, stored: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
+    def derived(
+        self, tr: ReadTransaction, key: bytes, stored: bytes
+    ) -> tuple[dict[bytes, bytes], list[bytes]]:
         """Return the index entries of a waiting item, and the keys of the counters it adds to."""
         expires = header_of(stored)[0].expires
         if expires is None:
@@ -120,7 +123,7 @@ class Rows:
         """Return the index entries of a delayed, claimed or dead item."""
         return {}
 
-    def entered(self, tr: Any, key: bytes, stored: bytes) -> None:
+    def entered(self, tr: Transaction, key: bytes, stored: bytes) -> None:
         """Add a waiting item to its indexes and counters."""
         rows, counters = self.derived(tr, key, stored)
         for index, value in rows.items():
@@ -128,7 +131,7 @@ class Rows:
         for counter in counters:
             tr.add(counter, ONE)
 
-    def left(self, tr: Any, key: bytes, stored: bytes) -> None:
+    def left(self, tr: Transaction, key: bytes, stored: bytes) -> None:
         """Remove an item from its indexes and counters. Its payload must still be stored."""
         rows, counters = self.derived(tr, key, stored)
         for index in rows:
@@ -140,56 +143,58 @@ class Rows:
     # Delayed, claimed and dead items
 
     def keep(
-        self, tr: Any, prefix: bytes, place: bytes, facts: tuple[Any, ...], value: bytes
+        self, tr: Transaction, prefix: bytes, place: bytes, facts: tuple[Any, ...], value: bytes
     ) -> None:
         """Store an item that is not waiting under a prefix, with facts about it."""
         tr[prefix + place] = encode_facts(facts, value)
         for index, found in self.indexed_elsewhere(place).items():
             tr[index] = found
 
-    def let_go(self, tr: Any, prefix: bytes, place: bytes) -> None:
+    def let_go(self, tr: Transaction, prefix: bytes, place: bytes) -> None:
         """Delete an item stored by `keep`, and its index entries."""
         del tr[prefix + place]
         for index in self.indexed_elsewhere(place):
             del tr[index]
 
-    def delay(self, tr: Any, place: bytes, due: int, value: bytes) -> None:
+    def delay(self, tr: Transaction, place: bytes, due: int, value: bytes) -> None:
         """Store an item that becomes available at a time, in milliseconds since 1970."""
         layout = self._layout
         self.keep(tr, layout.delayed, place, (due,), value)
         tr[layout.when_key(layout.dues, due, place)] = b""
         tr[layout.scheduled] = b""
 
-    def end_delay(self, tr: Any, place: bytes, due: int) -> None:
+    def end_delay(self, tr: Transaction, place: bytes, due: int) -> None:
         """Delete an item stored by `delay`."""
         self.let_go(tr, self._layout.delayed, place)
         del tr[self._layout.when_key(self._layout.dues, due, place)]
 
     # Finding
 
-    def find(self, tr: Any, reference: bytes) -> Found | None:
+    def find(self, tr: Transaction, reference: bytes) -> Found | None:
         """Return the item with this reference in any state; `None` if it ended."""
         return find(tr, self._layout, reference)
 
-    def waiting(self, tr: Any, reference: bytes) -> Row | None:
+    def waiting(self, tr: Transaction, reference: bytes) -> StoredItem | None:
         """Return key and value of the item with this reference if it waits."""
         key = self._layout.items + reference
         value = tr[key].value
-        return None if value is None else (key, value)
+        return None if value is None else StoredItem(key, value)
 
-    def begin_look(self, tr: Any, key: bytes) -> list[Any]:
+    def begin_look(self, tr: Transaction, key: bytes) -> list[Any]:
         """Start to read whether the item popped from this key was put back."""
         return [tr[key]]
 
     # Adding
 
-    def last(self, tr: Any, level: bytes) -> Any:
+    def last(self, tr: Transaction, level: bytes) -> Any:
         """Start to read the last row of a level, for `append`."""
         begin, end = self._layout.range_of(level)
         # A snapshot read, so that pushes never conflict; `random` keeps their keys apart.
         return tr.snapshot.get_range(begin, end, limit=1, reverse=True)
 
-    def append_all(self, tr: Any, entries: list[Entry], lasts: dict[bytes, Any]) -> list[bytes]:
+    def append_all(
+        self, tr: Transaction, entries: list[Entry], lasts: dict[bytes, Any]
+    ) -> list[bytes]:
         """Append entries to their levels; return the keys of the new items."""
         if len(entries) == 1:
             return self.append(tr, entries[0].level, entries, lasts[entries[0].level])
@@ -204,7 +209,7 @@ class Rows:
         return keys
 
     @staticmethod
-    def first_count(tr: Any) -> int:
+    def first_count(tr: Transaction) -> int:
         """Return the lowest count for an item that is pushed now.
 
         It is above the counts of earlier items of the level, including those that are claimed or
@@ -213,7 +218,9 @@ class Rows:
         version: int = tr.get_read_version().wait()
         return version
 
-    def append(self, tr: Any, level: bytes, entries: list[Entry], last_row: Any) -> list[bytes]:
+    def append(
+        self, tr: Transaction, level: bytes, entries: list[Entry], last_row: RangeResult
+    ) -> list[bytes]:
         """Append entries to a level; return their keys.
 
         Entries that are due later are stored as delayed items.
@@ -245,24 +252,24 @@ class Rows:
             self.count_level(tr, level, len(keys) - delayed)
         return keys
 
-    def _note(self, tr: Any, place: bytes, header: Header) -> None:
+    def _note(self, tr: Transaction, place: bytes, header: Header) -> None:
         if header.expires is not None:
             tr[self._layout.scheduled] = b""
         if header.unique is not None:
             tr[self._layout.unique_key(header.unique)] = place
 
-    def put_aside(self, tr: Any, request: bytes, pops: list[list[Any]]) -> None:
+    def put_aside(self, tr: Transaction, request: bytes, pops: list[list[Any]]) -> None:
         """Store rows as the result of pop requests; they are not counted as removed yet."""
         self._layout.write_result(tr, request, pops)
         tr.add(self._layout.went, encode_count(-sum(map(len, pops))))
 
-    def place(self, tr: Any, key: bytes, stored: bytes) -> None:
+    def place(self, tr: Transaction, key: bytes, stored: bytes) -> None:
         """Store an item at its position and count it in its level, but not in the total."""
         tr[key] = stored
         self.entered(tr, key, stored)
         self.count_level(tr, self.level_of(key), 1)
 
-    def restore(self, tr: Any, rows: Iterable[tuple[bytes, bytes]]) -> None:
+    def restore(self, tr: Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Return (key, value) of items stored by `put_aside` to their positions."""
         for key, stored in rows:
             self.place(tr, key, stored)
@@ -271,7 +278,7 @@ class Rows:
             self.count_total(tr, -1)
             self.count_moved(tr)
 
-    def put_back(self, tr: Any, places: list[tuple[bytes, bytes]]) -> None:
+    def put_back(self, tr: Transaction, places: list[tuple[bytes, bytes]]) -> None:
         """Return payloads to the keys they were popped from, unless the items are already back."""
         # All reads start before the first is waited for.
         looks = [self.begin_look(tr, key) for key, _ in places]
@@ -285,14 +292,14 @@ class Rows:
 
     # Removing
 
-    def first(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
+    def first(self, tr: Transaction, n: int, at_max: bool = False) -> list[Any]:
         """Return up to `n` first rows, in the order of pops."""
         begin, end = self._layout.range_of(self._layout.items)
         if n == 0:
             return []
         return list(tr.get_range(begin, end, limit=n, streaming_mode=WANT_ALL))
 
-    def drop_first(self, tr: Any, rows: list[Any]) -> None:
+    def drop_first(self, tr: Transaction, rows: list[Any]) -> None:
         """Delete the first items of their levels: the complete result of `first`, up to these.
 
         One range per level is cleared, and the read of `first` conflicts on it. Keys cleared one by
@@ -311,7 +318,7 @@ class Rows:
             tr.clear_range(self._layout.range_of(level)[0], dropped[-1] + b"\x00")
             self.count(tr, level, -len(dropped))
 
-    def drop(self, tr: Any, rows: Iterable[tuple[bytes, bytes]]) -> None:
+    def drop(self, tr: Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Delete (key, value) of items at any position, and conflict on their keys.
 
         The payloads' pieces stay.
@@ -324,18 +331,18 @@ class Rows:
                 del tr[key]
             self.count(tr, level, -len(dropped))
 
-    def take_first(self, tr: Any, rows: list[Any]) -> None:
+    def take_first(self, tr: Transaction, rows: list[Any]) -> None:
         """Delete the first items, as read by `first`, for good."""
         self.drop_first(tr, rows)
         for row in rows:
             self._layout.end(tr, row.value)
 
-    def take(self, tr: Any, key: bytes, stored: bytes) -> None:
+    def take(self, tr: Transaction, key: bytes, stored: bytes) -> None:
         """Delete an item that the transaction read, at any position, for good."""
         self.drop(tr, [(key, stored)])
         self._layout.end(tr, stored)
 
-    def remove(self, tr: Any, found: Found | None) -> bool:
+    def remove(self, tr: Transaction, found: Found | None) -> bool:
         """Remove a waiting or delayed item; return false for any other state."""
         layout = self._layout
         if found is None or found.state not in ("waiting", "delayed"):
@@ -349,7 +356,9 @@ class Rows:
         tr.add(layout.removed, ONE)
         return True
 
-    def move(self, tr: Any, key: bytes, stored: bytes, payload: bytes, level: bytes) -> bytes:
+    def move(
+        self, tr: Transaction, key: bytes, stored: bytes, payload: bytes, level: bytes
+    ) -> bytes:
         """Move an item that the transaction read to the end of a level; return its new key."""
         self.take(tr, key, stored)
         # The random part and the header stay the same.
@@ -359,7 +368,7 @@ class Rows:
         self.count_moved(tr)
         return new
 
-    def clear(self, tr: Any) -> None:
+    def clear(self, tr: Transaction) -> None:
         """Delete all items, their claims, dead letters and counters, and the import progress."""
         layout = self._layout
         for prefix in (*layout.of_items, layout.totals, layout.imports):
@@ -373,7 +382,7 @@ class PriorityRows(Rows):
         """Return the key of a level's counter."""
         return self._layout.count_key(level)
 
-    def count_level(self, tr: Any, level: bytes, change: int) -> None:
+    def count_level(self, tr: Transaction, level: bytes, change: int) -> None:
         """Add `change` to the counter of a level. A counter at zero has no key."""
         key = self.level_counter(level)
         if key is None:
@@ -382,7 +391,7 @@ class PriorityRows(Rows):
         if change < 0:
             tr.compare_and_clear(key, ZERO)
 
-    def first(self, tr: Any, n: int, at_max: bool = False) -> list[Any]:
+    def first(self, tr: Transaction, n: int, at_max: bool = False) -> list[Any]:
         """Return up to `n` first rows of the lowest priorities; with `at_max`, of the highest."""
         if not at_max:
             return super().first(tr, n)
@@ -404,6 +413,13 @@ State: TypeAlias = Literal["waiting", "delayed", "claimed", "dead"]
 """The state of an item that has not ended."""
 
 
+class StoredItem(NamedTuple):
+    """The key and the value of an item."""
+
+    key: bytes
+    value: bytes
+
+
 class Found(NamedTuple):
     """An item that the transaction read: state, key while waiting, value, facts if not waiting."""
 
@@ -413,7 +429,7 @@ class Found(NamedTuple):
     facts: tuple[Any, ...] = ()
 
 
-def find(tr: Any, layout: Layout, place: bytes) -> Found | None:
+def find(tr: Transaction, layout: Layout, place: bytes) -> Found | None:
     """Return the item of a position in any state; `None` if it ended.
 
     Conflicts with every change of the item.
@@ -432,18 +448,14 @@ def find(tr: Any, layout: Layout, place: bytes) -> Found | None:
     value = tr[key].value
     if value is not None:
         return Found("waiting", key, value)
-    delayed, claimed, dead = (tr[prefix + place] for prefix in layout.elsewhere)
-    if delayed.present():
-        return _kept("delayed", key, delayed.value)
-    if claimed.present():
-        return _kept("claimed", key, claimed.value)
-    return _kept("dead", key, dead.value) if dead.present() else None
+    states: tuple[State, ...] = ("delayed", "claimed", "dead")
+    kept = [tr[prefix + place] for prefix in layout.elsewhere]
+    for state, stored in zip(states, kept):
+        if stored.value is not None:
+            return _kept(state, key, stored.value)
+    return None
 
 
 def _kept(state: State, key: bytes, stored: bytes) -> Found:
     facts, value = decode_facts(stored)
     return Found(state, key, value, facts)
-
-
-Row: TypeAlias = tuple[bytes, bytes]
-"""The key and the value of an item."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import QueueRenamed
@@ -16,6 +14,7 @@ from fdbqueue.layout import (
     name_key,
     renames_key,
 )
+from fdbqueue.types import Transaction
 
 __all__ = ["find", "leave", "place", "register"]
 
@@ -23,25 +22,25 @@ MOST_TRACES = 16
 """The most names that have a number of their own."""
 
 
-def find(tr: Any, name: str) -> Subspace | None:
+def find(tr: Transaction, name: str) -> Subspace | None:
     """Return the subspace of the queue with this name; `None` if there is none."""
     prefix = tr[name_key(name)].value
     return None if prefix is None else decode_subspace(prefix)
 
 
-def place(tr: Any, name: str) -> Subspace:
+def place(tr: Transaction, name: str) -> Subspace:
     """Return the subspace of the queue with this name, or the one a first push would use."""
     return find(tr, name) or _next_subspace(tr, name)[0]
 
 
-def _next_subspace(tr: Any, name: str) -> tuple[Subspace, int]:
+def _next_subspace(tr: Transaction, name: str) -> tuple[Subspace, int]:
     """Return the subspace and the number that the next queue with this name gets."""
     own, common = tr[renames_key(name)], tr[renames_key(None)]
     number = max(decode_count(own.value), decode_count(common.value))
     return default_subspace(name, number), number
 
 
-def leave(tr: Any, name: str, subspace: Subspace) -> None:
+def leave(tr: Transaction, name: str, subspace: Subspace) -> None:
     """Prevent other queues from using the subspace of a queue that is being renamed.
 
     This is permanent, because a client may have the queue open for as long as it runs. It writes a
@@ -59,7 +58,7 @@ def leave(tr: Any, name: str, subspace: Subspace) -> None:
         tr[renames_key(None)] = encode_count(highest)
 
 
-def register(tr: Any, name: str, subspace: Subspace) -> None:
+def register(tr: Transaction, name: str, subspace: Subspace) -> None:
     """Store the location of the queue with this name.
 
     Raises:

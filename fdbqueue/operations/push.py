@@ -13,7 +13,7 @@ from fdbqueue.operations.bound import Places
 from fdbqueue.operations.items import Entry, Rows
 from fdbqueue.operations.names import register
 from fdbqueue.operations.options import FLEXIBLE, agreed
-from fdbqueue.types import Options
+from fdbqueue.types import Options, Transaction
 
 __all__ = ["Push", "Pushing"]
 
@@ -47,7 +47,7 @@ class Pushing:
         self._stored = b""
         self._places = Places(layout, randrange)
 
-    def set_option(self, tr: Any, name: str, value: Any) -> bool:
+    def set_option(self, tr: Transaction, name: str, value: object) -> bool:
         """Store another value of an option; return true, because something was written."""
         if name in FLEXIBLE:
             given: dict[str, Any] = {name: None}  # accept any stored value from now on
@@ -57,7 +57,7 @@ class Pushing:
         tr[self.layout.options] = encode_options(replace(self.options, **changed))
         return True
 
-    def push(self, tr: Any, pushes: list[Push]) -> list[list[bytes]]:
+    def push(self, tr: Transaction, pushes: list[Push]) -> list[list[bytes]]:
         """Append payloads to their levels; return the keys of each push's new items.
 
         A push without enough room has no keys, or fewer with `as_many_as_fit`.
@@ -78,7 +78,7 @@ class Pushing:
         keys = iter(self._rows.append_all(tr, [*chain.from_iterable(fitting)], lasts))
         return [list(islice(keys, len(entries))) for entries in fitting]
 
-    def reserve(self, tr: Any) -> None:
+    def reserve(self, tr: Transaction) -> None:
         """Take a place for a dead letter that is retried; raise `QueueFull` if there is none."""
         stored = tr[self.layout.options].value
         bound = None if stored is None else decode_options(stored).max_size
@@ -90,11 +90,11 @@ class Pushing:
             raise QueueFull(bound, 1)
         self._places.take(tr, taken, bound, 1)
 
-    def rely_on_full(self, tr: Any) -> None:
+    def rely_on_full(self, tr: Transaction) -> None:
         """Conflict with every operation that makes room, so that the queue is full at commit."""
         self._places.rely_on_full(tr)
 
-    def _agree(self, tr: Any, stored: bytes | None) -> None:
+    def _agree(self, tr: Transaction, stored: bytes | None) -> None:
         """Adopt the stored options, or store these."""
         if stored == self._stored:
             return
@@ -107,7 +107,9 @@ class Pushing:
         self.options = agreed(self._given, decode_options(stored))
         self._stored = stored
 
-    def _fitting(self, tr: Any, pushes: list[Push], taken: int, bound: int) -> list[list[Entry]]:
+    def _fitting(
+        self, tr: Transaction, pushes: list[Push], taken: int, bound: int
+    ) -> list[list[Entry]]:
         fitting = []
         room = bound - taken
         for push in pushes:

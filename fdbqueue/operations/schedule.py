@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fdbqueue.layout import ONE, Layout, decode_facts, decode_options, header_of, with_header
 from fdbqueue.operations.items import Rows
-from fdbqueue.types import Options
+from fdbqueue.types import Options, ReadTransaction, Transaction
 
 __all__ = ["MOST_SWEPT", "VERSIONS", "Schedule", "Swept"]
 
@@ -43,17 +43,17 @@ class Schedule:
         self._rows = rows
         self.max_attempts: int | None = None  # as read by the last claim
 
-    def options(self, tr: Any) -> Options | None:
+    def options(self, tr: ReadTransaction) -> Options | None:
         """Return the options of the queue; `None` before its first push."""
         stored = tr[self._layout.options].value
         return None if stored is None else decode_options(stored)
 
-    def is_paused(self, tr: Any) -> bool:
+    def is_paused(self, tr: Transaction) -> bool:
         """Return whether the queue is paused."""
         options = self.options(tr)
         return options is not None and options.paused
 
-    def sweep(self, tr: Any, now: int) -> Swept:
+    def sweep(self, tr: Transaction, now: int) -> Swept:
         """Release expired leases, make due items available and delete expired ones.
 
         Items that were due first become available first. At most 256 items of each kind are swept,
@@ -68,7 +68,7 @@ class Schedule:
         times = [layout.when(layout.expiries, row.key)[0] for row in expiries]
         return Swept(all=False, expired=all(time > now for time in times))
 
-    def _sweep(self, tr: Any, now: int) -> int:
+    def _sweep(self, tr: Transaction, now: int) -> int:
         layout = self._layout
         leases, dues, expiries = (
             tr.snapshot.get_range(*layout.range_of(prefix), limit=_MOST)
@@ -97,7 +97,7 @@ class Schedule:
             swept += 1
         return swept
 
-    def _end_lease(self, tr: Any, end: int, place: bytes, now: int) -> None:
+    def _end_lease(self, tr: Transaction, end: int, place: bytes, now: int) -> None:
         stored = tr[self._layout.claims + place].value
         if stored is None:
             return
@@ -107,13 +107,13 @@ class Schedule:
             self.free_slots(tr, slots)
             self.give_back(tr, place, attempt, value, now, "its lease ran out")
 
-    def _come(self, tr: Any, due: int, place: bytes) -> None:
+    def _come(self, tr: Transaction, due: int, place: bytes) -> None:
         stored = tr[self._layout.delayed + place].value
         self._rows.end_delay(tr, place, due)
         if stored is not None:
             self._rows.place(tr, self._layout.items + place, decode_facts(stored)[1])
 
-    def _expire(self, tr: Any, index: bytes, key: bytes) -> None:
+    def _expire(self, tr: Transaction, index: bytes, key: bytes) -> None:
         del tr[index]
         stored = tr[key].value
         if stored is not None:
@@ -121,7 +121,7 @@ class Schedule:
             self._layout.end(tr, stored)
             tr.add(self._layout.expired, ONE)
 
-    def free_slots(self, tr: Any, slots: list[bytes]) -> None:
+    def free_slots(self, tr: Transaction, slots: list[bytes]) -> None:
         """Free slots, and wake the clients that wait for one."""
         for slot in slots:
             del tr[self._layout.slots + slot]
@@ -130,7 +130,7 @@ class Schedule:
 
     def give_back(
         self,
-        tr: Any,
+        tr: Transaction,
         place: bytes,
         attempts: int,
         value: bytes,
@@ -150,7 +150,7 @@ class Schedule:
         value = with_header(header._replace(attempts=attempts), payload)
         self.put(tr, place, value, due)
 
-    def put(self, tr: Any, place: bytes, value: bytes, due: int | None = None) -> None:
+    def put(self, tr: Transaction, place: bytes, value: bytes, due: int | None = None) -> None:
         """Return an item that was counted out to its position, now or when due."""
         tr.add(self._layout.came, ONE)
         self._rows.count_moved(tr)

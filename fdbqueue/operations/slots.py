@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 from fdbqueue.layout import Layout
-from fdbqueue.operations.items import Row
 from fdbqueue.operations.schedule import Schedule
+from fdbqueue.types import KeyValue, ReadTransaction, Transaction
 
 __all__ = ["MOST_SLOTS", "Agents", "Candidate", "First", "Limits"]
 
 MOST_SLOTS = 10_000
 """The highest concurrency limit."""
 
-First: TypeAlias = Callable[[Any, int], list[Row]]
+First: TypeAlias = Callable[[Transaction, int], Sequence[KeyValue]]
 """Reads a number of first items in a transaction."""
 
 
@@ -30,11 +30,13 @@ class Candidate(NamedTuple):
 class Agents(Protocol):
     """The agents of a task queue."""
 
-    def agent_of(self, tr: Any, row: Row) -> str | None:
+    def agent_of(self, tr: ReadTransaction, row: KeyValue) -> str | None:
         """Return the agent of a task."""
         ...
 
-    def first_but(self, tr: Any, n: int, agents: Container[str | None]) -> Iterator[Row]:
+    def first_but(
+        self, tr: Transaction, n: int, agents: Container[str | None]
+    ) -> Iterator[KeyValue]:
         """Yield tasks in order, excluding some agents; at most `n` per remaining agent."""
         ...
 
@@ -60,11 +62,11 @@ class Limits:
         self._schedule = schedule
         self._agents = agents
 
-    def admit(self, tr: Any, n: int, first: First) -> list[Candidate]:
+    def admit(self, tr: Transaction, n: int, first: First) -> list[Candidate]:
         """Return up to `n` first items that may be claimed; none if the queue is paused."""
         options = self._schedule.options(tr)
         if options is None:
-            return [Candidate(*row) for row in first(tr, n)]
+            return [Candidate(row.key, row.value) for row in first(tr, n)]
         self._schedule.max_attempts = options.max_attempts
         if options.paused:
             return []
@@ -75,11 +77,11 @@ class Limits:
         if n == 0:
             return []
         if options.agent_concurrency is None or self._agents is None:
-            return [Candidate(*row, whole.take(tr)) for row in first(tr, n)]
+            return [Candidate(row.key, row.value, whole.take(tr)) for row in first(tr, n)]
         return self._by_agent(tr, n, first, whole, self._agents, options.agent_concurrency)
 
     def _by_agent(
-        self, tr: Any, n: int, first: First, whole: _Slots, agents: Agents, limit: int
+        self, tr: Transaction, n: int, first: First, whole: _Slots, agents: Agents, limit: int
     ) -> list[Candidate]:
         prefix = self._layout.agent_slots
         held: dict[str, list[bytes]] = defaultdict(list)
@@ -92,7 +94,7 @@ class Limits:
                 slots[agent] = self._slots(tr, agent, limit, held.get(str(agent), ()))
             return slots[agent]
 
-        rows: Iterable[Row] = first(tr, n)
+        rows: Iterable[KeyValue] = first(tr, n)
         wanted = Counter(agents.agent_of(tr, row) for row in rows)
         if any(of(agent).left < number for agent, number in wanted.items()):
             # Skip the agents at their limit; read the next tasks of the other agents.
@@ -102,13 +104,13 @@ class Limits:
         for row in rows:
             own = of(agents.agent_of(tr, row))
             if own.left > 0:
-                admitted.append(Candidate(*row, whole.take(tr) + own.take(tr)))
+                admitted.append(Candidate(row.key, row.value, whole.take(tr) + own.take(tr)))
             if len(admitted) == n:
                 break
         return admitted
 
     def _slots(
-        self, tr: Any, agent: str | None, limit: int, held: Iterable[bytes] | None = None
+        self, tr: Transaction, agent: str | None, limit: int, held: Iterable[bytes] | None = None
     ) -> _Slots:
         """Return the slots of the queue, or of an agent, that the transaction sees free."""
         layout = self._layout
@@ -135,7 +137,7 @@ class _Slots:
         self._free = free
         self._prefix = prefix
 
-    def take(self, tr: Any) -> tuple[bytes, ...]:
+    def take(self, tr: Transaction) -> tuple[bytes, ...]:
         """Take a free slot and conflict on it; return it in the form that a claim stores."""
         if self._free is None:
             return ()

@@ -8,8 +8,8 @@ from typing import Any
 
 from fdbqueue.layout import Layout, decode_count
 from fdbqueue.layout.tasks import decode_header
-from fdbqueue.operations.items import Found, PriorityRows, Row, find
-from fdbqueue.types import TaskPriority, TaskStats
+from fdbqueue.operations.items import Found, PriorityRows, StoredItem, find
+from fdbqueue.types import KeyValue, ReadTransaction, TaskPriority, TaskStats, Transaction
 
 __all__ = ["TaskIndex", "TaskRows"]
 
@@ -21,11 +21,13 @@ class TaskIndex:
         self._layout = layout
         self._rows = rows
 
-    def agent_of(self, tr: Any, row: Row) -> str | None:
+    def agent_of(self, tr: ReadTransaction, row: KeyValue) -> str | None:
         """Return the agent of a task."""
-        return decode_header(self._layout.read_payload(tr, row[1]))[1]
+        return decode_header(self._layout.read_payload(tr, row.value))[1]
 
-    def first_but(self, tr: Any, n: int, agents: Container[str | None]) -> Iterator[Row]:
+    def first_but(
+        self, tr: Transaction, n: int, agents: Container[str | None]
+    ) -> Iterator[StoredItem]:
         """Yield tasks in order, excluding some agents; at most `n` per remaining agent."""
         layout = self._layout
         counted = tr.snapshot.get_range(*layout.range_of(layout.agent_counts))
@@ -36,17 +38,17 @@ class TaskIndex:
         places = ([row.key[len(index) :] for row in rows] for index, rows in zip(indexes, found))
         for place in heapq.merge(*places):
             key = layout.items + place
-            yield key, tr.snapshot[key].value
+            yield StoredItem(key, bytes(tr.snapshot[key]))
 
-    def first_of(self, tr: Any, n: int, agent: str) -> list[Row]:
+    def first_of(self, tr: Transaction, n: int, agent: str) -> list[StoredItem]:
         """Return up to `n` first tasks of an agent."""
         index = self._layout.indexed(self._layout.agents, agent)
         rows = tr.get_range(*self._layout.range_of(index), limit=n)
         keys = [self._layout.items + row.key[len(index) :] for row in rows]
         values = [tr[key] for key in keys]
-        return [(key, value.value) for key, value in zip(keys, values)]
+        return [StoredItem(key, bytes(value)) for key, value in zip(keys, values)]
 
-    def stats(self, tr: Any) -> TaskStats:
+    def stats(self, tr: Transaction) -> TaskStats:
         """Return all counters, and when the oldest task was pushed."""
         layout = self._layout
         names = ("came", "went", "moved", "removed", "rejected", "expired", "died")
@@ -73,7 +75,9 @@ class TaskIndex:
 class TaskRows(PriorityRows):
     """Rows with indexes, and with counters by priority and agent instead of by level."""
 
-    def derived(self, tr: Any, key: bytes, stored: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
+    def derived(
+        self, tr: ReadTransaction, key: bytes, stored: bytes
+    ) -> tuple[dict[bytes, bytes], list[bytes]]:
         """Return index entries by id, agent and client; the counters of priority and agent."""
         layout = self._layout
         place = layout.place(key)
@@ -88,22 +92,22 @@ class TaskRows(PriorityRows):
             rows[layout.indexed(layout.clients, client) + place] = b""
         return rows, counters
 
-    def find(self, tr: Any, reference: bytes) -> Found | None:
+    def find(self, tr: Transaction, reference: bytes) -> Found | None:
         """Return the task with this id in any state; `None` if it ended."""
         waits, elsewhere = self._begin_ids(tr, reference)
         place = waits.value if waits.present() else elsewhere.value
         return None if place is None else find(tr, self._layout, place)
 
-    def waiting(self, tr: Any, reference: bytes) -> Row | None:
+    def waiting(self, tr: Transaction, reference: bytes) -> StoredItem | None:
         """Return key and value of the task with this id if it waits."""
         place = tr[self._layout.id_key(self._layout.ids, reference)].value
         return None if place is None else super().waiting(tr, place)
 
-    def begin_look(self, tr: Any, key: bytes) -> list[Any]:
+    def begin_look(self, tr: Transaction, key: bytes) -> list[Any]:
         """Start to read whether the task popped from this key exists again, in any state."""
         return self._begin_ids(tr, self._layout.position(key)[-1])
 
-    def _begin_ids(self, tr: Any, random: bytes) -> list[Any]:
+    def _begin_ids(self, tr: Transaction, random: bytes) -> list[Any]:
         layout = self._layout
         return [tr[layout.id_key(ids, random)] for ids in (layout.ids, layout.ids_elsewhere)]
 

@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from math import isfinite
 from numbers import Real
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.database.binding import is_database
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey
 from fdbqueue.layout.tasks import TaskRecord, deadline_number
-from fdbqueue.types import TaskPriority
+from fdbqueue.types import TaskPriority, Transactor
 
 __all__ = [
     "checked_agent",
@@ -95,7 +95,7 @@ def checked_delay(delay: float | None) -> float | None:
     return None if delay is None else _seconds("delay", delay, below=_MAX_SECONDS)
 
 
-def checked_wait(tr: Any, seconds: float) -> float:
+def checked_wait(tr: Transactor, seconds: float) -> float:
     """Return the seconds to wait; raise an error for an invalid time or inside a transaction.
 
     >>> import fdbqueue
@@ -229,12 +229,12 @@ def ranked_task(
     ageing: int | None,
     created: float,
     *,
-    priority: Any = TaskPriority.MEDIUM,
-    deadline: Any = None,
-    cost: Any = 0,
-    agent_name: Any = None,
-    client_id: Any = None,
-    payload: Any = None,
+    priority: object = TaskPriority.MEDIUM,
+    deadline: object = None,
+    cost: object = 0,
+    agent_name: object = None,
+    client_id: object = None,
+    payload: object = None,
 ) -> tuple[TaskRecord, tuple[int, int, float]]:
     """Return the stored record of a task and its rank in the queue.
 

@@ -27,7 +27,17 @@ from fdbqueue.queue.arguments import (
     checked_number,
     checked_wait,
 )
-from fdbqueue.types import Claim, DeadLetter, Item, Options, Task
+from fdbqueue.types import (
+    Claim,
+    Database,
+    DeadLetter,
+    Item,
+    Options,
+    ReadTransaction,
+    Task,
+    Transaction,
+    Transactor,
+)
 
 __all__ = ["BaseQueue", "find_stored", "open_stored", "read_stored", "store_of"]
 
@@ -48,7 +58,7 @@ class BaseQueue(ABC, Generic[_T]):
         return f"<{type(self).__name__} {layout.name or layout.subspace!r}>"
 
     @classmethod
-    def existing(cls: type[_Q], db: Any, name: str) -> _Q:
+    def existing(cls: type[_Q], db: Database, name: str) -> _Q:
         """Return the queue of this name with its stored options.
 
         Args:
@@ -81,7 +91,7 @@ class BaseQueue(ABC, Generic[_T]):
 
     # Options
 
-    def options(self, tr: Any) -> Options:
+    def options(self, tr: Transactor) -> Options:
         """Return the kind, codec, priorities and limits of the queue.
 
         Before the first push these are the options that this queue object was given. Cost: one
@@ -98,7 +108,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.options(tr)
 
-    def set_max_size(self, tr: Any, max_size: int | None) -> None:
+    def set_max_size(self, tr: Transactor, max_size: int | None) -> None:
         """Set or remove the maximum number of items.
 
         Waiting, delayed and claimed items count, including those claimed before. Items beyond a
@@ -124,7 +134,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         self._store.set_option(tr, "max_size", checked_bound("max_size", max_size))
 
-    def set_max_attempts(self, tr: Any, max_attempts: int | None) -> None:
+    def set_max_attempts(self, tr: Transactor, max_attempts: int | None) -> None:
         """Set the number of attempts after which an item becomes a dead letter.
 
         Conflicts with pushes.
@@ -152,7 +162,7 @@ class BaseQueue(ABC, Generic[_T]):
 
     @driven
     def claim(
-        self, tr: Any, *, lease: float = 30, n: int = 1, within: int = 256, wait: float = 0
+        self, tr: Transactor, *, lease: float = 30, n: int = 1, within: int = 256, wait: float = 0
     ) -> Steps[Claim | None]:
         """Claim the first items for the time of a lease; return `None` if nothing can be claimed.
 
@@ -202,7 +212,7 @@ class BaseQueue(ABC, Generic[_T]):
         return (yield from self._store.claim(tr, lease, n, within, wait))
 
     @driven
-    def ack(self, tr: Any, claim: Claim) -> Steps[None]:
+    def ack(self, tr: Transactor, claim: Claim) -> Steps[None]:
         """Acknowledge a claim: its jobs are done, and its items are removed for good.
 
         Call it in the transaction that writes the result of the job: then the result and the end of
@@ -236,7 +246,7 @@ class BaseQueue(ABC, Generic[_T]):
 
     def nack(
         self,
-        tr: Any,
+        tr: Transactor,
         claim: Claim,
         *,
         delay: float | None = None,
@@ -268,7 +278,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         self._store.nack(tr, claim, checked_delay(delay), told_error(error))
 
-    def extend(self, tr: Any, claim: Claim, lease: float = 30) -> None:
+    def extend(self, tr: Transactor, claim: Claim, lease: float = 30) -> None:
         """Restart the lease of a claim: it lasts for `lease` seconds from now.
 
         Given a database, the lease starts once more if a tenth of it has passed before the call
@@ -291,7 +301,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         self._store.extend(tr, claim, checked_lease(lease))
 
-    def release(self, tr: Any, claim: Claim) -> None:
+    def release(self, tr: Transactor, claim: Claim) -> None:
         """Return the items of a claim to their places, as if they had never been claimed.
 
         The attempt does not count. Conflicts and cost are those of `ack`.
@@ -316,7 +326,7 @@ class BaseQueue(ABC, Generic[_T]):
 
     # Dead letters
 
-    def dead_letters(self, tr: Any) -> Iterator[DeadLetter]:
+    def dead_letters(self, tr: Transactor) -> Iterator[DeadLetter]:
         """Iterate over the items that failed too often, in queue order.
 
         Given a database, dead letters are read in pages of 500, each in a transaction of its own.
@@ -335,7 +345,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.dead_letters(tr)
 
-    def retry_dead_letter(self, tr: Any, item: _T | str) -> bool:
+    def retry_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
         """Return a dead letter to its place in the queue; return false if there is none.
 
         The item gets all its attempts again, and no longer expires. If it has a unique key that
@@ -361,7 +371,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.retry_dead_letter(tr, item)
 
-    def drop_dead_letter(self, tr: Any, item: _T | str) -> bool:
+    def drop_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
         """Delete a dead letter; return false if there is none.
 
         Args:
@@ -384,7 +394,7 @@ class BaseQueue(ABC, Generic[_T]):
 
     # What may be taken
 
-    def pause(self, tr: Any) -> None:
+    def pause(self, tr: Transactor) -> None:
         """Stop handing out items until `resume`: pops and claims find nothing, pushes go on.
 
         Claims that exist stay valid. The pause is stored with the queue and holds for all clients:
@@ -407,7 +417,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         self._store.set_limit(tr, "paused", True)
 
-    def resume(self, tr: Any) -> None:
+    def resume(self, tr: Transactor) -> None:
         """Hand out items again after `pause`, and wake waiting clients.
 
         Conflicts with pushes and claims.
@@ -425,7 +435,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         self._store.set_limit(tr, "paused", False)
 
-    def set_concurrency(self, tr: Any, concurrency: int | None) -> None:
+    def set_concurrency(self, tr: Transactor, concurrency: int | None) -> None:
         """Limit how many items all workers together may have claimed at the same time.
 
         The limit is never exceeded: each claimed item holds one of `concurrency` slots until its
@@ -456,7 +466,7 @@ class BaseQueue(ABC, Generic[_T]):
 
     # Single items
 
-    def state(self, tr: Any, item: _T | str) -> State | None:
+    def state(self, tr: Transactor, item: _T | str) -> State | None:
         """Return the state of an item: `"waiting"`, `"delayed"`, `"claimed"` or `"dead"`.
 
         Returns `None` if the item has left the queue. Conflicts with everything that changes the
@@ -500,7 +510,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.codec.pushed_at(item)
 
-    def remove(self, tr: Any, item: _T | str) -> bool:
+    def remove(self, tr: Transactor, item: _T | str) -> bool:
         """Remove one waiting or delayed item; return false if it is neither.
 
         Claimed items and dead letters are not removed. Conflicts only with clients that take or
@@ -524,7 +534,7 @@ class BaseQueue(ABC, Generic[_T]):
         return self._store.remove(tr, item)
 
     @driven
-    def put_back(self, tr: Any, items: Iterable[_T]) -> Steps[None]:
+    def put_back(self, tr: Transactor, items: Iterable[_T]) -> Steps[None]:
         """Return popped items to their places, even beyond the maximum size.
 
         Use it when the items could not be used after all. An item that is already back is not
@@ -549,7 +559,7 @@ class BaseQueue(ABC, Generic[_T]):
     # All items
 
     @driven
-    def wait(self, db: Any, seconds: float) -> Steps[bool]:
+    def wait(self, db: Database, seconds: float) -> Steps[bool]:
         """Sleep until the queue has an item, without taking it; return whether it has one.
 
         Another client may take the item first; `pop(db, wait=...)` waits and takes. Use this method
@@ -570,7 +580,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return (yield from self._store.wait(db, checked_wait(db, seconds)))
 
-    def size(self, tr: Any) -> int:
+    def size(self, tr: Transactor) -> int:
         """Return the number of items, delayed items included.
 
         Cost: two reads at the same time, of counters that every push and pop changes. In a
@@ -589,7 +599,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.size(tr)
 
-    def is_empty(self, tr: Any) -> bool:
+    def is_empty(self, tr: Transactor) -> bool:
         """Return whether no item is waiting, by looking at the items themselves.
 
         Conflicts with changes at the head of the queue. Cost: one read of one row.
@@ -605,7 +615,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.is_empty(tr)
 
-    def throughput(self, tr: Any) -> tuple[int, int]:
+    def throughput(self, tr: Transactor) -> tuple[int, int]:
         """Return how many items were added and removed since the queue was last cleared.
 
         The difference between two results tells how many items were pushed and popped between them.
@@ -624,7 +634,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.throughput(tr)
 
-    def clear(self, tr: Any) -> None:
+    def clear(self, tr: Transactor) -> None:
         """Remove all items; the queue and its options stay.
 
         Claims and dead letters are removed too, counters start from zero, and a repeated import of
@@ -661,13 +671,13 @@ class Stored(NamedTuple):
     name: str | None = None
 
 
-def read_stored(tr: Any, subspace: Subspace, name: str | None = None) -> Stored:
+def read_stored(tr: ReadTransaction, subspace: Subspace, name: str | None = None) -> Stored:
     """Read the stored options of the queue in a subspace."""
     options = tr[Layout(subspace).options].value
     return Stored(subspace, None if options is None else decode_options(options), name)
 
 
-def find_stored(tr: Any, name: str, must_exist: bool = False) -> Stored:
+def find_stored(tr: Transaction, name: str, must_exist: bool = False) -> Stored:
     """Read the stored options of the queue of a name; raise `QueueNotFound` if it must exist."""
     subspace = find(tr, name) if must_exist else place(tr, name)
     if subspace is None:

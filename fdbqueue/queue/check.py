@@ -14,6 +14,7 @@ from fdbqueue.database.retrying import read
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck
 from fdbqueue.layout import ZERO, decode_count, decode_facts, encode_count, header_of
 from fdbqueue.queue.base import BaseQueue, store_of
+from fdbqueue.types import Transaction, Transactor
 
 __all__ = ["CheckReport", "check"]
 
@@ -38,7 +39,7 @@ class CheckReport:
         return not self.problems
 
 
-def check(tr: Any, queue: BaseQueue[Any], *, repair: bool = False) -> CheckReport:
+def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> CheckReport:
     """Verify the counters, indexes and payloads of a queue at one read version, and repair them.
 
     - Each counter of a priority or an agent equals the number of its items.
@@ -85,12 +86,12 @@ def check(tr: Any, queue: BaseQueue[Any], *, repair: bool = False) -> CheckRepor
             f"a queue is checked, not {queue!r}; PriorityQueue.named(db, name) opens one"
         )
 
-    def body(tr: Any) -> CheckReport:
+    def body(tr: Transaction) -> CheckReport:
         return _Check(tr, store, repair).report()
 
     store = store_of(queue)
 
-    db = tr if is_database(tr) else tr.db
+    db = tr if is_database(tr) else getattr(tr, "db", None)
     if repair:
         _check_files(db)
     if repair and is_database(tr):
@@ -101,7 +102,7 @@ def check(tr: Any, queue: BaseQueue[Any], *, repair: bool = False) -> CheckRepor
     return report
 
 
-def _check_files(db: Any) -> None:
+def _check_files(db: object) -> None:
     """Raise `CorruptDatabase` for a damaged file; a cluster's servers check their own."""
     if hasattr(db, "check_integrity"):
         db.check_integrity()
@@ -110,7 +111,7 @@ def _check_files(db: Any) -> None:
 class _Check:
     """One check in one transaction."""
 
-    def __init__(self, tr: Any, store: Store[Any], repair: bool) -> None:
+    def __init__(self, tr: Transaction, store: Store[Any], repair: bool) -> None:
         self._tr = tr
         self._reads = tr.snapshot
         self._store_rows = store.rows
@@ -246,9 +247,11 @@ class _Check:
                 if expected is None
                 else f"an item is not found by its index: {key!r}"
             )
-            if self._may_repair and expected is None:
+            if not self._may_repair:
+                continue
+            if expected is None:
                 del self._tr[key]
-            elif self._may_repair:
+            else:
                 self._tr[key] = expected
 
     def _compare(self, what: str, key: bytes, expected: int) -> None:

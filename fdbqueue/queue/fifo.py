@@ -18,7 +18,7 @@ from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.items import Entry, Rows
 from fdbqueue.queue.arguments import checked_number, checked_wait
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
-from fdbqueue.types import Codec, Item, Options
+from fdbqueue.types import Codec, Database, Item, Options, Transactor
 
 __all__ = ["Queue"]
 
@@ -61,7 +61,12 @@ class Queue(BaseQueue[Item]):
 
     @classmethod
     def named(
-        cls, db: Any, name: str, *, codec: str | Codec | None = None, max_size: int | None = None
+        cls,
+        db: Database,
+        name: str,
+        *,
+        codec: str | Codec | None = None,
+        max_size: int | None = None,
     ) -> Queue:
         """Return the FIFO queue of this name, which its first push creates.
 
@@ -92,7 +97,7 @@ class Queue(BaseQueue[Item]):
     @classmethod
     def at(
         cls,
-        db: Any,
+        db: Database,
         subspace: Subspace,
         *,
         codec: str | Codec | None = None,
@@ -112,13 +117,17 @@ class Queue(BaseQueue[Item]):
         return open_stored(cls, stored, codec=codec, max_size=max_size)
 
     @overload
-    def enqueue(self, tr: Any, value: Any, *, raise_if_full: Literal[True]) -> Item: ...
+    def enqueue(self, tr: Transactor, value: object, *, raise_if_full: Literal[True]) -> Item: ...
 
     @overload
-    def enqueue(self, tr: Any, value: Any, *, raise_if_full: bool = False) -> Item | None: ...
+    def enqueue(
+        self, tr: Transactor, value: object, *, raise_if_full: bool = False
+    ) -> Item | None: ...
 
     @driven
-    def enqueue(self, tr: Any, value: Any, *, raise_if_full: bool = False) -> Steps[Item | None]:
+    def enqueue(
+        self, tr: Transactor, value: object, *, raise_if_full: bool = False
+    ) -> Steps[Item | None]:
         """Put a value at the end of the queue; return `None` if the queue is full.
 
         Conflicts with nothing; with a maximum size, as `PriorityQueue.push`. Cost: two reads at the
@@ -147,7 +156,7 @@ class Queue(BaseQueue[Item]):
     @driven
     def enqueue_many(
         self,
-        tr: Any,
+        tr: Transactor,
         values: Iterable[Any],
         *,
         as_many_as_fit: bool = False,
@@ -171,7 +180,7 @@ class Queue(BaseQueue[Item]):
         return (yield from self._enqueue(tr, values, as_many_as_fit, raise_if_full))
 
     def _enqueue(
-        self, tr: Any, values: Iterable[Any], as_many_as_fit: bool, raise_if_full: bool
+        self, tr: Transactor, values: Iterable[Any], as_many_as_fit: bool, raise_if_full: bool
     ) -> Steps[list[Item]]:
         values = list(values)
         level, encode = self._store.layout.items, self._store.codec.encode
@@ -183,7 +192,7 @@ class Queue(BaseQueue[Item]):
         return self._store.pushed(entries, keys)
 
     @driven
-    def dequeue(self, tr: Any, *, wait: float = 0) -> Steps[Item | None]:
+    def dequeue(self, tr: Transactor, *, wait: float = 0) -> Steps[Item | None]:
         """Remove and return the oldest item; return `None` if there is none.
 
         In a transaction, it conflicts with every other dequeue. Given a database, processes that
@@ -207,7 +216,7 @@ class Queue(BaseQueue[Item]):
         return next(iter(items), None)
 
     @driven
-    def dequeue_many(self, tr: Any, n: int, *, wait: float = 0) -> Steps[list[Item]]:
+    def dequeue_many(self, tr: Transactor, n: int, *, wait: float = 0) -> Steps[list[Item]]:
         """Remove and return up to `n` of the oldest items in order, in one transaction.
 
         Args:
@@ -226,7 +235,7 @@ class Queue(BaseQueue[Item]):
         n, wait = checked_number(n), checked_wait(tr, wait)
         return (yield from self._store.pop(tr, n, False, wait))
 
-    def peek(self, tr: Any) -> Item | None:
+    def peek(self, tr: Transactor) -> Item | None:
         """Return the item that `dequeue` would take, without removing it.
 
         Args:
@@ -244,7 +253,7 @@ class Queue(BaseQueue[Item]):
 
     def items(
         self,
-        tr: Any,
+        tr: Transactor,
         *,
         limit: int = 0,
         after: Item | str | None = None,

@@ -20,7 +20,7 @@ from fdbqueue.layout.values import decode_progress, encode_progress
 from fdbqueue.operations.items import BATCH_BYTES
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.types import Priority
+from fdbqueue.types import Database, Priority, Transaction
 
 __all__ = ["MAX_LINE", "ImportReport", "import_lines"]
 
@@ -64,12 +64,12 @@ class _Line:
 
 
 def import_lines(
-    db: Any,
+    db: Database,
     queue: PriorityQueue,
     lines: Iterable[bytes],
     source: str | None,
     *,
-    priority: Any = 0,
+    priority: object = 0,
     priority_field: str | None = None,
     value_field: str | None = None,
     again: bool = False,
@@ -139,7 +139,7 @@ def _week() -> int:
     return int(time.time() // _WEEK)
 
 
-def _begin(db: Any, layout: Layout, source: str | None) -> bytes | None:
+def _begin(db: Database, layout: Layout, source: str | None) -> bytes | None:
     """Delete outdated progress records, record that this import runs, and return its progress."""
     week = _week()
     while not run(db, partial(_drop_outdated, layout=layout, week=week)):
@@ -147,7 +147,7 @@ def _begin(db: Any, layout: Layout, source: str | None) -> bytes | None:
     if source is None:
         return None
 
-    def body(tr: Any) -> bytes | None:
+    def body(tr: Transaction) -> bytes | None:
         mark: bytes | None = tr[layout.import_key(source)].value
         if mark is not None:
             tr[layout.import_week(week, source)] = b""
@@ -156,7 +156,7 @@ def _begin(db: Any, layout: Layout, source: str | None) -> bytes | None:
     return run(db, body)
 
 
-def _drop_outdated(tr: Any, layout: Layout, week: int) -> bool:
+def _drop_outdated(tr: Transaction, layout: Layout, week: int) -> bool:
     """Delete a page of outdated progress records; return false if there are more."""
     oldest = week - _WEEKS
     outdated = layout.import_weeks_before(oldest)
@@ -175,14 +175,14 @@ def _drop_outdated(tr: Any, layout: Layout, week: int) -> bool:
 
 
 def _store(
-    db: Any, queue: PriorityQueue, batch: list[_Line], source: str | None, mark: bytes | None
+    db: Database, queue: PriorityQueue, batch: list[_Line], source: str | None, mark: bytes | None
 ) -> tuple[int, bytes | None]:
     """Store the lines that fit; return their number and the new progress."""
     filled = [line for line in batch if not line.blank]
     layout = store_of(queue).layout
     week = _week()
 
-    def body(tr: Any) -> tuple[int, bytes | None]:
+    def body(tr: Transaction) -> tuple[int, bytes | None]:
         if source is not None and tr[layout.import_key(source)].value != mark:
             raise ImportRunning(source)
         items = queue.push_many(
@@ -194,7 +194,7 @@ def _store(
         rest = filled[len(items) :]
         done = batch[: batch.index(rest[0])] if rest else batch
         new_mark = done[-1].mark if done else mark
-        if source is not None and done:
+        if source is not None and new_mark is not None and done:
             tr[layout.import_key(source)] = new_mark
             tr[layout.import_week(week, source)] = b""
         return len(items), new_mark
@@ -233,7 +233,7 @@ def _batches(
     numbered: Iterator[tuple[int, bytes, bytes]],
     queue: PriorityQueue,
     source: str | None,
-    priority: Any,
+    priority: object,
     priority_field: str | None,
     value_field: str | None,
 ) -> Iterator[list[_Line]]:
@@ -267,7 +267,7 @@ def _batches(
 
 
 def _parsed(
-    line: bytes, priority: int, priority_field: str | None, value_field: str | None
+    line: bytes, priority: object, priority_field: str | None, value_field: str | None
 ) -> tuple[Any, Any]:
     if len(line) > MAX_LINE:
         raise ValueError(f"it is longer than {MAX_LINE:,} bytes")
@@ -281,7 +281,7 @@ def _parsed(
     return (value if value_field is None else _field(value, value_field)), rank
 
 
-def _field(value: Any, name: str) -> Any:
+def _field(value: object, name: str) -> Any:
     if not isinstance(value, dict) or name not in value:
         raise ValueError(f"it is no object with a field {name!r}")
     return value[name]

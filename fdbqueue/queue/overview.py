@@ -14,6 +14,7 @@ from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.pages import read_pages
 from fdbqueue.layout import NAMES, Layout, decode_count, decode_name, decode_subspace
 from fdbqueue.operations.items import WANT_ALL, State
+from fdbqueue.types import Database, KeyValue, ReadTransaction, Transactor
 
 __all__ = ["QueueStatus", "count_elsewhere", "overview", "read_queues"]
 
@@ -42,7 +43,7 @@ class QueueStatus:
     oldest: datetime | None
 
 
-def overview(tr: Any) -> list[QueueStatus]:
+def overview(tr: Transactor) -> list[QueueStatus]:
     """Return the state of all named queues, in order of their names.
 
     Uses snapshot reads, which conflict with nothing. Given a database, queues are read in pages of
@@ -63,7 +64,7 @@ def overview(tr: Any) -> list[QueueStatus]:
     return read_queues(tr, _statuses)
 
 
-def _statuses(tr: Any, page: dict[str, Subspace]) -> list[QueueStatus]:
+def _statuses(tr: ReadTransaction, page: dict[str, Subspace]) -> list[QueueStatus]:
     # Every read is under way before the first is waited for; some depend on others.
     reads = [_Reads(tr, name, subspace) for name, subspace in page.items()]
     for each in reads:
@@ -74,14 +75,14 @@ def _statuses(tr: Any, page: dict[str, Subspace]) -> list[QueueStatus]:
 class _Reads:
     """The reads of one queue, all under way at the same time."""
 
-    def __init__(self, tr: Any, name: str, subspace: Subspace) -> None:
+    def __init__(self, tr: ReadTransaction, name: str, subspace: Subspace) -> None:
         layout = self._layout = Layout(subspace)
         self._name = name
         self._came, self._went = tr[layout.came], tr[layout.went]
         self._counts = tr.get_range(*layout.range_of(layout.counts), streaming_mode=WANT_ALL)
         self._first_id = tr.get_key(first_greater_or_equal(layout.ids + b"\x00", 0))
 
-    def begin_firsts(self, tr: Any) -> None:
+    def begin_firsts(self, tr: ReadTransaction) -> None:
         """Start to read the first key of each priority."""
         level_of = self._layout.counted_level
         self._levels = {level_of(row.key): decode_count(row.value) for row in self._counts}
@@ -115,14 +116,16 @@ _PAGE = 200
 """How many queues one transaction reads."""
 
 
-def read_queues(tr: Any, read: Callable[[Any, dict[str, Subspace]], list[_T]]) -> list[_T]:
+def read_queues(
+    tr: Transactor, read: Callable[[ReadTransaction, dict[str, Subspace]], list[_T]]
+) -> list[_T]:
     """Read something of all named queues, in order of the names, by snapshot reads.
 
     `read(tr, page)` reads it of some of them. Given a database, each page is its own
     transaction: a queue that is renamed meanwhile may be read twice, or not at all.
     """
 
-    def page(tr: Any, rows: list[Any]) -> list[_T]:
+    def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[_T]:
         return read(tr, {decode_name(row.key): decode_subspace(row.value) for row in rows})
 
     names = NAMES.range()
@@ -133,7 +136,7 @@ def read_queues(tr: Any, read: Callable[[Any, dict[str, Subspace]], list[_T]]) -
 _ROWS = 1000  # rows that one transaction counts
 
 
-def count_elsewhere(db: Any, layout: Layout) -> dict[State, int]:
+def count_elsewhere(db: Database, layout: Layout) -> dict[State, int]:
     """Count the delayed, claimed and dead items, which are not among the waiting ones.
 
     Cost: a scan, in transactions of 1,000 items each; the values of dead letters are read.
@@ -154,6 +157,6 @@ def count_elsewhere(db: Any, layout: Layout) -> dict[State, int]:
     }
 
 
-def _count_rows(db: Any, begin: bytes, end: bytes) -> int:
+def _count_rows(db: Database, begin: bytes, end: bytes) -> int:
     pages = read_pages(db, begin, end, lambda _, rows: len(rows), size=_ROWS, is_snapshot=True)
     return sum(pages)

@@ -25,7 +25,7 @@ from fdbqueue.queue.arguments import (
     expiry_time,
 )
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
-from fdbqueue.types import Codec, Item, Options, Priority, PriorityKind
+from fdbqueue.types import Codec, Database, Item, Options, Priority, PriorityKind, Transactor
 
 __all__ = ["PriorityQueue"]
 
@@ -93,7 +93,7 @@ class PriorityQueue(BaseQueue[Item]):
     @classmethod
     def named(
         cls,
-        db: Any,
+        db: Database,
         name: str,
         *,
         codec: str | Codec | None = None,
@@ -140,7 +140,7 @@ class PriorityQueue(BaseQueue[Item]):
     @classmethod
     def at(
         cls,
-        db: Any,
+        db: Database,
         subspace: Subspace,
         *,
         codec: str | Codec | None = None,
@@ -184,8 +184,8 @@ class PriorityQueue(BaseQueue[Item]):
     @overload
     def push(
         self,
-        tr: Any,
-        value: Any,
+        tr: Transactor,
+        value: object,
         priority: Priority = 0,
         *,
         delay: float | None = None,
@@ -198,8 +198,8 @@ class PriorityQueue(BaseQueue[Item]):
     @overload
     def push(
         self,
-        tr: Any,
-        value: Any,
+        tr: Transactor,
+        value: object,
         priority: Priority = 0,
         *,
         delay: float | None = None,
@@ -212,8 +212,8 @@ class PriorityQueue(BaseQueue[Item]):
     @driven
     def push(
         self,
-        tr: Any,
-        value: Any,
+        tr: Transactor,
+        value: object,
         priority: Priority = 0,
         *,
         delay: float | None = None,
@@ -274,7 +274,7 @@ class PriorityQueue(BaseQueue[Item]):
     @driven
     def push_many(
         self,
-        tr: Any,
+        tr: Transactor,
         values: Iterable[Any],
         priority: Priority = 0,
         *,
@@ -321,7 +321,7 @@ class PriorityQueue(BaseQueue[Item]):
         return (yield from self._push(tr, entries, as_many_as_fit, raise_if_full))
 
     def _push(
-        self, tr: Any, entries: list[Entry], as_many_as_fit: bool, raise_if_full: bool
+        self, tr: Transactor, entries: list[Entry], as_many_as_fit: bool, raise_if_full: bool
     ) -> Steps[list[Item]]:
         keys = yield from self._store.push(tr, entries, as_many_as_fit, raise_if_full)
         items = self._store.pushed(entries, keys)
@@ -330,7 +330,7 @@ class PriorityQueue(BaseQueue[Item]):
     # Pop and peek
 
     @driven
-    def pop_min(self, tr: Any, *, wait: float = 0) -> Steps[Item | None]:
+    def pop_min(self, tr: Transactor, *, wait: float = 0) -> Steps[Item | None]:
         """Remove and return the oldest item of the lowest priority, or `None` if there is none.
 
         In a transaction, a pop conflicts with every other pop, and with a push of an item that
@@ -363,7 +363,7 @@ class PriorityQueue(BaseQueue[Item]):
     pop = pop_min
 
     @driven
-    def pop_max(self, tr: Any, *, wait: float = 0) -> Steps[Item | None]:
+    def pop_max(self, tr: Transactor, *, wait: float = 0) -> Steps[Item | None]:
         """Remove and return the oldest item of the highest priority, or `None` if there is none.
 
         Works as `pop_min` at the other end of the queue. Within a priority it is first in, first
@@ -387,7 +387,9 @@ class PriorityQueue(BaseQueue[Item]):
         return next(iter((yield from self._pop(tr, 1, True, wait))), None)
 
     @driven
-    def pop_many(self, tr: Any, n: int, max: bool = False, *, wait: float = 0) -> Steps[list[Item]]:
+    def pop_many(
+        self, tr: Transactor, n: int, max: bool = False, *, wait: float = 0
+    ) -> Steps[list[Item]]:
         """Remove and return up to `n` of the first items in order, in one transaction.
 
         Several times as fast as single pops, whose conflicts it shares. Cost: one read of `n` rows;
@@ -413,12 +415,12 @@ class PriorityQueue(BaseQueue[Item]):
         """
         return (yield from self._pop(tr, checked_number(n), max, wait))
 
-    def _pop(self, tr: Any, n: int, at_max: bool, wait: float) -> Steps[list[Item]]:
+    def _pop(self, tr: Transactor, n: int, at_max: bool, wait: float) -> Steps[list[Item]]:
         store = self._store
         items = yield from store.pop(tr, n, at_max, checked_wait(tr, wait))
         return (yield from store.log(tr, "popped from", items, partial(store.put_back, tr)))
 
-    def peek_min(self, tr: Any) -> Item | None:
+    def peek_min(self, tr: Transactor) -> Item | None:
         """Return the item that `pop_min` would take, without removing it.
 
         In a transaction that writes, it conflicts with pops; `peek_min(tr.snapshot)` does not.
@@ -437,7 +439,7 @@ class PriorityQueue(BaseQueue[Item]):
 
     peek = peek_min
 
-    def peek_max(self, tr: Any) -> Item | None:
+    def peek_max(self, tr: Transactor) -> Item | None:
         """Return the item that `pop_max` would take, without removing it.
 
         Args:
@@ -451,7 +453,7 @@ class PriorityQueue(BaseQueue[Item]):
         """
         return next(iter(self.peek_many(tr, 1, max=True)), None)
 
-    def peek_many(self, tr: Any, n: int, max: bool = False) -> list[Item]:
+    def peek_many(self, tr: Transactor, n: int, max: bool = False) -> list[Item]:
         """Return the items that `pop_many` would take, without removing them.
 
         Args:
@@ -473,7 +475,7 @@ class PriorityQueue(BaseQueue[Item]):
 
     def items(
         self,
-        tr: Any,
+        tr: Transactor,
         *,
         priority: Priority | None = None,
         limit: int = 0,
@@ -510,7 +512,7 @@ class PriorityQueue(BaseQueue[Item]):
         limit = checked_number(limit, "limit")
         return self._store.browse(tr, limit, after, reverse, priority)
 
-    def counts(self, tr: Any) -> dict[Any, int]:
+    def counts(self, tr: Transactor) -> dict[Any, int]:
         """Return the number of waiting items of each priority that has any.
 
         Every push and pop changes a counter: in a transaction that writes, use
@@ -532,7 +534,7 @@ class PriorityQueue(BaseQueue[Item]):
 
     # Change the order
 
-    def reprioritize(self, tr: Any, item: Item | str, priority: Priority) -> Item | None:
+    def reprioritize(self, tr: Transactor, item: Item | str, priority: Priority) -> Item | None:
         """Move a waiting item behind the last item of another priority; return it, with a new id.
 
         Returns `None` if the item is no longer waiting. Conflicts with clients that take or move

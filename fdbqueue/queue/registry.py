@@ -19,6 +19,7 @@ from fdbqueue.queue.fifo import Queue
 from fdbqueue.queue.overview import read_queues
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.task import TaskQueue
+from fdbqueue.types import Database, ReadTransaction, Transaction, Transactor
 
 __all__ = [
     "drop_queue",
@@ -33,7 +34,7 @@ __all__ = [
 _RECEIPTS = ROOT[2]
 
 
-def queue_names(tr: Any) -> list[str]:
+def queue_names(tr: Transactor) -> list[str]:
     """Return the names of all queues that were ever pushed to, in order.
 
     Given a database, names are read in pages of 200, each in a transaction of its own. Cost: one
@@ -53,7 +54,7 @@ def queue_names(tr: Any) -> list[str]:
     return list(subspaces(tr))
 
 
-def queues(tr: Any) -> dict[str, int]:
+def queues(tr: Transactor) -> dict[str, int]:
     """Return the number of items of each named queue, in order of the names.
 
     Given a database, queues are read in pages of 200, each in a transaction of its own. Cost: for
@@ -70,14 +71,14 @@ def queues(tr: Any) -> dict[str, int]:
         {'mail': 2}
     """
 
-    def sizes(tr: Any, page: dict[str, Subspace]) -> list[tuple[str, int]]:
+    def sizes(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, int]]:
         begun = {name: Layout(subspace).begin_size(tr) for name, subspace in page.items()}
         return [(name, max(0, size())) for name, size in begun.items()]
 
     return dict(read_queues(tr, sizes))
 
 
-def rename_queue(tr: Any, name: str, new_name: str) -> None:
+def rename_queue(tr: Transactor, name: str, new_name: str) -> None:
     """Give a queue another name; its items stay where they are.
 
     Clients that have the queue open can go on using it, and no other queue is ever stored in the
@@ -104,7 +105,7 @@ def rename_queue(tr: Any, name: str, new_name: str) -> None:
     """
     keys = name_key(name), name_key(new_name)
 
-    def body(tr: Any) -> None:
+    def body(tr: Transaction) -> None:
         found = find(tr, name)
         if found is None:
             raise QueueNotFound(name)
@@ -117,7 +118,7 @@ def rename_queue(tr: Any, name: str, new_name: str) -> None:
     _change(tr, body)
 
 
-def drop_queue(tr: Any, name: str) -> None:
+def drop_queue(tr: Transactor, name: str) -> None:
     """Delete a queue: its items, its options and its name.
 
     A later push of a client that still has the queue open creates it again, empty. Conflicts with
@@ -141,7 +142,7 @@ def drop_queue(tr: Any, name: str) -> None:
     """
     key = name_key(name)
 
-    def body(tr: Any) -> None:
+    def body(tr: Transaction) -> None:
         found = find(tr, name)
         if found is None:
             raise QueueNotFound(name)
@@ -151,19 +152,19 @@ def drop_queue(tr: Any, name: str) -> None:
     _change(tr, body)
 
 
-def subspaces(tr: Any) -> dict[str, Subspace]:
+def subspaces(tr: Transactor) -> dict[str, Subspace]:
     """Return the subspace of each named queue, in order of the names; read in pages."""
     return dict(read_queues(tr, lambda tr, page: list(page.items())))
 
 
-def _change(tr: Any, body: Callable[[Any], None]) -> None:
+def _change(tr: Transactor, body: Callable[[Any], None]) -> None:
     if is_database(tr):
         run_once(tr, body, _RECEIPTS)
     else:
         body(tr)
 
 
-def existing_queue(db: Any, name: str) -> PriorityQueue | Queue | TaskQueue:
+def existing_queue(db: Database, name: str) -> PriorityQueue | Queue | TaskQueue:
     """Return the queue of this name as an object of its kind, with its stored options.
 
     Args:
@@ -186,7 +187,7 @@ def existing_queue(db: Any, name: str) -> PriorityQueue | Queue | TaskQueue:
     return _of_any_kind(read(db, partial(find_stored, name=name, must_exist=True)))
 
 
-def open_queue(db: Any, name: str) -> PriorityQueue | Queue | TaskQueue:
+def open_queue(db: Database, name: str) -> PriorityQueue | Queue | TaskQueue:
     """Return the queue of this name as an object of its kind; a new queue is a priority queue."""
     return _of_any_kind(read(db, partial(find_stored, name=name)))
 

@@ -36,7 +36,17 @@ from fdbqueue.queue.arguments import (
     whole_seconds,
 )
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
-from fdbqueue.types import Claim, Options, Task, TaskPriority, TaskStats
+from fdbqueue.types import (
+    Claim,
+    Database,
+    KeyValue,
+    Options,
+    ReadTransaction,
+    Task,
+    TaskPriority,
+    TaskStats,
+    Transactor,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -109,7 +119,7 @@ class TaskQueue(BaseQueue[Task]):
     @classmethod
     def named(
         cls,
-        db: Any,
+        db: Database,
         name: str,
         *,
         max_size: int | None = None,
@@ -150,7 +160,7 @@ class TaskQueue(BaseQueue[Task]):
     @classmethod
     def at(
         cls,
-        db: Any,
+        db: Database,
         subspace: Subspace,
         *,
         max_size: int | None = None,
@@ -185,14 +195,14 @@ class TaskQueue(BaseQueue[Task]):
     @driven
     def push(
         self,
-        tr: Any,
+        tr: Transactor,
         *,
         priority: int = TaskPriority.MEDIUM,
-        deadline: Any = None,
-        cost: Any = 0,
+        deadline: datetime | None = None,
+        cost: float = 0,
         agent_name: str | None = None,
         client_id: str | None = None,
-        payload: Any = None,
+        payload: object = None,
         delay: float | None = None,
         at: datetime | None = None,
         ttl: float | None = None,
@@ -232,7 +242,7 @@ class TaskQueue(BaseQueue[Task]):
             >>> len(first), tasks.push(db, payload={"invoice": 8})
             (32, None)
         """
-        task = {
+        task: dict[str, Any] = {
             "priority": priority,
             "deadline": deadline,
             "cost": cost,
@@ -251,7 +261,7 @@ class TaskQueue(BaseQueue[Task]):
 
     @driven
     def push_many(
-        self, tr: Any, tasks: Iterable[Mapping[str, Any]], *, as_many_as_fit: bool = False
+        self, tr: Transactor, tasks: Iterable[Mapping[str, Any]], *, as_many_as_fit: bool = False
     ) -> Steps[list[str]]:
         """Push several tasks in one transaction, all of them or none; return their ids.
 
@@ -273,7 +283,7 @@ class TaskQueue(BaseQueue[Task]):
         return (yield from self._push(tr, list(tasks), as_many_as_fit))
 
     def _push(
-        self, tr: Any, given: list[Mapping[str, Any]], as_many_as_fit: bool
+        self, tr: Transactor, given: list[Mapping[str, Any]], as_many_as_fit: bool
     ) -> Steps[list[str]]:
         now = time.time()
         if any(task.get("unique") is not None for task in given):
@@ -301,7 +311,9 @@ class TaskQueue(BaseQueue[Task]):
     # Pop and peek
 
     @driven
-    def pop(self, tr: Any, *, agent: str | None = None, wait: float = 0) -> Steps[Task | None]:
+    def pop(
+        self, tr: Transactor, *, agent: str | None = None, wait: float = 0
+    ) -> Steps[Task | None]:
         """Remove and return the first task, or the first one of an agent; `None` if there is none.
 
         Conflicts are those of `PriorityQueue.pop`. A pop for an agent conflicts with clients that
@@ -326,7 +338,7 @@ class TaskQueue(BaseQueue[Task]):
         return (yield from self._store.pop_of(tr, self._first_of(agent), wait))
 
     @driven
-    def pop_many(self, tr: Any, n: int, *, wait: float = 0) -> Steps[list[Task]]:
+    def pop_many(self, tr: Transactor, n: int, *, wait: float = 0) -> Steps[list[Task]]:
         """Remove and return up to `n` of the first tasks in order, in one transaction.
 
         Args:
@@ -345,7 +357,7 @@ class TaskQueue(BaseQueue[Task]):
         n, wait = checked_number(n), checked_wait(tr, wait)
         return (yield from self._store.pop(tr, n, False, wait))
 
-    def peek(self, tr: Any, *, agent: str | None = None) -> Task | None:
+    def peek(self, tr: Transactor, *, agent: str | None = None) -> Task | None:
         """Return the task that `pop` would take, without removing it.
 
         Args:
@@ -367,7 +379,7 @@ class TaskQueue(BaseQueue[Task]):
     @driven
     def claim(
         self,
-        tr: Any,
+        tr: Transactor,
         *,
         lease: float = 30,
         n: int = 1,
@@ -405,7 +417,7 @@ class TaskQueue(BaseQueue[Task]):
 
     # Limits
 
-    def set_agent_concurrency(self, tr: Any, concurrency: int | None) -> None:
+    def set_agent_concurrency(self, tr: Transactor, concurrency: int | None) -> None:
         """Limit how many tasks of each agent all workers may have claimed at the same time.
 
         Tasks without an agent are not limited. A claim skips the tasks of agents at their limit and
@@ -432,7 +444,9 @@ class TaskQueue(BaseQueue[Task]):
 
     # Find and count
 
-    def get_all_tasks(self, tr: Any, *, limit: int = 0, reverse: bool = False) -> Iterator[Task]:
+    def get_all_tasks(
+        self, tr: Transactor, *, limit: int = 0, reverse: bool = False
+    ) -> Iterator[Task]:
         """Iterate over the waiting tasks in order, page by page, as `PriorityQueue.items` does.
 
         Args:
@@ -450,7 +464,7 @@ class TaskQueue(BaseQueue[Task]):
         """
         return self._store.browse(tr, checked_number(limit, "limit"), None, reverse)
 
-    def get_tasks_for_agent(self, tr: Any, agent_name: str) -> Iterator[Task]:
+    def get_tasks_for_agent(self, tr: Transactor, agent_name: str) -> Iterator[Task]:
         """Iterate over the waiting tasks of an agent in order.
 
         Given a database, tasks are read in pages of 500, each in a transaction of its own. Cost:
@@ -470,7 +484,7 @@ class TaskQueue(BaseQueue[Task]):
         """
         return self._by_index(tr, self._store.layout.agents, checked_agent(agent_name))
 
-    def get_tasks_for_client(self, tr: Any, client_id: str) -> Iterator[Task]:
+    def get_tasks_for_client(self, tr: Transactor, client_id: str) -> Iterator[Task]:
         """Iterate over the waiting tasks of a client in order, like `get_tasks_for_agent`.
 
         Args:
@@ -488,7 +502,7 @@ class TaskQueue(BaseQueue[Task]):
         """
         return self._by_index(tr, self._store.layout.clients, checked_client(client_id))
 
-    def get_task(self, tr: Any, task_id: str) -> Task | None:
+    def get_task(self, tr: Transactor, task_id: str) -> Task | None:
         """Return the task with this id, whether it is waiting, delayed, claimed or dead.
 
         Returns `None` if the task has left the queue. Cost: three reads for a waiting task, six for
@@ -510,7 +524,7 @@ class TaskQueue(BaseQueue[Task]):
         """
         return self._store.find(tr, task_id)
 
-    def position(self, tr: Any, task_id: str) -> int | None:
+    def position(self, tr: Transactor, task_id: str) -> int | None:
         """Return the number of tasks ahead of this one; return `None` if it is not waiting.
 
         Given a database, tasks are counted page by page while other clients push and pop;
@@ -530,7 +544,7 @@ class TaskQueue(BaseQueue[Task]):
         """
         return self._store.position(tr, task_id)
 
-    def counts(self, tr: Any) -> dict[TaskPriority, int]:
+    def counts(self, tr: Transactor) -> dict[TaskPriority, int]:
         """Return the number of waiting tasks of each priority that has any.
 
         Cost: one read of at most five counters.
@@ -549,7 +563,7 @@ class TaskQueue(BaseQueue[Task]):
         counted = self._store.counts(tr)
         return {TaskPriority(priority): count for priority, count in counted.items()}
 
-    def get_stats(self, tr: Any) -> TaskStats:
+    def get_stats(self, tr: Transactor) -> TaskStats:
         """Return totals of the queue, and the number of waiting tasks of each priority and agent.
 
         Cost: one read for each priority and agent that has tasks, all at the same time.
@@ -570,7 +584,7 @@ class TaskQueue(BaseQueue[Task]):
 
     # Change
 
-    def reprioritize(self, tr: Any, task_id: str, **changes: Unpack[TaskChanges]) -> bool:
+    def reprioritize(self, tr: Transactor, task_id: str, **changes: Unpack[TaskChanges]) -> bool:
         """Change the priority, deadline, cost, agent, client or payload of a waiting task.
 
         The task keeps its id and goes behind the tasks that are now equal to it. Returns false if
@@ -610,15 +624,15 @@ class TaskQueue(BaseQueue[Task]):
         """Return how to read the first tasks of an agent."""
         return partial(self._index.first_of, agent=checked_agent(agent))
 
-    def _by_index(self, tr: Any, index: bytes, name: str) -> Iterator[Task]:
+    def _by_index(self, tr: Transactor, index: bytes, name: str) -> Iterator[Task]:
         """Yield the tasks of an agent or client, page by page."""
         layout, decode = self._store.layout, self._store.codec.decode
         prefix = layout.indexed(index, name)
 
-        def page(tr: Any, rows: list[Any]) -> list[Task]:
+        def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[Task]:
             keys = [layout.items + row.key[len(prefix) :] for row in rows]
             # All reads are under way before the first is waited for.
             values = [tr[key] for key in keys]
-            return [decode(tr, key, value.value) for key, value in zip(keys, values)]
+            return [decode(tr, key, bytes(value)) for key, value in zip(keys, values)]
 
         return chain.from_iterable(read_pages(tr, *layout.range_of(prefix), page))

@@ -19,7 +19,7 @@ from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost
 from fdbqueue.operations.claim import told_error
 from fdbqueue.queue.arguments import checked_agent, checked_lease, checked_number
 from fdbqueue.queue.base import BaseQueue, store_of
-from fdbqueue.types import Claim
+from fdbqueue.types import Claim, Database, Transaction
 from fdbqueue.worker.handler import Handler
 from fdbqueue.worker.telemetry import Telemetry
 
@@ -116,7 +116,7 @@ class Worker:
 
     def __init__(
         self,
-        db: Any,
+        db: Database,
         queue: BaseQueue[Any],
         handler: Callable[..., Any],
         *,
@@ -321,7 +321,7 @@ class Worker:
         tries = 0
         seconds = 0.0
 
-        def body(tr: Any) -> bool:
+        def body(tr: Transaction) -> bool:
             nonlocal tries, seconds
             if tries and self._stopping:
                 raise _Stopped
@@ -414,7 +414,7 @@ class Worker:
             yield
             return
 
-        def handle(number: int, _: Any) -> None:
+        def handle(number: int, _: object) -> None:
             if self._stopping:  # the second signal
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)

@@ -34,7 +34,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         queue = PriorityQueue.named(db, "jobs")
 
         @fdbqueue.transactional
-        def push(tr: object, first: int) -> None:
+        def push(tr: fdbqueue.Transaction, first: int) -> None:
             for number in range(first, first + 500):
                 queue.push(tr, f"{number} " + "x" * 50, number % 7)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import closing
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from fdbqueue.embedded import limits
 from fdbqueue.embedded.disk.locks import Turn
@@ -15,11 +15,12 @@ from fdbqueue.embedded.storage.snapshot import Snapshot
 from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.transaction.write_map import NO_VALUE, WriteMap
 from fdbqueue.errors import FDBError
+from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
 
 if TYPE_CHECKING:
-    from fdbqueue.embedded.transaction.futures import KeySelector
+    from typing_extensions import TypeIs
 
-__all__ = ["FIRST_BATCH", "Attempt", "Rows", "as_key", "as_value", "key_size_limit"]
+__all__ = ["FIRST_BATCH", "Attempt", "Rows", "as_key", "as_value", "is_selector", "key_size_limit"]
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
 
@@ -32,7 +33,12 @@ FIRST_BATCH = 64  # rows in the first batch of an unlimited range read; each nex
 _BATCH_BYTES = 1 << 20
 
 
-def as_key(key: Any) -> bytes:
+def is_selector(key: KeyOrSelector) -> TypeIs[KeySelector]:
+    """Return whether the argument is a key selector, of this engine or of the binding."""
+    return hasattr(key, "or_equal")
+
+
+def as_key(key: KeyLike) -> bytes:
     """Return a key as bytes, given bytes or an object with `as_foundationdb_key`."""
     if type(key) is bytes:
         return key
@@ -43,7 +49,7 @@ def as_key(key: Any) -> bytes:
     return key
 
 
-def as_value(value: Any) -> bytes:
+def as_value(value: ValueLike) -> bytes:
     """Return a value as bytes, given bytes or an object with `as_foundationdb_value`."""
     if type(value) is bytes:
         return value
@@ -176,7 +182,7 @@ class Attempt:
             self.add_read_conflict(key, key_after(key))
         return value
 
-    def read_key(self, selector: Any, snapshot: bool) -> bytes:
+    def read_key(self, selector: KeySelector, snapshot: bool) -> bytes:
         """Return the key that a selector describes, as this transaction sees it."""
         self.has_read = True
         key, offset = self._normalized(selector)
@@ -193,14 +199,16 @@ class Attempt:
             self.add_read_conflict(*conflict)
         return resolved
 
-    def _normalized(self, selector: Any) -> tuple[bytes, int]:
+    def _normalized(self, key_or_selector: bytes | KeySelector) -> tuple[bytes, int]:
         """Return a key or selector as (key, offset), counted from the first key at or after it."""
-        key = selector if type(selector) is bytes else as_key(selector.key)
+        if isinstance(key_or_selector, bytes):
+            key, or_equal, offset = key_or_selector, False, 1
+        else:
+            selector = key_or_selector
+            key, or_equal, offset = as_key(selector.key), selector.or_equal, selector.offset
         if key > self.max_read_key:
             raise FDBError(2004)
-        if key is selector:
-            return key, 1
-        return (key_after(key) if selector.or_equal else key), selector.offset
+        return (key_after(key) if or_equal else key), offset
 
     def _nth(
         self,

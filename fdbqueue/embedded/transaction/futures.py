@@ -13,9 +13,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from fdbqueue.errors import FDBError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+from fdbqueue.types import KeyLike
 
 __all__ = [
     "Callback",
@@ -245,7 +249,7 @@ class _Bytes(Future):
             raise self._error
         return self._value
 
-    def wait(self) -> Any:
+    def wait(self) -> Self:
         self._check()
         return self
 
@@ -279,11 +283,17 @@ class _Bytes(Future):
     def __iter__(self) -> Iterator[int]:
         return iter(self.value)
 
-    def __contains__(self, part: Any) -> bool:
+    def __contains__(self, part: int | bytes) -> bool:
         return part in self.value
 
-    def __getitem__(self, index: Any) -> Any:
-        return self.value[index]
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> bytes: ...
+
+    def __getitem__(self, index: int | slice) -> int | bytes:
+        return self.value[index]  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
         # Delegates the methods of bytes: `tr[key].startswith(...)`.
@@ -291,10 +301,10 @@ class _Bytes(Future):
             raise AttributeError(name)
         return getattr(self.value, name)
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: bytes | _Bytes) -> Any:
         return self.value + _plain(other)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: bytes | _Bytes) -> Any:
         return _plain(other) + self.value
 
     def __mul__(self, count: int) -> Any:
@@ -308,16 +318,16 @@ class _Bytes(Future):
     def __ne__(self, other: object) -> bool:
         return bool(self.value != _plain(other))
 
-    def __lt__(self, other: Any) -> bool:
+    def __lt__(self, other: bytes | _Bytes) -> bool:
         return bool(self.value < _plain(other))
 
-    def __le__(self, other: Any) -> bool:
+    def __le__(self, other: bytes | _Bytes) -> bool:
         return bool(self.value <= _plain(other))
 
-    def __gt__(self, other: Any) -> bool:
+    def __gt__(self, other: bytes | _Bytes) -> bool:
         return bool(self.value > _plain(other))
 
-    def __ge__(self, other: Any) -> bool:
+    def __ge__(self, other: bytes | _Bytes) -> bool:
         return bool(self.value >= _plain(other))
 
 
@@ -334,6 +344,12 @@ class Value(_Bytes):
 
     __slots__ = ()
 
+    if TYPE_CHECKING:
+
+        @property
+        def value(self) -> bytes | None:
+            """The bytes; `None` if there is no value."""
+
     def present(self) -> bool:
         """Return whether the key has a value."""
         return self.value is not None
@@ -343,6 +359,12 @@ class Key(_Bytes):
     """A key that a key selector resolved to, or a versionstamp."""
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def value(self) -> bytes:
+            """The bytes."""
 
 
 class KeyValue:
@@ -378,7 +400,7 @@ class KeySelector:
 
     __slots__ = ("key", "offset", "or_equal")
 
-    def __init__(self, key: Any, or_equal: bool, offset: int) -> None:
+    def __init__(self, key: KeyLike, or_equal: bool, offset: int) -> None:
         self.key = key
         self.or_equal = or_equal
         self.offset = offset
@@ -390,22 +412,22 @@ class KeySelector:
         return KeySelector(self.key, self.or_equal, self.offset - offset)
 
     @classmethod
-    def last_less_than(cls, key: Any) -> KeySelector:
+    def last_less_than(cls, key: KeyLike) -> KeySelector:
         """Return the selector of the last key before `key`."""
         return cls(key, False, 0)
 
     @classmethod
-    def last_less_or_equal(cls, key: Any) -> KeySelector:
+    def last_less_or_equal(cls, key: KeyLike) -> KeySelector:
         """Return the selector of the last key up to and including `key`."""
         return cls(key, True, 0)
 
     @classmethod
-    def first_greater_than(cls, key: Any) -> KeySelector:
+    def first_greater_than(cls, key: KeyLike) -> KeySelector:
         """Return the selector of the first key after `key`."""
         return cls(key, True, 1)
 
     @classmethod
-    def first_greater_or_equal(cls, key: Any) -> KeySelector:
+    def first_greater_or_equal(cls, key: KeyLike) -> KeySelector:
         """Return the selector of the first key from `key` on."""
         return cls(key, False, 1)
 

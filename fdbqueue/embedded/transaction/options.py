@@ -45,7 +45,7 @@ class Settings:
         return other
 
 
-def _number(value: Any, low: int, high: int) -> int:
+def _number(value: object, low: int, high: int) -> int:
     """Return the value of an option; raise 2006 if it is out of range."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"the option must be an integer, not {value!r}")
@@ -65,7 +65,7 @@ class _Options:
         raise AttributeError(f"{type(self).__name__} has no option {name!r}")
 
 
-def _accept(value: Any = None) -> None:
+def _accept(value: object = None) -> None:
     """Accept an option of FoundationDB that has no effect here."""
 
 
@@ -116,7 +116,7 @@ class TransactionOptions(_Options):
         self._transaction = transaction
         self._attempt = attempt
 
-    def _set(self, name: str, value: Any, low: int, high: int) -> None:
+    def _set(self, name: str, value: object, low: int, high: int) -> None:
         try:
             setattr(self._transaction.own_settings(), name, _number(value, low, high))
         except FDBError as error:

@@ -6,14 +6,16 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, overload
 
 from fdb import fdboptions
 
+from fdbqueue import types
 from fdbqueue.embedded.ranges import key_after
-from fdbqueue.embedded.transaction.attempt import FIRST_BATCH, Rows, as_key
-from fdbqueue.embedded.transaction.futures import FutureInt64, Key, KeySelector, KeyValue, Value
+from fdbqueue.embedded.transaction.attempt import FIRST_BATCH, Rows, as_key, is_selector
+from fdbqueue.embedded.transaction.futures import FutureInt64, Key, KeyValue, Value
 from fdbqueue.errors import FDBError, FdbqueueError
+from fdbqueue.types import KeyLike, KeyOrSelector
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.database import Database
@@ -24,7 +26,7 @@ __all__ = ["FDBRange", "SnapshotRead", "TransactionRead", "VersionstampFuture", 
 _EXACT = fdboptions.StreamingMode["exact"][0]
 
 
-def prefix_end(prefix: Any) -> bytes:
+def prefix_end(prefix: KeyLike) -> bytes:
     r"""Return the first key after all keys that start with `prefix`.
 
     >>> prefix_end(b"ab\xff")
@@ -42,8 +44,8 @@ class FDBRange:
     def __init__(
         self,
         reader: TransactionRead,
-        begin: bytes | KeySelector,
-        end: bytes | KeySelector,
+        begin: bytes | types.KeySelector,
+        end: bytes | types.KeySelector,
         limit: int,
         reverse: bool,
         exact: bool,
@@ -108,14 +110,14 @@ class TransactionRead(ABC):
         """The database of the transaction."""
         return self._transaction.database
 
-    def get(self, key: Any) -> Value:
+    def get(self, key: KeyLike) -> Value:
         """Return the value of a key."""
         try:
             return Value(self._transaction.attempt().read_value(as_key(key), self.is_snapshot))
         except FdbqueueError as error:
             return Value(None, self._transaction.failed_read(error))
 
-    def get_key(self, key_selector: Any) -> Key:
+    def get_key(self, key_selector: types.KeySelector) -> Key:
         r"""Return the key of a selector; `b""` before the first key, `b"\xff"` after the last."""
         try:
             return Key(self._transaction.attempt().read_key(key_selector, self.is_snapshot))
@@ -124,11 +126,11 @@ class TransactionRead(ABC):
 
     def get_range(
         self,
-        begin: Any,
-        end: Any,
+        begin: KeyOrSelector | None,
+        end: KeyOrSelector | None,
         limit: int = 0,
         reverse: bool = False,
-        streaming_mode: Any = None,
+        streaming_mode: int = -1,
     ) -> FDBRange:
         """Return the rows from `begin` up to, but not including, `end`.
 
@@ -148,12 +150,20 @@ class TransactionRead(ABC):
             streaming_mode == _EXACT,
         )
 
-    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
+    def get_range_startswith(
+        self, prefix: KeyLike, limit: int = 0, reverse: bool = False, streaming_mode: int = -1
+    ) -> FDBRange:
         """Return the rows whose keys start with `prefix`."""
         prefix = as_key(prefix)
-        return self.get_range(prefix, prefix_end(prefix), *args, **kwargs)
+        return self.get_range(prefix, prefix_end(prefix), limit, reverse, streaming_mode)
 
-    def __getitem__(self, key: Any) -> Any:
+    @overload
+    def __getitem__(self, key: KeyLike) -> Value: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> FDBRange: ...
+
+    def __getitem__(self, key: KeyLike | slice) -> Value | FDBRange:
         if isinstance(key, slice):
             return self.get_range(key.start, key.stop, reverse=key.step == -1)
         return self.get(key)
@@ -176,8 +186,8 @@ class TransactionRead(ABC):
 
     def read_batch(
         self,
-        begin: bytes | KeySelector,
-        end: bytes | KeySelector,
+        begin: bytes | types.KeySelector,
+        end: bytes | types.KeySelector,
         limit: int,
         reverse: bool,
         batch: int,
@@ -207,13 +217,11 @@ class SnapshotRead(TransactionRead):
         return self._owner
 
 
-def _as_end(key_or_selector: Any) -> bytes | KeySelector:
+def _as_end(key_or_selector: KeyOrSelector) -> bytes | types.KeySelector:
     """Return an end of a range: a key, or a key selector of this module or of the binding."""
     if type(key_or_selector) is bytes:
         return key_or_selector
-    if hasattr(key_or_selector, "or_equal"):
-        return key_or_selector  # type: ignore[no-any-return]
-    return as_key(key_or_selector)
+    return key_or_selector if is_selector(key_or_selector) else as_key(key_or_selector)
 
 
 class VersionstampFuture(Key):
@@ -241,13 +249,12 @@ class VersionstampFuture(Key):
             pass
 
     @property
-    def value(self) -> Any:
+    def value(self) -> bytes:
         """The versionstamp. Waits for the commit."""
         self.block_until_ready()
-        self._check()
-        return self._value
+        return super().value
 
-    def wait(self) -> Any:
+    def wait(self) -> VersionstampFuture:
         """Wait for the commit; return the versionstamp, or raise its error."""
         self.block_until_ready()
         self._check()

@@ -10,12 +10,18 @@ from __future__ import annotations
 import random
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fdbqueue.embedded import limits
 from fdbqueue.embedded.mutations import MutationType
 from fdbqueue.embedded.ranges import Range, key_after
-from fdbqueue.embedded.transaction.attempt import Attempt, as_key, as_value, key_size_limit
+from fdbqueue.embedded.transaction.attempt import (
+    Attempt,
+    as_key,
+    as_value,
+    is_selector,
+    key_size_limit,
+)
 from fdbqueue.embedded.transaction.futures import FutureInt64, FutureVoid, Key, Pause, WatchFuture
 from fdbqueue.embedded.transaction.options import Settings, TransactionOptions
 from fdbqueue.embedded.transaction.reads import (
@@ -25,6 +31,7 @@ from fdbqueue.embedded.transaction.reads import (
     prefix_end,
 )
 from fdbqueue.errors import FDBError, FdbqueueError
+from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.database import Database
@@ -117,7 +124,7 @@ class Transaction(TransactionRead):
         if self._deferred is None:
             self._deferred = FDBError(code)
 
-    def _write(self, kind: int, key: Any, value: Any, end: bytes | None = None) -> None:
+    def _write(self, kind: int, key: KeyLike, value: ValueLike, end: bytes | None = None) -> None:
         """Buffer a mutation; `end` is the end of its conflict range, `None` for a single key."""
         if type(key) is not bytes:
             key = as_key(key)
@@ -147,25 +154,23 @@ class Transaction(TransactionRead):
             return True
         return False
 
-    def set(self, key: Any, value: Any) -> None:
+    def set(self, key: KeyLike, value: ValueLike) -> None:
         """Set the value of a key."""
         self._write(_SET, key, value)
 
-    def clear(self, key: Any) -> None:
+    def clear(self, key: KeyOrSelector) -> None:
         """Clear a key."""
-        key = as_key(self.get_key(key) if hasattr(key, "or_equal") else key)
+        key = self._resolved(key)
         if len(key) <= limits.KEY_SIZE_LIMIT or len(key) <= key_size_limit(key):
             self._write(_CLEAR_RANGE, key, key_after(key))
         elif self._commit_started:
             self._may_write(key, b"")
         # A longer key than the limit cannot exist, so there is nothing to clear.
 
-    def clear_range(self, begin: Any, end: Any) -> None:
+    def clear_range(self, begin: KeyOrSelector | None, end: KeyOrSelector | None) -> None:
         """Clear all keys from `begin` up to, but not including, `end`."""
-        begin, end = (
-            as_key(self.get_key(key) if hasattr(key, "or_equal") else key)
-            for key in (b"" if begin is None else begin, b"\xff" if end is None else end)
-        )
+        begin = b"" if begin is None else self._resolved(begin)
+        end = b"\xff" if end is None else self._resolved(end)
         if self._commit_started:
             self._may_write(begin, b"")
         elif begin > end:
@@ -177,52 +182,55 @@ class Transaction(TransactionRead):
         else:
             self._attempt.skip_next_write_conflict = False  # clearing nothing is also a write
 
-    def clear_range_startswith(self, prefix: Any) -> None:
+    def _resolved(self, key: KeyOrSelector) -> bytes:
+        return as_key(self.get_key(key) if is_selector(key) else key)
+
+    def clear_range_startswith(self, prefix: KeyLike) -> None:
         """Clear all keys that start with `prefix`."""
         prefix = as_key(prefix)
         self.clear_range(prefix, prefix_end(prefix))
 
-    def add(self, key: Any, param: Any) -> None:
+    def add(self, key: KeyLike, param: ValueLike) -> None:
         """Add a little-endian integer. A missing value counts as zero."""
         self._write(MutationType.ADD, key, param)
 
-    def bit_and(self, key: Any, param: Any) -> None:
+    def bit_and(self, key: KeyLike, param: ValueLike) -> None:
         """Apply a bitwise "and". A missing value becomes the parameter."""
         self._write(MutationType.BIT_AND, key, param)
 
-    def bit_or(self, key: Any, param: Any) -> None:
+    def bit_or(self, key: KeyLike, param: ValueLike) -> None:
         """Apply a bitwise "or". A missing value counts as zeros."""
         self._write(MutationType.BIT_OR, key, param)
 
-    def bit_xor(self, key: Any, param: Any) -> None:
+    def bit_xor(self, key: KeyLike, param: ValueLike) -> None:
         """Apply a bitwise "xor". A missing value counts as zeros."""
         self._write(MutationType.BIT_XOR, key, param)
 
-    def max(self, key: Any, param: Any) -> None:
+    def max(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the larger of two little-endian integers."""
         self._write(MutationType.MAX, key, param)
 
-    def min(self, key: Any, param: Any) -> None:
+    def min(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the smaller of two little-endian integers. A missing value becomes the parameter."""
         self._write(MutationType.MIN, key, param)
 
-    def byte_max(self, key: Any, param: Any) -> None:
+    def byte_max(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the value that sorts later, byte by byte."""
         self._write(MutationType.BYTE_MAX, key, param)
 
-    def byte_min(self, key: Any, param: Any) -> None:
+    def byte_min(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the value that sorts earlier. A missing value becomes the parameter."""
         self._write(MutationType.BYTE_MIN, key, param)
 
-    def append_if_fits(self, key: Any, param: Any) -> None:
+    def append_if_fits(self, key: KeyLike, param: ValueLike) -> None:
         """Append to the value, unless the result would exceed 100,000 bytes."""
         self._write(MutationType.APPEND_IF_FITS, key, param)
 
-    def compare_and_clear(self, key: Any, param: Any) -> None:
+    def compare_and_clear(self, key: KeyLike, param: ValueLike) -> None:
         """Clear the key if its value equals the parameter."""
         self._write(MutationType.COMPARE_AND_CLEAR, key, param)
 
-    def set_versionstamped_key(self, key: Any, param: Any) -> None:
+    def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
         """Set a key with the commit's versionstamp at the offset in its last four bytes."""
         key, param = as_key(key), as_value(param)
         if not self._may_write(key, param):
@@ -232,17 +240,17 @@ class Transaction(TransactionRead):
         else:
             self._attempt.write_stamped_key(key, param)
 
-    def set_versionstamped_value(self, key: Any, param: Any) -> None:
+    def set_versionstamped_value(self, key: KeyLike, param: ValueLike) -> None:
         """Set a value with the commit's versionstamp at the offset in its last four bytes."""
         if not _stamp_fits(as_value(param)):
             self.fail(2000)
         else:
             self._write(MutationType.SET_VERSIONSTAMPED_VALUE, key, param)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: KeyLike, value: ValueLike) -> None:
         self.set(key, value)
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: KeyLike | slice) -> None:
         if isinstance(key, slice):
             self.clear_range(key.start, key.stop)
         else:
@@ -250,29 +258,29 @@ class Transaction(TransactionRead):
 
     # Conflict ranges
 
-    def add_read_conflict_range(self, begin: Any, end: Any) -> None:
+    def add_read_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Conflict as if the range had been read."""
         begin, end = self._conflict_range(begin, end, self._attempt.max_read_key)
         if begin < end and self._deferred is None:
             self._attempt.add_read_conflict(begin, end)
 
-    def add_read_conflict_key(self, key: Any) -> None:
+    def add_read_conflict_key(self, key: KeyLike) -> None:
         """Conflict as if the key had been read."""
         key = as_key(key)
         self.add_read_conflict_range(key, key_after(key))
 
-    def add_write_conflict_range(self, begin: Any, end: Any) -> None:
+    def add_write_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Make other transactions conflict as if the range had been written."""
         begin, end = self._conflict_range(begin, end, self._attempt.max_write_key)
         if begin < end and self._deferred is None:
             self._attempt.add_write_conflict(begin, end)
 
-    def add_write_conflict_key(self, key: Any) -> None:
+    def add_write_conflict_key(self, key: KeyLike) -> None:
         """Make other transactions conflict as if the key had been written."""
         key = as_key(key)
         self.add_write_conflict_range(key, key_after(key))
 
-    def _conflict_range(self, begin: Any, end: Any, greatest: bytes) -> Range:
+    def _conflict_range(self, begin: KeyLike, end: KeyLike, greatest: bytes) -> Range:
         begin, end = as_key(begin), as_key(end)
         if begin > end:
             raise FDBError(2005)
@@ -323,7 +331,7 @@ class Transaction(TransactionRead):
 
     # Watching, committing and retrying
 
-    def watch(self, key: Any) -> WatchFuture:
+    def watch(self, key: KeyLike) -> WatchFuture:
         """Return a future that is ready once the key's value differs from what was seen here.
 
         The watch starts at the commit. Setting it reads the key, and that read can conflict.
@@ -399,7 +407,7 @@ class Transaction(TransactionRead):
                 watches.append((key, value, future))
         return watches
 
-    def on_error(self, error: Any) -> FutureVoid:
+    def on_error(self, error: BaseException | int) -> FutureVoid:
         """Prepare the next attempt after a retryable error, or fail with the error.
 
         The future is the delay before the attempt: FoundationDB's, growing from 10 ms to a second.
