@@ -22,7 +22,7 @@ from .terminal import showing_cursor_at_end
 
 __all__ = ["top"]
 
-_MOST_PRIORITIES = 6  # of which a line has room
+_MAX_PRIORITIES = 6  # of which a line has room
 
 
 @click.command()
@@ -75,11 +75,15 @@ def top(db: Database, interval: float, looks: int, as_json: bool) -> None:
 
 def _row(status: QueueStatus, before: QueueStatus | None, seconds: float) -> dict[str, Any]:
     """Return the displayed values of a queue; rates need an earlier status."""
-    came = went = None
-    # What was cleared, or made anew, counts from zero.
-    if before is not None and before.came <= status.came and before.went <= status.went:
-        came = round((status.came - before.came) / seconds, 1)
-        went = round((status.went - before.went) / seconds, 1)
+    pushed = popped = None
+    # After a clear or a drop, the totals start from zero again.
+    if (
+        before is not None
+        and before.total_in <= status.total_in
+        and before.total_out <= status.total_out
+    ):
+        pushed = round((status.total_in - before.total_in) / seconds, 1)
+        popped = round((status.total_out - before.total_out) / seconds, 1)
     age = None
     if status.oldest is not None:
         age = max(0, round((datetime.now(timezone.utc) - status.oldest).total_seconds()))
@@ -87,8 +91,8 @@ def _row(status: QueueStatus, before: QueueStatus | None, seconds: float) -> dic
     return {
         "queue": status.name,
         "items": status.size,
-        "in": came,
-        "out": went,
+        "in": pushed,
+        "out": popped,
         "oldest": age,
         "counts": counts,
     }
@@ -102,13 +106,13 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     table.add_column("priority: items")
     for row in rows:
         shown = list(row["counts"].items())
-        counts = "  ".join(f"{priority}: {count:,}" for priority, count in shown[:_MOST_PRIORITIES])
+        counts = "  ".join(f"{priority}: {count:,}" for priority, count in shown[:_MAX_PRIORITIES])
         table.add_row(
             row["queue"],
             f"{row['items']:,}",
             "" if row["in"] is None else f"{row['in']:,.1f}",
             "" if row["out"] is None else f"{row['out']:,.1f}",
             "" if row["oldest"] is None else str(timedelta(seconds=row["oldest"])),
-            counts + (" ..." if len(shown) > _MOST_PRIORITIES else ""),
+            counts + (" ..." if len(shown) > _MAX_PRIORITIES else ""),
         )
     return table

@@ -18,7 +18,7 @@ from fdbqueue import Queue
 from fdbqueue.operations.items import State
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.importing import import_lines
-from fdbqueue.queue.overview import count_elsewhere
+from fdbqueue.queue.overview import count_not_waiting
 from fdbqueue.types import Database
 
 from .common import (
@@ -136,7 +136,7 @@ def export_command(db: Database, queue: str, file: str, after: str | None, as_js
             progress.update(task, completed=written)
         look_for_damage(db, seconds=None)
     _tell_left_out(
-        count_elsewhere(db, store_of(target).layout), lines, as_json, on_error=file == "-"
+        count_not_waiting(db, store_of(target).layout), lines, as_json, on_error=file == "-"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.clock import LONGEST_BACKOFF, milliseconds
+from fdbqueue.coordination.clock import MAX_BACKOFF, milliseconds
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.receipts import run_once
@@ -140,7 +140,7 @@ class Claims:
             nonlocal tries
             tries += 1
             if tries == 2:
-                tr.options.set_max_retry_delay(LONGEST_BACKOFF)
+                tr.options.set_max_retry_delay(MAX_BACKOFF)
             start.note_read(tr)  # others can join meanwhile
             swept = self._schedule.sweep(tr, now)
             if not swept.expired:

@@ -14,7 +14,7 @@ from random import Random
 from fdbqueue.errors import ClockOutOfRange
 from fdbqueue.layout.ids import UUID_SIZE
 
-__all__ = ["LONGEST_BACKOFF", "backoff", "milliseconds", "nanoseconds", "uuids"]
+__all__ = ["MAX_BACKOFF", "backoff", "milliseconds", "nanoseconds", "uuids"]
 
 
 def nanoseconds() -> int:
@@ -54,10 +54,10 @@ def _uuid7(nanoseconds: int) -> bytes:
 # shared one of `random` must not make two keys equal.
 _random = Random()
 os.register_at_fork(after_in_child=_random.seed)
-LONGEST_BACKOFF = 2
+MAX_BACKOFF = 2
 """Milliseconds from a conflict with other clients to the next attempt of the transaction."""
 
-_FIRST_DELAY, _LONGEST_DELAY = 1.0, 3600.0  # seconds, after the first failure, and after many
+_FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds, after the first failure, and after many
 
 
 def milliseconds() -> int:
@@ -75,5 +75,5 @@ def backoff(attempt: int) -> float:
     >>> 0.5 <= backoff(1) <= 1, 1800 <= backoff(1000) <= 3600
     (True, True)
     """
-    longest = min(_LONGEST_DELAY, _FIRST_DELAY * math.pow(2, min(attempt, 100) - 1))
+    longest = min(_MAX_DELAY, _FIRST_DELAY * math.pow(2, min(attempt, 100) - 1))
     return longest * random.uniform(0.5, 1)

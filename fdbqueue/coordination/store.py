@@ -22,7 +22,7 @@ from fdbqueue.coordination.batches import (
 )
 from fdbqueue.coordination.clock import backoff, milliseconds, uuids
 from fdbqueue.coordination.combiner import Combiner
-from fdbqueue.coordination.staged_pops import LEASE, MOST_ITEMS, StagedPops
+from fdbqueue.coordination.staged_pops import MAX_ITEMS, REQUEST_TIMEOUT, StagedPops
 from fdbqueue.coordination.steps import Call, Sleep, Steps, Submit
 from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.coordination.watches import begin_watches, cancel_all
@@ -35,8 +35,8 @@ from fdbqueue.layout import ONE, Layout, decode_count, decode_options
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.claim import ClaimRequest, Leases
-from fdbqueue.operations.items import BATCH_BYTES, Entry, Found, Rows, State, find
-from fdbqueue.operations.push import Push, Pushing
+from fdbqueue.operations.items import BATCH_BYTES, Entry, Items, LocatedItem, State, find
+from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.operations.schedule import Schedule
 from fdbqueue.operations.slots import Agents, First, Limits
 from fdbqueue.types import (
@@ -64,7 +64,7 @@ _ITEM_BYTES = 250  # of a transaction, for each item beside its payload
 _log = logging.getLogger("fdbqueue")
 
 
-def _push_size(push: Push) -> int:
+def _push_size(push: PushRequest) -> int:
     return sum(len(entry.payload) + _ITEM_BYTES for entry in push.entries)
 
 
@@ -100,29 +100,29 @@ class Store(Generic[_T]):
         self,
         layout: Layout,
         levels: Levels,
-        rows: Rows,
+        rows: Items,
         codec: RowCodec[_T],
         options: Options,
         agents: Agents | None = None,
     ) -> None:
         self.layout = layout
         self.levels = levels
-        self.rows = rows
+        self.items = rows
         self.codec = codec
         self.given_options = options
         schedule = self.schedule = Schedule(layout, rows)
         self.sweeper = Sweeper(layout, schedule)
-        pushing = self._pushing = Pushing(layout, rows, options, random.randrange)
+        pushing = self._pusher = Pusher(layout, rows, options, random.randrange)
         leases = self._leases = Leases(layout, rows, codec, schedule, backoff)
         limits = self._limits = Limits(layout, schedule, agents, random.shuffle)
         receipts = layout.receipts
         acknowledge = partial(leases.each, do=leases.ack)
         self.pushes = Combiner(lambda: Batches(pushing.push, receipts), _push_size, BATCH_BYTES)
-        self.pops = Combiner(lambda: StagedPops(layout, rows, codec), _pop_size, MOST_ITEMS)
+        self.pops = Combiner(lambda: StagedPops(layout, rows, codec), _pop_size, MAX_ITEMS)
         self.claims = Combiner(
-            lambda: Claims(layout, leases, schedule, limits), _claim_size, MOST_ITEMS
+            lambda: Claims(layout, leases, schedule, limits), _claim_size, MAX_ITEMS
         )
-        self.acks = Combiner(lambda: Batches(acknowledge, receipts), len, MOST_ITEMS)
+        self.acks = Combiner(lambda: Batches(acknowledge, receipts), len, MAX_ITEMS)
 
     def change(
         self,
@@ -147,27 +147,27 @@ class Store(Generic[_T]):
         """
         if not entries:
             return []
-        push = Push(entries, as_many_as_fit)
+        push = PushRequest(entries, as_many_as_fit)
         keys: list[bytes]
         if not is_database(tr):
             keys = yield Call(partial(self._push_in, tr, push))
         else:
-            if self._pushing.options.max_size is not None and self.sweeper.is_time():
-                yield Call(partial(self.sweeper.prepare, tr))  # what is to expire makes room
+            if self._pusher.options.max_size is not None and self.sweeper.sweep_is_due():
+                yield Call(partial(self.sweeper.sweep, tr))  # what is to expire makes room
             keys = yield Submit(self.pushes, tr, push)
         if raise_if_full:
             self._check_room(push, keys)
         return keys
 
-    def _push_in(self, tr: Transaction, push: Push) -> list[bytes]:
-        (keys,) = self._pushing.push(tr, [push])
+    def _push_in(self, tr: Transaction, push: PushRequest) -> list[bytes]:
+        (keys,) = self._pusher.push(tr, [push])
         if len(keys) < len(push.entries):
-            self._pushing.rely_on_full(tr)
+            self._pusher.rely_on_full(tr)
         return keys
 
-    def _check_room(self, push: Push, keys: list[bytes]) -> None:
+    def _check_room(self, push: PushRequest, keys: list[bytes]) -> None:
         """Raise `QueueFull` if a push stored nothing because there was no room."""
-        bound = self._pushing.options.max_size
+        bound = self._pusher.options.max_size
         if bound is not None and len(keys) < (1 if push.as_many_as_fit else len(push.entries)):
             raise QueueFull(bound, len(push.entries))
 
@@ -184,20 +184,20 @@ class Store(Generic[_T]):
 
         `None` if there is no room.
         """
-        push = Push([entry])
+        push = PushRequest([entry])
         where = self.layout.unique_key(str(entry.header.unique))
         now = milliseconds()
 
-        def first(tr: Transaction) -> Found | None:
-            place = tr[where].value
-            return None if place is None else find(tr, self.layout, place)
+        def first(tr: Transaction) -> LocatedItem | None:
+            position = tr[where].value
+            return None if position is None else find(tr, self.layout, position)
 
         def body(tr: Transaction) -> tuple[list[bytes], _T | None]:
             keys = []
             if first(tr) is not None:
                 self.schedule.sweep(tr, now)  # it may have come to its end in time
             found = first(tr)
-            if found is None and (keys := self._pushing.push(tr, [push])[0]):
+            if found is None and (keys := self._pusher.push(tr, [push])[0]):
                 found = first(tr)
             return keys, None if found is None else self.codec.decode(tr, found.key, found.value)
 
@@ -214,7 +214,7 @@ class Store(Generic[_T]):
         """
         places = list(map(self.codec.restore, items))
         if not is_database(tr):
-            self.rows.put_back(tr, places)
+            self.items.put_back(tr, places)
             return
         begin = size = 0
         for end, (_, payload) in enumerate(places):
@@ -229,7 +229,7 @@ class Store(Generic[_T]):
         yield Call(partial(self.put_back, tr, items), lambda _: None)
 
     def _put_back_once(self, db: Database, places: list[tuple[bytes, bytes]]) -> None:
-        run_once(db, partial(self.rows.put_back, places=places), self.layout.receipts)
+        run_once(db, partial(self.items.put_back, places=places), self.layout.receipts)
 
     # Options
 
@@ -244,18 +244,18 @@ class Store(Generic[_T]):
 
     def set_option(self, tr: Transactor, name: str, value: object) -> None:
         """Store another value of an option."""
-        self.change(tr, lambda tr: self._pushing.set_option(tr, name, value))
+        self.change(tr, lambda tr: self._pusher.set_option(tr, name, value))
 
     def set_limit(self, tr: Transactor, name: str, value: object) -> None:
         """Store another value of an option that says what may be taken, and wake who waits."""
 
         def body(tr: Transaction) -> bool:
             tr[self.layout.scheduled] = b""
-            tr.add(self.layout.freed, ONE)
-            return self._pushing.set_option(tr, name, value)
+            tr.add(self.layout.wake_counter, ONE)
+            return self._pusher.set_option(tr, name, value)
 
         self.change(tr, body)
-        self.sweeper.look_again()
+        self.sweeper.invalidate()
 
     # Pop
 
@@ -276,8 +276,8 @@ class Store(Generic[_T]):
         """Take the first `n` items that are there now."""
         while True:
             is_ready, taken = self.sweeper.is_ready, list[_T]()
-            if self.sweeper.is_time():
-                is_ready = yield Call(partial(self.sweeper.prepare, db, n))
+            if self.sweeper.sweep_is_due():
+                is_ready = yield Call(partial(self.sweeper.sweep, db, n))
             if is_ready:
                 taken = yield Submit(self.pops, db, (n, at_max), partial(self.put_back, db))
             if taken or not self.sweeper.is_behind:
@@ -285,11 +285,11 @@ class Store(Generic[_T]):
             # Others took what had come, and more is due.
 
     def _take(self, tr: Transaction, n: int, at_max: bool) -> list[_T]:
-        if not self.sweeper.admits(tr, milliseconds()):
+        if not self.sweeper.may_take(tr, milliseconds()):
             return []
-        rows = self.rows.first(tr, n, at_max)
+        rows = self.items.first(tr, n, at_max)
         items = self._decoded(tr, rows)
-        self.rows.take_first(tr, rows)
+        self.items.take_first(tr, rows)
         return items
 
     def _decoded(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[_T]:
@@ -313,11 +313,11 @@ class Store(Generic[_T]):
         now = milliseconds()
 
         def body(tr: Transaction) -> _T | None:
-            rows = first(tr, 1) if self.sweeper.admits(tr, now) else []
+            rows = first(tr, 1) if self.sweeper.may_take(tr, now) else []
             if not rows:
                 return None
             item = self.codec.decode(tr, *rows[0])
-            self.rows.take(tr, *rows[0])
+            self.items.take(tr, *rows[0])
             return item
 
         return self.change(tr, body)
@@ -343,7 +343,7 @@ class Store(Generic[_T]):
                 return found
             due: float = yield Call(partial(self.sweeper.seconds_left, tr))
             watches: list[Future] = yield Call(partial(begin_watches, tr, keys), cancel_all)
-            if watches and not (yield Sleep(watches, min(left, due, LEASE))):
+            if watches and not (yield Sleep(watches, min(left, due, REQUEST_TIMEOUT))):
                 return found
 
     def wait(self, db: Database, seconds: float) -> Steps[bool]:
@@ -357,7 +357,7 @@ class Store(Generic[_T]):
 
     def is_idle(self, db: Database) -> bool:
         """Return whether there is no item to be taken, once what is due has come."""
-        return not self.sweeper.prepare(db) or self.is_empty(db)
+        return not self.sweeper.sweep(db) or self.is_empty(db)
 
     def keys_to_watch(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys that change once an item can be taken; none if one can be.
@@ -365,8 +365,8 @@ class Store(Generic[_T]):
         With `first`, one of those that `first(tr, 1)` reads.
         """
         if self.is_empty(tr) if first is None else not first(tr, 1):
-            return [self.layout.came]
-        return [self.layout.freed] if self.schedule.is_paused(tr) else []
+            return [self.layout.total_in]
+        return [self.layout.wake_counter] if self.schedule.is_paused(tr) else []
 
     def keys_to_watch_claims(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys that change once something can be claimed; none if something can be."""
@@ -374,7 +374,11 @@ class Store(Generic[_T]):
         if self._limits.admit(tr, 1, first):
             return []
         # There may be items that have to wait, besides those that come.
-        return [self.layout.came, self.layout.freed] if first(tr, 1) else [self.layout.came]
+        return (
+            [self.layout.total_in, self.layout.wake_counter]
+            if first(tr, 1)
+            else [self.layout.total_in]
+        )
 
     # Claim
 
@@ -475,8 +479,8 @@ class Store(Generic[_T]):
         """Begin the leases of several claims anew; of those that are over, return the error."""
         extend = partial(self._leases.extend, lease=lease)
         errors: list[LeaseLost | None] = []
-        for begin in range(0, len(claims), MOST_ITEMS):
-            some = claims[begin : begin + MOST_ITEMS]
+        for begin in range(0, len(claims), MAX_ITEMS):
+            some = claims[begin : begin + MAX_ITEMS]
             errors += self._begin_leases(
                 db, lease, partial(self._leases.each, claims=some, do=extend)
             )
@@ -513,8 +517,8 @@ class Store(Generic[_T]):
 
     def retry_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
         """Put a dead letter back to its own place; return false if there is none."""
-        self.sweeper.prepare(tr)  # what is to expire makes room
-        retry = partial(self._leases.retry_dead, reserve=self._pushing.reserve)
+        self.sweeper.sweep(tr)  # what is to expire makes room
+        retry = partial(self._leases.retry_dead, reserve=self._pusher.reserve)
         return self._change_dead(tr, item, retry)
 
     def drop_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
@@ -522,12 +526,12 @@ class Store(Generic[_T]):
         return self._change_dead(tr, item, self._leases.drop_dead)
 
     def _change_dead(
-        self, tr: Transactor, item: _T | str, change: Callable[[Transaction, Found], bool]
+        self, tr: Transactor, item: _T | str, change: Callable[[Transaction, LocatedItem], bool]
     ) -> bool:
         reference = self.codec.reference(item)
 
         def body(tr: Transaction) -> bool:
-            found = self.rows.find(tr, reference)
+            found = self.items.find(tr, reference)
             return found is not None and found.state == "dead" and change(tr, found)
 
         return self.change(tr, body)
@@ -539,7 +543,7 @@ class Store(Generic[_T]):
         reference = self.codec.reference(item)
 
         def body(tr: Transaction) -> _T | None:
-            found = self.rows.find(tr, reference)
+            found = self.items.find(tr, reference)
             return None if found is None else self.codec.decode(tr, found.key, found.value)
 
         return read(tr, body)
@@ -547,13 +551,13 @@ class Store(Generic[_T]):
     def state(self, tr: Transactor, item: _T | str) -> State | None:
         """Return where an item is; `None` if it ended."""
         reference = self.codec.reference(item)
-        found = read(tr, lambda tr: self.rows.find(tr, reference))
+        found = read(tr, lambda tr: self.items.find(tr, reference))
         return None if found is None else found.state
 
     def remove(self, tr: Transactor, item: _T | str) -> bool:
         """Remove an item that waits or is delayed; return false if it does neither."""
         reference = self.codec.reference(item)
-        return self.change(tr, lambda tr: self.rows.remove(tr, self.rows.find(tr, reference)))
+        return self.change(tr, lambda tr: self.items.remove(tr, self.items.find(tr, reference)))
 
     def move(
         self, tr: Transactor, item: _T | str, change: Callable[[_T], tuple[bytes, bytes | None]]
@@ -565,21 +569,21 @@ class Store(Generic[_T]):
         reference = self.codec.reference(item)
 
         def body(tr: Transaction) -> tuple[_T, bytes] | None:
-            row = self.rows.waiting(tr, reference)
+            row = self.items.waiting(tr, reference)
             if row is None:
                 return None
             before = self.codec.decode(tr, *row)
             level, payload = change(before)
             if payload is None:
                 payload = self.layout.read_payload(tr, row[1])
-            return before, self.rows.move(tr, *row, payload, level)
+            return before, self.items.move(tr, *row, payload, level)
 
         return self.change(tr, body)
 
     def position(self, tr: Transactor, item: _T | str) -> int | None:
         """Return how many items are ahead of one; `None` if it does not wait."""
         reference = self.codec.reference(item)
-        row = read(tr, lambda tr: self.rows.waiting(tr, reference))
+        row = read(tr, lambda tr: self.items.waiting(tr, reference))
         return None if row is None else self._count_ahead(tr, row[0])
 
     def _count_ahead(self, tr: Transactor, key: bytes) -> int:
@@ -592,19 +596,19 @@ class Store(Generic[_T]):
         """Take out all items, with their claims, dead letters and counters."""
 
         def body(tr: Transaction) -> bool:
-            self.rows.clear(tr)
+            self.items.clear(tr)
             return True
 
         self.change(tr, body)
 
     def peek(self, tr: Transactor, n: int, at_max: bool = False) -> list[_T]:
         """Return the items that `pop` would take."""
-        self.sweeper.prepare(tr, n)
-        return read(tr, lambda tr: self._decoded(tr, self.rows.first(tr, n, at_max)))
+        self.sweeper.sweep(tr, n)
+        return read(tr, lambda tr: self._decoded(tr, self.items.first(tr, n, at_max)))
 
     def peek_of(self, tr: Transactor, first: First) -> _T | None:
         """Return the item that `pop_of` would take."""
-        self.sweeper.prepare(tr)
+        self.sweeper.sweep(tr)
 
         def body(tr: Transaction) -> _T | None:
             rows = first(tr, 1)
@@ -646,14 +650,14 @@ class Store(Generic[_T]):
 
     def counts(self, tr: Transactor) -> dict[Any, int]:
         """Return how many items each priority has, of those that have any."""
-        return read(tr, self.rows.counts)
+        return read(tr, self.items.counts)
 
     def throughput(self, tr: Transactor) -> tuple[int, int]:
         """Return how many items ever came, and how many went."""
 
         def body(tr: Transaction) -> tuple[int, int]:
-            came, went = tr[self.layout.came], tr[self.layout.went]
-            return decode_count(came.value), decode_count(went.value)
+            total_in, total_out = tr[self.layout.total_in], tr[self.layout.total_out]
+            return decode_count(total_in.value), decode_count(total_out.value)
 
         return read(tr, body)
 

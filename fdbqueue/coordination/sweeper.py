@@ -9,7 +9,7 @@ from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.retrying import read, run
 from fdbqueue.layout import Layout
-from fdbqueue.operations.schedule import MOST_SWEPT, VERSIONS, Schedule, Swept
+from fdbqueue.operations.schedule import MAX_SWEPT, VERSIONS, Schedule, Swept
 from fdbqueue.types import Database, Transaction, Transactor
 
 __all__ = ["Sweeper"]
@@ -34,7 +34,7 @@ class Sweeper:
         self._next_look = 0.0
         self._next_sweep = 0.0
 
-    def is_used(self, tr: Transactor) -> bool:
+    def has_timers(self, tr: Transactor) -> bool:
         """Return whether anything was ever scheduled, as of at most a second ago."""
         now = time.monotonic()
         if not self._is_used and now >= self._next_look:
@@ -42,31 +42,31 @@ class Sweeper:
             self._next_look = now + _LOOK
         return self._is_used
 
-    def is_time(self) -> bool:
+    def sweep_is_due(self) -> bool:
         """Return whether it is time to look at the database; known without asking it."""
         now = time.monotonic()
         return now >= (self._next_sweep if self._is_used else self._next_look)
 
-    def look_again(self) -> None:
+    def invalidate(self) -> None:
         """Let the next call look at the database."""
         self._is_used = True
         self._next_sweep = 0.0
 
-    def admits(self, tr: Transaction, now: int) -> bool:
+    def may_take(self, tr: Transaction, now: int) -> bool:
         """Let come what is due, in a transaction that takes items; false if it must take none."""
-        if not self.is_used(tr):
+        if not self.has_timers(tr):
             return True
         self._schedule.sweep(tr, now)
         return not self._schedule.is_paused(tr)
 
-    def prepare(self, tr: Transactor, n: int = 1) -> bool:
+    def sweep(self, tr: Transactor, n: int = 1) -> bool:
         """Do the same on a database now and then, in transactions of their own; in one, nothing.
 
         That is done when nothing more is due; or, if much is, when some items wait, `n` may have
         come, and nothing that waits has expired. The next call goes on, so that no call has to do
         the work for all that others are to take.
         """
-        if is_database(tr) and self.is_time() and self.is_used(tr):
+        if is_database(tr) and self.sweep_is_due() and self.has_timers(tr):
             self._next_sweep = time.monotonic() + _SWEEP
             now = milliseconds()
 
@@ -77,7 +77,7 @@ class Sweeper:
             is_enough, moved = False, 0
             while not is_enough:
                 swept, self.is_ready, has_items = run(tr, body)
-                moved += MOST_SWEPT
+                moved += MAX_SWEPT
                 is_enough = swept.all or (swept.expired and has_items and moved >= n)
             self.is_behind = not swept.all
             if self.is_behind:
@@ -90,7 +90,7 @@ class Sweeper:
 
     def seconds_left(self, db: Database) -> float:
         """Return the seconds until the next item is due, `math.inf` if none is."""
-        if not self.is_used(db):
+        if not self.has_timers(db):
             return math.inf
         layout = self._layout
 

@@ -105,8 +105,8 @@ async def _invalid(request: Request, error: Any) -> JSONResponse:
     is_json = "json" in request.headers.get("content-type", "")
     if not is_json and request.method == "POST" and first["loc"][:1] == ("body",):
         return _answer(415, "send the body as JSON, with `Content-Type: application/json`")
-    place = ".".join(str(part) for part in first["loc"] if part != "body")
-    return _answer(422, f"{place or 'the body'}: {first['msg']}")
+    location = ".".join(str(part) for part in first["loc"] if part != "body")
+    return _answer(422, f"{location or 'the body'}: {first['msg']}")
 
 
 async def _refused(request: Request, error: Any) -> JSONResponse:

@@ -75,7 +75,7 @@ def _shown(status: QueueStatus) -> dict[str, Any]:
         "name": status.name,
         "size": status.size,
         "counts": [[str(priority), count] for priority, count in status.counts.items()],
-        "came": status.came,
-        "went": status.went,
+        "pushed_total": status.total_in,
+        "popped_total": status.total_out,
         "oldest": age,
     }

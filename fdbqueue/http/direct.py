@@ -28,7 +28,7 @@ from fdbqueue.types import Database, Item
 
 __all__ = ["Taken", "router"]
 
-_LONGEST_WAIT = 300.0  # seconds
+_MAX_WAIT = 300.0  # seconds
 _NUMBER = re.compile(r"[0-9.eE+-]+")
 
 
@@ -44,11 +44,11 @@ class _Direct(APIRoute):
 router = APIRouter(route_class=_Direct, responses=ERRORS)
 
 
-def _parameter(name: str, place: str, description: str, **schema: Any) -> dict[str, Any]:
+def _parameter(name: str, location: str, description: str, **schema: Any) -> dict[str, Any]:
     return {
         "name": name,
-        "in": place,
-        "required": place == "path",
+        "in": location,
+        "required": location == "path",
         "description": description,
         "schema": schema,
     }
@@ -80,7 +80,7 @@ _WAIT = _parameter(
     "Seconds to wait while the queue is empty.",
     type="number",
     minimum=0,
-    maximum=_LONGEST_WAIT,
+    maximum=_MAX_WAIT,
     default=0,
 )
 _BODY = {

@@ -20,7 +20,7 @@ _HOURS = 24
 MAX_KEY = 255
 """Bytes of UTF-8; a header has as many characters."""
 
-_MOST_DROPPED = 100  # outdated keys that one push deletes
+_MAX_DROPPED = 100  # outdated keys that one push deletes
 
 
 def push_once(
@@ -101,7 +101,7 @@ def push_once(
 def _drop_outdated(tr: Transaction, layout: Layout, hour: int) -> None:
     """Delete some keys that are no longer remembered, without conflicts."""
     outdated = layout.idempotency_keys_before(hour - _HOURS)
-    notes = [row.key for row in tr.snapshot.get_range(*outdated, limit=_MOST_DROPPED)]
+    notes = [row.key for row in tr.snapshot.get_range(*outdated, limit=_MAX_DROPPED)]
     keys = [layout.idempotency_key(layout.key_in_hour(note)) for note in notes]
     # All reads start before the first is waited for.
     reads = [tr.snapshot[key] for key in keys]

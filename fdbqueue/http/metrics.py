@@ -49,10 +49,10 @@ class Metrics:
     def collect(self) -> Iterator[Any]:
         """Yield retries and the state of the queues. Cost: a few reads per queue of any length."""
         size = GaugeMetricFamily("fdbqueue_queue_size", "Items in the queue.", labels=["queue"])
-        came = CounterMetricFamily(
+        pushed = CounterMetricFamily(
             "fdbqueue_items_pushed", "Items added or returned.", labels=["queue"]
         )
-        went = CounterMetricFamily(
+        popped = CounterMetricFamily(
             "fdbqueue_items_popped", "Items popped, claimed or ended.", labels=["queue"]
         )
         age = GaugeMetricFamily(
@@ -63,8 +63,8 @@ class Metrics:
         now = datetime.now(timezone.utc)
         for status in overview(self._db):
             size.add_metric([status.name], status.size)
-            came.add_metric([status.name], status.came)
-            went.add_metric([status.name], status.went)
+            pushed.add_metric([status.name], status.total_in)
+            popped.add_metric([status.name], status.total_out)
             if status.oldest is not None:
                 age.add_metric([status.name], (now - status.oldest).total_seconds())
         again = CounterMetricFamily(
@@ -74,7 +74,7 @@ class Metrics:
         )
         for code, number in retries.counts().items():
             again.add_metric([str(code)], number)
-        yield from (size, came, went, age, again)
+        yield from (size, pushed, popped, age, again)
 
     def middleware(self, app: ASGIApp) -> Any:
         """Return ASGI middleware that counts and times requests."""

@@ -192,6 +192,6 @@ async def ready(request: Request, served: ServedQueues) -> Status:
 
 @router.get("/metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
-    """For Prometheus: sizes, what came and went, ages, requests and their latencies."""
+    """For Prometheus: sizes, pushes and pops, ages, requests and their latencies."""
     text = await aio.run(request.app.state.metrics.text)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -324,7 +324,7 @@ class ItemCodec(RowCodec[Item]):
 
     def reference(self, item: Item | str) -> bytes:
         """Return the position of an item or id; raise `InvalidItemId` for an invalid one."""
-        return self._layout.place(self.key_of(item))
+        return self._layout.position(self.key_of(item))
 
     def pushed_at(self, item: Item | str) -> datetime | None:
         """Return when an item was pushed, by its client's clock; `None` if unknown."""

@@ -44,7 +44,7 @@ _BEGIN = _SIZES.pack(0, 0)
 
 
 # (count, random) as the tuple layer packs them: an integer from zero, and bytes.
-_PLACE = re.compile(
+_ITEM_KEY = re.compile(
     rb"(?:\x14|" + b"|".join(b"%c.{%d}" % (0x14 + size, size) for size in range(1, 9)) + rb")"
     rb"\x01(?:[^\x00]|\x00\xff)*\x00",
     re.DOTALL,
@@ -73,7 +73,7 @@ class Layout:
     """The keys of one queue.
 
     >>> layout = Layout(Subspace(("q",)))
-    >>> layout.position(layout.item_key(layout.level(7), 0, b"r" * 16))
+    >>> layout.unpack_key(layout.item_key(layout.level(7), 0, b"r" * 16))
     (7, 0, b'rrrrrrrrrrrrrrrr')
     """
 
@@ -92,11 +92,11 @@ class Layout:
 
         self.items: bytes = key(Space.ITEMS)
         self.counts: bytes = key(Space.COUNTS)
-        self.came: bytes = key(Space.TOTALS, 0)
-        self.went: bytes = key(Space.TOTALS, 1)
-        self.moved: bytes = key(Space.TOTALS, 2)
-        self.removed: bytes = key(Space.TOTALS, 3)
-        self.rejected: bytes = key(Space.TOTALS, 4)
+        self.total_in: bytes = key(Space.TOTALS, 0)
+        self.total_out: bytes = key(Space.TOTALS, 1)
+        self.total_moved: bytes = key(Space.TOTALS, 2)
+        self.total_removed: bytes = key(Space.TOTALS, 3)
+        self.total_rejected: bytes = key(Space.TOTALS, 4)
         self.totals: bytes = key(Space.TOTALS)
         self.pieces: bytes = key(Space.PIECES)
         self.receipts = subspace[Space.RECEIPTS]
@@ -104,10 +104,10 @@ class Layout:
         self.imports: bytes = key(Space.IMPORTS)
         self.requests: bytes = key(Space.REQUESTS)
         self.results: bytes = key(Space.RESULTS)
-        self.expired: bytes = key(Space.TOTALS, 5)
-        self.died: bytes = key(Space.TOTALS, 6)
+        self.total_expired: bytes = key(Space.TOTALS, 5)
+        self.total_died: bytes = key(Space.TOTALS, 6)
         self.ids: bytes = key(Space.TASK_IDS, 0)
-        self.ids_elsewhere: bytes = key(Space.TASK_IDS, 1)
+        self.ids_not_waiting: bytes = key(Space.TASK_IDS, 1)
         self.agents: bytes = key(Space.TASK_OWNERS, 0)
         self.clients: bytes = key(Space.TASK_OWNERS, 1)
         self.agent_counts: bytes = key(Space.AGENT_COUNTS)
@@ -121,20 +121,20 @@ class Layout:
         self.unique_keys: bytes = key(Space.UNIQUE_KEYS)
         self.slots: bytes = key(Space.SLOTS)
         self.agent_slots: bytes = key(Space.SLOTS, 1)
-        self.elsewhere = (self.delayed, self.claims, self.dead)
+        self.not_waiting = (self.delayed, self.claims, self.dead)
         self.indexes = (
-            *(self.ids, self.ids_elsewhere, self.agents, self.clients),
+            *(self.ids, self.ids_not_waiting, self.agents, self.clients),
             *(self.leases, self.dues, self.expiries, self.unique_keys, self.slots),
         )
         self.of_items = (
             *(self.items, self.pieces, self.results),
-            *(*self.indexes, *self.counters, *self.elsewhere),
+            *(*self.indexes, *self.counters, *self.not_waiting),
         )
         self.scheduled: bytes = key(Space.QUEUE, "scheduled")
-        self.freed: bytes = key(Space.QUEUE, "freed")
-        self.turn: bytes = key(Space.LEADER)
-        # Never written, only conflicted on: no request is to come as the turn goes to nobody.
-        self.turn_ends: bytes = key(Space.LEADER, "ends")
+        self.wake_counter: bytes = key(Space.QUEUE, "freed")
+        self.leader: bytes = key(Space.LEADER)
+        # Never written: a request that is written while the last leader leaves conflicts on it.
+        self.leader_ends: bytes = key(Space.LEADER, "ends")
         self.places: bytes = key(Space.PLACES, 0)
         self.places_below: bytes = key(Space.PLACES, 1)
         self.idempotency_keys: bytes = key(Space.IDEMPOTENCY_KEYS)
@@ -177,15 +177,15 @@ class Layout:
         """The priority of a level; `None` of the one that a FIFO queue has."""
         return None if level == self.items else _unpacked(level[len(self.items) :])
 
-    def position(self, key: bytes) -> tuple[Any, ...]:
+    def unpack_key(self, key: bytes) -> tuple[Any, ...]:
         """(priority, count, random), or (index, random), of the key of an item."""
         position: tuple[Any, ...] = fdb_tuple.unpack(key[len(self.items) :])
         return position
 
     @staticmethod
-    def is_place(key: bytes, level: bytes) -> bool:
+    def is_item_key(key: bytes, level: bytes) -> bool:
         """Return whether the key is that of an item of this level, with which it starts."""
-        return _PLACE.fullmatch(key, len(level)) is not None
+        return _ITEM_KEY.fullmatch(key, len(level)) is not None
 
     def item_id(self, key: bytes) -> str:
         """The id of the item with this key: its position, as text."""
@@ -211,7 +211,7 @@ class Layout:
         >>> layout.pushed_at(layout.item_key(layout.level(7), 0, b"any bytes")) is None
         True
         """
-        return time_of(self.position(key)[-1])
+        return time_of(self.unpack_key(key)[-1])
 
     # Tasks
 
@@ -233,7 +233,7 @@ class Layout:
         packed: bytes = fdb_tuple.pack((name,))
         return index + packed
 
-    def place(self, key: bytes) -> bytes:
+    def position(self, key: bytes) -> bytes:
         """The key of an item without what all have in common, as indexes keep it."""
         return key[len(self.items) :]
 
@@ -246,8 +246,8 @@ class Layout:
 
     def begin_size(self, tr: ReadTransaction) -> Callable[[], int]:
         """Begin to read how many items there are, with those put aside for pops that wait."""
-        came, went = tr[self.came], tr[self.went]
-        return lambda: decode_count(came.value) - decode_count(went.value)
+        total_in, total_out = tr[self.total_in], tr[self.total_out]
+        return lambda: decode_count(total_in.value) - decode_count(total_out.value)
 
     def count_key(self, level: bytes) -> bytes:
         """The counter of a level."""
@@ -444,7 +444,7 @@ class Layout:
             self.idempotency_keys,
             self.idempotency_hours,
         )
-        keys = (self.options, self.scheduled, self.freed, self.turn)
+        keys = (self.options, self.scheduled, self.wake_counter, self.leader)
         return sorted(
             [self.range_of(prefix) for prefix in prefixes] + [(key, key + b"\0") for key in keys]
         )

@@ -15,7 +15,7 @@ from fdbqueue.types import Priority, PriorityKind
 __all__ = ["Levels", "Priorities", "priority_as_json"]
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
-_LONGEST_LEVEL = 5_000  # bytes; a key has at most 10,000
+_MAX_LEVEL = 5_000  # bytes; a key has at most 10,000
 _ELEMENTS = (int, float, str, bytes)
 
 
@@ -46,7 +46,7 @@ class Levels:
     def level_of(self, key: bytes) -> bytes:
         """Return the level of an item's key; raise `ForeignKey` for another key."""
         level = self.level_in(key)
-        if level is None or not self._layout.is_place(key, level):
+        if level is None or not self._layout.is_item_key(key, level):
             raise ForeignKey(key)
         return level
 
@@ -91,11 +91,11 @@ class Priorities(Levels):
             # Minus zero equals zero, so it must not make another key.
             ranks = tuple(part + 0.0 if type(part) is float else part for part in priority)
             try:
-                if len(self._layout.level(ranks)) <= _LONGEST_LEVEL:
+                if len(self._layout.level(ranks)) <= _MAX_LEVEL:
                     return ranks
             except (ValueError, struct.error) as error:
                 raise InvalidPriority(priority, "a value that the tuple layer can pack") from error
-            raise InvalidPriority(priority, f"at most {_LONGEST_LEVEL:,} bytes when packed")
+            raise InvalidPriority(priority, f"at most {_MAX_LEVEL:,} bytes when packed")
         shape = ", ".join(kind.__name__ for kind in kinds)
         raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
 
@@ -113,7 +113,7 @@ class Priorities(Levels):
 
     def _level_of_tuple(self, key: bytes) -> bytes | None:
         try:
-            return self._layout.level(self.checked(self._layout.position(key)[0]))
+            return self._layout.level(self.checked(self._layout.unpack_key(key)[0]))
         except Exception:
             return None  # the tuple layer raises various classes for bytes that are not a tuple
 

@@ -19,11 +19,11 @@ __all__ = [
     "TaskCodec",
     "TaskRecord",
     "TaskRowCodec",
-    "checked_id",
     "deadline_from",
     "deadline_number",
     "decode_header",
     "task_id",
+    "validate_id",
 ]
 
 RANK = (int, int, float)
@@ -41,13 +41,13 @@ _json = JsonCodec()
 def task_id(random: bytes) -> str:
     """Return the id of the task whose key ends with these bytes.
 
-    >>> checked_id(task_id(bytes(16))) == bytes(16)
+    >>> validate_id(task_id(bytes(16))) == bytes(16)
     True
     """
     return random.hex()
 
 
-def checked_id(text: object) -> bytes:
+def validate_id(text: object) -> bytes:
     """Return the bytes of a task id; raise `InvalidItemId` for another text."""
     try:
         if isinstance(text, str) and len(text) == 2 * _ID_SIZE and text == text.lower():
@@ -128,7 +128,7 @@ class TaskRowCodec(RowCodec[Task]):
     """The tasks of a task queue. Their reference is their id, which never changes."""
 
     def _made(self, value: TaskRecord, priority: Priority, key: bytes) -> Task:
-        random = self._layout.position(key)[-1]
+        random = self._layout.unpack_key(key)[-1]
         assert isinstance(priority, tuple)
         _, deadline, cost = priority
         created = time_of(random)
@@ -148,7 +148,7 @@ class TaskRowCodec(RowCodec[Task]):
 
     def id_of(self, key: bytes) -> str:
         """Return the id of the task with this key."""
-        return task_id(self._layout.position(key)[-1])
+        return task_id(self._layout.unpack_key(key)[-1])
 
     def restore(self, item: Task) -> tuple[bytes, bytes]:
         """Return the key and the payload of a task that was popped."""
@@ -159,7 +159,7 @@ class TaskRowCodec(RowCodec[Task]):
 
     def reference(self, item: Task | str) -> bytes:
         """Return the bytes of a task's id; raise `InvalidItemId` for another text."""
-        return checked_id(item.id if isinstance(item, Task) else item)
+        return validate_id(item.id if isinstance(item, Task) else item)
 
     def pushed_at(self, item: Task | str) -> datetime | None:
         """Return when a task was pushed, by its client's clock; `None` if unknown."""

@@ -22,12 +22,12 @@ __all__ = [
     "ZERO",
     "Header",
     "decode_count",
-    "decode_facts",
+    "decode_metadata",
     "decode_options",
     "decode_progress",
     "decode_push",
     "encode_count",
-    "encode_facts",
+    "encode_metadata",
     "encode_options",
     "encode_progress",
     "encode_push",
@@ -74,32 +74,32 @@ def header_of(value: bytes) -> tuple[Header, bytes]:
     """
     if not value.startswith(HEADER_MARK):
         return NO_HEADER, value
-    facts, rest = decode_facts(value[len(HEADER_MARK) :])
-    return Header(*facts), rest
+    metadata, rest = decode_metadata(value[len(HEADER_MARK) :])
+    return Header(*metadata), rest
 
 
 def with_header(header: Header, value: bytes) -> bytes:
     """Return the value of an item with this header."""
-    return value if header == NO_HEADER else HEADER_MARK + encode_facts(header, value)
+    return value if header == NO_HEADER else HEADER_MARK + encode_metadata(header, value)
 
 
-def encode_facts(facts: tuple[Any, ...], value: bytes) -> bytes:
+def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:
     """Return the stored form of an item that is delayed, claimed or dead: facts, then its value."""
-    return _packed_facts(tuple(facts)) + value
+    return _packed_facts(tuple(metadata)) + value
 
 
 @functools.lru_cache(64)
-def _packed_facts(facts: tuple[Any, ...]) -> bytes:
+def _packed_facts(metadata: tuple[Any, ...]) -> bytes:
     """Pack facts, with a cache: the items of one claim often share them."""
-    packed: bytes = fdb_tuple.pack(facts)
+    packed: bytes = fdb_tuple.pack(metadata)
     return _SIZE.pack(len(packed)) + packed
 
 
-def decode_facts(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
+def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
     """Return the facts about an item, and its value."""
     end = _SIZE.size + _SIZE.unpack_from(stored)[0]
-    facts: tuple[Any, ...] = fdb_tuple.unpack(stored[_SIZE.size : end])
-    return facts, stored[end:]
+    metadata: tuple[Any, ...] = fdb_tuple.unpack(stored[_SIZE.size : end])
+    return metadata, stored[end:]
 
 
 def encode_options(options: Options) -> bytes:

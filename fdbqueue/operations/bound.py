@@ -10,12 +10,12 @@ from fdbqueue.layout import Layout
 from fdbqueue.operations.items import WANT_ALL
 from fdbqueue.types import Transaction
 
-__all__ = ["Places"]
+__all__ = ["Bound"]
 
-_MOST_ROWS = 2**31 - 1  # the highest limit that a read takes
+_MAX_ROWS = 2**31 - 1  # the highest limit that a read takes
 
 
-class Places:
+class Bound:
     """The places of a bounded queue. A transaction that adds items takes one place for each.
 
     An item has a place from its push until it ends, while it waits, is delayed or is claimed. Pops,
@@ -62,7 +62,7 @@ class Places:
         """
         size = self._layout.begin_size(tr.snapshot)
         leases = self._layout.range_of(self._layout.leases)
-        limit = min(bound, _MOST_ROWS)
+        limit = min(bound, _MAX_ROWS)
         claimed = tr.snapshot.get_range(*leases, limit=limit, streaming_mode=WANT_ALL)
         return lambda: size() + sum(1 for _ in claimed)
 
@@ -99,5 +99,5 @@ class Places:
 
     def rely_on_full(self, tr: Transaction) -> None:
         """Conflict with every operation that makes room, so that the queue is full at commit."""
-        tr.add_read_conflict_key(self._layout.went)
+        tr.add_read_conflict_key(self._layout.total_out)
         tr.add_read_conflict_range(*self._layout.range_of(self._layout.leases))

@@ -9,21 +9,21 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from fdbqueue.errors import LeaseLost, UndecodableItem
-from fdbqueue.layout import MINUS_ONE, Layout, decode_facts, header_of, with_header
+from fdbqueue.layout import MINUS_ONE, Layout, decode_metadata, header_of, with_header
 from fdbqueue.layout.codecs import RowCodec
-from fdbqueue.operations.items import Found, Rows
+from fdbqueue.operations.items import Items, LocatedItem
 from fdbqueue.operations.schedule import VERSIONS, Schedule
 from fdbqueue.operations.slots import Candidate
 from fdbqueue.types import Claim, DeadLetter, ReadTransaction, Transaction
 
-__all__ = ["ClaimRequest", "Leases", "told_error"]
+__all__ = ["ClaimRequest", "Leases", "error_text"]
 
 _log = logging.getLogger("fdbqueue")
 
-_LONGEST_ERROR = 1_000  # characters
+_MAX_ERROR = 1_000  # characters
 
 
-def told_error(error: object) -> str | None:
+def error_text(error: object) -> str | None:
     """Return the text to store for an error, cut to 1,000 characters.
 
     Args:
@@ -33,7 +33,7 @@ def told_error(error: object) -> str | None:
         TypeError: It is something else.
 
     Example:
-        >>> told_error(ValueError("no such address"))
+        >>> error_text(ValueError("no such address"))
         'ValueError: no such address'
     """
     if isinstance(error, BaseException):
@@ -43,13 +43,13 @@ def told_error(error: object) -> str | None:
             error = f"{type(error).__name__} (its text cannot be read)"
     if error is not None and not isinstance(error, str):
         raise TypeError(f"an error must be a text or an exception, not {error!r}")
-    return error and error[:_LONGEST_ERROR].encode("utf-8", "backslashreplace").decode()
+    return error and error[:_MAX_ERROR].encode("utf-8", "backslashreplace").decode()
 
 
 class _Claimed(NamedTuple):
     """A claimed item in its stored form."""
 
-    place: bytes
+    position: bytes
     lease_end: int
     attempt: int
     slots: list[bytes]
@@ -76,14 +76,14 @@ class Leases:
     def __init__(
         self,
         layout: Layout,
-        rows: Rows,
+        rows: Items,
         codec: RowCodec[Any],
         schedule: Schedule,
         backoff: Callable[[int], float],
     ) -> None:
         self._layout = layout
         self._backoff = backoff
-        self._rows = rows
+        self._items = rows
         self._codec = codec
         self._schedule = schedule
 
@@ -95,16 +95,16 @@ class Leases:
         readable = [(each, item) for each in found if (item := self._read(tr, each, now))]
         if not readable:
             return None
-        self._rows.drop(tr, [(each.key, each.value) for each, _ in readable])
+        self._items.delete(tr, [(each.key, each.value) for each, _ in readable])
         tr[layout.scheduled] = b""
         end = tr.get_read_version().wait() + int(request.lease * VERSIONS)
         attempts = []
         for (key, value, slots), _ in readable:
             attempt = header_of(value)[0].attempts + 1
-            place = layout.place(key)
+            position = layout.position(key)
             for slot in slots:
-                tr[layout.slots + slot] = place
-            self._store(tr, _Claimed(place, end, attempt, [*slots], value), request.token)
+                tr[layout.slots + slot] = position
+            self._store(tr, _Claimed(position, end, attempt, [*slots], value), request.token)
             attempts.append(attempt)
         items = tuple(item for _, item in readable)
         keys = tuple(each.key for each, _ in readable)
@@ -116,23 +116,23 @@ class Leases:
             return self._codec.decode(tr, found.key, found.value)
         except UndecodableItem as error:
             _log.warning("%s", error)
-            self._rows.drop(tr, [(found.key, found.value)])
+            self._items.delete(tr, [(found.key, found.value)])
             attempt = header_of(found.value)[0].attempts + 1
             due = now + int(1000 * self._backoff(attempt))
-            place = self._layout.place(found.key)
-            told = told_error(error)
-            self._schedule.give_back(tr, place, attempt, found.value, now, told, due)
+            position = self._layout.position(found.key)
+            told = error_text(error)
+            self._schedule.give_back(tr, position, attempt, found.value, now, told, due)
             return None
 
     def _store(self, tr: Transaction, claimed: _Claimed, token: bytes) -> None:
         layout = self._layout
-        facts = token, claimed.lease_end, claimed.attempt, *claimed.slots
-        self._rows.keep(tr, layout.claims, claimed.place, facts, claimed.value)
-        tr[layout.when_key(layout.leases, claimed.lease_end, claimed.place)] = b""
+        metadata = token, claimed.lease_end, claimed.attempt, *claimed.slots
+        self._items.park(tr, layout.claims, claimed.position, metadata, claimed.value)
+        tr[layout.when_key(layout.leases, claimed.lease_end, claimed.position)] = b""
 
     def _begin(self, tr: Transaction, claim: Claim) -> list[Any]:
         """Start to read the items of a claim."""
-        return [tr[self._layout.claims + self._layout.place(key)] for key in claim.keys]
+        return [tr[self._layout.claims + self._layout.position(key)] for key in claim.keys]
 
     def _own(self, claim: Claim, reads: list[Any]) -> list[_Claimed]:
         """Return the stored items of a claim; raise `LeaseLost` if the claim is over."""
@@ -141,10 +141,10 @@ class Leases:
         for key, stored in zip(claim.keys, reads):
             if not stored.present():
                 raise LeaseLost(layout.item_id(key))
-            (token, end, attempt, *slots), value = decode_facts(stored.value)
+            (token, end, attempt, *slots), value = decode_metadata(stored.value)
             if token != claim.token:
                 raise LeaseLost(layout.item_id(key))
-            own.append(_Claimed(layout.place(key), end, attempt, slots, value))
+            own.append(_Claimed(layout.position(key), end, attempt, slots, value))
         return own
 
     def _end(self, tr: Transaction, claim: Claim, reads: list[Any] | None = None) -> list[_Claimed]:
@@ -152,8 +152,8 @@ class Leases:
         layout = self._layout
         ended = self._own(claim, self._begin(tr, claim) if reads is None else reads)
         for each in ended:
-            self._rows.let_go(tr, layout.claims, each.place)
-            del tr[layout.when_key(layout.leases, each.lease_end, each.place)]
+            self._items.unpark(tr, layout.claims, each.position)
+            del tr[layout.when_key(layout.leases, each.lease_end, each.position)]
             if each.slots:
                 self._schedule.free_slots(tr, each.slots)
         return ended
@@ -185,27 +185,27 @@ class Leases:
         layout = self._layout
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
         for each in self._own(claim, self._begin(tr, claim) if reads is None else reads):
-            del tr[layout.when_key(layout.leases, each.lease_end, each.place)]
+            del tr[layout.when_key(layout.leases, each.lease_end, each.position)]
             self._store(tr, each._replace(lease_end=end), claim.token)
 
     def release(self, tr: Transaction, claim: Claim) -> None:
         """Return the items as if they had never been claimed."""
         for each in self._end(tr, claim):
-            self._schedule.put(tr, each.place, each.value)
+            self._schedule.put(tr, each.position, each.value)
 
     def nack(
         self, tr: Transaction, claim: Claim, dues: list[int | None], error: str | None, now: int
     ) -> None:
         """Return failed items, each at its due time, or make them dead letters."""
         for each, due in zip(self._end(tr, claim), dues):
-            self._schedule.give_back(tr, each.place, each.attempt, each.value, now, error, due)
+            self._schedule.give_back(tr, each.position, each.attempt, each.value, now, error, due)
 
     # Dead letters
 
     def dead_letter(self, tr: ReadTransaction, key: bytes, stored: bytes) -> DeadLetter:
         """Return the dead letter stored under a key."""
         layout = self._layout
-        (attempts, died_at, error), value = decode_facts(stored)
+        (attempts, died_at, error), value = decode_metadata(stored)
         item_key = layout.items + key[len(layout.dead) :]
         item = None
         with suppress(UndecodableItem):  # the reason for its death
@@ -213,28 +213,30 @@ class Leases:
         died = datetime.fromtimestamp(died_at / 1000, timezone.utc)
         return DeadLetter(item, self._codec.id_of(item_key), attempts, died, error)
 
-    def retry_dead(self, tr: Transaction, dead: Found, reserve: Callable[[Any], None]) -> bool:
+    def retry_dead(
+        self, tr: Transaction, dead: LocatedItem, reserve: Callable[[Any], None]
+    ) -> bool:
         """Return a dead letter to its position; return false if its unique key is in use.
 
         `reserve(tr)` takes its place below the bound of the queue, or raises.
         """
         layout = self._layout
-        place = layout.place(dead.key)
+        position = layout.position(dead.key)
         header, payload = header_of(dead.value)
         if header.unique is not None and tr[layout.unique_key(header.unique)].present():
             return False
         reserve(tr)
         if header.unique is not None:
-            tr[layout.unique_key(header.unique)] = place
-        self._rows.let_go(tr, layout.dead, place)
-        tr.add(layout.died, MINUS_ONE)
+            tr[layout.unique_key(header.unique)] = position
+        self._items.unpark(tr, layout.dead, position)
+        tr.add(layout.total_died, MINUS_ONE)
         # A retry is wanted even after the item's expiry.
         header = header._replace(attempts=0, expires=None)
-        self._schedule.put(tr, place, with_header(header, payload))
+        self._schedule.put(tr, position, with_header(header, payload))
         return True
 
-    def drop_dead(self, tr: Transaction, dead: Found) -> bool:
+    def drop_dead(self, tr: Transaction, dead: LocatedItem) -> bool:
         """Delete a dead letter; return true, because it existed."""
-        self._rows.let_go(tr, self._layout.dead, self._layout.place(dead.key))
+        self._items.unpark(tr, self._layout.dead, self._layout.position(dead.key))
         self._layout.clear_pieces(tr, dead.value)
         return True

@@ -17,9 +17,9 @@ from fdbqueue.layout import (
     Header,
     Layout,
     decode_count,
-    decode_facts,
+    decode_metadata,
     encode_count,
-    encode_facts,
+    encode_metadata,
     header_of,
 )
 from fdbqueue.layout.priorities import Levels
@@ -29,9 +29,9 @@ __all__ = [
     "BATCH_BYTES",
     "WANT_ALL",
     "Entry",
-    "Found",
-    "PriorityRows",
-    "Rows",
+    "Items",
+    "LocatedItem",
+    "PriorityItems",
     "State",
     "StoredItem",
     "find",
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
     priority: Any = None
 
 
-class Rows:
+class Items:
     """The rows of a queue. Each method is part of a transaction.
 
     An item is in a level, after the items that were there before. A FIFO queue has one level, a
@@ -86,12 +86,12 @@ class Rows:
 
     def count_total(self, tr: Transaction, change: int) -> None:
         """Add `change` to the total of items added (positive) or removed (negative)."""
-        key = self._layout.came if change > 0 else self._layout.went
+        key = self._layout.total_in if change > 0 else self._layout.total_out
         tr.add(key, ONE if change in (1, -1) else encode_count(abs(change)))
 
     def count_moved(self, tr: Transaction) -> None:
         """Count an addition and a removal that only moved an item."""
-        tr.add(self._layout.moved, ONE)
+        tr.add(self._layout.total_moved, ONE)
 
     def count_level(self, tr: Transaction, level: bytes, change: int) -> None:
         """Add `change` to the counter of a level."""
@@ -109,7 +109,7 @@ class Rows:
         """Return the key of a level's counter, if it has one."""
         return None
 
-    def derived(
+    def index_entries(
         self, tr: ReadTransaction, key: bytes, stored: bytes
     ) -> tuple[dict[bytes, bytes], list[bytes]]:
         """Return the index entries of a waiting item, and the keys of the counters it adds to."""
@@ -117,23 +117,23 @@ class Rows:
         if expires is None:
             return {}, []
         layout = self._layout
-        return {layout.when_key(layout.expiries, expires, layout.place(key)): b""}, []
+        return {layout.when_key(layout.expiries, expires, layout.position(key)): b""}, []
 
-    def indexed_elsewhere(self, place: bytes) -> dict[bytes, bytes]:
+    def parked_index_entries(self, position: bytes) -> dict[bytes, bytes]:
         """Return the index entries of a delayed, claimed or dead item."""
         return {}
 
-    def entered(self, tr: Transaction, key: bytes, stored: bytes) -> None:
+    def add_to_indexes(self, tr: Transaction, key: bytes, stored: bytes) -> None:
         """Add a waiting item to its indexes and counters."""
-        rows, counters = self.derived(tr, key, stored)
+        rows, counters = self.index_entries(tr, key, stored)
         for index, value in rows.items():
             tr[index] = value
         for counter in counters:
             tr.add(counter, ONE)
 
-    def left(self, tr: Transaction, key: bytes, stored: bytes) -> None:
+    def remove_from_indexes(self, tr: Transaction, key: bytes, stored: bytes) -> None:
         """Remove an item from its indexes and counters. Its payload must still be stored."""
-        rows, counters = self.derived(tr, key, stored)
+        rows, counters = self.index_entries(tr, key, stored)
         for index in rows:
             del tr[index]
         for counter in counters:
@@ -142,35 +142,40 @@ class Rows:
 
     # Delayed, claimed and dead items
 
-    def keep(
-        self, tr: Transaction, prefix: bytes, place: bytes, facts: tuple[Any, ...], value: bytes
+    def park(
+        self,
+        tr: Transaction,
+        prefix: bytes,
+        position: bytes,
+        metadata: tuple[Any, ...],
+        value: bytes,
     ) -> None:
         """Store an item that is not waiting under a prefix, with facts about it."""
-        tr[prefix + place] = encode_facts(facts, value)
-        for index, found in self.indexed_elsewhere(place).items():
+        tr[prefix + position] = encode_metadata(metadata, value)
+        for index, found in self.parked_index_entries(position).items():
             tr[index] = found
 
-    def let_go(self, tr: Transaction, prefix: bytes, place: bytes) -> None:
-        """Delete an item stored by `keep`, and its index entries."""
-        del tr[prefix + place]
-        for index in self.indexed_elsewhere(place):
+    def unpark(self, tr: Transaction, prefix: bytes, position: bytes) -> None:
+        """Delete an item stored by `park`, and its index entries."""
+        del tr[prefix + position]
+        for index in self.parked_index_entries(position):
             del tr[index]
 
-    def delay(self, tr: Transaction, place: bytes, due: int, value: bytes) -> None:
+    def delay(self, tr: Transaction, position: bytes, due: int, value: bytes) -> None:
         """Store an item that becomes available at a time, in milliseconds since 1970."""
         layout = self._layout
-        self.keep(tr, layout.delayed, place, (due,), value)
-        tr[layout.when_key(layout.dues, due, place)] = b""
+        self.park(tr, layout.delayed, position, (due,), value)
+        tr[layout.when_key(layout.dues, due, position)] = b""
         tr[layout.scheduled] = b""
 
-    def end_delay(self, tr: Transaction, place: bytes, due: int) -> None:
+    def end_delay(self, tr: Transaction, position: bytes, due: int) -> None:
         """Delete an item stored by `delay`."""
-        self.let_go(tr, self._layout.delayed, place)
-        del tr[self._layout.when_key(self._layout.dues, due, place)]
+        self.unpark(tr, self._layout.delayed, position)
+        del tr[self._layout.when_key(self._layout.dues, due, position)]
 
     # Finding
 
-    def find(self, tr: Transaction, reference: bytes) -> Found | None:
+    def find(self, tr: Transaction, reference: bytes) -> LocatedItem | None:
         """Return the item with this reference in any state; `None` if it ended."""
         return find(tr, self._layout, reference)
 
@@ -229,7 +234,7 @@ class Rows:
         last = next(iter(last_row), None)
         count = self.first_count(tr)
         if last is not None:
-            if not layout.is_place(last.key, level):
+            if not layout.is_item_key(last.key, level):
                 raise ForeignKey(last.key)
             count = max(count, layout.count_in(last.key, level) + 1)
         keys = []
@@ -238,12 +243,12 @@ class Rows:
             key = layout.item_key(level, count, random)
             stored = layout.value_of(tr, random, payload, header)
             if header != NO_HEADER:
-                self._note(tr, layout.place(key), header)
+                self._note(tr, layout.position(key), header)
             if due is None:
                 tr[key] = stored
-                self.entered(tr, key, stored)
+                self.add_to_indexes(tr, key, stored)
             else:
-                self.delay(tr, layout.place(key), due, stored)
+                self.delay(tr, layout.position(key), due, stored)
                 delayed += 1
             keys.append(key)
             count += 1
@@ -252,27 +257,27 @@ class Rows:
             self.count_level(tr, level, len(keys) - delayed)
         return keys
 
-    def _note(self, tr: Transaction, place: bytes, header: Header) -> None:
+    def _note(self, tr: Transaction, position: bytes, header: Header) -> None:
         if header.expires is not None:
             tr[self._layout.scheduled] = b""
         if header.unique is not None:
-            tr[self._layout.unique_key(header.unique)] = place
+            tr[self._layout.unique_key(header.unique)] = position
 
-    def put_aside(self, tr: Transaction, request: bytes, pops: list[list[Any]]) -> None:
+    def stage(self, tr: Transaction, request: bytes, pops: list[list[Any]]) -> None:
         """Store rows as the result of pop requests; they are not counted as removed yet."""
         self._layout.write_result(tr, request, pops)
-        tr.add(self._layout.went, encode_count(-sum(map(len, pops))))
+        tr.add(self._layout.total_out, encode_count(-sum(map(len, pops))))
 
-    def place(self, tr: Transaction, key: bytes, stored: bytes) -> None:
+    def insert(self, tr: Transaction, key: bytes, stored: bytes) -> None:
         """Store an item at its position and count it in its level, but not in the total."""
         tr[key] = stored
-        self.entered(tr, key, stored)
+        self.add_to_indexes(tr, key, stored)
         self.count_level(tr, self.level_of(key), 1)
 
-    def restore(self, tr: Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Return (key, value) of items stored by `put_aside` to their positions."""
+    def unstage(self, tr: Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Return (key, value) of items stored by `stage` to their positions."""
         for key, stored in rows:
-            self.place(tr, key, stored)
+            self.insert(tr, key, stored)
             # They were not counted out, but waiting pops watch the total of added items: touch it.
             self.count_total(tr, 1)
             self.count_total(tr, -1)
@@ -284,9 +289,9 @@ class Rows:
         looks = [self.begin_look(tr, key) for key, _ in places]
         for (key, payload), reads in zip(places, looks):
             if not any(read.present() for read in reads):
-                value = self._layout.value_of(tr, self._layout.position(key)[-1], payload)
+                value = self._layout.value_of(tr, self._layout.unpack_key(key)[-1], payload)
                 tr[key] = value
-                self.entered(tr, key, value)
+                self.add_to_indexes(tr, key, value)
                 self.count(tr, self.level_of(key), 1)
                 self.count_moved(tr)
 
@@ -299,7 +304,7 @@ class Rows:
             return []
         return list(tr.get_range(begin, end, limit=n, streaming_mode=WANT_ALL))
 
-    def drop_first(self, tr: Transaction, rows: list[Any]) -> None:
+    def delete_head(self, tr: Transaction, rows: list[Any]) -> None:
         """Delete the first items of their levels: the complete result of `first`, up to these.
 
         One range per level is cleared, and the read of `first` conflicts on it. Keys cleared one by
@@ -307,7 +312,7 @@ class Rows:
         stay.
         """
         for row in rows:
-            self.left(tr, row.key, row.value)
+            self.remove_from_indexes(tr, row.key, row.value)
         if len(rows) == 1:
             key = rows[0].key
             del tr[key]
@@ -318,7 +323,7 @@ class Rows:
             tr.clear_range(self._layout.range_of(level)[0], dropped[-1] + b"\x00")
             self.count(tr, level, -len(dropped))
 
-    def drop(self, tr: Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
+    def delete(self, tr: Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Delete (key, value) of items at any position, and conflict on their keys.
 
         The payloads' pieces stay.
@@ -327,22 +332,22 @@ class Rows:
             dropped = list(group)
             for key, stored in dropped:
                 tr.add_read_conflict_key(key)
-                self.left(tr, key, stored)
+                self.remove_from_indexes(tr, key, stored)
                 del tr[key]
             self.count(tr, level, -len(dropped))
 
     def take_first(self, tr: Transaction, rows: list[Any]) -> None:
         """Delete the first items, as read by `first`, for good."""
-        self.drop_first(tr, rows)
+        self.delete_head(tr, rows)
         for row in rows:
             self._layout.end(tr, row.value)
 
     def take(self, tr: Transaction, key: bytes, stored: bytes) -> None:
         """Delete an item that the transaction read, at any position, for good."""
-        self.drop(tr, [(key, stored)])
+        self.delete(tr, [(key, stored)])
         self._layout.end(tr, stored)
 
-    def remove(self, tr: Transaction, found: Found | None) -> bool:
+    def remove(self, tr: Transaction, found: LocatedItem | None) -> bool:
         """Remove a waiting or delayed item; return false for any other state."""
         layout = self._layout
         if found is None or found.state not in ("waiting", "delayed"):
@@ -350,10 +355,10 @@ class Rows:
         if found.state == "waiting":
             self.take(tr, found.key, found.value)
         else:
-            self.end_delay(tr, layout.place(found.key), found.facts[0])
+            self.end_delay(tr, layout.position(found.key), found.metadata[0])
             self.count_total(tr, -1)
             layout.end(tr, found.value)
-        tr.add(layout.removed, ONE)
+        tr.add(layout.total_removed, ONE)
         return True
 
     def move(
@@ -362,7 +367,7 @@ class Rows:
         """Move an item that the transaction read to the end of a level; return its new key."""
         self.take(tr, key, stored)
         # The random part and the header stay the same.
-        random = self._layout.position(key)[-1]
+        random = self._layout.unpack_key(key)[-1]
         entry = Entry(level, payload, random, header=header_of(stored)[0])
         (new,) = self.append(tr, level, [entry], self.last(tr, level))
         self.count_moved(tr)
@@ -375,7 +380,7 @@ class Rows:
             tr.clear_range(*layout.range_of(prefix))
 
 
-class PriorityRows(Rows):
+class PriorityItems(Items):
     """The rows of a queue with a level, and a counter, for each priority."""
 
     def level_counter(self, level: bytes) -> bytes | None:
@@ -420,16 +425,16 @@ class StoredItem(NamedTuple):
     value: bytes
 
 
-class Found(NamedTuple):
+class LocatedItem(NamedTuple):
     """An item that the transaction read: state, key while waiting, value, facts if not waiting."""
 
     state: State
     key: bytes
     value: bytes
-    facts: tuple[Any, ...] = ()
+    metadata: tuple[Any, ...] = ()
 
 
-def find(tr: Transaction, layout: Layout, place: bytes) -> Found | None:
+def find(tr: Transaction, layout: Layout, position: bytes) -> LocatedItem | None:
     """Return the item of a position in any state; `None` if it ended.
 
     Conflicts with every change of the item.
@@ -441,21 +446,21 @@ def find(tr: Transaction, layout: Layout, place: bytes) -> Found | None:
     >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
     >>> item = jobs.push(db, "send", delay=60)
     >>> layout = Layout(jobs.subspace)
-    >>> find(db.create_transaction(), layout, layout.place(item.key)).state
+    >>> find(db.create_transaction(), layout, layout.position(item.key)).state
     'delayed'
     """
-    key = layout.items + place
+    key = layout.items + position
     value = tr[key].value
     if value is not None:
-        return Found("waiting", key, value)
+        return LocatedItem("waiting", key, value)
     states: tuple[State, ...] = ("delayed", "claimed", "dead")
-    kept = [tr[prefix + place] for prefix in layout.elsewhere]
+    kept = [tr[prefix + position] for prefix in layout.not_waiting]
     for state, stored in zip(states, kept):
         if stored.value is not None:
             return _kept(state, key, stored.value)
     return None
 
 
-def _kept(state: State, key: bytes, stored: bytes) -> Found:
-    facts, value = decode_facts(stored)
-    return Found(state, key, value, facts)
+def _kept(state: State, key: bytes, stored: bytes) -> LocatedItem:
+    metadata, value = decode_metadata(stored)
+    return LocatedItem(state, key, value, metadata)

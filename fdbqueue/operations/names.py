@@ -16,9 +16,9 @@ from fdbqueue.layout import (
 )
 from fdbqueue.types import Transaction
 
-__all__ = ["find", "leave", "place", "register"]
+__all__ = ["find", "leave", "location", "register"]
 
-MOST_TRACES = 16
+MAX_TRACES = 16
 """The most names that have a number of their own."""
 
 
@@ -28,15 +28,15 @@ def find(tr: Transaction, name: str) -> Subspace | None:
     return None if prefix is None else decode_subspace(prefix)
 
 
-def place(tr: Transaction, name: str) -> Subspace:
+def location(tr: Transaction, name: str) -> Subspace:
     """Return the subspace of the queue with this name, or the one a first push would use."""
     return find(tr, name) or _next_subspace(tr, name)[0]
 
 
 def _next_subspace(tr: Transaction, name: str) -> tuple[Subspace, int]:
     """Return the subspace and the number that the next queue with this name gets."""
-    own, common = tr[renames_key(name)], tr[renames_key(None)]
-    number = max(decode_count(own.value), decode_count(common.value))
+    named, common = tr[renames_key(name)], tr[renames_key(None)]
+    number = max(decode_count(named.value), decode_count(common.value))
     return default_subspace(name, number), number
 
 
@@ -52,7 +52,7 @@ def leave(tr: Transaction, name: str, subspace: Subspace) -> None:
         return
     tr[renames_key(name)] = encode_count(number + 1)
     traces = RENAMES.range()
-    if len(list(tr.snapshot[traces])) > MOST_TRACES + 1:  # one more for the common number
+    if len(list(tr.snapshot[traces])) > MAX_TRACES + 1:  # one more for the common number
         highest = max(decode_count(row.value) for row in tr[traces])
         del tr[traces]
         tr[renames_key(None)] = encode_count(highest)

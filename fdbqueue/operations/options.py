@@ -5,13 +5,13 @@ from __future__ import annotations
 from fdbqueue.errors import OptionsMismatch
 from fdbqueue.types import Options
 
-__all__ = ["FLEXIBLE", "agreed"]
+__all__ = ["FLEXIBLE", "reconcile_options"]
 
 FLEXIBLE = ("max_size", "max_attempts")
 """Options that a client may omit when it opens a queue, and that can be changed later."""
 
 
-def agreed(given: Options, stored: Options) -> Options:
+def reconcile_options(given: Options, stored: Options) -> Options:
     """Return the options of a queue; raise `OptionsMismatch` if the given ones differ."""
     for option in ("kind", "codec", "priorities", "ageing", *FLEXIBLE):
         ours, theirs = getattr(given, option), getattr(stored, option)

@@ -9,23 +9,23 @@ from typing import Any, NamedTuple
 
 from fdbqueue.errors import QueueFull
 from fdbqueue.layout import Layout, decode_options, encode_count, encode_options
-from fdbqueue.operations.bound import Places
-from fdbqueue.operations.items import Entry, Rows
+from fdbqueue.operations.bound import Bound
+from fdbqueue.operations.items import Entry, Items
 from fdbqueue.operations.names import register
-from fdbqueue.operations.options import FLEXIBLE, agreed
+from fdbqueue.operations.options import FLEXIBLE, reconcile_options
 from fdbqueue.types import Options, Transaction
 
-__all__ = ["Push", "Pushing"]
+__all__ = ["PushRequest", "Pusher"]
 
 
-class Push(NamedTuple):
+class PushRequest(NamedTuple):
     """The items of one push call: stored completely or not at all, unless `as_many_as_fit`."""
 
     entries: list[Entry]
     as_many_as_fit: bool = False
 
 
-class Pushing:
+class Pusher:
     """The pushes of one queue, each in a transaction.
 
     Every push reads the queue's options, so that all clients follow the same ones, whenever they
@@ -35,17 +35,17 @@ class Pushing:
     def __init__(
         self,
         layout: Layout,
-        rows: Rows,
+        rows: Items,
         options: Options,
         randrange: Callable[[int, int], int],
     ) -> None:
         self.layout = layout
-        self._rows = rows
+        self._items = rows
         self._given = options
         self.options = options
         """The options that the last push followed."""
         self._stored = b""
-        self._places = Places(layout, randrange)
+        self._bound = Bound(layout, randrange)
 
     def set_option(self, tr: Transaction, name: str, value: object) -> bool:
         """Store another value of an option; return true, because something was written."""
@@ -57,7 +57,7 @@ class Pushing:
         tr[self.layout.options] = encode_options(replace(self.options, **changed))
         return True
 
-    def push(self, tr: Transaction, pushes: list[Push]) -> list[list[bytes]]:
+    def push(self, tr: Transaction, pushes: list[PushRequest]) -> list[list[bytes]]:
         """Append payloads to their levels; return the keys of each push's new items.
 
         A push without enough room has no keys, or fewer with `as_many_as_fit`.
@@ -65,17 +65,17 @@ class Pushing:
         # All reads start before the first is waited for.
         stored = tr[self.layout.options]
         known = self.options.max_size
-        taken = None if known is None else self._places.begin_count(tr, known)
+        taken = None if known is None else self._bound.begin_count(tr, known)
         levels = {entry.level for push in pushes for entry in push.entries}
-        lasts = {level: self._rows.last(tr, level) for level in levels}
+        lasts = {level: self._items.last(tr, level) for level in levels}
         self._agree(tr, stored.value)
         fitting = [push.entries for push in pushes]
         bound = self.options.max_size
         if bound is not None:
             if taken is None or bound != known:
-                taken = self._places.begin_count(tr, bound)
+                taken = self._bound.begin_count(tr, bound)
             fitting = self._fitting(tr, pushes, taken(), bound)
-        keys = iter(self._rows.append_all(tr, [*chain.from_iterable(fitting)], lasts))
+        keys = iter(self._items.append_all(tr, [*chain.from_iterable(fitting)], lasts))
         return [list(islice(keys, len(entries))) for entries in fitting]
 
     def reserve(self, tr: Transaction) -> None:
@@ -84,15 +84,15 @@ class Pushing:
         bound = None if stored is None else decode_options(stored).max_size
         if bound is None:
             return
-        taken = self._places.begin_count(tr, bound)()
+        taken = self._bound.begin_count(tr, bound)()
         if taken >= bound:
-            self._places.rely_on_full(tr)
+            self._bound.rely_on_full(tr)
             raise QueueFull(bound, 1)
-        self._places.take(tr, taken, bound, 1)
+        self._bound.take(tr, taken, bound, 1)
 
     def rely_on_full(self, tr: Transaction) -> None:
         """Conflict with every operation that makes room, so that the queue is full at commit."""
-        self._places.rely_on_full(tr)
+        self._bound.rely_on_full(tr)
 
     def _agree(self, tr: Transaction, stored: bytes | None) -> None:
         """Adopt the stored options, or store these."""
@@ -104,11 +104,11 @@ class Pushing:
             if self.layout.name is not None:
                 register(tr, self.layout.name, self.layout.subspace)
             return
-        self.options = agreed(self._given, decode_options(stored))
+        self.options = reconcile_options(self._given, decode_options(stored))
         self._stored = stored
 
     def _fitting(
-        self, tr: Transaction, pushes: list[Push], taken: int, bound: int
+        self, tr: Transaction, pushes: list[PushRequest], taken: int, bound: int
     ) -> list[list[Entry]]:
         fitting = []
         room = bound - taken
@@ -120,8 +120,8 @@ class Pushing:
             fitting.append(entries)
         pushed = bound - taken - room
         if pushed:
-            self._places.take(tr, taken, bound, pushed)
+            self._bound.take(tr, taken, bound, pushed)
         rejected = sum(len(push.entries) for push in pushes) - pushed
         if rejected:
-            tr.add(self.layout.rejected, encode_count(rejected))
+            tr.add(self.layout.total_rejected, encode_count(rejected))
         return fitting

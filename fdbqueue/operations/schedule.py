@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fdbqueue.layout import ONE, Layout, decode_facts, decode_options, header_of, with_header
-from fdbqueue.operations.items import Rows
+from fdbqueue.layout import ONE, Layout, decode_metadata, decode_options, header_of, with_header
+from fdbqueue.operations.items import Items
 from fdbqueue.types import Options, ReadTransaction, Transaction
 
-__all__ = ["MOST_SWEPT", "VERSIONS", "Schedule", "Swept"]
+__all__ = ["MAX_SWEPT", "VERSIONS", "Schedule", "Swept"]
 
 VERSIONS = 1_000_000
 """The approximate number of read versions per second."""
 
-_MOST = 32  # items of each kind per read
+_MAX_SWEPT = 32  # items of each kind per read
 _ROUNDS = 8  # reads per transaction
-MOST_SWEPT = _MOST * _ROUNDS
+MAX_SWEPT = _MAX_SWEPT * _ROUNDS
 """The most items of each kind that one transaction sweeps."""
 
 
@@ -38,9 +38,9 @@ class Schedule:
     items are swept first.
     """
 
-    def __init__(self, layout: Layout, rows: Rows) -> None:
+    def __init__(self, layout: Layout, rows: Items) -> None:
         self._layout = layout
-        self._rows = rows
+        self._items = rows
         self.max_attempts: int | None = None  # as read by the last claim
 
     def options(self, tr: ReadTransaction) -> Options | None:
@@ -71,67 +71,67 @@ class Schedule:
     def _sweep(self, tr: Transaction, now: int) -> int:
         layout = self._layout
         leases, dues, expiries = (
-            tr.snapshot.get_range(*layout.range_of(prefix), limit=_MOST)
+            tr.snapshot.get_range(*layout.range_of(prefix), limit=_MAX_SWEPT)
             for prefix in (layout.leases, layout.dues, layout.expiries)
         )
         version = tr.get_read_version().wait()
         swept = 0
         for row in leases:
-            end, place = layout.when(layout.leases, row.key)
+            end, position = layout.when(layout.leases, row.key)
             if end > version:
                 break
             del tr[row.key]
-            self._end_lease(tr, end, place, now)
+            self._end_lease(tr, end, position, now)
             swept += 1
         for row in dues:
-            due, place = layout.when(layout.dues, row.key)
+            due, position = layout.when(layout.dues, row.key)
             if due > now:
                 break
-            self._come(tr, due, place)
+            self._come(tr, due, position)
             swept += 1
         for row in expiries:
-            expires, place = layout.when(layout.expiries, row.key)
+            expires, position = layout.when(layout.expiries, row.key)
             if expires > now:
                 break
-            self._expire(tr, row.key, layout.items + place)
+            self._expire(tr, row.key, layout.items + position)
             swept += 1
         return swept
 
-    def _end_lease(self, tr: Transaction, end: int, place: bytes, now: int) -> None:
-        stored = tr[self._layout.claims + place].value
+    def _end_lease(self, tr: Transaction, end: int, position: bytes, now: int) -> None:
+        stored = tr[self._layout.claims + position].value
         if stored is None:
             return
-        (_, ends, attempt, *slots), value = decode_facts(stored)
+        (_, ends, attempt, *slots), value = decode_metadata(stored)
         if ends == end:
-            self._rows.let_go(tr, self._layout.claims, place)
+            self._items.unpark(tr, self._layout.claims, position)
             self.free_slots(tr, slots)
-            self.give_back(tr, place, attempt, value, now, "its lease ran out")
+            self.give_back(tr, position, attempt, value, now, "its lease ran out")
 
-    def _come(self, tr: Transaction, due: int, place: bytes) -> None:
-        stored = tr[self._layout.delayed + place].value
-        self._rows.end_delay(tr, place, due)
+    def _come(self, tr: Transaction, due: int, position: bytes) -> None:
+        stored = tr[self._layout.delayed + position].value
+        self._items.end_delay(tr, position, due)
         if stored is not None:
-            self._rows.place(tr, self._layout.items + place, decode_facts(stored)[1])
+            self._items.insert(tr, self._layout.items + position, decode_metadata(stored)[1])
 
     def _expire(self, tr: Transaction, index: bytes, key: bytes) -> None:
         del tr[index]
         stored = tr[key].value
         if stored is not None:
-            self._rows.drop(tr, [(key, stored)])
+            self._items.delete(tr, [(key, stored)])
             self._layout.end(tr, stored)
-            tr.add(self._layout.expired, ONE)
+            tr.add(self._layout.total_expired, ONE)
 
     def free_slots(self, tr: Transaction, slots: list[bytes]) -> None:
         """Free slots, and wake the clients that wait for one."""
         for slot in slots:
             del tr[self._layout.slots + slot]
         if slots:
-            tr.add(self._layout.freed, ONE)
+            tr.add(self._layout.wake_counter, ONE)
 
     def give_back(
         self,
         tr: Transaction,
-        place: bytes,
+        position: bytes,
         attempts: int,
         value: bytes,
         now: int,
@@ -143,18 +143,18 @@ class Schedule:
         most = None if options is None else options.max_attempts
         if most is not None and attempts >= most:
             self._layout.free_unique(tr, value)
-            self._rows.keep(tr, self._layout.dead, place, (attempts, now, error), value)
-            tr.add(self._layout.died, ONE)
+            self._items.park(tr, self._layout.dead, position, (attempts, now, error), value)
+            tr.add(self._layout.total_died, ONE)
             return
         header, payload = header_of(value)
         value = with_header(header._replace(attempts=attempts), payload)
-        self.put(tr, place, value, due)
+        self.put(tr, position, value, due)
 
-    def put(self, tr: Transaction, place: bytes, value: bytes, due: int | None = None) -> None:
+    def put(self, tr: Transaction, position: bytes, value: bytes, due: int | None = None) -> None:
         """Return an item that was counted out to its position, now or when due."""
-        tr.add(self._layout.came, ONE)
-        self._rows.count_moved(tr)
+        tr.add(self._layout.total_in, ONE)
+        self._items.count_moved(tr)
         if due is None:
-            self._rows.place(tr, self._layout.items + place, value)
+            self._items.insert(tr, self._layout.items + position, value)
         else:
-            self._rows.delay(tr, place, due, value)
+            self._items.delay(tr, position, due, value)

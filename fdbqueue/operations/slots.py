@@ -10,9 +10,9 @@ from fdbqueue.layout import Layout
 from fdbqueue.operations.schedule import Schedule
 from fdbqueue.types import KeyValue, ReadTransaction, Transaction
 
-__all__ = ["MOST_SLOTS", "Agents", "Candidate", "First", "Limits"]
+__all__ = ["MAX_SLOTS", "Agents", "Candidate", "First", "Limits"]
 
-MOST_SLOTS = 10_000
+MAX_SLOTS = 10_000
 """The highest concurrency limit."""
 
 First: TypeAlias = Callable[[Transaction, int], Sequence[KeyValue]]
@@ -34,7 +34,7 @@ class Agents(Protocol):
         """Return the agent of a task."""
         ...
 
-    def first_but(
+    def first_excluding(
         self, tr: Transaction, n: int, agents: Container[str | None]
     ) -> Iterator[KeyValue]:
         """Yield tasks in order, excluding some agents; at most `n` per remaining agent."""
@@ -99,7 +99,7 @@ class Limits:
         if any(of(agent).left < number for agent, number in wanted.items()):
             # Skip the agents at their limit; read the next tasks of the other agents.
             full = {agent for agent in held if of(agent).left == 0}
-            rows = agents.first_but(tr, n, full)
+            rows = agents.first_excluding(tr, n, full)
         admitted: list[Candidate] = []
         for row in rows:
             own = of(agents.agent_of(tr, row))

@@ -8,24 +8,24 @@ from typing import Any
 
 from fdbqueue.layout import Layout, decode_count
 from fdbqueue.layout.tasks import decode_header
-from fdbqueue.operations.items import Found, PriorityRows, StoredItem, find
+from fdbqueue.operations.items import LocatedItem, PriorityItems, StoredItem, find
 from fdbqueue.types import KeyValue, ReadTransaction, TaskPriority, TaskStats, Transaction
 
-__all__ = ["TaskIndex", "TaskRows"]
+__all__ = ["TaskIndex", "TaskItems"]
 
 
 class TaskIndex:
     """The indexes of a task queue. Each method is part of a transaction."""
 
-    def __init__(self, layout: Layout, rows: TaskRows) -> None:
+    def __init__(self, layout: Layout, rows: TaskItems) -> None:
         self._layout = layout
-        self._rows = rows
+        self._items = rows
 
     def agent_of(self, tr: ReadTransaction, row: KeyValue) -> str | None:
         """Return the agent of a task."""
         return decode_header(self._layout.read_payload(tr, row.value))[1]
 
-    def first_but(
+    def first_excluding(
         self, tr: Transaction, n: int, agents: Container[str | None]
     ) -> Iterator[StoredItem]:
         """Yield tasks in order, excluding some agents; at most `n` per remaining agent."""
@@ -36,11 +36,11 @@ class TaskIndex:
         # All reads start before the first is waited for.
         found = [tr.snapshot.get_range(*layout.range_of(index), limit=n) for index in indexes]
         places = ([row.key[len(index) :] for row in rows] for index, rows in zip(indexes, found))
-        for place in heapq.merge(*places):
-            key = layout.items + place
+        for position in heapq.merge(*places):
+            key = layout.items + position
             yield StoredItem(key, bytes(tr.snapshot[key]))
 
-    def first_of(self, tr: Transaction, n: int, agent: str) -> list[StoredItem]:
+    def first_for_agent(self, tr: Transaction, n: int, agent: str) -> list[StoredItem]:
         """Return up to `n` first tasks of an agent."""
         index = self._layout.indexed(self._layout.agents, agent)
         rows = tr.get_range(*self._layout.range_of(index), limit=n)
@@ -51,71 +51,77 @@ class TaskIndex:
     def stats(self, tr: Transaction) -> TaskStats:
         """Return all counters, and when the oldest task was pushed."""
         layout = self._layout
-        names = ("came", "went", "moved", "removed", "rejected", "expired", "died")
-        totals = [tr[getattr(layout, name)] for name in names]
+        totals = [
+            tr[key]
+            for key in (
+                *(layout.total_in, layout.total_out, layout.total_moved),
+                *(layout.total_removed, layout.total_rejected),
+                *(layout.total_expired, layout.total_died),
+            )
+        ]
         by_agent = tr.get_range(*layout.range_of(layout.agent_counts))
         oldest = list(tr.get_range(*layout.range_of(layout.ids), limit=1))
-        came, went, moved, removed, rejected, expired, died = (
+        total_in, total_out, moved, removed, rejected, expired, died = (
             decode_count(each.value) for each in totals
         )
         return TaskStats(
-            total_pushed=came - moved,
-            total_popped=went - moved - removed - expired - died,
+            total_pushed=total_in - moved,
+            total_popped=total_out - moved - removed - expired - died,
             total_rejected=rejected,
             total_removed=removed,
             total_expired=expired,
             total_died=died,
-            current_size=max(0, came - went),
+            current_size=max(0, total_in - total_out),
             oldest=layout.time_of_id(oldest[0].key) if oldest else None,
-            by_priority={TaskPriority(each): n for each, n in self._rows.counts(tr).items()},
+            by_priority={TaskPriority(each): n for each, n in self._items.counts(tr).items()},
             by_agent={layout.name_in(row.key): decode_count(row.value) for row in by_agent},
         )
 
 
-class TaskRows(PriorityRows):
+class TaskItems(PriorityItems):
     """Rows with indexes, and with counters by priority and agent instead of by level."""
 
-    def derived(
+    def index_entries(
         self, tr: ReadTransaction, key: bytes, stored: bytes
     ) -> tuple[dict[bytes, bytes], list[bytes]]:
         """Return index entries by id, agent and client; the counters of priority and agent."""
         layout = self._layout
-        place = layout.place(key)
+        position = layout.position(key)
         priority, agent, client = decode_header(layout.read_payload(tr, stored))
-        rows, counters = super().derived(tr, key, stored)
-        rows[layout.id_key(layout.ids, layout.position(key)[-1])] = place
-        rows[layout.indexed(layout.agents, agent) + place] = b""
+        rows, counters = super().index_entries(tr, key, stored)
+        rows[layout.id_key(layout.ids, layout.unpack_key(key)[-1])] = position
+        rows[layout.indexed(layout.agents, agent) + position] = b""
         counters.append(layout.count_key(layout.level(priority)))
         if agent is not None:
             counters.append(layout.indexed(layout.agent_counts, agent))
         if client is not None:
-            rows[layout.indexed(layout.clients, client) + place] = b""
+            rows[layout.indexed(layout.clients, client) + position] = b""
         return rows, counters
 
-    def find(self, tr: Transaction, reference: bytes) -> Found | None:
+    def find(self, tr: Transaction, reference: bytes) -> LocatedItem | None:
         """Return the task with this id in any state; `None` if it ended."""
-        waits, elsewhere = self._begin_ids(tr, reference)
-        place = waits.value if waits.present() else elsewhere.value
-        return None if place is None else find(tr, self._layout, place)
+        waits, not_waiting = self._begin_ids(tr, reference)
+        position = waits.value if waits.present() else not_waiting.value
+        return None if position is None else find(tr, self._layout, position)
 
     def waiting(self, tr: Transaction, reference: bytes) -> StoredItem | None:
         """Return key and value of the task with this id if it waits."""
-        place = tr[self._layout.id_key(self._layout.ids, reference)].value
-        return None if place is None else super().waiting(tr, place)
+        position = tr[self._layout.id_key(self._layout.ids, reference)].value
+        return None if position is None else super().waiting(tr, position)
 
     def begin_look(self, tr: Transaction, key: bytes) -> list[Any]:
         """Start to read whether the task popped from this key exists again, in any state."""
-        return self._begin_ids(tr, self._layout.position(key)[-1])
+        return self._begin_ids(tr, self._layout.unpack_key(key)[-1])
 
     def _begin_ids(self, tr: Transaction, random: bytes) -> list[Any]:
         layout = self._layout
-        return [tr[layout.id_key(ids, random)] for ids in (layout.ids, layout.ids_elsewhere)]
+        return [tr[layout.id_key(ids, random)] for ids in (layout.ids, layout.ids_not_waiting)]
 
-    def indexed_elsewhere(self, place: bytes) -> dict[bytes, bytes]:
+    def parked_index_entries(self, position: bytes) -> dict[bytes, bytes]:
         """Return the index entry by id."""
         layout = self._layout
-        random = layout.position(layout.items + place)[-1]
-        return {layout.id_key(layout.ids_elsewhere, random): place}
+        random = layout.unpack_key(layout.items + position)[-1]
+        return {layout.id_key(layout.ids_not_waiting, random): position}
 
     def level_counter(self, level: bytes) -> bytes | None:
         """Return `None`: a level is one priority, deadline and cost, which is too many to count."""

@@ -18,20 +18,20 @@ from fdbqueue.layout.tasks import TaskRecord, deadline_number
 from fdbqueue.types import TaskPriority, Transactor
 
 __all__ = [
-    "checked_agent",
-    "checked_bound",
-    "checked_client",
-    "checked_cost",
-    "checked_delay",
-    "checked_lease",
-    "checked_name",
-    "checked_number",
-    "checked_priority",
-    "checked_unique",
-    "checked_wait",
     "due_time",
     "expiry_time",
     "ranked_task",
+    "validate_agent",
+    "validate_bound",
+    "validate_client",
+    "validate_cost",
+    "validate_delay",
+    "validate_lease",
+    "validate_name",
+    "validate_number",
+    "validate_priority",
+    "validate_unique",
+    "validate_wait",
     "whole_seconds",
 ]
 
@@ -82,24 +82,24 @@ def due_time(delay: float | None, at: datetime | None) -> int | None:
         return max(0, math.ceil(at.timestamp() * 1000))
     if delay is None:
         return None
-    return milliseconds() + math.ceil(delay * 1000) if checked_delay(delay) else None
+    return milliseconds() + math.ceil(delay * 1000) if validate_delay(delay) else None
 
 
-def checked_delay(delay: float | None) -> float | None:
+def validate_delay(delay: float | None) -> float | None:
     """Return the delay in seconds; raise an error if it is not a valid time.
 
     Example:
-        >>> checked_delay(1.5)
+        >>> validate_delay(1.5)
         1.5
     """
     return None if delay is None else _seconds("delay", delay, below=_MAX_SECONDS)
 
 
-def checked_wait(tr: Transactor, seconds: float) -> float:
+def validate_wait(tr: Transactor, seconds: float) -> float:
     """Return the seconds to wait; raise an error for an invalid time or inside a transaction.
 
     >>> import fdbqueue
-    >>> checked_wait(fdbqueue.open("memory:"), 1.5)
+    >>> validate_wait(fdbqueue.open("memory:"), 1.5)
     1.5
     """
     if _seconds("wait", seconds) and not is_database(tr):
@@ -122,7 +122,7 @@ def expiry_time(ttl: float | None) -> int | None:
     return milliseconds() + math.ceil(seconds * 1000)
 
 
-def checked_bound(name: str, bound: object, highest: int = _MAX_INTEGER) -> int | None:
+def validate_bound(name: str, bound: object, highest: int = _MAX_INTEGER) -> int | None:
     """Return the limit; raise `ValueError` unless it is a number from 1, or `None`."""
     if bound is None:
         return None
@@ -132,11 +132,11 @@ def checked_bound(name: str, bound: object, highest: int = _MAX_INTEGER) -> int 
     raise ValueError(f"{name} is a number from 1{upto}, or None, not {bound!r}")
 
 
-def checked_number(number: object, name: str = "n", lowest: int = 0) -> int:
+def validate_number(number: object, name: str = "n", lowest: int = 0) -> int:
     """Return a number of items; raise `ValueError` if it is not one.
 
     Example:
-        >>> checked_number(3)
+        >>> validate_number(3)
         3
     """
     if _is_integer(number, lowest):
@@ -144,18 +144,18 @@ def checked_number(number: object, name: str = "n", lowest: int = 0) -> int:
     raise ValueError(f"{name} is a number of items from {lowest}, not {number!r}")
 
 
-def checked_unique(key: object) -> str:
+def validate_unique(key: object) -> str:
     """Return a unique key; raise `InvalidUniqueKey` unless it is text of 1 to 255 bytes."""
     if _is_text(key):
         return key
     raise InvalidUniqueKey(key, _MAX_TEXT)
 
 
-def checked_lease(lease: object) -> float:
+def validate_lease(lease: object) -> float:
     """Return the length of a lease in seconds; raise an error if it is not a valid time.
 
     Example:
-        >>> checked_lease(30)
+        >>> validate_lease(30)
         30.0
     """
     return float(_seconds("a lease", lease, is_over=True, below=_MAX_LEASE))
@@ -164,11 +164,11 @@ def checked_lease(lease: object) -> float:
 # What a task may be
 
 
-def checked_priority(priority: object) -> TaskPriority:
+def validate_priority(priority: object) -> TaskPriority:
     """Return the priority of a task; raise `InvalidTask` unless it is from 1 to 5.
 
     Example:
-        >>> checked_priority(1)
+        >>> validate_priority(1)
         <TaskPriority.CRITICAL: 1>
     """
     if _is_integer(priority, 1, 5):
@@ -176,11 +176,11 @@ def checked_priority(priority: object) -> TaskPriority:
     raise InvalidTask("priority", priority, "an integer from 1 (CRITICAL) to 5 (DEFERRED)")
 
 
-def checked_cost(cost: object) -> float:
+def validate_cost(cost: object) -> float:
     """Return the cost of a task; raise `InvalidTask` unless it is finite and not negative.
 
     Example:
-        >>> checked_cost(Decimal("1.50"))
+        >>> validate_cost(Decimal("1.50"))
         1.5
     """
     if isinstance(cost, (Real, Decimal)) and not isinstance(cost, bool):
@@ -193,17 +193,17 @@ def checked_cost(cost: object) -> float:
     raise InvalidTask("cost", cost, "a finite number from 0")
 
 
-def checked_name(field: str, name: object) -> str | None:
+def validate_name(field: str, name: object) -> str | None:
     """Return the name of an agent or client, or `None`; raise `InvalidTask` for another value."""
     return None if name is None else _name(field, name)
 
 
-def checked_agent(name: object) -> str:
+def validate_agent(name: object) -> str:
     """Return the name of an agent to look for; raise `InvalidTask` if it is not a name."""
     return _name("agent_name", name)
 
 
-def checked_client(name: object) -> str:
+def validate_client(name: object) -> str:
     """Return the id of a client to look for; raise `InvalidTask` if it is not an id."""
     return _name("client_id", name)
 
@@ -252,10 +252,10 @@ def ranked_task(
         [2, 2, 3]
     """
     record = TaskRecord(
-        checked_priority(priority),
-        checked_name("agent_name", agent_name),
-        checked_name("client_id", client_id),
+        validate_priority(priority),
+        validate_name("agent_name", agent_name),
+        validate_name("client_id", client_id),
         payload,
     )
     step = 0 if ageing is None else int(created // ageing)
-    return record, (record.priority + step, deadline_number(deadline), checked_cost(cost))
+    return record, (record.priority + step, deadline_number(deadline), validate_cost(cost))

@@ -15,17 +15,17 @@ from fdbqueue.coordination.store import Store
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout import Layout, decode_options
-from fdbqueue.operations.claim import told_error
+from fdbqueue.operations.claim import error_text
 from fdbqueue.operations.items import State
-from fdbqueue.operations.names import find, place
-from fdbqueue.operations.options import agreed
-from fdbqueue.operations.slots import MOST_SLOTS
+from fdbqueue.operations.names import find, location
+from fdbqueue.operations.options import reconcile_options
+from fdbqueue.operations.slots import MAX_SLOTS
 from fdbqueue.queue.arguments import (
-    checked_bound,
-    checked_delay,
-    checked_lease,
-    checked_number,
-    checked_wait,
+    validate_bound,
+    validate_delay,
+    validate_lease,
+    validate_number,
+    validate_wait,
 )
 from fdbqueue.types import (
     Claim,
@@ -49,8 +49,8 @@ class BaseQueue(ABC, Generic[_T]):
     """The methods that all queues share."""
 
     def __init__(self, store: Store[_T]) -> None:
-        checked_bound("max_size", store.given_options.max_size)
-        checked_bound("max_attempts", store.given_options.max_attempts)
+        validate_bound("max_size", store.given_options.max_size)
+        validate_bound("max_attempts", store.given_options.max_attempts)
         self._store = store
 
     def __repr__(self) -> str:
@@ -132,7 +132,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.push(db, "b") is None
             False
         """
-        self._store.set_option(tr, "max_size", checked_bound("max_size", max_size))
+        self._store.set_option(tr, "max_size", validate_bound("max_size", max_size))
 
     def set_max_attempts(self, tr: Transactor, max_attempts: int | None) -> None:
         """Set the number of attempts after which an item becomes a dead letter.
@@ -156,7 +156,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.options(db).max_attempts
             3
         """
-        self._store.set_option(tr, "max_attempts", checked_bound("max_attempts", max_attempts))
+        self._store.set_option(tr, "max_attempts", validate_bound("max_attempts", max_attempts))
 
     # Claims
 
@@ -207,8 +207,8 @@ class BaseQueue(ABC, Generic[_T]):
             ('send', 1, None)
             >>> jobs.ack(db, claim)
         """
-        n, within = checked_number(n, "n", 1), checked_number(within, "within", 1)
-        lease, wait = checked_lease(lease), checked_wait(tr, wait)
+        n, within = validate_number(n, "n", 1), validate_number(within, "within", 1)
+        lease, wait = validate_lease(lease), validate_wait(tr, wait)
         return (yield from self._store.claim(tr, lease, n, within, wait))
 
     @driven
@@ -276,7 +276,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.claim(db).attempt
             2
         """
-        self._store.nack(tr, claim, checked_delay(delay), told_error(error))
+        self._store.nack(tr, claim, validate_delay(delay), error_text(error))
 
     def extend(self, tr: Transactor, claim: Claim, lease: float = 30) -> None:
         """Restart the lease of a claim: it lasts for `lease` seconds from now.
@@ -299,7 +299,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> _ = jobs.push(db, "send")
             >>> jobs.extend(db, jobs.claim(db, lease=1), lease=60)
         """
-        self._store.extend(tr, claim, checked_lease(lease))
+        self._store.extend(tr, claim, validate_lease(lease))
 
     def release(self, tr: Transactor, claim: Claim) -> None:
         """Return the items of a claim to their places, as if they had never been claimed.
@@ -461,7 +461,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.claim(db).item.value
             'b'
         """
-        bound = checked_bound("concurrency", concurrency, MOST_SLOTS)
+        bound = validate_bound("concurrency", concurrency, MAX_SLOTS)
         self._store.set_limit(tr, "concurrency", bound)
 
     # Single items
@@ -578,7 +578,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.wait(db, 60)
             True
         """
-        return (yield from self._store.wait(db, checked_wait(db, seconds)))
+        return (yield from self._store.wait(db, validate_wait(db, seconds)))
 
     def size(self, tr: Transactor) -> int:
         """Return the number of items, delayed items included.
@@ -679,7 +679,7 @@ def read_stored(tr: ReadTransaction, subspace: Subspace, name: str | None = None
 
 def find_stored(tr: Transaction, name: str, must_exist: bool = False) -> Stored:
     """Read the stored options of the queue of a name; raise `QueueNotFound` if it must exist."""
-    subspace = find(tr, name) if must_exist else place(tr, name)
+    subspace = find(tr, name) if must_exist else location(tr, name)
     if subspace is None:
         raise QueueNotFound(name)
     return read_stored(tr, subspace, name)
@@ -697,6 +697,6 @@ def open_stored(kind: type[_Q], stored: Stored, **given: Any) -> _Q:
         chosen = {**kind._kept(stored.options), **chosen}
     queue: _Q = make(stored.subspace, **chosen)
     if stored.options is not None:
-        agreed(queue._store.given_options, stored.options)
+        reconcile_options(queue._store.given_options, stored.options)
     queue._store.layout.name = stored.name
     return queue

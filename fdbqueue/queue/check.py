@@ -12,7 +12,7 @@ from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.receipts import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck
-from fdbqueue.layout import ZERO, decode_count, decode_facts, encode_count, header_of
+from fdbqueue.layout import ZERO, decode_count, decode_metadata, encode_count, header_of
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import Transaction, Transactor
 
@@ -114,7 +114,7 @@ class _Check:
     def __init__(self, tr: Transaction, store: Store[Any], repair: bool) -> None:
         self._tr = tr
         self._reads = tr.snapshot
-        self._store_rows = store.rows
+        self._items = store.items
         self._layout = store.layout
         self._may_repair = repair
         self._problems: list[str] = []
@@ -156,11 +156,11 @@ class _Check:
         count = 0
         for row in self._rows(layout.items):
             key = row.key
-            if not level or not key.startswith(level) or not layout.is_place(key, level):
+            if not level or not key.startswith(level) or not layout.is_item_key(key, level):
                 self._note_level(level, count)
                 count = 0
                 try:
-                    level = self._store_rows.level_of(key)
+                    level = self._items.level_of(key)
                 except ForeignKey:
                     # Perhaps an item, and the queue was opened with the wrong priorities: without
                     # knowing what it is, nothing that belongs to items can be put right.
@@ -169,10 +169,10 @@ class _Check:
                     level = b""
                     continue
             count += 1
-            indexes, counters = self._store_rows.derived(self._reads, key, row.value)
+            indexes, counters = self._items.index_entries(self._reads, key, row.value)
             self._indexed |= indexes
             self._counters.update(counters)
-            self._note_unique(self._layout.place(key), row.value)
+            self._note_unique(self._layout.position(key), row.value)
             self._own(row.value)
         self._note_level(level, count)
 
@@ -183,33 +183,33 @@ class _Check:
             for pop in layout.read_result(row.value for row in rows):
                 self._aside += len(pop)
                 for key, value in pop:
-                    self._note_unique(layout.place(key), value)
+                    self._note_unique(layout.position(key), value)
                     self._own(value)
 
     def _scan_elsewhere(self) -> None:
         """Scan delayed, claimed and dead items; of these, only delayed items count."""
         layout = self._layout
-        for prefix in layout.elsewhere:
+        for prefix in layout.not_waiting:
             for row in self._rows(prefix):
-                facts, value = decode_facts(row.value)
-                place = row.key[len(prefix) :]
-                self._indexed |= self._store_rows.indexed_elsewhere(place)
+                metadata, value = decode_metadata(row.value)
+                position = row.key[len(prefix) :]
+                self._indexed |= self._items.parked_index_entries(position)
                 self._own(value)
                 if prefix == layout.dead:
                     continue
-                self._note_unique(place, value)
+                self._note_unique(position, value)
                 if prefix == layout.delayed:
                     self._aside += 1
-                    self._indexed[layout.when_key(layout.dues, facts[0], place)] = b""
+                    self._indexed[layout.when_key(layout.dues, metadata[0], position)] = b""
                 else:
-                    _, end, _, *slots = facts
-                    self._indexed[layout.when_key(layout.leases, end, place)] = b""
-                    self._indexed.update((layout.slots + slot, place) for slot in slots)
+                    _, end, _, *slots = metadata
+                    self._indexed[layout.when_key(layout.leases, end, position)] = b""
+                    self._indexed.update((layout.slots + slot, position) for slot in slots)
 
-    def _note_unique(self, place: bytes, value: bytes) -> None:
+    def _note_unique(self, position: bytes, value: bytes) -> None:
         unique = header_of(value)[0].unique
         if unique is not None:
-            self._indexed[self._layout.unique_key(unique)] = place
+            self._indexed[self._layout.unique_key(unique)] = position
 
     def _own(self, value: bytes) -> None:
         owner = self._layout.piece_owner(value)
@@ -218,7 +218,7 @@ class _Check:
 
     def _note_level(self, level: bytes, count: int) -> None:
         self.items += count
-        counter = self._store_rows.level_counter(level) if count else None
+        counter = self._items.level_counter(level) if count else None
         if counter is not None:
             self._counters[counter] += count
 
@@ -267,7 +267,7 @@ class _Check:
         found = self._layout.begin_size(self._reads)()
         expected = self.items + self._aside
         if found != expected:
-            self._note_difference("the total", found, expected, self._layout.came)
+            self._note_difference("the total", found, expected, self._layout.total_in)
 
     def _note_difference(self, what: str, found: int, expected: int, key: bytes) -> None:
         self._problems.append(f"{what} is {found:,} and there are {expected:,} items")

@@ -15,8 +15,8 @@ from fdbqueue.database.retrying import read
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.operations.items import Entry, Rows
-from fdbqueue.queue.arguments import checked_number, checked_wait
+from fdbqueue.operations.items import Entry, Items
+from fdbqueue.queue.arguments import validate_number, validate_wait
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
 from fdbqueue.types import Codec, Database, Item, Options, Transactor
 
@@ -53,7 +53,7 @@ class Queue(BaseQueue[Item]):
         levels = Levels(layout)
         options = Options("fifo", codec_name(codec), None, max_size)
         items = ItemCodec(layout, levels, codec_named(codec))
-        super().__init__(Store(layout, levels, Rows(layout, levels), items, options))
+        super().__init__(Store(layout, levels, Items(layout, levels), items, options))
 
     @classmethod
     def _kept(cls, stored: Options) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class Queue(BaseQueue[Item]):
             >>> Queue(fdbqueue.Subspace(("mail",))).dequeue(db) is None
             True
         """
-        items = yield from self._store.pop(tr, 1, False, checked_wait(tr, wait))
+        items = yield from self._store.pop(tr, 1, False, validate_wait(tr, wait))
         return next(iter(items), None)
 
     @driven
@@ -232,7 +232,7 @@ class Queue(BaseQueue[Item]):
             >>> [item.value for item in mail.dequeue_many(db, 5)]
             ['a', 'b']
         """
-        n, wait = checked_number(n), checked_wait(tr, wait)
+        n, wait = validate_number(n), validate_wait(tr, wait)
         return (yield from self._store.pop(tr, n, False, wait))
 
     def peek(self, tr: Transactor) -> Item | None:
@@ -275,4 +275,4 @@ class Queue(BaseQueue[Item]):
             >>> [item.value for item in mail.items(db, limit=2)]
             ['a', 'b']
         """
-        return self._store.browse(tr, checked_number(limit, "limit"), after, reverse)
+        return self._store.browse(tr, validate_number(limit, "limit"), after, reverse)

@@ -16,9 +16,9 @@ from fdbqueue.layout import NAMES, Layout, decode_count, decode_name, decode_sub
 from fdbqueue.operations.items import WANT_ALL, State
 from fdbqueue.types import Database, KeyValue, ReadTransaction, Transactor
 
-__all__ = ["QueueStatus", "count_elsewhere", "overview", "read_queues"]
+__all__ = ["QueueStatus", "count_not_waiting", "overview", "read_queues"]
 
-_MOST_LEVELS = 100  # of which the oldest item is looked for
+_MAX_LEVELS = 100  # of which the oldest item is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class QueueStatus:
         name: The name of the queue.
         size: The number of items, delayed items included.
         counts: The number of waiting items of each priority.
-        came: The number of items ever added to the queue.
-        went: The number of items ever removed from it.
+        total_in: The number of items ever pushed or returned to the queue.
+        total_out: The number of items ever popped, claimed or otherwise removed from it.
         oldest: The time at which the oldest item was pushed; `None` if there is none, or if another
             implementation of the recipe pushed it.
     """
@@ -38,8 +38,8 @@ class QueueStatus:
     name: str
     size: int
     counts: dict[Any, int]
-    came: int
-    went: int
+    total_in: int
+    total_out: int
     oldest: datetime | None
 
 
@@ -78,7 +78,7 @@ class _Reads:
     def __init__(self, tr: ReadTransaction, name: str, subspace: Subspace) -> None:
         layout = self._layout = Layout(subspace)
         self._name = name
-        self._came, self._went = tr[layout.came], tr[layout.went]
+        self._total_in, self._total_out = tr[layout.total_in], tr[layout.total_out]
         self._counts = tr.get_range(*layout.range_of(layout.counts), streaming_mode=WANT_ALL)
         self._first_id = tr.get_key(first_greater_or_equal(layout.ids + b"\x00", 0))
 
@@ -88,7 +88,7 @@ class _Reads:
         self._levels = {level_of(row.key): decode_count(row.value) for row in self._counts}
         self._firsts = [
             (level, tr.get_key(first_greater_or_equal(level + b"\x00", 0)))
-            for level in islice(self._levels, _MOST_LEVELS)
+            for level in islice(self._levels, _MAX_LEVELS)
         ]
 
     def status(self) -> QueueStatus:
@@ -96,16 +96,19 @@ class _Reads:
         times = [
             layout.pushed_at(first.value)
             for level, first in self._firsts
-            if layout.is_place(first.value, level)
+            if layout.is_item_key(first.value, level)
         ]
         times.append(layout.time_of_id(self._first_id.value))
-        came, went = decode_count(self._came.value), decode_count(self._went.value)
+        total_in, total_out = (
+            decode_count(self._total_in.value),
+            decode_count(self._total_out.value),
+        )
         return QueueStatus(
             self._name,
-            max(0, came - went),
+            max(0, total_in - total_out),
             {layout.priority_of(level): n for level, n in self._levels.items() if n > 0},
-            came,
-            went,
+            total_in,
+            total_out,
             min((time for time in times if time is not None), default=None),
         )
 
@@ -136,7 +139,7 @@ def read_queues(
 _ROWS = 1000  # rows that one transaction counts
 
 
-def count_elsewhere(db: Database, layout: Layout) -> dict[State, int]:
+def count_not_waiting(db: Database, layout: Layout) -> dict[State, int]:
     """Count the delayed, claimed and dead items, which are not among the waiting ones.
 
     Cost: a scan, in transactions of 1,000 items each; the values of dead letters are read.
@@ -146,7 +149,7 @@ def count_elsewhere(db: Database, layout: Layout) -> dict[State, int]:
         >>> db = fdbqueue.open("memory:")
         >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
         >>> item = jobs.push(db, "send", delay=60)
-        >>> count_elsewhere(db, Layout(jobs.subspace))
+        >>> count_not_waiting(db, Layout(jobs.subspace))
         {'delayed': 1, 'claimed': 0, 'dead': 0}
     """
     # Of delayed and claimed items an index is read, which has no values.

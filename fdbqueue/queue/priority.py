@@ -16,13 +16,13 @@ from fdbqueue.database.retrying import read
 from fdbqueue.layout import Header, Layout
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.priorities import Priorities
-from fdbqueue.operations.items import Entry, PriorityRows
+from fdbqueue.operations.items import Entry, PriorityItems
 from fdbqueue.queue.arguments import (
-    checked_number,
-    checked_unique,
-    checked_wait,
     due_time,
     expiry_time,
+    validate_number,
+    validate_unique,
+    validate_wait,
 )
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
 from fdbqueue.types import Codec, Database, Item, Options, Priority, PriorityKind, Transactor
@@ -84,7 +84,7 @@ class PriorityQueue(BaseQueue[Item]):
             "priority", codec_name(codec), priorities, max_size, max_attempts=max_attempts
         )
         items = ItemCodec(layout, levels, codec_named(codec))
-        super().__init__(Store(layout, levels, PriorityRows(layout, levels), items, options))
+        super().__init__(Store(layout, levels, PriorityItems(layout, levels), items, options))
 
     @classmethod
     def _kept(cls, stored: Options) -> dict[str, Any]:
@@ -263,7 +263,7 @@ class PriorityQueue(BaseQueue[Item]):
             2
         """
         if unique is not None:
-            key = checked_unique(unique)
+            key = validate_unique(unique)
             (entry,) = _entries(
                 self._store, [value], priority, delay=delay, at=at, ttl=ttl, unique=key
             )
@@ -413,11 +413,11 @@ class PriorityQueue(BaseQueue[Item]):
             >>> [item.value for item in jobs.pop_many(db, 2)]
             ['a', 'b']
         """
-        return (yield from self._pop(tr, checked_number(n), max, wait))
+        return (yield from self._pop(tr, validate_number(n), max, wait))
 
     def _pop(self, tr: Transactor, n: int, at_max: bool, wait: float) -> Steps[list[Item]]:
         store = self._store
-        items = yield from store.pop(tr, n, at_max, checked_wait(tr, wait))
+        items = yield from store.pop(tr, n, at_max, validate_wait(tr, wait))
         return (yield from store.log(tr, "popped from", items, partial(store.put_back, tr)))
 
     def peek_min(self, tr: Transactor) -> Item | None:
@@ -469,7 +469,7 @@ class PriorityQueue(BaseQueue[Item]):
             >>> [item.value for item in jobs.peek_many(db, 2, max=True)]
             ['b', 'a']
         """
-        return self._store.peek(tr, checked_number(n), max)
+        return self._store.peek(tr, validate_number(n), max)
 
     # Browse and count
 
@@ -509,7 +509,7 @@ class PriorityQueue(BaseQueue[Item]):
             >>> [(item.priority, item.value) for item in jobs.items(db)]
             [(1, 'a'), (2, 'b')]
         """
-        limit = checked_number(limit, "limit")
+        limit = validate_number(limit, "limit")
         return self._store.browse(tr, limit, after, reverse, priority)
 
     def counts(self, tr: Transactor) -> dict[Any, int]:

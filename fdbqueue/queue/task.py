@@ -20,19 +20,19 @@ from fdbqueue.layout import Header, Layout
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec
 from fdbqueue.operations.items import Entry
-from fdbqueue.operations.slots import MOST_SLOTS, First
-from fdbqueue.operations.tasks import TaskIndex, TaskRows
+from fdbqueue.operations.slots import MAX_SLOTS, First
+from fdbqueue.operations.tasks import TaskIndex, TaskItems
 from fdbqueue.queue.arguments import (
-    checked_agent,
-    checked_bound,
-    checked_client,
-    checked_lease,
-    checked_number,
-    checked_unique,
-    checked_wait,
     due_time,
     expiry_time,
     ranked_task,
+    validate_agent,
+    validate_bound,
+    validate_client,
+    validate_lease,
+    validate_number,
+    validate_unique,
+    validate_wait,
     whole_seconds,
 )
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
@@ -105,7 +105,7 @@ class TaskQueue(BaseQueue[Task]):
     ) -> None:
         layout = Layout(subspace)
         levels = Priorities(layout, RANK)
-        rows = TaskRows(layout, levels)
+        rows = TaskItems(layout, levels)
         self._ageing = whole_seconds(ageing)
         self._index = TaskIndex(layout, rows)
         options = Options("task", "task", RANK, max_size, self._ageing, max_attempts)
@@ -254,7 +254,7 @@ class TaskQueue(BaseQueue[Task]):
             "ttl": ttl,
         }
         if unique is not None:
-            entry = self._entry(time.time(), *uuids(1), **task, unique=checked_unique(unique))
+            entry = self._entry(time.time(), *uuids(1), **task, unique=validate_unique(unique))
             found = yield from self._store.push_unique(tr, entry, raise_if_full=False)
             return None if found is None else found.id
         return next(iter((yield from self._push(tr, [task], False))), None)
@@ -332,10 +332,10 @@ class TaskQueue(BaseQueue[Task]):
             >>> tasks.pop(db, agent="ada").payload, tasks.pop(db, agent="ada")
             ('hers', None)
         """
-        wait = checked_wait(tr, wait)
+        wait = validate_wait(tr, wait)
         if agent is None:
             return next(iter((yield from self._store.pop(tr, 1, False, wait))), None)
-        return (yield from self._store.pop_of(tr, self._first_of(agent), wait))
+        return (yield from self._store.pop_of(tr, self._first_for_agent(agent), wait))
 
     @driven
     def pop_many(self, tr: Transactor, n: int, *, wait: float = 0) -> Steps[list[Task]]:
@@ -354,7 +354,7 @@ class TaskQueue(BaseQueue[Task]):
             >>> [task.payload for task in tasks.pop_many(db, 2)]
             [0, 1]
         """
-        n, wait = checked_number(n), checked_wait(tr, wait)
+        n, wait = validate_number(n), validate_wait(tr, wait)
         return (yield from self._store.pop(tr, n, False, wait))
 
     def peek(self, tr: Transactor, *, agent: str | None = None) -> Task | None:
@@ -371,7 +371,7 @@ class TaskQueue(BaseQueue[Task]):
             True
         """
         if agent is not None:
-            return self._store.peek_of(tr, self._first_of(agent))
+            return self._store.peek_of(tr, self._first_for_agent(agent))
         return next(iter(self._store.peek(tr, 1)), None)
 
     # Claims
@@ -410,9 +410,9 @@ class TaskQueue(BaseQueue[Task]):
             'hers'
             >>> tasks.ack(db, claim)
         """
-        n, within = checked_number(n, "n", 1), checked_number(within, "within", 1)
-        lease, wait = checked_lease(lease), checked_wait(tr, wait)
-        first = None if agent is None else self._first_of(agent)
+        n, within = validate_number(n, "n", 1), validate_number(within, "within", 1)
+        lease, wait = validate_lease(lease), validate_wait(tr, wait)
+        first = None if agent is None else self._first_for_agent(agent)
         return (yield from self._store.claim(tr, lease, n, within, wait, first))
 
     # Limits
@@ -439,7 +439,7 @@ class TaskQueue(BaseQueue[Task]):
             >>> [claim.item.agent_name for claim in tasks.claim(db, n=3)]
             ['ada', 'bob']
         """
-        bound = checked_bound("concurrency", concurrency, MOST_SLOTS)
+        bound = validate_bound("concurrency", concurrency, MAX_SLOTS)
         self._store.set_limit(tr, "agent_concurrency", bound)
 
     # Find and count
@@ -462,7 +462,7 @@ class TaskQueue(BaseQueue[Task]):
             >>> [int(task.priority) for task in tasks.get_all_tasks(db)]
             [1, 5]
         """
-        return self._store.browse(tr, checked_number(limit, "limit"), None, reverse)
+        return self._store.browse(tr, validate_number(limit, "limit"), None, reverse)
 
     def get_tasks_for_agent(self, tr: Transactor, agent_name: str) -> Iterator[Task]:
         """Iterate over the waiting tasks of an agent in order.
@@ -482,7 +482,7 @@ class TaskQueue(BaseQueue[Task]):
             >>> [task.payload for task in tasks.get_tasks_for_agent(db, "ada")]
             [1]
         """
-        return self._by_index(tr, self._store.layout.agents, checked_agent(agent_name))
+        return self._by_index(tr, self._store.layout.agents, validate_agent(agent_name))
 
     def get_tasks_for_client(self, tr: Transactor, client_id: str) -> Iterator[Task]:
         """Iterate over the waiting tasks of a client in order, like `get_tasks_for_agent`.
@@ -500,7 +500,7 @@ class TaskQueue(BaseQueue[Task]):
             >>> [task.payload for task in tasks.get_tasks_for_client(db, "8")]
             ['for 8']
         """
-        return self._by_index(tr, self._store.layout.clients, checked_client(client_id))
+        return self._by_index(tr, self._store.layout.clients, validate_client(client_id))
 
     def get_task(self, tr: Transactor, task_id: str) -> Task | None:
         """Return the task with this id, whether it is waiting, delayed, claimed or dead.
@@ -620,9 +620,9 @@ class TaskQueue(BaseQueue[Task]):
 
         return store.move(tr, task_id, changed) is not None
 
-    def _first_of(self, agent: str) -> First:
+    def _first_for_agent(self, agent: str) -> First:
         """Return how to read the first tasks of an agent."""
-        return partial(self._index.first_of, agent=checked_agent(agent))
+        return partial(self._index.first_for_agent, agent=validate_agent(agent))
 
     def _by_index(self, tr: Transactor, index: bytes, name: str) -> Iterator[Task]:
         """Yield the tasks of an agent or client, page by page."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.receipts import run_once
 from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost
-from fdbqueue.operations.claim import told_error
-from fdbqueue.queue.arguments import checked_agent, checked_lease, checked_number
+from fdbqueue.operations.claim import error_text
+from fdbqueue.queue.arguments import validate_agent, validate_lease, validate_number
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import Claim, Database, Transaction
 from fdbqueue.worker.handler import Handler
@@ -30,14 +30,14 @@ __all__ = ["Worker", "WorkerReport"]
 
 _log = logging.getLogger("fdbqueue.worker")
 
-_LONGEST_SLEEP = 1.0  # seconds a worker waits for jobs before it checks `stop`
+_MAX_SLEEP = 1.0  # seconds a worker waits for jobs before it checks `stop`
 _LAST_JOBS = 0.02  # seconds between checks for new jobs while the last ones of a drain run
 _PAUSE = 1.0  # seconds after an error of the database
 _TRANSACTION = 5.0  # seconds that a transaction lives
 
 # Jobs are claimed ahead for this many seconds of work, up to a maximum.
 _AHEAD = 0.05  # seconds
-_MOST_AHEAD = 100
+_MAX_AHEAD = 100
 _WEIGHT = 0.1  # weight of the latest job in the moving average of durations
 
 
@@ -132,13 +132,13 @@ class Worker:
         self._queue: Any = queue
         store = self._store = store_of(queue)
         self._handler = handler if isinstance(handler, Handler) else Handler(handler)
-        self._concurrency = checked_number(concurrency, "concurrency", 1)
-        self._lease = checked_lease(lease)
+        self._concurrency = validate_number(concurrency, "concurrency", 1)
+        self._lease = validate_lease(lease)
         self._options: dict[str, Any] = {}
         if agent is not None:
             if store.given_options.kind != "task":
                 raise TypeError("only a task queue has agents")
-            self._options["agent"] = checked_agent(agent)
+            self._options["agent"] = validate_agent(agent)
         self._name = store.layout.name or repr(queue.subspace.key())
         self._telemetry = Telemetry(self._name)
         self._may_claim_ahead = True
@@ -219,10 +219,10 @@ class Worker:
             n = self._room()
             if n == 0:
                 with self._ended:
-                    self._ended.wait_for(self._room, _LONGEST_SLEEP)
+                    self._ended.wait_for(self._room, _MAX_SLEEP)
                 continue
             was_idle = not self._held  # otherwise a running job may push others
-            wait = 0 if drain else _LONGEST_SLEEP
+            wait = 0 if drain else _MAX_SLEEP
             try:
                 claim = self._queue.claim(
                     self._db, n=n, lease=self._lease, wait=wait, **self._options
@@ -246,7 +246,7 @@ class Worker:
         if not self._may_claim_ahead:
             return max(0, -held)
         in_time = int(self._concurrency * _AHEAD / self._seconds)
-        ahead = max(self._concurrency, min(_MOST_AHEAD, in_time))
+        ahead = max(self._concurrency, min(_MAX_AHEAD, in_time))
         held = max(0, held)
         return ahead - held if 2 * held <= ahead else 0
 
@@ -353,7 +353,7 @@ class Worker:
             outcome,
             job.claim.attempt,
             1000 * seconds,
-            "" if error is None else f": {told_error(error)}",
+            "" if error is None else f": {error_text(error)}",
         )
 
     def _nack(self, claim: Claim, failure: BaseException) -> None:

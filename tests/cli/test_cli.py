@@ -278,7 +278,7 @@ def test_check_repairs(filled: Shell, name: str) -> None:
     program = (
         "import os, fdbqueue; from fdbqueue.queue.base import store_of; db = fdbqueue.open();"
         "q = fdbqueue.PriorityQueue.named(db, os.environ['q']);"
-        "db[store_of(q).layout.came] = bytes([9]) + bytes(7)"
+        "db[store_of(q).layout.total_in] = bytes([9]) + bytes(7)"
     )
     subprocess.run([sys.executable, "-c", program], env=filled.environment, check=True)
     done = filled("check", name)

@@ -232,10 +232,10 @@ class Line(Generic[_Q]):
 
     def hold(self) -> None:
         """Give the turn to a process that does nothing, so that who meets others waits."""
-        self.db[self.layout.turn] = b"another process"
+        self.db[self.layout.leader] = b"another process"
 
     def release(self) -> None:
-        del self.db[self.layout.turn]
+        del self.db[self.layout.leader]
 
     def requests(self) -> list[bytes]:
         begin, end = self.layout.range_of(self.layout.requests)
@@ -252,18 +252,18 @@ class Line(Generic[_Q]):
         """Have a process do what each does before its first pop, when all leases are over."""
         with pytest.MonkeyPatch.context() as patch:
             if lease_is_over:
-                patch.setattr(staged_pops, "_LEASE_VERSIONS", 0)
+                patch.setattr(staged_pops, "_REQUEST_TIMEOUT_VERSIONS", 0)
             assert self.process({FAST: DIES_BEFORE}).pop().error().code == DEAD
 
-    def until_nobody_has_the_turn(self) -> None:
-        turn = self.layout.turn
-        while self.db[turn] is not None:
-            watches = begin_watches(self.db, lambda tr: [turn] if tr[turn].present() else [])
+    def until_there_is_no_leader(self) -> None:
+        leader = self.layout.leader
+        while self.db[leader] is not None:
+            watches = begin_watches(self.db, lambda tr: [leader] if tr[leader].present() else [])
             assert not watches or sleep_on(watches, LONG)
 
     def assert_sound(self) -> None:
         """No key is left of pops that waited, and the counts are right."""
-        self.until_nobody_has_the_turn()
+        self.until_there_is_no_leader()
         assert (self.requests(), self.results()) == ([], [])
         report = fdbqueue.check(self.db, self.queue)
         assert report.ok, report.problems

@@ -25,7 +25,7 @@ class Work:
 
     def __init__(self, outcome: Callable[[list[int]], list[int]], budget: int = 100) -> None:
         self.batches: list[list[int]] = []
-        self.let_go = threading.Event()
+        self.unpark = threading.Event()
         self.begun = threading.Event()
         self.is_let_go: bool | None = None
         self._outcome = outcome
@@ -37,7 +37,7 @@ class Work:
         self.batches.append(requests)
         if len(self.batches) == 1:
             self.begun.set()
-            self.is_let_go = self.let_go.wait(10)
+            self.is_let_go = self.unpark.wait(10)
             assert self.is_let_go
         return self._outcome(requests)
 
@@ -50,7 +50,7 @@ class Work:
             futures.append(pool.submit(self.combiner, self.db, request))
             while len(self.combiner._lines[self.db].waiting) <= number:
                 pass
-        self.let_go.set()
+        self.unpark.set()
         pool.shutdown()
         return futures
 
@@ -129,7 +129,7 @@ def test_the_main_thread_which_signals_interrupt_neither_leads_nor_follows() -> 
     assert work.is_let_go is None  # the other thread leads still
     assert work.batches == [[1], [2]]
     assert not work.combiner._lines[work.db].waiting
-    work.let_go.set()
+    work.unpark.set()
     thread.join()
 
 
@@ -142,7 +142,7 @@ def test_a_call_from_within_a_call_does_not_wait_for_itself() -> None:
         return doubled(requests)
 
     work = Work(again)
-    work.let_go.set()
+    work.unpark.set()
     assert work.combiner(work.db, 1) == 20
     assert work.combiner(work.db, 2) == 4
 
@@ -155,7 +155,7 @@ def test_a_forked_child_waits_for_nobody() -> None:
     child = os.fork()
     if child == 0:
         os._exit(0 if work.combiner(work.db, 2) == 4 else 1)
-    work.let_go.set()
+    work.unpark.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

@@ -75,7 +75,7 @@ def test_whichever_commit_fails_nothing_is_lost_doubled_or_out_of_its_place(
     """Each commit of each of the three, in each way."""
     db.options.set_transaction_max_retry_delay(1)
     if turn == "passed on":
-        monkeypatch.setattr(staged_pops, "_TURN", 0)
+        monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", 0)
 
     def begun(name: str, scripts: dict[str, Script]) -> Story:
         line = Line(db, PriorityQueue(space[name]), Sleeps())

@@ -19,12 +19,12 @@ class Work:
     """Work that ends when it is let go, and what was undone of it."""
 
     def __init__(self) -> None:
-        self.let_go = threading.Event()
+        self.unpark = threading.Event()
         self.arrived = threading.Event()
         self.undone: list[str] = []
 
     def do(self) -> str:
-        assert self.let_go.wait(10)
+        assert self.unpark.wait(10)
         return "result"
 
     async def call(self) -> str:
@@ -39,7 +39,7 @@ class Work:
 
     def arrive(self) -> None:
         """Have the result arrive while this thread, and so its event loop, stands still."""
-        self.let_go.set()
+        self.unpark.set()
         assert self.arrived.wait(10)
 
     def is_undone(self) -> bool:
@@ -77,7 +77,7 @@ def test_a_cancelled_call_ends_when_its_result_is_undone(cancels: int) -> None:
             task.cancel()
         await asyncio.sleep(0.01)
         assert not task.done()
-        work.let_go.set()
+        work.unpark.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert work.undone == ["result"]
@@ -112,7 +112,7 @@ def test_the_end_of_the_loop_waits_until_everything_is_undone() -> None:
         for work in works:
             tasks.append(asyncio.ensure_future(work.call()))
         await asyncio.sleep(0.01)
-        threading.Timer(0.05, lambda: [work.let_go.set() for work in works]).start()
+        threading.Timer(0.05, lambda: [work.unpark.set() for work in works]).start()
 
     tasks: list[Any] = []
     asyncio.run(main())
@@ -184,15 +184,15 @@ def test_a_result_that_cannot_be_undone_is_told(caplog: pytest.LogCaptureFixture
     def fail(result: str) -> None:
         raise OSError("the disk is full")
 
-    async def main(let_go: threading.Event) -> None:
+    async def main(unpark: threading.Event) -> None:
         def do() -> str:
-            assert let_go.wait(10)
+            assert unpark.wait(10)
             return "result"
 
         task = asyncio.ensure_future(handover.call(do, fail))
         await asyncio.sleep(0.01)
         task.cancel()
-        let_go.set()
+        unpark.set()
         with pytest.raises(OSError, match="the disk is full"):
             await task
 
@@ -201,15 +201,15 @@ def test_a_result_that_cannot_be_undone_is_told(caplog: pytest.LogCaptureFixture
 
 
 def test_work_is_waited_for_through_any_number_of_cancels() -> None:
-    let_go = threading.Event()
-    work = handover.pool.submit(let_go.wait, 10)
+    unpark = threading.Event()
+    work = handover.pool.submit(unpark.wait, 10)
 
     async def main(tries: int) -> None:
         task = asyncio.ensure_future(handover.finished(work))
         for _ in range(tries):
             await asyncio.sleep(0)
             task.cancel()
-        let_go.set()
+        unpark.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert work.done()

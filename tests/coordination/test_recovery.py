@@ -38,7 +38,7 @@ def test_a_request_whose_lease_is_over_takes_no_item_away(
     line.hold()
     line.process(DIES_WAITING).pop(2)
     line.release()
-    monkeypatch.setattr(staged_pops, "_LEASE_VERSIONS", 0)
+    monkeypatch.setattr(staged_pops, "_REQUEST_TIMEOUT_VERSIONS", 0)
     assert server.pop().result() == items[1:2]
     assert (len(line.requests()), line.results()) == (1, [])
     assert line.left() == items[2:]
@@ -114,7 +114,7 @@ def test_a_process_so_slow_that_it_passes_for_dead_asks_again(
     if was_served:
         line.release()
         popped += line.process().pop().result()
-        line.until_nobody_has_the_turn()
+        line.until_there_is_no_leader()
         line.hold()
     line.drop_the_dead()
     assert line.left() == items[len(popped) :]

@@ -1,6 +1,6 @@
 """Pops that meet others: what FoundationDB's published high-contention queue gets wrong, right.
 
-Who serves is in `test_turn`; who dies, is slow or fails, in `test_recovery` and `test_failures`.
+Who serves is in `test_leader`; who dies, is slow or fails, in `test_recovery` and `test_failures`.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def test_nothing_is_repaired_while_another_part_of_the_file_is_damaged(
     with Database(tmp_path / "db") as db:
         queue = PriorityQueue.named(db, "other")
         queue.push(db, "a")
-        db.add(store_of(queue).layout.came, (5).to_bytes(8, "little"))
+        db.add(store_of(queue).layout.total_in, (5).to_bytes(8, "little"))
         assert queue.size(db) == 6
     path = overwritten(tmp_path / "db", tmp_path / "damaged", swapped_items, LEAF, rng)
     with Database(path) as db:

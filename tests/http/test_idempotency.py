@@ -97,7 +97,7 @@ def test_a_clock_that_is_behind_forgets_nothing(
 def test_old_keys_are_swept_in_bounded_work(
     db: Any, queue: PriorityQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idempotency, "_MOST_DROPPED", 3)
+    monkeypatch.setattr(idempotency, "_MAX_DROPPED", 3)
     for number in range(10):
         push(db, queue, f"{number}")
     clock.now += 25 * HOUR

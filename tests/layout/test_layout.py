@@ -67,7 +67,7 @@ def test_a_level_that_was_emptied_goes_on_behind_what_was_in_it(db: Any, space: 
         keys.append(queue.push(db, number).key)
         queue.pop(db)
     keys.append(queue.push(db, 3).key)
-    counts = [store_of(queue).layout.position(key)[1] for key in keys]
+    counts = [store_of(queue).layout.unpack_key(key)[1] for key in keys]
     assert counts == sorted(set(counts))
     assert counts[3] <= db.create_transaction().get_read_version().wait()
 
@@ -108,7 +108,7 @@ def test_keys_are_those_of_the_tuple_layer(priority: int, count: int, random: by
     level = layout.level(priority)
     key = layout.item_key(level, count, random)
     assert key == space.pack((0, priority, count, random))
-    assert layout.is_place(key, level)
+    assert layout.is_item_key(key, level)
     assert layout.count_in(key, level) == count
     assert layout.level_in(key) == level
     assert layout.priority_of(level) == priority
@@ -138,7 +138,7 @@ def test_golden_bytes_of_pops_that_wait(db: Any, space: Subspace) -> None:
     @fdbqueue.transactional
     def write(tr: Any) -> None:
         tr[request] = layout.encode_request([(1, False), (20, True)], is_next=False)
-        tr[layout.turn] = b"name"
+        tr[layout.leader] = b"name"
         layout.write_result(tr, request, [[item], []])
 
     write(db)
@@ -205,14 +205,14 @@ def test_golden_bytes_of_the_key_spaces() -> None:
     layout = store_of(PriorityQueue(Subspace(("any",)))).layout
     before = len(Subspace(("any",)).key())
     expected = {
-        "came": "1502 14",
-        "died": "1502 1506",
+        "total_in": "1502 14",
+        "total_died": "1502 1506",
         "options": "1505 026c61796f757400",
-        "turn_ends": "1509 02656e647300",
+        "leader_ends": "1509 02656e647300",
         "idempotency_keys": "150b",
         "idempotency_hours": "150c",
         "ids": "150d 14",
-        "ids_elsewhere": "150d 1501",
+        "ids_not_waiting": "150d 1501",
         "agents": "150e 14",
         "clients": "150e 1501",
         "agent_counts": "150f",

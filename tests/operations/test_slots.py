@@ -34,7 +34,7 @@ def expire(db: Any, queue: Any) -> None:
             tr[layout.when_key(layout.expiries, 1, place)] = b""
 
     body(db)
-    store_of(queue).sweeper.look_again()
+    store_of(queue).sweeper.invalidate()
 
 
 def in_transaction(method: Any) -> Any:
@@ -269,7 +269,7 @@ def test_another_handle_sees_that_a_queue_is_paused_within_a_second(db: Any, nam
 @pytest.fixture
 def only_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits does not look now and then besides."""
-    monkeypatch.setattr(store, "LEASE", 1000)
+    monkeypatch.setattr(store, "REQUEST_TIMEOUT", 1000)
 
 
 @pytest.mark.usefixtures("only_watches")
@@ -452,7 +452,7 @@ def test_what_has_expired_leaves_room_in_a_full_queue(db: Any, space: Subspace) 
     assert queue.push(db, 2) is None
     expire(db, queue)
     assert queue.peek(db) is None
-    store_of(queue).sweeper.look_again()
+    store_of(queue).sweeper.invalidate()
     assert queue.push(db, 2).value == 2
 
 

@@ -33,15 +33,15 @@ def test_a_sound_queue_has_no_problems_and_is_not_changed(db: Any, filled: Prior
 def test_what_is_put_aside_for_a_pop_that_waits_keeps_its_pieces(
     db: Any, filled: PriorityQueue
 ) -> None:
-    layout, kept = store_of(filled).layout, store_of(filled).rows
+    layout, kept = store_of(filled).layout, store_of(filled).items
 
     @fdbqueue.transactional
-    def put_aside(tr: Any) -> None:
+    def stage(tr: Any) -> None:
         taken = kept.first(tr, 3)
-        kept.put_aside(tr, layout.request_key(1, b"name"), [taken[:1], [], taken[1:]])
-        kept.drop_first(tr, taken)
+        kept.stage(tr, layout.request_key(1, b"name"), [taken[:1], [], taken[1:]])
+        kept.delete_head(tr, taken)
 
-    put_aside(db)
+    stage(db)
     before = rows(db, filled)
     report = fdbqueue.check(db, filled, repair=True)
     assert (report.ok, report.items, report.repaired) == (True, 0, False)
@@ -65,7 +65,7 @@ def zero_count(db: Any, queue: PriorityQueue) -> None:
 
 
 def break_total(db: Any, queue: PriorityQueue) -> None:
-    db[store_of(queue).layout.went] = encode_count(7)
+    db[store_of(queue).layout.total_out] = encode_count(7)
 
 
 def orphan_pieces(db: Any, queue: PriorityQueue) -> None:

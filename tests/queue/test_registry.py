@@ -189,7 +189,7 @@ def test_queues_that_were_renamed_and_dropped_leave_a_bounded_number_of_traces(
         fdbqueue.rename_queue(db, f"{name}{number}", f"{name}other")
         old.append(PriorityQueue.named(db, f"{name}other"))
         fdbqueue.drop_queue(db, f"{name}other")
-        assert len(traces(db)) <= operations_names.MOST_TRACES + 1
+        assert len(traces(db)) <= operations_names.MAX_TRACES + 1
     for number in range(40):
         PriorityQueue.named(db, f"{name}{number}").push(db, "new")
     assert [queue.pop(db) for queue in old] == [None] * 40
@@ -199,7 +199,7 @@ def test_queues_that_were_renamed_and_dropped_leave_a_bounded_number_of_traces(
 def test_no_queue_is_made_where_a_renamed_one_was(
     db: Any, name: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations_names, "MOST_TRACES", rng.choice([0, 1, 3]))
+    monkeypatch.setattr(operations_names, "MAX_TRACES", rng.choice([0, 1, 3]))
     names = [f"{name}{letter}" for letter in "abcde"]
     where: dict[str, bytes] = {}  # the queues that there are
     had: dict[bytes, set[str]] = {}  # the names that each subspace ever had
@@ -232,7 +232,7 @@ def test_a_rename_that_folds_the_traces_and_another_one_at_once_lose_none(
     fdbqueue.rename_queue(db, f"{name}c", f"{name}new-c")
     transactions = {each: db.create_transaction() for each in ("fold", "other")}
     fdbqueue.rename_queue(transactions["other"], f"{name}a", f"{name}new-a")
-    monkeypatch.setattr(operations_names, "MOST_TRACES", 0)
+    monkeypatch.setattr(operations_names, "MAX_TRACES", 0)
     fdbqueue.rename_queue(transactions["fold"], f"{name}b", f"{name}new-b")
     winner = transactions.pop(first)
     winner.commit().wait()
@@ -431,7 +431,9 @@ def test_many_queues_are_read_in_pages_of_bounded_transactions(
             look(db)
             assert others or len(created) == transactions
         found = [each for each in fdbqueue.overview(db) if each.name.startswith(name)]
-        seen = [(each.name, each.size, each.counts, each.came, each.went) for each in found]
+        seen = [
+            (each.name, each.size, each.counts, each.total_in, each.total_out) for each in found
+        ]
         assert seen == expected
         assert fdbqueue.transactional(lambda tr: fdbqueue.overview(tr))(db) == fdbqueue.overview(db)
         assert mine(db, name) == {f"{name}{number}": number for number in range(7)}

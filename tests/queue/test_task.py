@@ -496,7 +496,7 @@ def test_check_finds_and_repairs_what_is_wrong_with_indexes(db: Any, tasks: Task
     keys = [row.key for index in layout.indexes for row in db.get_range_startswith(index)]
     del db[keys[0]]
     del db[keys[4]]
-    db[layout.indexed(layout.agents, "eve") + layout.place(keys[7])] = b""
+    db[layout.indexed(layout.agents, "eve") + layout.position(keys[7])] = b""
     db[layout.indexed(layout.agent_counts, "ada")] = (7).to_bytes(8, "little")
     del db[layout.count_key(layout.level(2))]
     report = check(db, tasks)

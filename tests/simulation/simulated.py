@@ -46,11 +46,11 @@ class Simulated:
             for module in (store, batches):
                 patch.setattr(module, "random", self.random)
             for module in (batches, staged_pops):
-                patch.setattr(module, "LONGEST_BACKOFF", 0)
+                patch.setattr(module, "MAX_BACKOFF", 0)
             # An act is one transaction here, so no lease is begun again however slow that was.
             patch.setattr(batches, "_SPENT", math.inf)
             patch.setattr(staged_pops, "sleep_on", self._sleep_on)
-            patch.setattr(staged_pops, "_LEASE_VERSIONS", 10**15)
+            patch.setattr(staged_pops, "_REQUEST_TIMEOUT_VERSIONS", 10**15)
             patch.setattr(staged_pops.StagedPops, "_keep_watch", lambda self, db: None)
             yield
 
@@ -62,7 +62,7 @@ class Simulated:
         self.db.deliver_late(1.0)
         self.db.faults = 0.0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(staged_pops, "_LEASE_VERSIONS", -(10**15))
+            patch.setattr(staged_pops, "_REQUEST_TIMEOUT_VERSIONS", -(10**15))
             behind = store_of(queue)
             staged_pops.StagedPops(behind.layout, behind.rows, behind.codec).sweep(self._raw)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import fdbqueue
-from fdbqueue.layout import decode_facts, encode_facts
+from fdbqueue.layout import decode_metadata, encode_metadata
 from fdbqueue.queue.base import store_of
 
 __all__ = ["come_due", "lapse", "values"]
@@ -25,10 +25,10 @@ def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
         for row in list(tr[slice(*layout.range_of(layout.leases))]):
             end, place = layout.when(layout.leases, row.key)
             if end <= now + seconds * 1_000_000:
-                (token, _, *others), value = decode_facts(tr[layout.claims + place].value)
+                (token, _, *others), value = decode_metadata(tr[layout.claims + place].value)
                 facts = token, 1, *others
                 del tr[row.key]
-                tr[layout.claims + place] = encode_facts(facts, value)
+                tr[layout.claims + place] = encode_metadata(facts, value)
                 tr[layout.when_key(layout.leases, 1, place)] = b""
 
     body(db)
@@ -44,8 +44,8 @@ def come_due(db: Any, queue: Any) -> None:
             del tr[row.key]
             place = layout.when(layout.dues, row.key)[1]
             tr[layout.when_key(layout.dues, 1, place)] = b""
-            value = decode_facts(tr[layout.delayed + place].value)[1]
-            tr[layout.delayed + place] = encode_facts((1,), value)
+            value = decode_metadata(tr[layout.delayed + place].value)[1]
+            tr[layout.delayed + place] = encode_metadata((1,), value)
 
     body(db)
     store_of(queue).sweeper._next_sweep = store_of(queue).sweeper._next_look = 0.0

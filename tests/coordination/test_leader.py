@@ -33,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     """Until the test says so, whoever has the turn keeps it."""
     clock = Clock()
     monkeypatch.setattr(staged_pops, "time", clock)
-    monkeypatch.setattr(staged_pops, "_TURN", LONG)
+    monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", LONG)
     yield clock
     clock.may_look.set()
 
@@ -94,7 +94,7 @@ def test_who_is_about_to_ask_as_the_turn_goes_to_nobody_does_not_wait(
 
     def look() -> None:
         clock.may_look.set()
-        line.until_nobody_has_the_turn()
+        line.until_there_is_no_leader()
 
     late.db.before_commit[STAGED] = look
     assert late.pop().result() == items[1:]
@@ -106,7 +106,7 @@ def test_who_serves_for_too_long_has_another_one_do_it(
     line: Line[PriorityQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One who waits is the next to serve, and the others have their items already."""
-    monkeypatch.setattr(staged_pops, "_TURN", 0)
+    monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", 0)
     items = line.queue.push_many(line.db, range(6))
     line.hold()
     calls = [line.process().pop() for _ in range(3)]
@@ -143,7 +143,7 @@ def test_a_turn_that_went_to_a_dead_process_is_taken_over_too(line: Line[Priorit
     served = line.process().pop()
     line.release()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staged_pops, "_TURN", 0)
+        patch.setattr(staged_pops, "_MAX_LEADERSHIP", 0)
         assert line.process().pop().result() == items[:1]
     assert served.result() == items[1:2]
     waiting = line.process().pop()
