@@ -1,1 +1,1 @@
-"""The command line, `fdbq`: one command, one method of the library."""
+"""The command line `fdbq`: each command calls one method of the library."""

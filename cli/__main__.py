@@ -1,4 +1,4 @@
-"""`fdbq`, and `python -m fdbq`."""
+"""Entry point of `fdbq` and `python -m fdbq`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run `fdbq`; its signals are seen to before anything else is loaded."""
+    """Run `fdbq`, with signal handlers installed before other modules are imported."""
     try:
         from .signals import install
 
         install()
     except KeyboardInterrupt:
         if sys.stderr is not None:
-            os.write(2, b"fdbq: interrupted; what was done before that is done\n")
+            os.write(2, b"fdbq: interrupted; committed changes are kept\n")
         os._exit(130)
     try:
         time.time()
-    except OverflowError:  # and so the modules that the others need cannot be loaded
-        print("fdbq: this machine's clock is after 2262; set it and try again", file=sys.stderr)
+    except OverflowError:  # the imports below would fail with a traceback
+        print("fdbq: this machine's clock is past the year 2262; correct it", file=sys.stderr)
         sys.exit(2)
     from .main import main as run
 

@@ -1,4 +1,4 @@
-"""Shared parts of the commands: the database, the output and the errors."""
+"""Parts that commands share: parameter types, options, queues and output."""
 
 from __future__ import annotations
 
@@ -28,57 +28,62 @@ __all__ = [
     "PRIORITY",
     "TIME",
     "AnyQueue",
-    "NotTold",
-    "OutputFailed",
-    "PrintFailed",
+    "OutputError",
+    "PrintError",
     "Seconds",
     "any_queue",
-    "as_line",
+    "check_integrity",
     "command_options",
     "confirm",
-    "item_line",
+    "count_noun",
+    "echo",
+    "echo_results",
+    "item_json",
+    "item_queue",
+    "json_line",
     "json_queue",
-    "look_for_damage",
     "print_items",
     "priority_from_json",
     "priority_line",
     "queue_argument",
     "read_value",
-    "refuse_for_fifo",
-    "tell",
+    "reject_for_fifo",
 ]
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_R = TypeVar("_R")
 
 
 class Seconds(click.FloatRange):
-    """A time in seconds."""
+    """A number of seconds."""
 
     def convert(
-        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
-    ) -> Any:
+        self, value: str | float, parameter: click.Parameter | None, context: click.Context | None
+    ) -> float:
+        """Return the number; fail for text that is not a number, and for NaN."""
         try:
             seconds = float(value)
         except ValueError:
             seconds = math.nan
         if math.isnan(seconds):
-            self.fail(f"{value!r} is no number of seconds", parameter, context)
-        return super().convert(seconds, parameter, context)
+            self.fail(f"{value!r} is not a number of seconds", parameter, context)
+        number: float = super().convert(seconds, parameter, context)
+        return number
 
 
 class _Priority(click.ParamType):  # type: ignore[type-arg]
-    """A priority in its JSON form: an integer, or the list of a tuple's parts."""
+    """A priority in its JSON form: an integer, or a list for a tuple."""
 
     name = "priority"
 
     def convert(
-        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
-    ) -> Any:
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+    ) -> object:
         try:
             return json.loads(value) if isinstance(value, str) else value
         except (ValueError, RecursionError):
+            text = str(value)[:100]
             self.fail(
-                f"{value[:100]!r} is no integer, nor a list as in '[1, 2.5]'", parameter, context
+                f"{text!r} is not an integer or a list such as '[1, 2.5]'", parameter, context
             )
 
 
@@ -86,44 +91,50 @@ PRIORITY = _Priority()
 
 
 class _Time(click.ParamType):  # type: ignore[type-arg]
-    """A moment, in the format of ISO 8601."""
+    """An ISO 8601 time with a time zone."""
 
     name = "time"
 
     def convert(
-        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
-    ) -> Any:
+        self, value: str, parameter: click.Parameter | None, context: click.Context | None
+    ) -> datetime:
         try:
-            at = datetime.fromisoformat(value)
+            time = datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is no time, as 2030-01-31T08:00+01:00 is", parameter, context)
-        if at.utcoffset() is None:
-            self.fail(f"{value!r} needs a time zone, as +01:00", parameter, context)
-        return at
+            self.fail(
+                f"{value!r} is not an ISO 8601 time such as 2030-01-31T08:00+01:00",
+                parameter,
+                context,
+            )
+        if time.utcoffset() is None:
+            self.fail(f"{value!r} needs a time zone, such as +01:00", parameter, context)
+        return time
 
 
 TIME = _Time()
 
 
-def command_options(*, creates: bool = False) -> Callable[[_F], _F]:
-    """The options of every command: which database, how long to wait for it, `--json`, `-v`.
+def command_options(*, creates: bool = False) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+    """Return a decorator that adds the options of every command: database, time limit, output.
 
-    The command gets the database as `db`; it is closed when the command ends. Only one that
-    `creates` makes a database where there is none.
+    The command receives the open database as `db`. The database is closed when the command ends.
+
+    Args:
+        creates: Create the database if it does not exist.
     """
     return functools.partial(_with_options, creates=creates)
 
 
-def _with_options(command: _F, creates: bool) -> _F:
+def _with_options(command: Callable[..., _R], creates: bool) -> Callable[..., _R]:
     @functools.wraps(command)
-    def on_database(
-        *args: Any,
+    def run_on_database(
+        *args: object,
         url: str | None,
         cluster_file: str | None,
         timeout: float,
         verbose: bool,
-        **kwargs: Any,
-    ) -> Any:
+        **kwargs: object,
+    ) -> _R:
         if verbose:
             logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.INFO)
         db = _open(url, cluster_file, creates)
@@ -131,18 +142,18 @@ def _with_options(command: _F, creates: bool) -> _F:
             db.options.set_transaction_timeout(math.ceil(timeout * 1000))
             return command(*args, db=db, **kwargs)
         except QueueNotFound:
-            look_for_damage(db)
+            check_integrity(db)
             raise
         except fdbqueue.error_classes() as error:
             if error.code != 1031:
                 raise
-            sentence = f"the database did not answer within {timeout:g} seconds (--timeout)"
+            message = f"the database did not answer within {timeout:g} seconds (--timeout)"
             if isinstance(error, LockTimeout):
-                sentence += f": {error.reason}"
+                message += f": {error.reason}"
             if not isinstance(db, embedded.Database):
                 file = cluster_file or url or os.environ.get("FDB_CLUSTER_FILE") or "CLUSTER_FILE"
-                sentence += f"; `fdbcli -C {file} --exec status` tells whether the cluster is up"
-            raise click.ClickException(sentence) from error
+                message += f"; `fdbcli -C {file} --exec status` shows whether the cluster is up"
+            raise click.ClickException(message) from error
         finally:
             if hasattr(db, "close"):
                 db.close()
@@ -152,14 +163,15 @@ def _with_options(command: _F, creates: bool) -> _F:
             "--db",
             "url",
             metavar="DATABASE",
-            help="A directory, 'embedded:/path', or the cluster file of a FoundationDB. Without "
-            "it: $FDBQ_DB, else the cluster of $FDB_CLUSTER_FILE, else the user's data directory.",
+            show_default="$FDBQ_DB, else $FDB_CLUSTER_FILE, else the user's data directory",
+            help="Database: a directory, embedded:PATH, or a FoundationDB cluster file.",
         ),
         click.option(
             "-C",
             "--cluster-file",
+            metavar="FILE",
             type=click.Path(exists=True, dir_okay=False),
-            help="The cluster file of a FoundationDB.",
+            help="FoundationDB cluster file, instead of --db.",
         ),
         click.option(
             "--timeout",
@@ -167,33 +179,37 @@ def _with_options(command: _F, creates: bool) -> _F:
             type=Seconds(0, 1_000_000),
             default=10,
             show_default=True,
-            help="How long a transaction may take, with all its attempts; 0: any time.",
+            help="Maximum seconds for a transaction, including retries; 0 for no limit.",
         ),
-        click.option("--json", "as_json", is_flag=True, help="Print lines of JSON."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line."),
         click.option(
-            "-v", "--verbose", is_flag=True, help="Log to standard error what comes and goes."
+            "-v", "--verbose", is_flag=True, help="Log pushes, pops and jobs to standard error."
         ),
     )
     for option in reversed(options):
-        on_database = option(on_database)
-    return on_database  # type: ignore[return-value]
+        run_on_database = option(run_on_database)
+    return run_on_database
 
 
-def _open(url: str | None, cluster_file: str | None, create: bool) -> Any:
+def _open(url: str | None, cluster_file: str | None, create: bool) -> Database:
     """Open the database that the command line names."""
     if url is not None and cluster_file is not None:
-        raise click.UsageError("--db and --cluster-file name a database each; give one of them")
+        raise click.UsageError("--db and --cluster-file both name a database; give only one")
     try:
         return fdbqueue.open(url if cluster_file is None else cluster_file, create=create)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 
 
-def look_for_damage(db: Database, seconds: float | None = 1.0) -> None:
-    """Raise `CorruptDatabase` for a damaged file, after a command that has listed what is there.
+def check_integrity(db: Database, seconds: float | None = 1.0) -> None:
+    """Raise `CorruptDatabase` if the file of an embedded database is damaged.
 
-    Damage can hide items and queues from a list, which must not pass for a whole one. The check
-    reads about a gigabyte a second, and gives up in time; one without limit is `fdbq check`.
+    Damage can hide items and queues. Call this after listing them, so that an incomplete list does
+    not pass for a complete one. The check reads about a gigabyte per second.
+
+    Args:
+        db: A database; only an embedded one is checked.
+        seconds: The time after which the check stops without a result; `None` for no limit.
     """
     if isinstance(db, embedded.Database):
         db.check_integrity(seconds)
@@ -205,7 +221,7 @@ def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str)
         db.options.set_transaction_timeout(1000)
         return [name for name in queue_names(db) if name.startswith(incomplete)]
     except (FdbqueueError, click.UsageError):
-        return []  # no suggestion is better than an error in the middle of a command line
+        return []  # an error would be printed into the command line that the user is typing
     except fdbqueue.error_classes():
         return []
 
@@ -213,131 +229,160 @@ def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str)
 queue_argument = click.argument("queue", shell_complete=_complete_queue)
 
 
-def as_line(value: Any) -> str:
-    """A JSON value on one line."""
+def json_line(value: object) -> str:
+    """Return a value as JSON on one line."""
     return json_bytes(value).decode()
 
 
-def priority_line(priority: Any) -> str:
-    """A priority as `-p` takes it."""
-    return as_line(priority_as_json(priority))
+def priority_line(priority: object) -> str:
+    """Return a priority in the form that `--priority` accepts."""
+    return json_line(priority_as_json(priority))
 
 
-def item_line(item: Item) -> str:
-    """An item as a line of JSON."""
+def item_json(item: Item) -> str:
+    """Return an item as a line of JSON."""
     priority = priority_as_json(item.priority)
-    return as_line({"id": item.id, "priority": priority, "value": item.value})
+    return json_line({"id": item.id, "priority": priority, "value": item.value})
+
+
+def count_noun(number: int, noun: str) -> str:
+    """Return a number and its noun, in the plural unless the number is 1."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def print_items(items: list[Item], as_json: bool) -> None:
-    """The values of items, one a line; with `--json`, their ids and priorities too.
+    """Print the value of each item on a line; with `as_json`, also its id and priority.
 
-    Each line is out before the next one; `PrintFailed` tells which items are not.
+    Each line is flushed before the next, so that the error can name the items that are missing.
+
+    Raises:
+        PrintError: Standard output did not accept all items.
     """
-    for number, item in enumerate(items):
+    for index, item in enumerate(items):
         try:
-            click.echo(item_line(item) if as_json else as_line(item.value))
+            click.echo(item_json(item) if as_json else json_line(item.value))
             sys.stdout.flush()
         except BaseException as error:
-            raise PrintFailed(items[number:]) from error
+            raise PrintError(items[index:]) from error
 
 
-class OutputFailed(Exception):
-    """Standard output did not take what was printed."""
+class OutputError(Exception):
+    """Standard output cannot be written."""
 
 
-class PrintFailed(OutputFailed):
-    """Standard output did not take these items."""
+class PrintError(OutputError):
+    """Standard output did not accept some items.
 
-    def __init__(self, left: list[Any]) -> None:
-        self.left = left
-        super().__init__(f"the output cannot be written; {len(left):,} items are not in it")
+    Attributes:
+        items: The items that were not printed.
+    """
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+        verb = "was" if len(items) == 1 else "were"
+        super().__init__(
+            f"cannot write to standard output; {count_noun(len(items), 'item')} {verb} not printed"
+        )
 
 
-def tell(line: str) -> None:
-    """Print a line about what was changed, which stays so if it cannot be printed: `NotTold`."""
+def echo(line: str) -> None:
+    """Print and flush a line that reports a change.
+
+    Raises:
+        OutputError: The line could not be printed. The message says that the change was made.
+    """
     try:
         click.echo(line)
         sys.stdout.flush()
     except (OSError, UnicodeError) as error:
-        raise NotTold(line, error) from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OutputError(
+            f"done, but cannot write to standard output: {reason}; the output is {line!a}"
+        ) from error
 
 
-def tell_each(
-    results: dict[str, bool], done: str, as_json: bool, why_not: Callable[[str], str]
+def echo_results(
+    results: dict[str, bool], done: str, as_json: bool, explain: Callable[[str], str]
 ) -> None:
-    """Tell of each id whether it is done, and why not; exit code 1 if one is not."""
+    """Print for which ids a change was made; exit with code 1 unless it was made for all.
+
+    Args:
+        results: Whether the change was made, for each id.
+        done: The change, as a past participle.
+        as_json: Print a line of JSON for each id.
+        explain: Returns why the change was not made for an id.
+    """
     for item_id, is_done in results.items():
         if as_json:
-            tell(as_line({"id": item_id, done: is_done}))
+            echo(json_line({"id": item_id, done: is_done}))
         elif not is_done:
-            click.echo(f"fdbq: {item_id} was not {done}: {why_not(item_id)}", err=True)
+            click.echo(f"fdbq: {item_id} was not {done}: {explain(item_id)}", err=True)
     if not as_json:
-        tell(f"{sum(results.values()):,} {done}")
+        echo(f"{sum(results.values()):,} {done}")
     if not all(results.values()):
         sys.exit(1)
 
 
-class NotTold(OutputFailed):
-    """Standard output did not take a line about what was changed."""
-
-    def __init__(self, line: str, error: Exception) -> None:
-        reason = getattr(error, "strerror", None) or str(error)
-        super().__init__(f"it is done, but the output cannot be written: {reason}; it is {line!a}")
-
-
 def confirm(question: str) -> None:
-    """Go on only after a yes."""
+    """Ask a question and abort the command unless the answer is yes."""
     try:
         click.confirm(question, abort=True, err=True)
     except click.Abort:
         if not sys.stdin.isatty():
-            click.echo(err=True)  # no key was hit that ended the line
+            click.echo(err=True)  # ends the line of the question, as the Enter key would
         raise
 
 
 AnyQueue: TypeAlias = PriorityQueue | Queue | TaskQueue
-"""What a name stands for."""
+"""A queue of any kind."""
 
 
 def any_queue(db: Database, name: str, *, must_exist: bool) -> AnyQueue:
-    """The queue that the command line names, of whatever kind; a new one is a priority queue."""
+    """Open the named queue of any kind; without `must_exist`, a new one is a priority queue."""
     return existing_queue(db, name) if must_exist else open_queue(db, name)
 
 
 def item_queue(db: Database, name: str, *, must_exist: bool = False) -> PriorityQueue | Queue:
-    """The queue that the command line names, which must not be a task queue."""
+    """Open the named queue; fail if it is a task queue."""
     queue = any_queue(db, name, must_exist=must_exist)
     if isinstance(queue, TaskQueue):
-        raise click.ClickException(f"{name!r} is a task queue; `fdbq task` is for it")
+        raise click.ClickException(f"{name!r} is a task queue; use `fdbq task`")
     return queue
 
 
 def json_queue(db: Database, name: str, *, must_exist: bool = False) -> PriorityQueue | Queue:
-    """Return the named queue, whose values must be JSON."""
+    """Open the named queue; fail if it is a task queue or its values are not JSON."""
     queue = item_queue(db, name, must_exist=must_exist)
     codec = store_of(queue).given_options.codec
     if codec != "json":
         raise click.ClickException(
-            f"the values of {name!r} are not JSON, its codec is {codec}; use it from Python"
+            f"{name!r} has the codec {codec}, but fdbq needs JSON values; use the Python library"
         )
     return queue
 
 
-def priority_from_json(queue: PriorityQueue, priority: Any) -> Priority:
-    """The priority that the command line gives in its JSON form; raises `InvalidPriority`."""
+def priority_from_json(queue: PriorityQueue, priority: object) -> Priority:
+    """Return the priority of a queue from its JSON form.
+
+    Raises:
+        InvalidPriority: The queue does not accept such a priority.
+    """
     return store_of(queue).levels.from_json(priority)
 
 
-def refuse_for_fifo(name: str, **given: Any) -> None:
-    """Raise a usage error for an option that is given, and that a FIFO queue does not have."""
-    for option, value in given.items():
+def reject_for_fifo(name: str, **options: object) -> None:
+    """Raise a usage error if an option is set that FIFO queues do not support."""
+    for option, value in options.items():
         if value:
-            raise click.UsageError(f"{name!r} is a FIFO queue, and takes no --{option}")
+            raise click.UsageError(f"{name!r} is a FIFO queue and does not support --{option}")
 
 
 def read_value(file: BinaryIO) -> bytes:
-    """Read a value, and of one that is too long no more than shows that."""
+    """Read a value from a file; fail if it exceeds the maximum size, which may mean endless input.
+
+    Raises:
+        UsageError: The value is too long.
+    """
     text = file.read(MAX_LINE + 1)
     if len(text) > MAX_LINE:
         raise click.UsageError(f"the value is longer than {MAX_LINE:,} bytes")

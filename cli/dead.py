@@ -1,4 +1,4 @@
-"""The commands for dead letters: dead ls, dead show, dead retry, dead drop."""
+"""Commands for dead letters: dead ls, dead show, dead retry, dead drop."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from fdbqueue.errors import QueueFull
 from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.types import Database
 
-from .common import AnyQueue, as_line, command_options, queue_argument, tell_each
+from .common import AnyQueue, command_options, echo_results, json_line, queue_argument
 
 __all__ = ["dead"]
 
-_LONGEST = 120  # characters of an error in a list
+_MAX_TEXT = 120  # characters of an error in a list
 
 
 @click.group()
 def dead() -> None:
-    """Look at the items that failed too often, retry or drop them.
+    """List, show, retry and drop dead letters.
+
+    An item becomes a dead letter when its last attempt fails; `fdbq limit --attempts` sets how many
+    attempts it has.
 
     \b
     Example:
@@ -30,7 +33,7 @@ def dead() -> None:
     """
 
 
-def _shown(letter: DeadLetter) -> dict[str, Any]:
+def _fields(letter: DeadLetter) -> dict[str, Any]:
     return {
         "id": letter.id,
         "attempts": letter.attempts,
@@ -43,23 +46,23 @@ def _shown(letter: DeadLetter) -> dict[str, Any]:
 @queue_argument
 @command_options()
 def ls(db: Database, queue: str, as_json: bool) -> None:
-    """List the dead letters of QUEUE: id, attempts, when each died, its last error.
+    """List the dead letters of QUEUE: id, attempts, time, last error.
 
     \b
     Example:
       fdbq dead ls jobs
     """
     for letter in existing_queue(db, queue).dead_letters(db):
-        shown = _shown(letter)
-        line = "  ".join(_printable(str(shown[field] or "-")) for field in shown)
-        click.echo(as_line(shown) if as_json else line)
+        fields = _fields(letter)
+        line = "  ".join(_printable(str(value or "-")) for value in fields.values())
+        click.echo(json_line(fields) if as_json else line)
 
 
 def _printable(text: str) -> str:
-    """A text on one line, of which a terminal makes nothing else."""
+    """Return a text shortened to one line, with control characters escaped for the terminal."""
     line = " ".join(text.split())
-    line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
+    line = line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}..."
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
 
 
 @dead.command()
@@ -67,98 +70,100 @@ def _printable(text: str) -> str:
 @click.argument("id")
 @command_options()
 def show(db: Database, queue: str, id: str, as_json: bool) -> None:
-    """Print the value of one dead letter of QUEUE.
+    """Print the value of a dead letter of QUEUE.
 
-    Exit code 1 if there is none of this id.
+    Exits with code 1 if ID is not a dead letter.
 
     \b
     Example:
       fdbq dead show jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
     """
     target = existing_queue(db, queue)
-    target.state(db, id)  # raises for what is no id
-    letters = (each for each in target.dead_letters(db) if each.id == id)
-    letter = next(letters, None)
+    target.state(db, id)  # raises for an invalid id
+    letter = next((letter for letter in target.dead_letters(db) if letter.id == id), None)
     if letter is None:
-        click.echo(f"fdbq dead show: {id} is no dead letter", err=True)
+        click.echo(f"fdbq dead show: {id} is not a dead letter", err=True)
         sys.exit(1)
     item = letter.item
     if item is None:
-        raise click.ClickException(f"{id} cannot be read: {letter.error}")
+        raise click.ClickException(f"{id} cannot be decoded: {letter.error}")
     value = item.value if isinstance(item, Item) else item.payload
     if not as_json:
-        click.echo(as_line(value))
+        click.echo(json_line(value))
         return
-    click.echo(
-        as_line({**_shown(letter), "priority": priority_as_json(item.priority), "value": value})
-    )
+    priority = priority_as_json(item.priority)
+    click.echo(json_line({**_fields(letter), "priority": priority, "value": value}))
 
 
 @dead.command()
 @queue_argument
-@click.argument("ids", metavar="ID...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All dead letters.")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Retry all dead letters.")
 @command_options()
 def retry(db: Database, queue: str, ids: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Put dead letters of QUEUE back to their places, to be tried anew.
+    """Retry dead letters of QUEUE.
 
-    Exit code 1 if one of them was not there, or the queue has no room for it.
+    They return to their positions in the queue with all attempts left.
+
+    Exits with code 1 if an item is not a dead letter, the queue is full, or another item has taken
+    its unique key.
 
     \b
     Example:
       fdbq dead retry jobs --all
     """
     target = existing_queue(db, queue)
-    _each(db, target, ids, everything, target.retry_dead_letter, "retried", as_json)
+    _change(db, target, ids, everything, target.retry_dead_letter, "retried", as_json)
 
 
 @dead.command()
 @queue_argument
-@click.argument("ids", metavar="ID...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All dead letters.")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Drop all dead letters.")
 @command_options()
 def drop(db: Database, queue: str, ids: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Drop dead letters of QUEUE for good.
+    """Delete dead letters of QUEUE.
 
-    Exit code 1 if one of them was not there.
+    Exits with code 1 if an item is not a dead letter.
 
     \b
     Example:
       fdbq dead drop jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
     """
     target = existing_queue(db, queue)
-    _each(db, target, ids, everything, target.drop_dead_letter, "dropped", as_json)
+    _change(db, target, ids, everything, target.drop_dead_letter, "dropped", as_json)
 
 
-def _each(
+def _change(
     db: Database,
     queue: AnyQueue,
     ids: Iterable[str],
     everything: bool,
-    change: Callable[[Any, str], bool],
+    change: Callable[[Database, str], bool],
     done: str,
     as_json: bool,
 ) -> None:
+    """Change dead letters, one transaction each, and print the results."""
     if bool(ids) == everything:
-        raise click.UsageError("give ids, or --all")
+        raise click.UsageError("give either ids or --all")
     for item_id in ids:
-        queue.state(db, item_id)  # a bad one is an error before anything is changed
-    chosen = [letter.id for letter in queue.dead_letters(db)] if everything else ids
-    full: set[str] = set()
+        queue.state(db, item_id)  # raises for an invalid id, before anything is changed
+    letter_ids = [letter.id for letter in queue.dead_letters(db)] if everything else ids
+    without_room: set[str] = set()
 
-    def changed(item_id: str) -> bool:
+    def try_change(item_id: str) -> bool:
         try:
             return change(db, item_id)
         except QueueFull:
-            full.add(item_id)
+            without_room.add(item_id)
             return False
 
-    results = {item_id: changed(item_id) for item_id in chosen}
+    results = {item_id: try_change(item_id) for item_id in letter_ids}
 
-    def why_not(item_id: str) -> str:
-        if item_id in full:
+    def explain(item_id: str) -> str:
+        if item_id in without_room:
             return "the queue is full"
         is_dead = queue.state(db, item_id) == "dead"
-        return "another item has its unique key" if is_dead else "it is no dead letter"
+        return "another item has its unique key" if is_dead else "it is not a dead letter"
 
-    tell_each(results, done, as_json, why_not)
+    echo_results(results, done, as_json, explain)

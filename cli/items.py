@@ -1,4 +1,4 @@
-"""The commands for items: push, pop, peek, items, rm, clear."""
+"""Commands for items: push, pop, peek, items, rm, clear."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from datetime import datetime
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 
@@ -18,76 +18,97 @@ from fdbqueue.types import Database
 from .common import (
     PRIORITY,
     TIME,
-    PrintFailed,
+    PrintError,
     Seconds,
-    as_line,
+    check_integrity,
     command_options,
     confirm,
-    item_line,
+    count_noun,
+    echo,
+    echo_results,
+    item_json,
     item_queue,
+    json_line,
     json_queue,
-    look_for_damage,
     print_items,
     priority_from_json,
     priority_line,
     queue_argument,
     read_value,
-    refuse_for_fifo,
-    tell,
-    tell_each,
+    reject_for_fifo,
 )
-from .signals import held_back
+from .signals import defer_signals
 
 __all__ = ["clear", "items", "peek", "pop", "push", "rm"]
 
 _count_option = click.option(
-    "-n", "count", default=1, show_default=True, type=click.IntRange(min=1), help="How many items."
+    "-n",
+    "count",
+    metavar="N",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Maximum number of items.",
 )
 
 
 @click.command()
 @queue_argument
 @click.argument("value", required=False)
-@click.option("--file", type=click.File("rb"), help="Read the value from a file.")
+@click.option("--file", metavar="FILE", type=click.File("rb"), help="Read the value from FILE.")
 @click.option(
     "-p",
     "--priority",
     default=0,
     show_default=True,
     type=PRIORITY,
-    help="The lowest comes out first; a queue of tuples takes lists.",
+    help="Integer, or a JSON list for a tuple; the lowest is popped first.",
 )
-@click.option("--delay", metavar="SECONDS", type=Seconds(0), help="Nobody gets it before.")
-@click.option("--at", metavar="TIME", type=TIME, help="The same, as in 2030-01-31T08:00+01:00.")
 @click.option(
-    "--ttl", metavar="SECONDS", type=Seconds(0), help="Drop it if nobody took it by then."
+    "--delay", metavar="SECONDS", type=Seconds(0), help="Seconds until the item is available."
 )
-@click.option("--unique", metavar="KEY", help="Only if none of this key is unfinished.")
+@click.option(
+    "--at",
+    metavar="TIME",
+    type=TIME,
+    help="Time from which the item is available, such as 2030-01-31T08:00+01:00.",
+)
+@click.option(
+    "--ttl",
+    metavar="SECONDS",
+    type=Seconds(0, min_open=True),
+    help="Seconds after which the item expires if it was not popped or claimed.",
+)
+@click.option("--unique", metavar="KEY", help="Push only if no unfinished item has this KEY.")
 @command_options(creates=True)
 def push(
     db: Database,
     queue: str,
     value: str | None,
     file: BinaryIO | None,
-    priority: Any,
+    priority: object,
     delay: float | None,
     at: datetime | None,
     ttl: float | None,
     unique: str | None,
     as_json: bool,
 ) -> None:
-    """Put VALUE, a JSON value, into QUEUE; `-` reads it from standard input.
+    """Push a JSON VALUE to QUEUE and print the id of the item.
 
-    Prints the id of the new item, with --unique of the one that is there already. The queue is made
-    by its first push. Exit code 1 and no output if the queue is full (`fdbq limit` shows and sets
-    how many items it takes).
+    If VALUE is `-`, it is read from standard input. With --unique, the id may be that of an
+    existing item. The first push creates the queue.
+
+    Exits with code 1 if the queue is full; `fdbq limit` shows and sets its maximum size.
 
     \b
     Example:
       fdbq push jobs '{"send": "ada@example.com"}' --priority 1
+      echo '"hello"' | fdbq push jobs - --delay 60
     """
     if (value is None) == (file is None):
-        raise click.UsageError("give the value as an argument, as `-`, or by --file")
+        raise click.UsageError(
+            "give the value as an argument, as `-` for standard input, or --file"
+        )
     if file is not None:
         text: str | bytes = read_value(file)
     else:
@@ -95,18 +116,25 @@ def push(
     try:
         parsed = with_stack(json.loads, text)
     except ValueError as error:
-        hint = " (text needs quotes of its own: '\"text\"')" if isinstance(text, str) else ""
+        hint = " (write a string in quotes: '\"text\"')" if isinstance(text, str) else ""
         raise click.UsageError(f"the value is not JSON: {error}{hint}") from error
     target = json_queue(db, queue)
     try:
         if isinstance(target, Queue):
-            refuse_for_fifo(
+            reject_for_fifo(
                 queue, priority=priority, delay=delay, at=at, ttl=ttl, unique=unique is not None
             )
             item = target.enqueue(db, parsed)
         else:
-            rank = priority_from_json(target, priority)
-            item = target.push(db, parsed, rank, delay=delay, at=at, ttl=ttl, unique=unique)
+            item = target.push(
+                db,
+                parsed,
+                priority_from_json(target, priority),
+                delay=delay,
+                at=at,
+                ttl=ttl,
+                unique=unique,
+            )
     except (TypeError, ValueError) as error:
         if isinstance(error, FdbqueueError):
             raise
@@ -114,12 +142,12 @@ def push(
     if item is None:
         click.echo(f"fdbq push: {queue} is full; nothing was stored", err=True)
         sys.exit(1)
-    tell(item_line(item) if as_json else item.id)
+    echo(item_json(item) if as_json else item.id)
 
 
 @click.command()
 @queue_argument
-@click.option("--max", "highest", is_flag=True, help="Take the highest priority first.")
+@click.option("--max", "highest", is_flag=True, help="Pop the highest priority first.")
 @_count_option
 @click.option(
     "--wait",
@@ -128,16 +156,19 @@ def push(
     flag_value=math.inf,
     default=0.0,
     type=Seconds(0),
-    help="Wait for an item if there is none: for ever, or so long. Without SECONDS it comes last.",
+    help="Wait up to SECONDS for an item; without SECONDS, forever (put --wait last).",
 )
 @command_options(creates=True)
 def pop(db: Database, queue: str, highest: bool, count: int, wait: float, as_json: bool) -> None:
-    """Take the first item out of QUEUE and print its value.
+    """Pop the first item of QUEUE and print its value.
 
-    Exit code 1 and no output if the queue is empty, with --wait if it stays so. The items (with
-    -n, all in one transaction) are gone from the queue before they are printed; those that cannot
-    be printed are put back. A signal that ends the command (Ctrl-C, SIGTERM, SIGHUP) takes effect
-    before items are taken or after they are printed; if printing takes long, the rest is put back.
+    With -n, up to N items are popped in one transaction.
+
+    Items are removed from the queue before they are printed, and put back if they cannot be
+    printed. Ctrl-C, SIGTERM and SIGHUP take effect before items are popped or after they are
+    printed; if printing takes long, the remaining items are put back.
+
+    Exits with code 1 if the queue is empty, or still empty after --wait.
 
     \b
     Example:
@@ -146,28 +177,28 @@ def pop(db: Database, queue: str, highest: bool, count: int, wait: float, as_jso
     """
     target = json_queue(db, queue)
     if isinstance(target, Queue):
-        refuse_for_fifo(queue, max=highest)
+        reject_for_fifo(queue, max=highest)
     deadline = time.monotonic() + wait
-    while not _take_and_print(db, target, count, highest, as_json):
-        left = deadline - time.monotonic()
-        if left <= 0:
+    while not _pop_and_print(db, target, count, highest, as_json):
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
             sys.exit(1)
-        target.wait(db, left)
+        target.wait(db, remaining)
 
 
-def _take_and_print(
+def _pop_and_print(
     db: Database, queue: PriorityQueue | Queue, count: int, highest: bool, as_json: bool
 ) -> bool:
-    """Pop and print; whether there was something. A signal takes effect before or after that."""
-    with held_back():
+    """Pop and print items, with signals deferred; return false if the queue is empty."""
+    with defer_signals():
         if isinstance(queue, Queue):
             items = queue.dequeue_many(db, count)
         else:
             items = queue.pop_many(db, count, max=highest)
         try:
             print_items(items, as_json)
-        except PrintFailed as error:
-            _put_back(db, queue, error.left)
+        except PrintError as error:
+            _put_back(db, queue, error.items)
             raise
         return bool(items)
 
@@ -178,8 +209,8 @@ def _put_back(db: Database, queue: PriorityQueue | Queue, items: list[Item]) -> 
         queue.put_back(db, items)
     except failures as error:
         raise click.ClickException(
-            f"the output cannot be written, and {len(items):,} items, from {items[0].id} on, could "
-            f"not all be put back: {error}"
+            f"cannot write to standard output, and cannot put back all of "
+            f"{count_noun(len(items), 'item')} from {items[0].id} on: {error}"
         ) from error
 
 
@@ -189,9 +220,9 @@ def _put_back(db: Database, queue: PriorityQueue | Queue, items: list[Item]) -> 
 @_count_option
 @command_options(creates=True)
 def peek(db: Database, queue: str, highest: bool, count: int, as_json: bool) -> None:
-    """Print the value that `pop` would take, and leave it.
+    """Print the first value of QUEUE without removing it.
 
-    Exit code 1 and no output if the queue is empty.
+    Exits with code 1 if the queue is empty.
 
     \b
     Example:
@@ -199,7 +230,7 @@ def peek(db: Database, queue: str, highest: bool, count: int, as_json: bool) -> 
     """
     target = json_queue(db, queue)
     if isinstance(target, Queue):
-        refuse_for_fifo(queue, max=highest)
+        reject_for_fifo(queue, max=highest)
         items = list(target.items(db, limit=count))
     else:
         items = target.peek_many(db, count, max=highest)
@@ -210,21 +241,28 @@ def peek(db: Database, queue: str, highest: bool, count: int, as_json: bool) -> 
 
 @click.command()
 @queue_argument
-@click.option("-p", "--priority", type=PRIORITY, help="Only the items of this priority.")
-@click.option("--limit", default=0, type=click.IntRange(min=0), help="At most so many.")
-@click.option("--after", metavar="ID", help="Only what comes behind this item.")
-@click.option("--reverse", is_flag=True, help="The last ones first.")
+@click.option("-p", "--priority", type=PRIORITY, help="List only items of this priority.")
+@click.option(
+    "--limit",
+    metavar="N",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Maximum number of items; 0 for all.",
+)
+@click.option("--after", metavar="ID", help="List only items after this one.")
+@click.option("--reverse", is_flag=True, help="List items in reverse order.")
 @command_options()
 def items(
     db: Database,
     queue: str,
-    priority: Any,
+    priority: object,
     limit: int,
     after: str | None,
     reverse: bool,
     as_json: bool,
 ) -> None:
-    """List the items of QUEUE in order: id, priority, value.
+    """List the waiting items of QUEUE in order: id, priority, value.
 
     \b
     Example:
@@ -232,16 +270,16 @@ def items(
     """
     target = json_queue(db, queue, must_exist=True)
     if isinstance(target, Queue):
-        refuse_for_fifo(queue, priority=priority is not None)
-        found = target.items(db, limit=limit, after=after, reverse=reverse)
+        reject_for_fifo(queue, priority=priority is not None)
+        listed = target.items(db, limit=limit, after=after, reverse=reverse)
     else:
-        only = None if priority is None else priority_from_json(target, priority)
-        found = target.items(db, priority=only, limit=limit, after=after, reverse=reverse)
-    for item in found:
-        shown = "-" if item.priority is None else priority_line(item.priority)
-        line = f"{item.id}  {shown:>4}  {as_line(item.value)}"
-        click.echo(item_line(item) if as_json else line)
-    look_for_damage(db)
+        exact = None if priority is None else priority_from_json(target, priority)
+        listed = target.items(db, priority=exact, limit=limit, after=after, reverse=reverse)
+    for item in listed:
+        priority_text = "-" if item.priority is None else priority_line(item.priority)
+        line = f"{item.id}  {priority_text:>4}  {json_line(item.value)}"
+        click.echo(item_json(item) if as_json else line)
+    check_integrity(db)
 
 
 @click.command()
@@ -249,9 +287,11 @@ def items(
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @command_options()
 def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Take items out of QUEUE by their ids, which `fdbq items` shows.
+    """Remove waiting or delayed items from QUEUE by id.
 
-    Exit code 1 if one of them was not there.
+    `fdbq push` and `fdbq items` print the ids. If an ID is not valid, nothing is removed.
+
+    Exits with code 1 if an item is neither waiting nor delayed.
 
     \b
     Example:
@@ -259,17 +299,19 @@ def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     """
     target = item_queue(db, queue, must_exist=True)
     for item_id in ids:
-        target.pushed_at(item_id)  # a bad one is an error before anything is removed
+        target.pushed_at(item_id)  # raises for an invalid id, before anything is removed
     removed = {item_id: target.remove(db, item_id) for item_id in ids}
-    tell_each(removed, "removed", as_json, lambda _: "it is not in the queue")
+    echo_results(removed, "removed", as_json, lambda _: "it is neither waiting nor delayed")
 
 
 @click.command()
 @queue_argument
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @command_options()
 def clear(db: Database, queue: str, yes: bool, as_json: bool) -> None:
-    """Take all items out of QUEUE; asks first.
+    """Remove all items from QUEUE, after asking for confirmation.
+
+    Claimed items and dead letters are removed too. The queue keeps its name and its options.
 
     \b
     Example:
@@ -277,6 +319,6 @@ def clear(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     """
     target = existing_queue(db, queue)
     if not yes:
-        confirm(f"Drop all items of {queue!r}, {target.size(db):,} now?")
+        confirm(f"Remove all items from {queue!r} ({target.size(db):,} now)?")
     target.clear(db)
-    tell(as_line({"queue": queue, "cleared": True}) if as_json else f"{queue} is empty now")
+    echo(json_line({"queue": queue, "cleared": True}) if as_json else f"cleared {queue}")

@@ -1,4 +1,4 @@
-"""`fdbq`: the group of all commands, and how errors are told."""
+"""The command group `fdbq`, and the reporting of its errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
 from . import signals
-from .common import OutputFailed
+from .common import OutputError
 
 __all__ = ["cli", "main"]
 
@@ -44,13 +44,18 @@ _MODULES = {
 }
 
 
-class _Commands(click.Group):
-    """Commands whose modules are imported when they are run: a push need not wait for a worker."""
+class _LazyGroup(click.Group):
+    """A group that imports the module of a command only when the command runs.
+
+    A push then does not wait for the imports of a worker.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, without importing their modules."""
         return sorted([*super().list_commands(ctx), *_MODULES])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of a command and return the command."""
         if cmd_name not in _MODULES:
             return super().get_command(ctx, cmd_name)
         module = importlib.import_module(f".{_MODULES[cmd_name]}", __package__)
@@ -61,10 +66,13 @@ class _Commands(click.Group):
         )
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="fdbqueue", prog_name="fdbq")
 def cli() -> None:
-    """A transactional, durable priority queue, on FoundationDB or on this machine alone.
+    """Manage durable, transactional priority queues, in FoundationDB or a local directory.
+
+    Exit codes: 0 for success, 1 if there was nothing to do or not everything could be done, 2 for
+    an error, and 128 + N if signal N ended the command.
 
     \b
     Example:
@@ -76,30 +84,32 @@ def cli() -> None:
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script that completes commands, options and queue names in SHELL.
+    """Print a script that enables tab completion in SHELL.
+
+    The script completes commands, options and queue names.
 
     \b
     Example:
       fdbq completion bash > ~/.local/share/bash-completion/completions/fdbq
     """
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise click.UsageError(f"there is no completion for {shell}")
-    click.echo(kind(cli, {}, "fdbq", "_FDBQ_COMPLETE").source())
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
+        raise click.UsageError(f"click has no completion script for {shell}")
+    click.echo(completion_class(cli, {}, "fdbq", "_FDBQ_COMPLETE").source())
 
 
 cli.add_command(completion)
 
 
 def main() -> None:
-    """Run `fdbq`; an error is one line on standard error and exit code 2."""
+    """Run `fdbq`; report an error as one line on standard error and exit code 2."""
     if sys.stdout is None:
         _fail("fdbq: standard output is closed; nothing was done")
     if sys.stdin is None:
         sys.stdin = open(os.devnull)  # noqa: SIM115
     if isinstance(sys.stdout.buffer, io.RawIOBase):
-        # PYTHONUNBUFFERED is set. Such a stream drops the rest of a line that a signal, or a disk
-        # that is nearly full, lets it write in part.
+        # PYTHONUNBUFFERED is set. An unbuffered stream drops the rest of a line after a partial
+        # write, which a signal or a nearly full disk can cause.
         sys.stdout = open(  # noqa: SIM115
             1, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False
         )
@@ -110,11 +120,9 @@ def main() -> None:
         sys.exit(2)
     except click.NoSuchOption as error:
         command = error.ctx.command_path if error.ctx else "fdbq"
-        hint = (
-            ""
-            if not error.option_name[1:2].isdigit()
-            else "; a value that begins so goes behind `--`, an option's behind `=`"
-        )
+        hint = ""
+        if error.option_name[1:2].isdigit():
+            hint = "; pass a negative number as `-- VALUE`, or to an option as --option=VALUE"
         _fail(f"{command}: {error.format_message()}{hint} (see {command} --help)")
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "fdbq"
@@ -122,32 +130,34 @@ def main() -> None:
     except click.ClickException as error:
         _fail(f"fdbq: {error.format_message()}")
     except click.Abort:
-        _fail("fdbq: aborted, nothing was changed")
+        _fail("fdbq: aborted; nothing was changed")
     except BrokenPipeError:
         _drop_output()
         sys.exit(signals.exit_code(2))
-    except OutputFailed as error:
+    except OutputError as error:
         _drop_output()
         _fail(f"fdbq: {error}")
     except UnicodeEncodeError as error:
         _fail(
-            f"fdbq: the terminal's encoding, {error.encoding}, has no {error.object!a}; try UTF-8"
+            f"fdbq: {error.object!a} cannot be printed in the encoding {error.encoding}; "
+            "set PYTHONIOENCODING=utf-8"
         )
     except FdbqueueError as error:
         _fail(f"fdbq: {error}")
     except OSError as error:
         _drop_output()
-        _fail(f"fdbq: {error.filename or 'the input or the output'}: {error.strerror or error}")
-    except error_classes() as error:  # of a cluster; those of the embedded engine are above
+        _fail(f"fdbq: {error.filename or 'standard input or output'}: {error.strerror or error}")
+    except error_classes() as error:  # from a cluster; the embedded engine's are FdbqueueErrors
         text = getattr(error, "description", b"")
         _fail(f"fdbq: {text.decode() if isinstance(text, bytes) else text} ({error.code})")
 
 
 def _drop_output() -> None:
-    """Discard further output: Python would fail again when it closes standard output."""
+    """Discard further output, or Python would fail again when it closes standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _fail(message: str) -> None:
+    """Print an error on one line and exit."""
     click.echo(" ".join(message.split()), err=True)
     sys.exit(signals.exit_code(2))

@@ -1,4 +1,4 @@
-"""The commands for queues: ls, counts, limit, pause, resume, rename, drop, check, info."""
+"""Commands for queues: ls, counts, limit, pause, resume, rename, drop, check, info."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from fdbqueue.types import Database
 
 from .common import (
     any_queue,
-    as_line,
+    check_integrity,
     command_options,
     confirm,
-    look_for_damage,
+    count_noun,
+    echo,
+    json_line,
     priority_line,
     queue_argument,
-    tell,
 )
 from .terminal import print_table
 
@@ -45,7 +46,7 @@ __all__ = ["check_command", "counts", "drop", "info", "limit", "ls", "pause", "r
 @click.command()
 @command_options()
 def ls(db: Database, as_json: bool) -> None:
-    """List the queues and how many items each has.
+    """List all queues and the number of items in each.
 
     \b
     Example:
@@ -54,17 +55,17 @@ def ls(db: Database, as_json: bool) -> None:
     sizes = list(queues(db).items())
     if as_json:
         for name, size in sizes:
-            click.echo(as_line({"queue": name, "size": size}))
+            click.echo(json_line({"queue": name, "size": size}))
     elif sizes:
         print_table(("queue", "items"), [(name, f"{size:,}") for name, size in sizes])
-    look_for_damage(db)
+    check_integrity(db)
 
 
 @click.command()
 @queue_argument
 @command_options()
 def counts(db: Database, queue: str, as_json: bool) -> None:
-    """Show how many items of each priority QUEUE has.
+    """Show the number of waiting items of each priority in QUEUE.
 
     \b
     Example:
@@ -78,11 +79,11 @@ def counts(db: Database, queue: str, as_json: bool) -> None:
         by_priority = dict(target.counts(db))
     if as_json:
         for priority, count in by_priority.items():
-            click.echo(as_line({"priority": priority_as_json(priority), "count": count}))
+            click.echo(json_line({"priority": priority_as_json(priority), "count": count}))
     elif by_priority:
-        rows = [(priority_line(priority), f"{n:,}") for priority, n in by_priority.items()]
+        rows = [(priority_line(priority), f"{count:,}") for priority, count in by_priority.items()]
         print_table(("priority", "items"), rows)
-    look_for_damage(db)
+    check_integrity(db)
 
 
 @click.command()
@@ -90,22 +91,25 @@ def counts(db: Database, queue: str, as_json: bool) -> None:
 @click.argument("name")
 @command_options()
 def rename(db: Database, queue: str, name: str, as_json: bool) -> None:
-    """Give QUEUE the name NAME; its items stay as they are.
+    """Rename QUEUE to NAME.
+
+    Items, claims, dead letters and options are kept.
 
     \b
     Example:
       fdbq rename jobs old-jobs
     """
     rename_queue(db, queue, name)
-    tell(as_line({"queue": name, "was": queue}) if as_json else f"{queue} is {name} now")
+    result = json_line({"queue": name, "was": queue})
+    echo(result if as_json else f"renamed {queue} to {name}")
 
 
 @click.command()
 @queue_argument
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @command_options()
 def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
-    """Drop QUEUE with all its items and options; asks first.
+    """Drop QUEUE and all its items, after asking for confirmation.
 
     \b
     Example:
@@ -113,40 +117,46 @@ def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     """
     target = existing_queue(db, queue)
     if not yes:
-        confirm(f"Drop {queue!r} with its items, {target.size(db):,} now?")
+        confirm(f"Drop {queue!r} with all its items ({target.size(db):,} now)?")
     drop_queue(db, queue)
-    tell(as_line({"queue": queue, "dropped": True}) if as_json else f"{queue} is gone")
+    echo(json_line({"queue": queue, "dropped": True}) if as_json else f"dropped {queue}")
 
 
 class _Bound(click.ParamType):  # type: ignore[type-arg]
-    """A number from 1, or `none`, which comes out as 0."""
+    """A positive integer, or `none`, which is converted to 0."""
 
     name = "bound"
 
     def convert(
-        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+        self, value: str, parameter: click.Parameter | None, context: click.Context | None
     ) -> int:
         if value == "none":
             return 0
         with suppress(ValueError):
             if int(value) > 0:
                 return int(value)
-        return self.fail(f"{value[:100]!r} is no number from 1, nor `none`", parameter, context)
+        return self.fail(f"{value[:100]!r} is not a positive integer or `none`", parameter, context)
 
 
 _LIMITS = {
-    "size": ("max_size", "How many items there are at most, with delayed and claimed ones."),
-    "attempts": ("max_attempts", "How often an item is claimed before it is a dead letter."),
-    "concurrency": ("concurrency", "How many items are claimed at a time."),
-    "agent-concurrency": ("agent_concurrency", "The same, of each agent of a task queue."),
+    "size": ("max_size", "Maximum number of items, including delayed and claimed ones."),
+    "attempts": (
+        "max_attempts",
+        "Number of times an item may be claimed before it becomes a dead letter.",
+    ),
+    "concurrency": ("concurrency", "Maximum number of items claimed at a time, up to 10,000."),
+    "agent-concurrency": (
+        "agent_concurrency",
+        "Maximum number of tasks of one agent claimed at a time, up to 10,000.",
+    ),
 }
-"""What can be limited: the option of `Options`, and what it is."""
+"""The options of `fdbq limit`: the field of `fdbqueue.Options` that each sets, and its help."""
 
 
 def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name, (option, text) in reversed(_LIMITS.items()):
-        bound = click.option(f"--{name}", option, metavar="N", type=_Bound(), help=text)
-        command = bound(command)
+    for name, (field, text) in reversed(_LIMITS.items()):
+        option = click.option(f"--{name}", field, metavar="N|none", type=_Bound(), help=text)
+        command = option(command)
     return command
 
 
@@ -154,105 +164,107 @@ def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @queue_argument
 @_limit_options
 @command_options(creates=True)
-def limit(db: Database, queue: str, as_json: bool, **given: int | None) -> None:
-    """Show the limits of QUEUE, or set those that are given; `none` takes one away.
+def limit(db: Database, queue: str, as_json: bool, **bounds: int | None) -> None:
+    """Set limits of QUEUE, or show its limits without options.
 
-    A push to a queue that is full stores nothing. What is over a new limit stays. The queue is made
-    if it is new.
+    N is an integer from 1; `none` removes a limit. A push to a full queue stores nothing. Items
+    beyond a new limit stay in the queue. Setting a limit creates the queue if it does not exist.
 
     \b
     Example:
+      fdbq limit jobs
       fdbq limit jobs --size 10000 --concurrency 20
+      fdbq limit jobs --size none
     """
     target = any_queue(db, queue, must_exist=False)
     try:
-        for name, bound in given.items():
+        for field, bound in bounds.items():
             if bound is not None:
-                change = getattr(target, f"set_{name}", None)
-                if change is None:
-                    raise click.UsageError(f"{queue!r} is no task queue, and has no agents")
-                change(db, bound or None)
+                set_limit = getattr(target, f"set_{field}", None)
+                if set_limit is None:
+                    raise click.UsageError(f"{queue!r} is not a task queue and has no agents")
+                set_limit(db, bound or None)
     except ValueError as error:
         if isinstance(error, FdbqueueError):
             raise
         raise click.UsageError(str(error)) from error
     options = target.options(db)
-    limits = {name: getattr(options, option) for name, (option, _) in _LIMITS.items()}
+    limits = {name: getattr(options, field) for name, (field, _) in _LIMITS.items()}
     if as_json:
-        shown = {option: limits[name] for name, (option, _) in _LIMITS.items()}
-        tell(as_line({"queue": queue, **shown, "paused": options.paused}))
+        fields = {field: limits[name] for name, (field, _) in _LIMITS.items()}
+        echo(json_line({"queue": queue, **fields, "paused": options.paused}))
         return
-    lines = [(name, "none" if bound is None else f"{bound:,}") for name, bound in limits.items()]
-    print_table(("limit", "is"), lines)
+    rows = [(name, "none" if bound is None else f"{bound:,}") for name, bound in limits.items()]
+    print_table(("limit", "value"), rows)
     if options.paused:
-        tell(f"{queue} is paused")
+        echo(f"{queue} is paused")
 
 
 @click.command()
 @queue_argument
 @command_options()
 def pause(db: Database, queue: str, as_json: bool) -> None:
-    """Hand out nothing of QUEUE until `fdbq resume`; pushes go on.
+    """Stop handing out items of QUEUE until `fdbq resume`.
 
-    What is claimed already stays with its worker.
+    Pushes are still accepted, and claimed items stay with their workers.
 
     \b
     Example:
       fdbq pause jobs
     """
     existing_queue(db, queue).pause(db)
-    tell(as_line({"queue": queue, "paused": True}) if as_json else f"{queue} is paused")
+    echo(json_line({"queue": queue, "paused": True}) if as_json else f"paused {queue}")
 
 
 @click.command()
 @queue_argument
 @command_options()
 def resume(db: Database, queue: str, as_json: bool) -> None:
-    """Hand out items of QUEUE again.
+    """Hand out items of QUEUE again after `fdbq pause`.
 
     \b
     Example:
       fdbq resume jobs
     """
     existing_queue(db, queue).resume(db)
-    tell(as_line({"queue": queue, "paused": False}) if as_json else f"{queue} goes on")
+    echo(json_line({"queue": queue, "paused": False}) if as_json else f"resumed {queue}")
 
 
 @click.command("check")
 @click.argument("queue", required=False)
-@click.option("--repair", is_flag=True, help="Count anew where a counter is wrong.")
+@click.option("--repair", is_flag=True, help="Correct counters and indexes.")
 @command_options()
 def check_command(db: Database, queue: str | None, repair: bool, as_json: bool) -> None:
-    """Check that counters and items agree in QUEUE, or in every queue.
+    """Check the counters and indexes of QUEUE, or of all queues.
 
-    Exit code 1 if something is wrong and was not repaired. On the embedded engine the whole
-    database file is checked first; damage ends the command with exit code 2 and is never repaired.
-    A write that the disk lost can look like a wrong counter: compare a backup before `--repair`.
+    On the embedded engine, the whole database file is checked first. Damage to it is never
+    repaired: the command exits with code 2. A write that the disk lost can look like a wrong
+    counter, so compare with a backup before you use --repair.
+
+    Exits with code 1 if there are problems that were not repaired.
 
     \b
     Example:
+      fdbq check
       fdbq check jobs --repair
     """
-    look_for_damage(db, seconds=None)
+    check_integrity(db, seconds=None)
     failed = False
     for name in queue_names(db) if queue is None else [queue]:
         report = check(db, existing_queue(db, name), repair=repair)
         failed = failed or not (report.ok or report.repaired)
         if as_json:
-            problems = list(report.problems)
-            click.echo(
-                as_line(
-                    {
-                        "queue": name,
-                        "items": report.items,
-                        "problems": problems,
-                        "repaired": report.repaired,
-                    }
-                )
-            )
+            fields = {
+                "queue": name,
+                "items": report.items,
+                "problems": list(report.problems),
+                "repaired": report.repaired,
+            }
+            click.echo(json_line(fields))
             continue
-        verdict = "ok" if report.ok else "repaired" if report.repaired else "wrong"
-        click.echo(f"{name}: {report.items:,} items, {verdict}")
+        problems = count_noun(len(report.problems), "problem")
+        verdict = "ok" if report.ok else "repaired" if report.repaired else problems
+        click.echo(f"{name}: {count_noun(report.items, 'item')}, {verdict}")
         for problem in report.problems:
             click.echo(f"  {problem}")
     if failed:
@@ -262,20 +274,20 @@ def check_command(db: Database, queue: str | None, repair: bool, as_json: bool) 
 @click.command()
 @command_options()
 def info(db: Database, as_json: bool) -> None:
-    """Show which engine is in use, where, and all versions.
+    """Show the engine, the database location and all versions.
 
     \b
     Example:
       fdbq info
     """
     tr = db.create_transaction()
-    facts: dict[str, object] = {"read version": tr.get_read_version().wait()}
+    fields: dict[str, object] = {"read version": tr.get_read_version().wait()}
     if isinstance(db, embedded.Database):
-        facts |= {"engine": "embedded", "where": str(db.path), "durability": db.durability}
+        fields |= {"engine": "embedded", "where": str(db.path), "durability": db.durability}
     else:
         cluster_file = bytes(tr[b"\xff\xff/cluster_file_path"])
-        facts |= {"engine": "foundationdb", "where": cluster_file.decode(errors="replace")}
-    facts |= {
+        fields |= {"engine": "foundationdb", "where": cluster_file.decode(errors="replace")}
+    fields |= {
         "layout": LAYOUT_VERSION,
         "fdbqueue": version("fdbqueue"),
         "foundationdb binding": version("foundationdb"),
@@ -283,8 +295,8 @@ def info(db: Database, as_json: bool) -> None:
         "python": platform.python_version(),
     }
     if as_json:
-        click.echo(as_line(facts))
+        click.echo(json_line(fields))
         return
-    width = max(map(len, facts))
-    for name, fact in facts.items():
-        click.echo(f"{name:<{width}}  {fact}")
+    width = max(map(len, fields))
+    for name, value in fields.items():
+        click.echo(f"{name:<{width}}  {value}")

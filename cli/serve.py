@@ -1,4 +1,4 @@
-"""The command that serves queues over HTTP."""
+"""The command `fdbq serve`, which serves queues over HTTP."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import ipaddress
 import logging
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import click
 
 from fdbqueue.types import Database
 
 from .common import Seconds, command_options
-from .signals import INTERRUPTED, end, stopped_by
+from .signals import INTERRUPTED, exit_on, stop_on_signal
 
 __all__ = ["serve"]
 
@@ -24,60 +24,78 @@ _SECONDS = Seconds(min=0, min_open=True, max=86_400)
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option(
-    "--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0: a free one."
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on.",
+)
+@click.option(
+    "--port",
+    metavar="PORT",
+    default=8080,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 for any free port.",
 )
 @click.option(
     "--token-file",
+    metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file of tokens, of which a request needs one: one a line, of printable ASCII without"
-    " spaces; lines that begin with # are comments. Or $FDBQ_TOKEN, which is one.",
+    help="File of tokens for all requests, one per line; $FDBQ_TOKEN adds one.",
 )
 @click.option(
     "--read-only-token-file",
+    metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The same, for requests that change nothing. Or $FDBQ_READ_ONLY_TOKEN.",
+    help="File of tokens for read requests; $FDBQ_READ_ONLY_TOKEN adds one.",
 )
 @click.option(
     "--body-limit",
+    metavar="BYTES",
     default=9_000_000,
     show_default=True,
     type=click.IntRange(min=1),
-    help="The largest body of a request, in bytes.",
+    help="Maximum size of a request body.",
 )
 @click.option(
     "--rate",
     metavar="N/PERIOD",
-    help="How many requests one address may make, as in '100/second'; any number without it.",
+    show_default="no limit",
+    help="Maximum number of requests per client address, such as 100/second.",
 )
 @click.option(
     "--forwarded-allow-ips",
     metavar="ADDRESSES",
     envvar="FORWARDED_ALLOW_IPS",
     default="",
-    help="Proxies whose X-Forwarded-For tells the client's address: addresses or networks, with"
-    " commas, or '*'. None without it. Or $FORWARDED_ALLOW_IPS.",
+    show_default="$FORWARDED_ALLOW_IPS, else none",
+    help="Proxies whose X-Forwarded-For header is trusted: addresses or networks, separated by"
+    " commas, or '*'.",
 )
 @click.option(
     "--connection-limit",
+    metavar="N",
     type=click.IntRange(min=16),
-    help="How many connections may be open; above it, idle ones are closed."
-    "  [default: 1000, or what `ulimit -n` allows]",
+    show_default="1000, or what `ulimit -n` allows",
+    help="Maximum number of open connections; at the limit, idle ones are closed.",
 )
 @click.option(
     "--header-limit",
+    metavar="BYTES",
     default=65_536,
     show_default=True,
     type=click.IntRange(min=1),
-    help="The largest head of a request, in bytes.",
+    help="Maximum size of a request line and its headers.",
 )
 @click.option(
     "--header-count-limit",
+    metavar="N",
     default=100,
     show_default=True,
     type=click.IntRange(min=1),
-    help="How many headers a request may have.",
+    help="Maximum number of headers in a request.",
 )
 @click.option(
     "--header-timeout",
@@ -85,7 +103,7 @@ _SECONDS = Seconds(min=0, min_open=True, max=86_400)
     default=10,
     show_default=True,
     type=_SECONDS,
-    help="How long a client may take to send the head of a request.",
+    help="Seconds for a client to send the request line and headers.",
 )
 @click.option(
     "--body-timeout",
@@ -93,7 +111,7 @@ _SECONDS = Seconds(min=0, min_open=True, max=86_400)
     default=60,
     show_default=True,
     type=_SECONDS,
-    help="How long a client may take to send a body, or read nothing of an answer.",
+    help="Seconds for a client to send a body, or without reading its response.",
 )
 @click.option(
     "--keep-alive-timeout",
@@ -101,7 +119,7 @@ _SECONDS = Seconds(min=0, min_open=True, max=86_400)
     default=65,
     show_default=True,
     type=_SECONDS,
-    help="How long a connection stays open without a request.",
+    help="Seconds for which a connection stays open without a request.",
 )
 @command_options(creates=True)
 def serve(
@@ -121,15 +139,21 @@ def serve(
     keep_alive_timeout: float,
     as_json: bool,
 ) -> None:
-    """Serve the queues over HTTP, until it is interrupted: a page at /, OpenAPI at /docs.
+    """Serve the queues over HTTP, with a dashboard and an API.
 
-    Needs the extra `server`: `pip install '.[server]'` in a clone. Any other address than the
-    loopback's needs a token. SIGTERM, SIGHUP and Ctrl-C let requests in flight finish; a second
-    Ctrl-C ends it at once.
+    The dashboard is at /, the description of the API at /docs. The server needs the extra `server`:
+    run `pip install '.[server]'` in a clone.
+
+    An address other than the loopback interface requires a token. Tokens are printable ASCII
+    without spaces; lines of a token file that start with # are comments.
+
+    Ctrl-C, SIGTERM or SIGHUP lets requests in progress finish; a second Ctrl-C ends the server at
+    once.
 
     \b
     Example:
       fdbq serve --port 8080
+      fdbq serve --host 0.0.0.0 --token-file tokens --rate 100/second
     """
     try:
         import uvicorn
@@ -152,14 +176,15 @@ def serve(
             _tokens(read_only_token_file, "FDBQ_READ_ONLY_TOKEN"),
         )
         app = create_app(db, tokens=tokens, limits=Limits(body_limit, rate))
-        given = {} if connection_limit is None else {"connections": connection_limit}
+        # The default of `ConnectionLimits` depends on `ulimit -n`.
+        connections = {} if connection_limit is None else {"connections": connection_limit}
         limits = ConnectionLimits(
             header_bytes=header_limit,
             header_count=header_count_limit,
             header_timeout=header_timeout,
             body_timeout=body_timeout,
             keep_alive_timeout=keep_alive_timeout,
-            **given,
+            **connections,
         )
         config = ServerConfig(
             app,
@@ -171,56 +196,59 @@ def serve(
         raise click.UsageError(str(error)) from error
     if not tokens and not _is_loopback(host):
         raise click.UsageError(
-            f"{host} can be reached from elsewhere: give a token, by --token-file or $FDBQ_TOKEN"
+            f"{host} is reachable from other machines; set a token with --token-file or $FDBQ_TOKEN"
         )
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             if self.should_exit and sig == signal.SIGINT:
-                end(sig)  # the second one
+                exit_on(sig)  # the second Ctrl-C
             app.state.stop()
             super().handle_exit(sig, frame)
 
-        async def startup(self, sockets: Any = None) -> None:
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             for server in self.servers:
-                for each in server.sockets:
-                    bound, at = each.getsockname()[:2]
-                    shown = f"[{bound}]" if ":" in bound else bound
-                    click.echo(f"serving on http://{shown}:{at}, OpenAPI at /docs", err=True)
+                for listening in server.sockets:
+                    address, bound_port = listening.getsockname()[:2]
+                    url_host = f"[{address}]" if ":" in address else address
+                    click.echo(
+                        f"serving on http://{url_host}:{bound_port}, OpenAPI at /docs", err=True
+                    )
 
     try:
         listener = Listener(host, port, config.connections)
     except OSError as error:
         raise click.ClickException(
-            f"it cannot listen at {host}, port {port}: {error.strerror}"
+            f"cannot listen on {host}, port {port}: {error.strerror}"
         ) from error
     server = Server(config)
-    came: list[int] = []
+    received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        came.append(number)
+        received.append(number)
         server.handle_exit(number, frame)
 
-    with stopped_by(stop, patience=2):
+    with stop_on_signal(stop, max_signals=2):
         server.run([listener])
-    if signal.SIGINT in came:
+    if signal.SIGINT in received:
         click.echo(INTERRUPTED, err=True)
         sys.exit(128 + signal.SIGINT)
 
 
 def _tokens(file: Path | None, variable: str) -> list[str]:
+    """Return the tokens in a file and in an environment variable."""
     tokens = [os.environ[variable].strip()] if os.environ.get(variable) else []
     if file is not None:
         try:
             text = file.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
-            raise click.UsageError(f"{file} is not text in UTF-8") from error
+            raise click.UsageError(f"{file} is not UTF-8 text") from error
         lines = [line.strip() for line in text.splitlines()]
-        found = [line for line in lines if line and not line.startswith("#")]
-        if not found:
-            raise click.UsageError(f"{file} has no token in it")
-        tokens += found
+        tokens_in_file = [line for line in lines if line and not line.startswith("#")]
+        if not tokens_in_file:
+            raise click.UsageError(f"{file} contains no token")
+        tokens += tokens_in_file
     return tokens
 
 

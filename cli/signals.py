@@ -1,12 +1,13 @@
-"""Signals end `fdbq` at once, with one line and without waiting for a lock.
+"""Signal handling: a signal ends `fdbq` at once, with one line and without waiting for a lock.
 
-The database is crash-safe, so an interrupted command needs no orderly way out. A signal raises no
-exception in the main thread, which may hold any lock at that moment: its handler prints one line
-and calls `os._exit`. Commands with something to lose hold signals back for a moment (`held_back`),
-clean up (`at_end`) or stop in their own way (`stopped_by`).
+The database is crash-safe, so an interrupted command does not have to shut down in order. A signal
+raises no exception in the main thread, which may hold any lock at that moment: its handler prints
+one line and calls `os._exit`. A command with something to lose defers signals for a moment
+(`defer_signals`), cleans up (`cleanup_on_signal`), or stops in its own way (`stop_on_signal`).
 
-Python runs a handler only once the main thread is back in the interpreter. While that waits in C
-(for a lock of a file, for a pipe that nobody reads), a thread sees to the signal.
+Python runs a handler only when the main thread is back in the interpreter. While the main thread
+waits in C, for example for a file lock or for a pipe without a reader, another thread handles the
+signal.
 """
 
 from __future__ import annotations
@@ -20,28 +21,36 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
-__all__ = ["INTERRUPTED", "at_end", "end", "exit_code", "held_back", "install", "stopped_by"]
+__all__ = [
+    "INTERRUPTED",
+    "cleanup_on_signal",
+    "defer_signals",
+    "exit_code",
+    "exit_on",
+    "install",
+    "stop_on_signal",
+]
 
-INTERRUPTED = "fdbq: interrupted; what was done before that is done"
+INTERRUPTED = "fdbq: interrupted; committed changes are kept"
 
-_GRACE = 0.7  # seconds that the main thread has before the watching thread acts for it
+_GRACE = 0.7  # seconds for the main thread to handle a signal before the watching thread does
 
-# Signals that do not end a process by default, and those of a fault in the process itself, after
-# which nothing can be done in Python.
-_OTHERS = ("CHLD", "CONT", "URG", "WINCH", "INFO", "TSTP", "TTIN", "TTOU", "KILL", "STOP")
+# Signals that do not end a process by default, and signals of a fault in the process itself, after
+# which no Python code can run.
+_NOT_ENDING = ("CHLD", "CONT", "URG", "WINCH", "INFO", "TSTP", "TTIN", "TTOU", "KILL", "STOP")
 _FAULTS = ("SEGV", "BUS", "FPE", "ILL", "ABRT", "TRAP", "SYS", "EMT")
 
-_ending = threading.Lock()  # held while signals are held back, and by the end of the process
-_last_acts: list[Callable[[], object]] = []
-_held: int | None = None  # the last signal that was held back
-_patience = 1  # how many SIGINT it takes until the watching thread ends the process
+_exit_lock = threading.Lock()  # held while signals are deferred, and by the thread that exits
+_cleanups: list[Callable[[], object]] = []
+_deferred: int | None = None  # the last signal that was deferred
+_max_signals = 1  # the number of SIGINTs at which the watching thread ends the process
 
 
 def install() -> None:
-    """See to every signal that ends a process by default, unless it is ignored (as by `nohup`)."""
-    excluded = {getattr(signal, f"SIG{name}", None) for name in _OTHERS + _FAULTS}
+    """Handle each signal that ends a process by default, unless it is ignored (as by `nohup`)."""
+    excluded = {getattr(signal, f"SIG{name}", None) for name in _NOT_ENDING + _FAULTS}
     defaults = (signal.SIG_DFL, signal.default_int_handler)
     for number in sorted(signal.valid_signals() - excluded):
         if signal.getsignal(number) in defaults:
@@ -54,7 +63,7 @@ def install() -> None:
 
 
 def _uninstall() -> None:
-    """Leave signals to a forked child; the pipe is its parent's."""
+    """Restore the default handlers in a forked child, which shares the pipe with its parent."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if signal.getsignal(number) is _handle:
@@ -63,67 +72,72 @@ def _uninstall() -> None:
 
 
 def _handle(number: int, _: FrameType | None) -> None:
-    global _held
-    if _ending.acquire(blocking=False):  # and a second signal, while this one is told, is held
-        end(number)
-    _held = number
+    global _deferred
+    if _exit_lock.acquire(blocking=False):  # otherwise deferred, or the exit has begun
+        exit_on(number)
+    _deferred = number
 
 
-def end(number: int) -> NoReturn:
-    """End the process because of this signal, from any thread, without waiting for a lock."""
-    for act in reversed(_last_acts):
+def exit_on(number: int) -> NoReturn:
+    """Exit because of a signal, from any thread, without waiting for a lock."""
+    for cleanup in reversed(_cleanups):
         with suppress(OSError):
-            act()
-    # Without standard error, 2 may be a file of the database. A pipe that is full stays unwritten.
+            cleanup()
+    # If standard error is closed, descriptor 2 may be a file of the database. The line is omitted
+    # if standard error is a full pipe.
     if sys.stderr is not None and select.select([], [2], [], 0)[1]:
         with suppress(OSError):
             os.write(2, f"{INTERRUPTED}\n".encode())
     os._exit(128 + number)
 
 
-def exit_code(otherwise: int) -> int:
-    """The exit code of a command that a signal has ended, or the other one."""
-    return otherwise if _held is None else 128 + _held
+def exit_code(default: int) -> int:
+    """Return the exit code for the signal that was deferred, or the default without one."""
+    return default if _deferred is None else 128 + _deferred
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Let a signal that comes meanwhile end the process afterwards.
+def defer_signals() -> Iterator[None]:
+    """Defer signals: one that arrives during the block ends the process after it.
 
-    If the block takes long, for example because nobody reads the output, the output is cut off:
-    the block finds a broken pipe, and can put back what it could not print. An error of the block
-    is told before the process ends.
+    If the block takes long, for example because nothing reads the output, the output is closed.
+    The block then gets a broken pipe, and can put back what it could not print. An error of the
+    block is reported before the process ends.
     """
-    _ending.acquire()
+    _exit_lock.acquire()
     try:
         yield
     finally:
         error = sys.exc_info()[1]
-        if _held is None:
-            _ending.release()
+        if _deferred is None:
+            _exit_lock.release()
         elif error is None or isinstance(error, SystemExit):
-            end(_held)
+            exit_on(_deferred)
 
 
 @contextmanager
-def at_end(act: Callable[[], object]) -> Iterator[None]:
-    """Call this if a signal ends the process meanwhile; it must not take a lock."""
-    _last_acts.append(act)
+def cleanup_on_signal(cleanup: Callable[[], object]) -> Iterator[None]:
+    """Call `cleanup`, which must not take a lock, if a signal ends the process in the block."""
+    _cleanups.append(cleanup)
     try:
         yield
     finally:
-        _last_acts.remove(act)
+        _cleanups.remove(cleanup)
 
 
 @contextmanager
-def stopped_by(stop: Callable[[int, FrameType | None], Any], patience: int) -> Iterator[None]:
-    """Let signals call `stop` instead.
+def stop_on_signal(
+    stop: Callable[[int, FrameType | None], object], max_signals: int
+) -> Iterator[None]:
+    """Let signals call `stop` instead of ending the process.
 
-    So many SIGINT end a process that does not stop by itself.
+    Args:
+        stop: A signal handler.
+        max_signals: The number of SIGINTs that end the process even if it does not stop.
     """
-    global _patience
-    numbers = [each for each in signal.valid_signals() if signal.getsignal(each) is _handle]
-    _patience = patience
+    global _max_signals
+    numbers = [number for number in signal.valid_signals() if signal.getsignal(number) is _handle]
+    _max_signals = max_signals
     for number in numbers:
         signal.signal(number, stop)
     try:
@@ -131,30 +145,30 @@ def stopped_by(stop: Callable[[int, FrameType | None], Any], patience: int) -> I
     finally:
         for number in numbers:
             signal.signal(number, _handle)
-        _patience = 1
+        _max_signals = 1
 
 
 def _watch(reader: int) -> None:
-    """See to signals that the main thread does not: it stands in C, or holds them back."""
-    came = 0
+    """Handle signals for a main thread that waits in C or defers them."""
+    received = 0
     while True:
         numbers = os.read(reader, 4096)
         time.sleep(_GRACE)
-        # A handler of `fdbq work` may have taken other signals for itself.
-        own = [n for n in numbers if n == signal.SIGINT or signal.getsignal(n) is _handle]
-        came += len(own)
-        if own and came >= _patience:
-            if _ending.acquire(blocking=False):
-                end(own[-1])
-            _cut_output(own[-1])
+        # While `stop_on_signal` is active, signals other than SIGINT are left to its handler.
+        handled = [n for n in numbers if n == signal.SIGINT or signal.getsignal(n) is _handle]
+        received += len(handled)
+        if handled and received >= _max_signals:
+            if _exit_lock.acquire(blocking=False):
+                exit_on(handled[-1])
+            _break_output(handled[-1])
 
 
-def _cut_output(number: int) -> None:
-    """Let standard output be a pipe that nobody reads, also for a write that waits already."""
+def _break_output(number: int) -> None:
+    """Replace standard output by a pipe without a reader, and interrupt a write that waits."""
     reader, writer = os.pipe()
     os.close(reader)
     os.dup2(writer, 1)
     os.close(writer)
     main = threading.main_thread().ident
     if main is not None:
-        signal.pthread_kill(main, number)  # a call that it interrupts is begun again
+        signal.pthread_kill(main, number)  # Python restarts the write, which then fails

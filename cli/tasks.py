@@ -1,4 +1,4 @@
-"""The commands for task queues: task push, pop, ls, show, rm, stats."""
+"""Commands for task queues: task push, pop, ls, show, rm, stats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
 
 import click
 
@@ -18,16 +17,16 @@ from fdbqueue.types import Database
 
 from .common import (
     TIME,
-    PrintFailed,
+    PrintError,
     Seconds,
-    as_line,
     command_options,
+    echo,
+    echo_results,
+    json_line,
     queue_argument,
     read_value,
-    tell,
-    tell_each,
 )
-from .signals import held_back
+from .signals import defer_signals
 
 __all__ = ["task"]
 
@@ -36,7 +35,9 @@ _PRIORITIES = click.Choice([priority.name for priority in TaskPriority], case_se
 
 @click.group()
 def task() -> None:
-    """Work with task queues: by priority, deadline, cost and time.
+    """Push, pop, list, show, remove and count tasks of task queues.
+
+    A task queue orders its tasks by priority, then deadline, then cost, then time of creation.
 
     \b
     Example:
@@ -44,7 +45,8 @@ def task() -> None:
     """
 
 
-def _tasks(db: Database, name: str, must_exist: bool = True) -> TaskQueue:
+def _task_queue(db: Database, name: str, must_exist: bool = True) -> TaskQueue:
+    """Open the named task queue; fail if it is of another kind."""
     try:
         queue = existing_queue(db, name)
     except QueueNotFound:
@@ -53,39 +55,65 @@ def _tasks(db: Database, name: str, must_exist: bool = True) -> TaskQueue:
         return TaskQueue.named(db, name)
     if not isinstance(queue, TaskQueue):
         raise click.UsageError(
-            f"{name!r} is no task queue; `fdbq push`, `pop` and so on are for it"
+            f"{name!r} is not a task queue; use `fdbq push`, `fdbq pop` and so on"
         )
     return queue
 
 
-_SHOWN = [field.name for field in dataclasses.fields(Task) if field.name != "key"]
+_FIELDS = [field.name for field in dataclasses.fields(Task) if field.name != "key"]
 
 
-def _line(each: Task) -> str:
-    """A task as a line of JSON."""
-    shown = {name: getattr(each, name) for name in _SHOWN}
-    shown["priority"] = each.priority.name
+def _task_json(task: Task) -> str:
+    """Return a task as a line of JSON."""
+    fields = {name: getattr(task, name) for name in _FIELDS}
+    fields["priority"] = task.priority.name
     for name in ("deadline", "created_at"):
-        shown[name] = shown[name] and shown[name].isoformat()
-    return as_line(shown)
+        fields[name] = fields[name] and fields[name].isoformat()
+    return json_line(fields)
 
 
 @task.command()
 @queue_argument
 @click.argument("payload")
 @click.option(
-    "-p", "--priority", default="MEDIUM", show_default=True, type=_PRIORITIES, help="How urgent."
+    "-p",
+    "--priority",
+    default="medium",
+    show_default=True,
+    type=_PRIORITIES,
+    help="Urgency of the task; critical tasks are popped first.",
 )
-@click.option("--deadline", metavar="TIME", type=TIME, help="As in 2030-01-31T08:00+01:00.")
-@click.option("--cost", default=0.0, show_default=True, help="The cheaper comes first.")
-@click.option("--agent", "agent_name", metavar="NAME", help="Who is to do it.")
-@click.option("--client", "client_id", metavar="ID", help="For whom it is.")
-@click.option("--delay", metavar="SECONDS", type=Seconds(0), help="Nobody gets it before.")
-@click.option("--at", metavar="TIME", type=TIME, help="The same, by the clock.")
 @click.option(
-    "--ttl", metavar="SECONDS", type=Seconds(0), help="Drop it if nobody took it by then."
+    "--deadline",
+    metavar="TIME",
+    type=TIME,
+    help="Time at which the task is due, such as 2030-01-31T08:00+01:00.",
 )
-@click.option("--unique", metavar="KEY", help="Only if none of this key is unfinished.")
+@click.option(
+    "--cost",
+    metavar="NUMBER",
+    default=0.0,
+    show_default=True,
+    help="Cost from 0; the cheapest task of equal priority and deadline is first.",
+)
+@click.option("--agent", "agent_name", metavar="NAME", help="Agent that is to do the task.")
+@click.option("--client", "client_id", metavar="ID", help="Client that the task belongs to.")
+@click.option(
+    "--delay", metavar="SECONDS", type=Seconds(0), help="Seconds until the task is available."
+)
+@click.option(
+    "--at",
+    metavar="TIME",
+    type=TIME,
+    help="Time from which the task is available, instead of --delay.",
+)
+@click.option(
+    "--ttl",
+    metavar="SECONDS",
+    type=Seconds(0, min_open=True),
+    help="Seconds after which the task expires if it was not popped or claimed.",
+)
+@click.option("--unique", metavar="KEY", help="Push only if no unfinished task has this KEY.")
 @command_options(creates=True)
 def push(
     db: Database,
@@ -94,12 +122,20 @@ def push(
     priority: str,
     deadline: datetime | None,
     cost: float,
+    agent_name: str | None,
+    client_id: str | None,
+    delay: float | None,
+    at: datetime | None,
+    ttl: float | None,
+    unique: str | None,
     as_json: bool,
-    **options: Any,
 ) -> None:
-    """Put a task with PAYLOAD, a JSON value, into QUEUE; `-` reads it from standard input.
+    """Push a task with a JSON PAYLOAD to QUEUE and print its id.
 
-    Prints the id of the task. Exit code 1 and no output if the queue is full.
+    If PAYLOAD is `-`, it is read from standard input. With --unique, the id may be that of an
+    existing task. The first push creates the queue.
+
+    Exits with code 1 if the queue is full; `fdbq limit` shows and sets its maximum size.
 
     \b
     Example:
@@ -111,13 +147,18 @@ def push(
     except ValueError as error:
         raise click.UsageError(f"the payload is not JSON: {error}") from error
     try:
-        task_id = _tasks(db, queue, must_exist=False).push(
+        task_id = _task_queue(db, queue, must_exist=False).push(
             db,
             priority=TaskPriority[priority.upper()],
             deadline=deadline,
             cost=cost,
+            agent_name=agent_name,
+            client_id=client_id,
             payload=value,
-            **options,
+            delay=delay,
+            at=at,
+            ttl=ttl,
+            unique=unique,
         )
     except (TypeError, ValueError) as error:
         if isinstance(error, FdbqueueError):
@@ -126,61 +167,73 @@ def push(
     if task_id is None:
         click.echo(f"fdbq task push: {queue} is full; nothing was stored", err=True)
         sys.exit(1)
-    tell(as_line({"id": task_id}) if as_json else task_id)
+    echo(json_line({"id": task_id}) if as_json else task_id)
 
 
 @task.command()
 @queue_argument
-@click.option("--agent", metavar="NAME", help="Only a task of this agent.")
+@click.option("--agent", metavar="NAME", help="Pop the first task of this agent.")
 @command_options()
 def pop(db: Database, queue: str, agent: str | None, as_json: bool) -> None:
-    """Take the first task out of QUEUE and print its payload; with --json, the whole task.
+    """Pop the first task of QUEUE and print its payload.
 
-    Exit code 1 and no output if there is none. What cannot be printed stays.
+    With --json, all fields of the task are printed. A task that cannot be printed stays in the
+    queue.
+
+    Exits with code 1 if the queue has no such task.
 
     \b
     Example:
       fdbq task pop todo --agent billing
     """
-    tasks = _tasks(db, queue)
-    with held_back():
-        claim = tasks.claim(db, within=1, agent=agent)
+    target = _task_queue(db, queue)
+    with defer_signals():
+        claim = target.claim(db, within=1, agent=agent)
         if claim is None:
             sys.exit(1)
         try:
-            click.echo(_line(claim.item) if as_json else as_line(claim.item.payload))
+            click.echo(_task_json(claim.item) if as_json else json_line(claim.item.payload))
             sys.stdout.flush()
         except BaseException as error:
-            tasks.release(db, claim)
-            raise PrintFailed([claim.item]) from error
-        tasks.ack(db, claim)
+            target.release(db, claim)
+            raise PrintError([claim.item]) from error
+        target.ack(db, claim)
 
 
 @task.command()
 @queue_argument
-@click.option("--agent", metavar="NAME", help="Only those of this agent.")
-@click.option("--client", metavar="ID", help="Only those of this client.")
-@click.option("--limit", default=0, type=click.IntRange(min=0), help="At most so many.")
+@click.option("--agent", metavar="NAME", help="List only tasks of this agent.")
+@click.option("--client", metavar="ID", help="List only tasks of this client.")
+@click.option(
+    "--limit",
+    metavar="N",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Maximum number of tasks; 0 for all.",
+)
 @command_options()
 def ls(
     db: Database, queue: str, agent: str | None, client: str | None, limit: int, as_json: bool
 ) -> None:
-    """List the tasks of QUEUE that wait, in order, each as a line of JSON.
+    """List the waiting tasks of QUEUE in order, as lines of JSON.
+
+    --agent and --client exclude each other.
 
     \b
     Example:
       fdbq task ls todo --agent billing
     """
     if agent is not None and client is not None:
-        raise click.UsageError("give an agent or a client, not both")
-    tasks = _tasks(db, queue)
-    found: Iterator[Task] = tasks.get_all_tasks(db, limit=limit)
+        raise click.UsageError("give either --agent or --client, not both")
+    target = _task_queue(db, queue)
+    tasks: Iterator[Task] = target.get_all_tasks(db, limit=limit)
     if agent is not None:
-        found = tasks.get_tasks_for_agent(db, agent)
+        tasks = target.get_tasks_for_agent(db, agent)
     elif client is not None:
-        found = tasks.get_tasks_for_client(db, client)
-    for number, each in enumerate(found, 1):
-        click.echo(_line(each))
+        tasks = target.get_tasks_for_client(db, client)
+    for number, task in enumerate(tasks, 1):
+        click.echo(_task_json(task))
         if number == limit:
             break
 
@@ -190,20 +243,20 @@ def ls(
 @click.argument("id")
 @command_options()
 def show(db: Database, queue: str, id: str, as_json: bool) -> None:
-    """Show one task of QUEUE, where it is, and how many are ahead of it.
+    """Show a task, its state and the number of tasks ahead of it.
 
-    Exit code 1 if it is done, or never was.
+    Exits with code 1 if the queue has no task with this ID, for example because it is done.
 
     \b
     Example:
       fdbq task show todo 0199d2b5f3a67c8e9a3b1c2d3e4f5a6b
     """
-    tasks = _tasks(db, queue)
-    found, state, ahead = tasks.get_task(db, id), tasks.state(db, id), tasks.position(db, id)
-    if found is None:
-        click.echo(f"fdbq task show: there is no task {id}", err=True)
+    target = _task_queue(db, queue)
+    task, state, ahead = target.get_task(db, id), target.state(db, id), target.position(db, id)
+    if task is None:
+        click.echo(f"fdbq task show: {queue} has no task {id}", err=True)
         sys.exit(1)
-    click.echo(as_line({**json.loads(_line(found)), "state": state, "ahead": ahead}))
+    click.echo(json_line({**json.loads(_task_json(task)), "state": state, "ahead": ahead}))
 
 
 @task.command()
@@ -211,38 +264,40 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @command_options()
 def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Remove tasks that wait, or are delayed, from QUEUE.
+    """Remove waiting or delayed tasks from QUEUE by id.
 
-    Exit code 1 if one of them was not there.
+    If an ID is not valid, nothing is removed.
+
+    Exits with code 1 if a task is neither waiting nor delayed.
 
     \b
     Example:
       fdbq task rm todo 0199d2b5f3a67c8e9a3b1c2d3e4f5a6b
     """
-    tasks = _tasks(db, queue)
-    for each in ids:
-        tasks.state(db, each)  # a bad id is an error before anything is changed
-    removed = {each: tasks.remove(db, each) for each in ids}
-    tell_each(removed, "removed", as_json, lambda _: "it is not in the queue")
+    target = _task_queue(db, queue)
+    for task_id in ids:
+        target.state(db, task_id)  # raises for an invalid id, before anything is removed
+    removed = {task_id: target.remove(db, task_id) for task_id in ids}
+    echo_results(removed, "removed", as_json, lambda _: "it is neither waiting nor delayed")
 
 
 @task.command()
 @queue_argument
 @command_options()
 def stats(db: Database, queue: str, as_json: bool) -> None:
-    """Show what came of the tasks of QUEUE, and how many wait of each priority and agent.
+    """Show totals of QUEUE, and its waiting tasks by priority and agent.
 
     \b
     Example:
       fdbq task stats todo
     """
-    counted = _tasks(db, queue).get_stats(db)
-    shown = {field.name: getattr(counted, field.name) for field in dataclasses.fields(counted)}
-    shown["oldest"] = counted.oldest and counted.oldest.isoformat()
-    shown["by_priority"] = {priority.name: n for priority, n in counted.by_priority.items()}
-    shown |= {"success_rate": counted.success_rate, "rejection_rate": counted.rejection_rate}
+    totals = _task_queue(db, queue).get_stats(db)
+    fields = {field.name: getattr(totals, field.name) for field in dataclasses.fields(totals)}
+    fields["oldest"] = totals.oldest and totals.oldest.isoformat()
+    fields["by_priority"] = {priority.name: n for priority, n in totals.by_priority.items()}
+    fields |= {"success_rate": totals.success_rate, "rejection_rate": totals.rejection_rate}
     if as_json:
-        click.echo(as_line(shown))
+        click.echo(json_line(fields))
         return
-    for name, value in shown.items():
-        click.echo(f"{name:<15} {as_line(value) if isinstance(value, dict) else value}")
+    for name, value in fields.items():
+        click.echo(f"{name:<15} {json_line(value) if isinstance(value, dict) else value}")

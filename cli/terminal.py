@@ -1,4 +1,4 @@
-"""Terminal output: tables, progress bars, and a cursor that is restored at the end."""
+"""Terminal output: tables, progress bars, and restoring the cursor."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from .signals import at_end
+from .signals import cleanup_on_signal
 
-__all__ = ["print_table", "progress_bar", "showing_cursor_at_end"]
+__all__ = ["print_table", "progress_bar", "restoring_cursor"]
 
 
 def print_table(columns: tuple[str, str], rows: list[tuple[str, str]]) -> None:
-    """Print names and numbers."""
+    """Print rows of a name and a number below the titles of their columns."""
     table = Table(box=None, pad_edge=False)
     table.add_column(columns[0], overflow="fold")
     table.add_column(columns[1], justify="right")
@@ -33,27 +33,31 @@ def print_table(columns: tuple[str, str], rows: list[tuple[str, str]]) -> None:
 
 
 @contextmanager
-def progress_bar(amount: ProgressColumn | None = None) -> Iterator[Progress]:
-    """A bar on standard error, where that is a terminal."""
+def progress_bar(unit: ProgressColumn | None = None) -> Iterator[Progress]:
+    """Show a progress bar on standard error if that is a terminal.
+
+    Args:
+        unit: The column that shows the progress as a number; by default it counts steps.
+    """
     console = Console(stderr=True)
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        amount or MofNCompleteColumn(),
+        unit or MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=console,
         disable=not console.is_terminal,
     )
-    with showing_cursor_at_end(console), progress:
+    with restoring_cursor(console), progress:
         yield progress
 
 
 @contextmanager
-def showing_cursor_at_end(console: Console) -> Iterator[None]:
-    """Show the cursor, which a live display hides, if a signal ends the process meanwhile."""
+def restoring_cursor(console: Console) -> Iterator[None]:
+    """Show the cursor again, which a live display hides, if a signal ends the process."""
     if not console.is_terminal or console.is_dumb_terminal:
         yield
         return
     terminal = console.file.fileno()
-    with at_end(lambda: os.write(terminal, b"\x1b[?25h\n")):
+    with cleanup_on_signal(lambda: os.write(terminal, b"\x1b[?25h\n")):
         yield

@@ -1,4 +1,4 @@
-"""The command that shows all queues live."""
+"""The command `fdbq top`, which shows all queues live."""
 
 from __future__ import annotations
 
@@ -16,74 +16,85 @@ from rich.table import Table
 from fdbqueue import QueueStatus, overview
 from fdbqueue.types import Database
 
-from .common import Seconds, as_line, command_options
-from .signals import stopped_by
-from .terminal import showing_cursor_at_end
+from .common import Seconds, command_options, json_line
+from .signals import stop_on_signal
+from .terminal import restoring_cursor
 
 __all__ = ["top"]
 
-_MAX_PRIORITIES = 6  # of which a line has room
+_MAX_PRIORITIES = 6  # shown in a line
 
 
 @click.command()
 @click.option(
     "--interval",
+    metavar="SECONDS",
     default=1.0,
     show_default=True,
     type=Seconds(0.1, 1_000_000),
-    help="Seconds from one look to the next.",
+    help="Seconds between updates.",
 )
-@click.option("-n", "looks", default=0, type=click.IntRange(0), help="How many looks; 0: for ever.")
+@click.option(
+    "-n",
+    "updates",
+    metavar="N",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Number of updates; 0 to run until interrupted.",
+)
 @command_options()
-def top(db: Database, interval: float, looks: int, as_json: bool) -> None:
-    """Show all queues live: items by priority, what comes in and goes out, the age of the oldest.
+def top(db: Database, interval: float, updates: int, as_json: bool) -> None:
+    """Show all queues live, with sizes, rates and ages.
 
-    Until it is interrupted; with --json a line for each queue and look.
+    Rates are items per second since the previous update, and the age is that of the oldest item.
+    With --json, each update prints one line per queue. Ctrl-C ends the command.
 
     \b
     Example:
       fdbq top --interval 5
+      fdbq top -n 1 --json
     """
     console = Console(highlight=False, markup=False)
-    before: dict[str, QueueStatus] = {}
-    then = time.monotonic()
-    look = 0
+    previous: dict[str, QueueStatus] = {}
+    updated_at = time.monotonic()
+    update = 0
     signals: queues.SimpleQueue[int] = queues.SimpleQueue()
     with (
-        showing_cursor_at_end(console),
-        stopped_by(lambda number, _: signals.put(number), patience=1),
-        Live(console=console, auto_refresh=False, transient=looks == 0) as live,
+        restoring_cursor(console),
+        stop_on_signal(lambda number, _: signals.put(number), max_signals=1),
+        Live(console=console, auto_refresh=False, transient=updates == 0) as live,
     ):
         while True:
-            now = overview(db)
-            seconds = max(1e-9, time.monotonic() - then)
-            then += seconds
-            rows = [_row(status, before.get(status.name), seconds) for status in now]
-            before = {status.name: status for status in now}
-            look += 1
+            statuses = overview(db)
+            seconds = max(1e-9, time.monotonic() - updated_at)
+            updated_at += seconds
+            rows = [_row(status, previous.get(status.name), seconds) for status in statuses]
+            previous = {status.name: status for status in statuses}
+            update += 1
             if as_json:
                 for row in rows:
-                    console.print(as_line(row), soft_wrap=True)
+                    console.print(json_line(row), soft_wrap=True)
             else:
                 live.update(_table(rows), refresh=True)
-            if look == looks:
+            if update == updates:
                 return
             with suppress(queues.Empty):
                 signals.get(timeout=interval)
                 return
 
 
-def _row(status: QueueStatus, before: QueueStatus | None, seconds: float) -> dict[str, Any]:
-    """Return the displayed values of a queue; rates need an earlier status."""
-    pushed = popped = None
-    # After a clear or a drop, the totals start from zero again.
+def _row(status: QueueStatus, previous: QueueStatus | None, seconds: float) -> dict[str, Any]:
+    """Return the displayed values of a queue; its rates are `None` without a previous status."""
+    rate_in = rate_out = None
+    # The totals of a queue that was cleared or created again start from zero.
     if (
-        before is not None
-        and before.total_in <= status.total_in
-        and before.total_out <= status.total_out
+        previous is not None
+        and previous.total_in <= status.total_in
+        and previous.total_out <= status.total_out
     ):
-        pushed = round((status.total_in - before.total_in) / seconds, 1)
-        popped = round((status.total_out - before.total_out) / seconds, 1)
+        rate_in = round((status.total_in - previous.total_in) / seconds, 1)
+        rate_out = round((status.total_out - previous.total_out) / seconds, 1)
     age = None
     if status.oldest is not None:
         age = max(0, round((datetime.now(timezone.utc) - status.oldest).total_seconds()))
@@ -91,8 +102,8 @@ def _row(status: QueueStatus, before: QueueStatus | None, seconds: float) -> dic
     return {
         "queue": status.name,
         "items": status.size,
-        "in": pushed,
-        "out": popped,
+        "in": rate_in,
+        "out": rate_out,
         "oldest": age,
         "counts": counts,
     }
@@ -105,14 +116,16 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(title, justify="right")
     table.add_column("priority: items")
     for row in rows:
-        shown = list(row["counts"].items())
-        counts = "  ".join(f"{priority}: {count:,}" for priority, count in shown[:_MAX_PRIORITIES])
+        counts = list(row["counts"].items())
+        cells = [f"{priority}: {count:,}" for priority, count in counts[:_MAX_PRIORITIES]]
+        if len(counts) > _MAX_PRIORITIES:
+            cells.append("...")
         table.add_row(
             row["queue"],
             f"{row['items']:,}",
             "" if row["in"] is None else f"{row['in']:,.1f}",
             "" if row["out"] is None else f"{row['out']:,.1f}",
             "" if row["oldest"] is None else str(timedelta(seconds=row["oldest"])),
-            counts + (" ..." if len(shown) > _MAX_PRIORITIES else ""),
+            "  ".join(cells),
         )
     return table

@@ -1,4 +1,4 @@
-"""The commands that move many items: import and export."""
+"""Commands for files: import and export."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import IO, Any, BinaryIO
+from typing import IO, BinaryIO
 
 import click
 from rich.progress import DownloadColumn
@@ -23,25 +23,26 @@ from fdbqueue.types import Database
 
 from .common import (
     PRIORITY,
-    OutputFailed,
-    as_line,
+    OutputError,
+    check_integrity,
     command_options,
-    item_line,
+    count_noun,
+    echo,
+    item_json,
+    json_line,
     json_queue,
-    look_for_damage,
     queue_argument,
-    tell,
 )
-from .signals import at_end, held_back
+from .signals import cleanup_on_signal, defer_signals
 from .terminal import progress_bar
 
 __all__ = ["export_command", "import_command"]
 
 
 def _source(file: BinaryIO) -> tuple[str | None, int | None]:
-    """The path and the size of a file; a stream has neither."""
+    """Return the path and the size of a file; a stream has neither."""
     if file.fileno() != 0 and os.path.isfile(file.name):
-        # A name that is no text in UTF-8 is one all the same.
+        # A path that is not valid UTF-8 is escaped, so that it can name the import.
         path = os.fsencode(os.path.realpath(file.name)).decode(errors="backslashreplace")
         return path, os.fstat(file.fileno()).st_size
     return None, None
@@ -50,40 +51,52 @@ def _source(file: BinaryIO) -> tuple[str | None, int | None]:
 @click.command("import")
 @queue_argument
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("-p", "--priority", default=0, type=PRIORITY, help="The priority of every line.")
-@click.option("--priority-field", metavar="FIELD", help="The field that has a line's priority.")
-@click.option("--value-field", metavar="FIELD", help="Push this field instead of the whole line.")
-@click.option("--source", metavar="NAME", help="What to know the input by; a file: its path.")
-@click.option("--again", is_flag=True, help="Store the lines even if they were imported before.")
+@click.option(
+    "-p", "--priority", default=0, type=PRIORITY, show_default=True, help="Priority of all lines."
+)
+@click.option("--priority-field", metavar="FIELD", help="Field with the priority of each line.")
+@click.option("--value-field", metavar="FIELD", help="Push only this field of each line.")
+@click.option(
+    "--source",
+    metavar="NAME",
+    show_default="the path of FILE",
+    help="Name by which a repeated import is recognized.",
+)
+@click.option("--again", is_flag=True, help="Push all lines, even if they were imported before.")
 @command_options(creates=True)
 def import_command(
     db: Database,
     queue: str,
     file: BinaryIO,
-    priority: Any,
+    priority: object,
     priority_field: str | None,
     value_field: str | None,
     source: str | None,
     again: bool,
     as_json: bool,
 ) -> None:
-    """Push each line of FILE, a JSON value, into QUEUE; `-` is standard input.
+    """Push each line of FILE, a JSON value, to QUEUE.
 
-    An import of a file that was killed can be run again, without --again: each line is stored
-    once. The file is known by its path; standard input is stored anew each time, unless --source
-    gives it a name. Exit code 1 if the queue is full before all lines are stored: run it again to
-    go on when some were popped.
+    Without FILE, or if it is `-`, lines are read from standard input.
+
+    Each line is stored once: an import that was interrupted continues where it stopped when you
+    run it again. An import is recognized by the path of FILE or by --source. Standard input without
+    --source is stored again each time.
+
+    Exits with code 1 if the queue is full before all lines are stored. Run the import again when
+    the queue has room.
 
     \b
     Example:
       fdbq import packages packages.jsonl --priority-field priority
+      seq 100 | fdbq import numbers --source first-hundred
     """
     if source is not None and not source.isprintable():
-        raise click.UsageError(f"a source is named by printable text, not {source!a}")
+        raise click.UsageError(f"--source must be printable text, not {source!a}")
     path, size = _source(file)
     target = json_queue(db, queue)
     if isinstance(target, Queue):
-        raise click.ClickException(f"{queue!r} is a FIFO queue; `fdbq import` is for priorities")
+        raise click.ClickException(f"{queue!r} is a FIFO queue and does not support import")
     with progress_bar(DownloadColumn()) as progress:
         task = progress.add_task("import", total=size)
         report = import_lines(
@@ -97,12 +110,12 @@ def import_command(
             again=again,
             progress=lambda lines, read: progress.update(task, completed=read),
         )
-    earlier = f", {report.skipped:,} were stored before" if report.skipped else ""
-    hint = " (--again stores them once more)" if report.skipped and not report.stored else ""
+    skipped = f", skipped {report.skipped:,} stored before" if report.skipped else ""
+    hint = " (--again stores them again)" if report.skipped and not report.stored else ""
     if report.full:
-        hint = "; the queue is full, and lines are left"
-    shown = f"stored {report.stored:,} lines{earlier}{hint}"
-    tell(as_line(asdict(report)) if as_json else shown)
+        hint = "; the queue is full and lines remain"
+    summary = f"stored {count_noun(report.stored, 'line')}{skipped}{hint}"
+    echo(json_line(asdict(report)) if as_json else summary)
     if report.full:
         sys.exit(1)
 
@@ -110,63 +123,63 @@ def import_command(
 @click.command("export")
 @queue_argument
 @click.argument("file", type=click.Path(dir_okay=False), default="-")
-@click.option("--after", metavar="ID", help="Only what comes behind this item: go on from there.")
+@click.option("--after", metavar="ID", help="Export only items after this one.")
 @command_options()
 def export_command(db: Database, queue: str, file: str, after: str | None, as_json: bool) -> None:
-    """Write the items of QUEUE to FILE as JSON lines, in order, and leave them in the queue.
+    """Write the waiting items of QUEUE to FILE as lines of JSON.
 
-    Items that are delayed, claimed or dead are left out; a line on standard error says how many
-    there were. With --json it is JSON with all numbers, and on standard output if FILE is given.
-    `fdbq import` reads them back with --priority-field priority --value-field value. A FILE that is
-    there is replaced once all items are written, and stays if they are not.
+    The items are written in order and stay in the queue. Without FILE, or if it is `-`, they are
+    written to standard output. An existing FILE is replaced only after all items are written.
+
+    Delayed and claimed items and dead letters are not exported. A line on standard error says how
+    many there are. With --json, a JSON report has all numbers, on standard output if FILE is given.
 
     \b
     Example:
       fdbq export jobs jobs.jsonl
+      fdbq import copy jobs.jsonl --priority-field priority --value-field value
     """
     target = json_queue(db, queue, must_exist=True)
     with progress_bar(DownloadColumn()) as progress, _replacing(file) as output:
         task = progress.add_task("export", total=None)
         written = lines = 0
         for item in target.items(db, after=after):
-            line = item_line(item).encode() + b"\n"
+            line = item_json(item).encode() + b"\n"
             output.write(line)
             written += len(line)
             lines += 1
             progress.update(task, completed=written)
-        look_for_damage(db, seconds=None)
-    _tell_left_out(
-        count_not_waiting(db, store_of(target).layout), lines, as_json, on_error=file == "-"
-    )
+        check_integrity(db, seconds=None)
+    left_out = count_not_waiting(db, store_of(target).layout)
+    _echo_report(lines, left_out, as_json, to_stderr=file == "-")
 
 
-def _tell_left_out(
-    left_out: dict[State, int], exported: int, as_json: bool, on_error: bool
-) -> None:
+def _echo_report(exported: int, left_out: dict[State, int], as_json: bool, to_stderr: bool) -> None:
+    """Print how many items were left out; with `as_json`, print a report in any case."""
     if as_json:
-        report = as_line({"exported": exported, "left_out": left_out})
-        click.echo(report, err=True) if on_error else tell(report)
+        report = json_line({"exported": exported, "left_out": left_out})
+        click.echo(report, err=True) if to_stderr else echo(report)
     elif any(left_out.values()):
         numbers = ", ".join(f"{number:,} {state}" for state, number in left_out.items() if number)
-        click.echo(f"fdbq export: left out {numbers}; only items that wait are exported", err=True)
+        click.echo(f"fdbq export: left out {numbers}; only waiting items are exported", err=True)
 
 
 @contextmanager
 def _replacing(path: str) -> Iterator[IO[bytes]]:
-    """A file that takes the place of the one at this path when all went well; `-`: the output."""
+    """Open a file that replaces the one at `path` if the block succeeds; `-` is standard output."""
     try:
-        with _opened(path) as file:
+        with _open(path) as file:
             yield file
     except BrokenPipeError:
         raise
     except OSError as error:
         if path == "-":
-            raise OutputFailed(f"the output cannot be written: {error.strerror}") from error
-        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from error
+            raise OutputError(f"cannot write to standard output: {error.strerror}") from error
+        raise click.ClickException(f"cannot write to {path}: {error.strerror}") from error
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[IO[bytes]]:
+def _open(path: str) -> Iterator[IO[bytes]]:
     if path == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -176,32 +189,32 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
             yield file
         return
     if not path:
-        raise click.UsageError("FILE is empty")
+        raise click.UsageError("FILE is an empty path")
     target = os.path.realpath(path)
     if not os.path.isdir(os.path.dirname(target)):
-        raise click.ClickException(f"there is no directory {os.path.dirname(target)}")
+        raise click.ClickException(f"no such directory: {os.path.dirname(target)}")
     with ExitStack() as stack:
-        with held_back():
-            file = stack.enter_context(_temporary_file(target))
-            stack.enter_context(at_end(lambda: os.unlink(file.name)))
+        with defer_signals():
+            temporary = stack.enter_context(_temporary_file(target))
+            stack.enter_context(cleanup_on_signal(lambda: os.unlink(temporary.name)))
         try:
-            yield file
-            file.flush()
-            os.chmod(file.name, _mode(target))
-            os.replace(file.name, target)
+            yield temporary
+            temporary.flush()
+            os.chmod(temporary.name, _mode(target))
+            os.replace(temporary.name, target)
         except BaseException:
-            os.unlink(file.name)
+            os.unlink(temporary.name)
             raise
 
 
-def _temporary_file(target: str) -> Any:
-    """A file beside the one that it is to replace."""
+def _temporary_file(target: str) -> IO[bytes]:
+    """Create a file in the directory of the file that it will replace."""
     directory, name = os.path.split(target)
     return tempfile.NamedTemporaryFile(dir=directory, prefix=f".{name}.", delete=False)
 
 
 def _mode(path: str) -> int:
-    """The permissions of a file, or those that a new one would have."""
+    """Return the permissions of a file, or those that a new file would have."""
     if os.path.exists(path):
         return stat.S_IMODE(os.stat(path).st_mode)
     mask = os.umask(0)

@@ -1,4 +1,4 @@
-"""The command that works on the items of a queue."""
+"""The command `fdbq work`, which runs a worker."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from typing import Any
 
 import click
 
-from fdbqueue import TaskQueue, Worker, WorkerReport, existing_queue
+from fdbqueue import Item, Task, TaskQueue, Worker, WorkerReport, existing_queue
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.types import Database
 
-from .common import AnyQueue, Seconds, as_line, command_options, queue_argument, tell
-from .signals import stopped_by
+from .common import AnyQueue, Seconds, command_options, echo, json_line, queue_argument
+from .signals import stop_on_signal
 from .terminal import progress_bar
 
 __all__ = ["work"]
 
-_LOOK = 1.0  # seconds from one look for a queue that is not there to the next
+_POLL_INTERVAL = 1.0  # seconds between checks whether the queue exists
 
 
 @click.command()
 @queue_argument
 @click.argument("handler", metavar="[MODULE:FUNCTION]", required=False)
-@click.option("--exec", "command", metavar="COMMAND", help="Run this in a shell for each item.")
+@click.option("--exec", "command", metavar="COMMAND", help="Run this shell command for each item.")
 @click.option(
     "--concurrency",
+    metavar="N",
     default=1,
     show_default=True,
     type=click.IntRange(1, 1000),
-    help="How many items are worked on at a time.",
+    help="Number of jobs to run at a time.",
 )
 @click.option(
     "--lease",
@@ -43,19 +44,19 @@ _LOOK = 1.0  # seconds from one look for a queue that is not there to the next
     default=30.0,
     show_default=True,
     type=Seconds(0.1, 1_000_000),
-    help="Seconds after which another worker may take over the jobs of a dead one.",
+    help="Seconds after which another worker may take over a dead worker's jobs.",
 )
-@click.option("--agent", metavar="NAME", help="Of a task queue: only the tasks of this agent.")
+@click.option("--agent", metavar="NAME", help="Claim only tasks of this agent; needs a task queue.")
 @click.option(
     "--drain",
     is_flag=True,
-    help="End when nothing can be claimed: not what is delayed, or tried again later.",
+    help="Exit when no item can be claimed, without waiting for delayed items and retries.",
 )
 @click.option(
     "--metrics-port",
     metavar="PORT",
     type=click.IntRange(1, 65535),
-    help="Serve counters of jobs to Prometheus on http://127.0.0.1:PORT/metrics.",
+    help="Serve Prometheus metrics of jobs on http://127.0.0.1:PORT/metrics.",
 )
 @command_options(creates=True)
 def work(
@@ -70,14 +71,21 @@ def work(
     metrics_port: int | None,
     as_json: bool,
 ) -> None:
-    """Claim the items of QUEUE and work on each, by a Python function or a command.
+    """Run a Python function or a command on each item of QUEUE.
 
-    The function gets the item (of a task queue, the task); if its first argument is called `tr`,
-    it is part of the transaction that ends the job. A command gets the value as JSON on its
-    standard input, and its id as $FDBQ_ID; any exit code but 0 is a failure. It may run again after
-    a crash, and outlive the worker. What fails is tried again later, at last it is a dead letter
-    (`fdbq dead`). SIGTERM and Ctrl-C let the jobs that run end, a second one ends all at once. A
-    queue that is not there yet is waited for. Exit code 1 with --drain if any job failed.
+    Items are claimed under a lease. A job that fails is retried with growing delays, and becomes a
+    dead letter after the attempts that `fdbq limit` allows. If the queue does not exist, the worker
+    waits for it.
+
+    MODULE:FUNCTION is called with the item, or with the task of a task queue. If its first
+    parameter is named `tr`, it runs in the transaction that acknowledges the job.
+
+    The command of --exec receives the value as JSON on standard input and the id as $FDBQ_ID. Any
+    exit code other than 0 is a failure. The command may run again after a crash, and may outlive
+    the worker.
+
+    Ctrl-C or SIGTERM lets running jobs finish; a second one ends the worker at once. With --drain,
+    exits with code 1 if a job failed.
 
     \b
     Example:
@@ -85,15 +93,15 @@ def work(
       fdbq work mails --exec 'jq -r .to >> sent.txt' --drain
     """
     if (handler is None) == (command is None):
-        raise click.UsageError("give either a function as MODULE:FUNCTION, or --exec")
+        raise click.UsageError("give either MODULE:FUNCTION or --exec")
     function = _command(command) if command is not None else _function(str(handler))
-    while (target := _found(db, queue)) is None:
+    while (target := _find_queue(db, queue)) is None:
         if drain:
-            _tell(WorkerReport(), as_json)
+            _echo_report(WorkerReport(), as_json)
             return
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)
     if agent is not None and not isinstance(target, TaskQueue):
-        raise click.UsageError(f"{queue!r} is no task queue, and has no agents")
+        raise click.UsageError(f"{queue!r} is not a task queue and has no agents")
     if not logging.getLogger().isEnabledFor(logging.INFO):
         logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     if metrics_port is not None:
@@ -102,18 +110,19 @@ def work(
         worker = Worker(db, target, function, concurrency=concurrency, lease=lease, agent=agent)
     except (TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from error
-    with progress_bar() as progress, stopped_by(lambda *_: worker.stop(), patience=2):
+    with progress_bar() as progress, stop_on_signal(lambda *_: worker.stop(), max_signals=2):
         task = progress.add_task("work", total=target.size(db), visible=drain)
         report = worker.run(
             drain=drain,
             progress=lambda report: progress.update(task, completed=report.done + report.failed),
         )
-    _tell(report, as_json)
+    _echo_report(report, as_json)
     if drain and report.failed:
         sys.exit(1)
 
 
 def _serve_metrics(port: int) -> None:
+    """Serve the metrics of this process on the loopback interface."""
     try:
         from prometheus_client import start_http_server
     except ImportError as error:
@@ -123,51 +132,52 @@ def _serve_metrics(port: int) -> None:
     try:
         start_http_server(port, addr="127.0.0.1")
     except OSError as error:
-        raise click.ClickException(f"port {port} cannot be listened on: {error}") from error
+        raise click.ClickException(f"cannot listen on port {port}: {error}") from error
 
 
-def _found(db: Database, name: str) -> AnyQueue | None:
+def _find_queue(db: Database, name: str) -> AnyQueue | None:
     try:
         return existing_queue(db, name)
     except QueueNotFound:
         return None
 
 
-def _tell(report: WorkerReport, as_json: bool) -> None:
+def _echo_report(report: WorkerReport, as_json: bool) -> None:
     if as_json:
-        tell(as_line({"done": report.done, "failed": report.failed, "lost": report.lost}))
+        echo(json_line({"done": report.done, "failed": report.failed, "lost": report.lost}))
         return
-    lost = f", {report.lost:,} were done by others" if report.lost else ""
-    tell(f"{report.done:,} done, {report.failed:,} failed{lost}")
+    lost = f", {report.lost:,} lost to other workers" if report.lost else ""
+    echo(f"{report.done:,} done, {report.failed:,} failed{lost}")
 
 
 def _function(path: str) -> Callable[..., Any]:
+    """Import MODULE:FUNCTION, with the current directory first in the search path."""
     module, _, name = path.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise click.UsageError(f"{path!r} is no MODULE:FUNCTION: {error}") from error
+        raise click.UsageError(f"{path!r} cannot be loaded as MODULE:FUNCTION: {error}") from error
     if not callable(function):
-        raise click.UsageError(f"{path!r} is no function")
+        raise click.UsageError(f"{path!r} is not a function")
     return function  # type: ignore[no-any-return]
 
 
-class CommandFailed(Exception):
-    """A command ended with another exit code than 0."""
+class CommandError(Exception):
+    """A command exited with a code other than 0."""
 
 
-def _command(command: str) -> Callable[[Any], None]:
-    def run(item: Any) -> None:
-        value = item.payload if hasattr(item, "payload") else item.value
-        done = subprocess.run(
+def _command(command: str) -> Callable[[Item | Task], None]:
+    def run(item: Item | Task) -> None:
+        value = item.payload if isinstance(item, Task) else item.value
+        result = subprocess.run(
             command,
-            shell=True,  # it is a line of the shell, as its help says
-            input=as_line(value).encode(),
+            shell=True,  # the help promises a shell command
+            input=json_line(value).encode(),
             env={**os.environ, "FDBQ_ID": item.id},
-            start_new_session=True,  # a Ctrl-C is for the worker, which lets it end
+            start_new_session=True,  # Ctrl-C reaches only the worker, which lets the command finish
         )
-        if done.returncode:
-            raise CommandFailed(f"exit code {done.returncode}")
+        if result.returncode:
+            raise CommandError(f"exit code {result.returncode}")
 
     return run

@@ -121,7 +121,7 @@ def test_a_pop_waits_for_a_push(fdbq: Shell, name: str) -> None:
         "fdbq push $q 1 > /dev/null; fdbq push $q 2 > /dev/null; wait; fdbq pop $q --wait 0.1"
     )
     assert (done.returncode, done.stdout, done.stderr) == (1, "1\n2\n", "")
-    assert "'soon' is no number of seconds" in error_of(fdbq("pop", name, "--wait", "soon"))
+    assert "'soon' is not a number of seconds" in error_of(fdbq("pop", name, "--wait", "soon"))
 
 
 def test_an_interrupt_loses_no_item(fdbq: Shell, name: str, db: Any, rng: random.Random) -> None:
@@ -149,7 +149,7 @@ def test_a_wait_can_be_interrupted(fdbq: Shell) -> None:
     done = fdbq.script("timeout --preserve-status -s INT 1.5 fdbq pop $q --wait")
     assert done.returncode == 130
     told = done.stderr.strip().splitlines()
-    assert set(told) == {"fdbq: interrupted; what was done before that is done"}
+    assert set(told) == {"fdbq: interrupted; committed changes are kept"}
 
 
 def test_the_loop_of_the_documentation(filled: Shell) -> None:
@@ -191,7 +191,7 @@ def test_tables_for_people(filled: Shell, name: str, shared_url: str) -> None:
 def test_a_name_that_the_terminal_cannot_show_is_an_error(fdbq: Shell, name: str) -> None:
     fdbq.output("push", f"{name}ü", "1")
     fdbq.environment |= {"PYTHONIOENCODING": "ascii"}
-    assert "the terminal's encoding, ascii, has no" in error_of(fdbq("ls"))
+    assert "cannot be printed in the encoding ascii" in error_of(fdbq("ls"))
 
 
 def test_rm_tells_what_was_not_there(filled: Shell, name: str) -> None:
@@ -199,7 +199,7 @@ def test_rm_tells_what_was_not_there(filled: Shell, name: str) -> None:
     assert filled.output("rm", name, item_id) == "1 removed\n"
     done = filled("rm", name, item_id)
     assert (done.returncode, done.stdout) == (1, "0 removed\n")
-    assert "is not in the queue" in done.stderr
+    assert "is neither waiting nor delayed" in done.stderr
     other = json.loads(filled.output("peek", name, "--json"))["id"]
     assert "is not the id of an item" in error_of(filled("rm", name, other, "nonsense"))
     assert json.loads(filled.output("peek", name, "--json"))["id"] == other
@@ -208,9 +208,9 @@ def test_rm_tells_what_was_not_there(filled: Shell, name: str) -> None:
 def test_clear_asks_first(filled: Shell, name: str) -> None:
     for answer in ("n\n", ""):
         told = filled("clear", name, stdin=answer).stderr
-        assert told.endswith("\nfdbq: aborted, nothing was changed\n")
+        assert told.endswith("\nfdbq: aborted; nothing was changed\n")
     assert sizes(filled, name)[name] == 2
-    assert filled("clear", name, stdin="y\n").stdout == f"{name} is empty now\n"
+    assert filled("clear", name, stdin="y\n").stdout == f"cleared {name}\n"
     assert sizes(filled, name)[name] == 0
     assert f"no queue named '{name}jbos'" in error_of(filled("clear", f"{name}jbos", "--yes"))
 
@@ -243,13 +243,13 @@ def test_an_import_is_stored_once_unless_told_again(fdbq: Shell, name: str) -> N
     (fdbq.path / "f.jsonl").write_text("1\n2\n")
     assert fdbq.output("import", name, "f.jsonl") == "stored 2 lines\n"
     second = fdbq.output("import", name, "f.jsonl")
-    assert second == "stored 0 lines, 2 were stored before (--again stores them once more)\n"
+    assert second == "stored 0 lines, skipped 2 stored before (--again stores them again)\n"
     assert fdbq.output("import", name, "f.jsonl", "--again") == "stored 2 lines\n"
     for _ in range(2):
         assert fdbq.output("import", name, "-", stdin="1\n2\n") == "stored 2 lines\n"
     named = ("import", name, "--source", "nightly")
-    assert fdbq.output(*named, stdin="3\n") == "stored 1 lines\n"
-    assert fdbq.output(*named, stdin="3\n4\n") == "stored 1 lines, 1 were stored before\n"
+    assert fdbq.output(*named, stdin="3\n") == "stored 1 line\n"
+    assert fdbq.output(*named, stdin="3\n4\n") == "stored 1 line, skipped 1 stored before\n"
     assert sizes(fdbq, name)[name] == 10
     assert "line 2:" in error_of(fdbq("import", name, stdin="4\nfour\n"))
     (fdbq.path / "f.jsonl").write_text("changed\n")
@@ -323,11 +323,11 @@ def test_a_queue_whose_values_are_not_json_is_counted_and_not_read(
     (fdbq.path / "lines").write_text("1\n")
     for command in ("push", "pop", "peek", "items", "export", "import"):
         more = {"push": ["1"], "import": ["lines"]}.get(command, [])
-        assert "are not JSON, its codec is" in error_of(fdbq(command, name, *more))
+        assert "but fdbq needs JSON values" in error_of(fdbq(command, name, *more))
     assert sizes(fdbq, name) == {name: 1}
-    assert fdbq.output("check", name) == f"{name}: 1 items, ok\n"
+    assert fdbq.output("check", name) == f"{name}: 1 item, ok\n"
     assert fdbq.output("counts", name).split() == ["priority", "items", "0", "1"]
-    assert fdbq.output("limit", name, "--size", "5").split()[:4] == ["limit", "is", "size", "5"]
+    assert fdbq.output("limit", name, "--size", "5").split()[:4] == ["limit", "value", "size", "5"]
     fdbq.output("clear", name, "-y")
     fdbq.output("drop", name, "-y")
     assert sizes(fdbq, name) == {}
@@ -335,7 +335,7 @@ def test_a_queue_whose_values_are_not_json_is_counted_and_not_read(
 
 def test_a_paused_queue_hands_out_nothing(fdbq: Shell, name: str) -> None:
     fdbq.output("push", name, "1")
-    assert fdbq.output("pause", name) == f"{name} is paused\n"
+    assert fdbq.output("pause", name) == f"paused {name}\n"
     assert fdbq("pop", name).returncode == 1
     assert fdbq.output("work", name, "--exec", "false", "--drain") == "0 done, 0 failed\n"
     assert json.loads(fdbq.output("limit", name, "--concurrency", "3", "--json")) == {
@@ -347,7 +347,7 @@ def test_a_paused_queue_hands_out_nothing(fdbq: Shell, name: str) -> None:
         "paused": True,
     }
     assert fdbq.output("limit", name, "--concurrency", "none").splitlines()[-1].endswith("paused")
-    assert fdbq.output("resume", name) == f"{name} goes on\n"
+    assert fdbq.output("resume", name) == f"resumed {name}\n"
     assert fdbq.output("pop", name) == "1\n"
 
 
@@ -357,7 +357,7 @@ def test_a_push_may_be_unique_and_expire(fdbq: Shell, name: str) -> None:
     fdbq.output("push", name, "3", "--ttl", "0.001")
     time.sleep(0.002)
     assert fdbq.output("pop", name, "-n", "9") == "1\n"
-    assert "ttl is a number of seconds over 0" in error_of(fdbq("push", name, "1", "--ttl", "0"))
+    assert "0.0 is not in the range x>0" in error_of(fdbq("push", name, "1", "--ttl", "0"))
     assert "unique must be text of 1 to 255" in error_of(fdbq("push", name, "1", "--unique", ""))
 
 
@@ -383,12 +383,12 @@ def test_tasks_from_the_shell(fdbq: Shell, name: str) -> None:
     stats = json.loads(fdbq.output("task", "stats", name, "--json"))
     assert (stats["total_pushed"], stats["total_popped"], stats["total_removed"]) == (3, 2, 1)
     assert fdbq.output("check", name) == f"{name}: 0 items, ok\n"
-    assert "`fdbq task` is for it" in error_of(fdbq("pop", name))
-    assert "`fdbq task` is for it" in error_of(fdbq("rm", name, "x"))
+    assert "use `fdbq task`" in error_of(fdbq("pop", name))
+    assert "use `fdbq task`" in error_of(fdbq("rm", name, "x"))
     assert "cost" in error_of(fdbq(*push, "1", "--cost", "-1"))
     assert "deadline" in error_of(fdbq(*push, "1", "--deadline", "tomorrow")).lower()
     fdbq.output("push", f"{name}other", "1")
-    assert "is no task queue" in error_of(fdbq("task", "pop", f"{name}other"))
+    assert "is not a task queue" in error_of(fdbq("task", "pop", f"{name}other"))
 
 
 def test_a_task_that_cannot_be_printed_stays(fdbq: Shell, name: str) -> None:
@@ -403,15 +403,15 @@ def test_a_full_queue_imports_what_fits(fdbq: Shell, name: str) -> None:
     (fdbq.path / "f.jsonl").write_text("1\n2\n3\n4\n5\n")
     done = fdbq("import", name, "f.jsonl")
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout == "stored 3 lines; the queue is full, and lines are left\n"
+    assert done.stdout == "stored 3 lines; the queue is full and lines remain\n"
     fdbq.output("pop", name, "-n", "3")
-    assert fdbq.output("import", name, "f.jsonl") == "stored 2 lines, 3 were stored before\n"
+    assert fdbq.output("import", name, "f.jsonl") == "stored 2 lines, skipped 3 stored before\n"
 
 
 def test_what_is_done_is_said_to_be_done_where_it_cannot_be_printed(fdbq: Shell, name: str) -> None:
     done = fdbq.script("fdbq push $q 1 > /dev/full")
     assert done.returncode == 2
-    assert done.stderr.startswith("fdbq: it is done, but the output cannot be written: No space")
+    assert done.stderr.startswith("fdbq: done, but cannot write to standard output: No space")
     assert done.stderr.count("\n") == 1
     (item_id,) = (json.loads(line)["id"] for line in fdbq.output("items", name, "--json").split())
     assert item_id in done.stderr
@@ -432,23 +432,23 @@ def test_only_what_stores_something_makes_a_database(fdbq: Shell, name: str) -> 
 
 
 ERRORS = [
-    (("push", "jobs", "1", "-p", "[" * 100_000), "is no integer"),
+    (("push", "jobs", "1", "-p", "[" * 100_000), "is not an integer"),
     (("limit", "jobs", "--size", str(10**30)), "max_size is a number from 1, or None"),
-    (("limit", "jobs", "--size", "0"), "'0' is no number from 1, nor `none`"),
+    (("limit", "jobs", "--size", "0"), "'0' is not a positive integer or `none`"),
     (("limit", "jobs", "--concurrency", "20000"), "concurrency is a number from 1 to 10,000"),
-    (("limit", "jobs", "--agent-concurrency", "2"), "'jobs' is no task queue, and has no agents"),
-    (("top", "-n", "2", "--interval", "nan"), "is no number of seconds"),
+    (("limit", "jobs", "--agent-concurrency", "2"), "'jobs' is not a task queue and has no agents"),
+    (("top", "-n", "2", "--interval", "nan"), "is not a number of seconds"),
     (("top", "-n", "2", "--interval", "inf"), "is not in the range"),
-    (("pop", "jobs", "--wait", "-1"), "an option's behind `=`"),
-    (("serve", "--token-file", sys.executable), "is not text in UTF-8"),
+    (("pop", "jobs", "--wait", "-1"), "to an option as --option=VALUE"),
+    (("serve", "--token-file", sys.executable), "is not UTF-8 text"),
     (("serve", "--host", "no.such.host.invalid", "--token-file", "/etc/hostname"), "cannot listen"),
     (("serve", "--rate", "0/second"), "rate must be like"),
-    (("push", "jobs", "-5"), "goes behind `--`"),
+    (("push", "jobs", "-5"), "as `-- VALUE`"),
     (("push", "jobs", "1", "-p", "null"), "priority None (NoneType) must be a 64-bit integer"),
     (("push", "jobs", "hello"), "is not JSON"),
     (("push", "jobs", "{"), "is not JSON"),
     (("push", "jobs"), "give the value"),
-    (("push", "jobs", "1", "--priority", "high"), "'high' is no integer"),
+    (("push", "jobs", "1", "--priority", "high"), "'high' is not an integer or a list"),
     (("push", "jobs", "1", "--priority", "1.5"), "priority 1.5 (float) must be a 64-bit integer"),
     (("push", "jobs", "1", "--priority", str(2**63)), "must be a 64-bit integer"),
     (("push", "", "1"), "cannot be the name of a queue"),
@@ -470,10 +470,10 @@ ERRORS = [
     (("ls", "--db", "/dev/null/db"), "/dev/null"),
     (("ls", "-C", "nowhere.cluster"), "'nowhere.cluster' does not exist"),
     (("ls", "-C", "/etc/hostname"), "/etc/hostname is not a cluster file"),
-    (("ls", "-C", "/etc/hostname", "--db", "x"), "give one of them"),
+    (("ls", "-C", "/etc/hostname", "--db", "x"), "give only one"),
     (("ls", "--timeout", "-1"), "-1.0 is not in the range"),
-    (("ls", "--timeout", "nan"), "'nan' is no number of seconds"),
-    (("pop", "--wait", "mail"), "'mail' is no number of seconds"),
+    (("ls", "--timeout", "nan"), "'nan' is not a number of seconds"),
+    (("pop", "--wait", "mail"), "'mail' is not a number of seconds"),
 ]
 
 
@@ -597,7 +597,7 @@ def test_dead_letters_are_listed_shown_retried_and_dropped(fdbq: Shell, name: st
     assert fdbq("dead", "show", name, ids[1]).returncode == 1
     assert fdbq.output("pop", name) == '{"n":2}\n'
     assert "not the id of an item" in error_of(fdbq("dead", "drop", name, ids[0], "nonsense"))
-    assert "give ids, or --all" in error_of(fdbq("dead", "drop", name))
+    assert "give either ids or --all" in error_of(fdbq("dead", "drop", name))
     assert fdbq.output("dead", "drop", name, "--all") == "2 dropped\n"
     assert fdbq.output("dead", "ls", name) == ""
     assert "no queue named" in error_of(fdbq("dead", "ls", f"{name}nope"))
@@ -623,7 +623,7 @@ def test_an_item_is_delayed(fdbq: Shell, name: str) -> None:
     assert fdbq.output("pop", name, "--wait", "30") == "1\n"
     assert fdbq("pop", name).returncode == 1
     assert "a time zone" in error_of(fdbq("push", name, "3", "--at", "2100-01-01T00:00:00"))
-    assert "is no time" in error_of(fdbq("push", name, "3", "--at", "tomorrow"))
+    assert "is not an ISO 8601 time" in error_of(fdbq("push", name, "3", "--at", "tomorrow"))
 
 
 def test_an_export_of_an_empty_queue_is_an_empty_file(filled: Shell, name: str) -> None:
@@ -655,7 +655,7 @@ def test_an_interrupted_import_does_not_say_that_nothing_happened(filled: Shell)
         "seq 2000000 > many.jsonl; timeout --preserve-status -s INT 2 fdbq import $q many.jsonl"
     )
     assert done.returncode == 130
-    assert "what was done before that is done" in done.stderr
+    assert "committed changes are kept" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -700,7 +700,7 @@ def test_an_export_says_what_it_left_out(filled: Shell, name: str, db: Any) -> N
     whole = filled("export", name)
     assert whole.stdout.count("\n") == 2
     assert whole.stderr == (
-        "fdbq export: left out 1 delayed, 1 claimed, 2 dead; only items that wait are exported\n"
+        "fdbq export: left out 1 delayed, 1 claimed, 2 dead; only waiting items are exported\n"
     )
     numbers = {"exported": 2, "left_out": {"delayed": 1, "claimed": 1, "dead": 2}}
     assert json.loads(filled.output("export", name, "out.jsonl", "--json")) == numbers
@@ -720,11 +720,11 @@ def test_a_full_device_is_an_error_that_says_what_cannot_be_written(
     filled.environment["PYTHONUNBUFFERED"] = unbuffered
     full = "No space left on device"
     assert error_of(filled.script("fdbq export $q /dev/full")) == (
-        f"fdbq: /dev/full cannot be written: {full}\n"
+        f"fdbq: cannot write to /dev/full: {full}\n"
     )
     for command in ("export", "items", "counts"):
         assert full in error_of(filled.script(f"fdbq {command} $q > /dev/full"))
-    assert "the output cannot be written" in filled.script("fdbq export $q > /dev/full").stderr
+    assert "cannot write to standard output" in filled.script("fdbq export $q > /dev/full").stderr
 
 
 def test_a_line_or_value_without_an_end_is_read_no_further_than_its_limit(

@@ -23,7 +23,7 @@ from tests.support.forked import Forked
 from tests.support.server import serving
 from tests.support.shell import Shell
 
-INTERRUPTED = "fdbq: interrupted; what was done before that is done\n"
+INTERRUPTED = "fdbq: interrupted; committed changes are kept\n"
 TRIES = int(os.environ.get("FDBQ_INTERRUPTS", "25"))
 """How many commands `test_commands_end_soon_at_any_moment` interrupts; by hand, 10,000.
 
@@ -114,7 +114,7 @@ def test_every_signal_that_ends_a_process_leaves_what_was_not_printed(
     assert process.stderr is not None
     told = process.stderr.read()
     assert told.count("\n") == 1
-    assert "the output cannot be written" in told
+    assert "cannot write to standard output" in told
     assert len(process.stdout.read()) < len(value)
     assert queue.size(db) == 1
     popped = queue.pop(db)

@@ -533,10 +533,10 @@ def test_the_command_works_by_a_function_or_a_line_of_the_shell(fdbq: Shell, nam
     result = fdbq("work", name, "--exec", line, "--drain", "--json")
     assert result.returncode == 1
     assert json.loads(result.stdout) == {"done": 2, "failed": 1, "lost": 0}
-    assert "CommandFailed: exit code 1" in result.stderr
+    assert "CommandError: exit code 1" in result.stderr
     assert (fdbq.path / "done").read_text().split()[::2] == ["1", "2", "3"]
     for bad in (["nowhere:f"], ["mailer:nothing"], ["json:__name__"], [], ["a:b", "--exec", "x"]):
-        assert re.search("MODULE:FUNCTION|is no function", error_of(fdbq("work", name, *bad)))
+        assert re.search("MODULE:FUNCTION|is not a function", error_of(fdbq("work", name, *bad)))
     assert "has no agents" in error_of(fdbq("work", name, "--exec", "x", "--agent", "ada"))
 
 
