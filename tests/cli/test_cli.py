@@ -1,4 +1,4 @@
-"""`fdbq` as a person and a program use it: a real process, its output, its exit code."""
+"""`fdbq` as people and programs use it: a real process, its output and its exit code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def filled(fdbq: Shell, name: str) -> Shell:
 
 
 def sizes(fdbq: Shell, name: str, *options: str) -> dict[str, int]:
-    """The queues whose names begin so, and their sizes."""
+    """Return the sizes of the queues whose names start with `name`."""
     rows = [json.loads(line) for line in fdbq.output("ls", "--json", *options).splitlines()]
     return {row["queue"]: row["size"] for row in rows if row["queue"].startswith(name)}
 
@@ -56,7 +56,7 @@ def test_a_first_push_takes_two_transactions(
     assert (done.exit_code, len(created)) == (0, 2), done.output
 
 
-def test_a_named_fifo_queue_is_used_like_another_one(db: Any, fdbq: Shell, name: str) -> None:
+def test_a_named_fifo_queue_works_like_other_queues(db: Any, fdbq: Shell, name: str) -> None:
     Queue.named(db, name).enqueue(db, "first")
     ids = [fdbq.output("push", name, value).strip() for value in ('"second"', "3", "4")]
     assert fdbq.output("peek", name, "-n", "2") == '"first"\n"second"\n'
@@ -85,7 +85,7 @@ def test_a_named_fifo_queue_is_used_like_another_one(db: Any, fdbq: Shell, name:
     ],
     ids=" ".join,
 )
-def test_a_fifo_queue_has_no_priorities(
+def test_a_fifo_queue_rejects_options_that_it_does_not_support(
     db: Any, fdbq: Shell, name: str, arguments: tuple[str, ...]
 ) -> None:
     Queue.named(db, name).enqueue(db, "first")
@@ -108,9 +108,11 @@ def test_push_and_pop_in_order(fdbq: Shell, name: str) -> None:
     assert fdbq.output("pop", name) == "null\n"
 
 
-def test_an_empty_pop_is_exit_code_1_and_silence(fdbq: Shell, name: str) -> None:
+def test_a_pop_of_an_empty_queue_exits_with_code_1_and_prints_nothing(
+    fdbq: Shell, name: str
+) -> None:
     for command in ("pop", "peek"):
-        done = fdbq(command, f"{name}nobody-pushed-to-this")
+        done = fdbq(command, f"{name}never-pushed")
         assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
     assert sizes(fdbq, name) == {}
 
@@ -125,7 +127,7 @@ def test_a_pop_waits_for_a_push(fdbq: Shell, name: str) -> None:
 
 
 def test_an_interrupt_loses_no_item(fdbq: Shell, name: str, db: Any, rng: random.Random) -> None:
-    """It comes while the command waits, takes or prints: the item is printed or in the queue."""
+    """The signal arrives while the command waits, pops or prints."""
     queue = fdbqueue.PriorityQueue.named(db, name)
     for number in range(6):
         process = subprocess.Popen(
@@ -145,11 +147,11 @@ def test_an_interrupt_loses_no_item(fdbq: Shell, name: str, db: Any, rng: random
 
 
 def test_a_wait_can_be_interrupted(fdbq: Shell) -> None:
-    # `timeout` may interrupt it twice, as somebody does who is impatient.
+    # `timeout` may interrupt it twice, as an impatient user does.
     done = fdbq.script("timeout --preserve-status -s INT 1.5 fdbq pop $q --wait")
     assert done.returncode == 130
-    told = done.stderr.strip().splitlines()
-    assert set(told) == {"fdbq: interrupted; committed changes are kept"}
+    lines = done.stderr.strip().splitlines()
+    assert set(lines) == {"fdbq: interrupted; committed changes are kept"}
 
 
 def test_the_loop_of_the_documentation(filled: Shell) -> None:
@@ -194,7 +196,7 @@ def test_a_name_that_the_terminal_cannot_show_is_an_error(fdbq: Shell, name: str
     assert "cannot be printed in the encoding ascii" in error_of(fdbq("ls"))
 
 
-def test_rm_tells_what_was_not_there(filled: Shell, name: str) -> None:
+def test_rm_reports_items_that_it_did_not_remove(filled: Shell, name: str) -> None:
     item_id = json.loads(filled.output("peek", name, "--json"))["id"]
     assert filled.output("rm", name, item_id) == "1 removed\n"
     done = filled("rm", name, item_id)
@@ -205,10 +207,10 @@ def test_rm_tells_what_was_not_there(filled: Shell, name: str) -> None:
     assert json.loads(filled.output("peek", name, "--json"))["id"] == other
 
 
-def test_clear_asks_first(filled: Shell, name: str) -> None:
+def test_clear_asks_for_confirmation(filled: Shell, name: str) -> None:
     for answer in ("n\n", ""):
-        told = filled("clear", name, stdin=answer).stderr
-        assert told.endswith("\nfdbq: aborted; nothing was changed\n")
+        errors = filled("clear", name, stdin=answer).stderr
+        assert errors.endswith("\nfdbq: aborted; nothing was changed\n")
     assert sizes(filled, name)[name] == 2
     assert filled("clear", name, stdin="y\n").stdout == f"cleared {name}\n"
     assert sizes(filled, name)[name] == 0
@@ -239,7 +241,7 @@ def test_import_and_export_round_trip(filled: Shell, name: str) -> None:
     assert filled.output("export", name, "--after", first) == exported.splitlines()[1] + "\n"
 
 
-def test_an_import_is_stored_once_unless_told_again(fdbq: Shell, name: str) -> None:
+def test_an_import_is_stored_once_unless_again_is_given(fdbq: Shell, name: str) -> None:
     (fdbq.path / "f.jsonl").write_text("1\n2\n")
     assert fdbq.output("import", name, "f.jsonl") == "stored 2 lines\n"
     second = fdbq.output("import", name, "f.jsonl")
@@ -257,7 +259,7 @@ def test_an_import_is_stored_once_unless_told_again(fdbq: Shell, name: str) -> N
 
 
 def test_three_processes_pop_everything_once_and_each_in_order(fdbq: Shell, name: str) -> None:
-    """What README does with Debian's packages."""
+    """The guide to imports does this with Debian's packages."""
     lines = [json.dumps({"n": n, "level": n * 7 % 4}) + "\n" for n in range(3000)]
     (fdbq.path / "all.jsonl").write_text("".join(lines))
     fdbq.output("import", name, "all.jsonl", "--priority-field", "level")
@@ -305,7 +307,7 @@ def test_a_queue_of_tuples_as_priorities(fdbq: Shell, name: str, db: Any) -> Non
 
 
 class Capitals:
-    """A codec that `fdbq` does not have."""
+    """A codec that `fdbq` does not know."""
 
     def encode(self, value: str, /) -> bytes:
         return value.upper().encode()
@@ -408,7 +410,9 @@ def test_a_full_queue_imports_what_fits(fdbq: Shell, name: str) -> None:
     assert fdbq.output("import", name, "f.jsonl") == "stored 2 lines, skipped 3 stored before\n"
 
 
-def test_what_is_done_is_said_to_be_done_where_it_cannot_be_printed(fdbq: Shell, name: str) -> None:
+def test_a_change_is_reported_as_done_if_its_output_cannot_be_printed(
+    fdbq: Shell, name: str
+) -> None:
     done = fdbq.script("fdbq push $q 1 > /dev/full")
     assert done.returncode == 2
     assert done.stderr.startswith("fdbq: done, but cannot write to standard output: No space")
@@ -417,7 +421,7 @@ def test_what_is_done_is_said_to_be_done_where_it_cannot_be_printed(fdbq: Shell,
     assert item_id in done.stderr
 
 
-def test_only_what_stores_something_makes_a_database(fdbq: Shell, name: str) -> None:
+def test_only_commands_that_store_something_create_a_database(fdbq: Shell, name: str) -> None:
     for command in ("ls", "counts", "items", "check", "info", "export", "rm", "clear", "drop"):
         arguments = {"ls": [], "info": [], "rm": ["q", "x"]}.get(command, ["q"])
         done = fdbq(command, *arguments, "--db", "nowhere")
@@ -485,7 +489,7 @@ def test_an_error_is_one_line_and_exit_code_2(
     assert sizes(fdbq, name) == {}
 
 
-def test_input_that_is_no_text_is_an_error_too(fdbq: Shell, name: str) -> None:
+def test_input_that_is_not_text_is_an_error(fdbq: Shell, name: str) -> None:
     assert "is not JSON" in error_of(fdbq("push", name, "-", stdin=b"\xff\xfe\x00"))
 
 
@@ -499,7 +503,7 @@ def test_the_database_is_an_option_of_every_command(fdbq: Shell, name: str) -> N
         assert command_name == "completion" or {"--db", "-C", "--timeout", "--json"} <= options
 
 
-def test_without_any_word_the_database_is_in_the_users_data_directory(tmp_path: Path) -> None:
+def test_the_default_database_is_in_the_users_data_directory(tmp_path: Path) -> None:
     fdbq = Shell(tmp_path, "")
     fdbq.environment.pop("XDG_DATA_HOME", None)
     fdbq.output("push", "jobs", "1")
@@ -507,7 +511,7 @@ def test_without_any_word_the_database_is_in_the_users_data_directory(tmp_path: 
     assert list(fdbq.path.rglob("fdbqueue.sqlite"))
 
 
-def test_a_reader_that_goes_away_is_no_traceback(filled: Shell) -> None:
+def test_a_closed_pipe_causes_no_traceback(filled: Shell) -> None:
     filled.script("seq 20000 | fdbq import $q")
     done = filled.script("fdbq items $q | head -1")
     assert done.stdout.count("\n") == 1
@@ -515,7 +519,7 @@ def test_a_reader_that_goes_away_is_no_traceback(filled: Shell) -> None:
     assert "Exception" not in done.stderr
 
 
-def test_what_cannot_be_printed_is_put_back(filled: Shell, name: str) -> None:
+def test_items_that_cannot_be_printed_are_put_back(filled: Shell, name: str) -> None:
     before = filled.output("items", name)
     done = filled.script("fdbq pop $q -n 2 > /dev/full")
     assert done.returncode == 2, done
@@ -535,7 +539,9 @@ def test_thousands_of_items_that_cannot_be_printed_are_put_back(fdbq: Shell, nam
 @pytest.mark.parametrize(
     "command", ["push $q 1", "pop $q", "ls", "import $q /dev/null", "clear $q"]
 )
-def test_without_an_output_nothing_is_done(filled: Shell, name: str, command: str) -> None:
+def test_nothing_is_done_if_standard_output_is_closed(
+    filled: Shell, name: str, command: str
+) -> None:
     before = filled.output("export", name)
     done = filled.script(f"fdbq {command} >&-")
     assert (done.returncode, done.stdout) == (2, "")
@@ -543,31 +549,31 @@ def test_without_an_output_nothing_is_done(filled: Shell, name: str, command: st
     assert filled.output("export", name) == before
 
 
-def test_a_closed_input_is_an_empty_one(filled: Shell, name: str) -> None:
+def test_closed_standard_input_counts_as_empty(filled: Shell, name: str) -> None:
     assert "is not JSON" in error_of(filled.script("fdbq push $q - <&-"))
     assert filled.script("fdbq import $q <&-").stdout == "stored 0 lines\n"
     assert "aborted" in filled.script("fdbq drop $q <&-").stderr
     assert sizes(filled, name) == {name: 2}
 
 
-def test_an_interrupt_while_it_starts_is_no_traceback(filled: Shell) -> None:
-    """Before `main` runs, while Python itself starts, the traceback is Python's own.
+def test_an_interrupt_during_the_start_causes_no_traceback(filled: Shell) -> None:
+    """A traceback from the start of Python itself, before `main` runs, is allowed.
 
-    Its module `site`, too, has a function `main`.
+    Python's module `site` has a function `main`, too.
     """
     for hundredths in range(5, 40, 5):
         interrupted = f"timeout --preserve-status -s INT 0.{hundredths:02} fdbq"
-        done = filled.script(f"{interrupted} pop nobody-pushed-to-this --wait 5")
+        done = filled.script(f"{interrupted} pop never-pushed --wait 5")
         assert not passes_through_main(done.stderr), (hundredths, done.stderr)
 
 
 def passes_through_main(traceback: str) -> bool:
-    """Whether a traceback has a frame of `main` in a module of `fdbq`."""
+    """Return whether a traceback has a frame of `main` in a module of `fdbq`."""
     directory = re.escape(str(Path(package).parent))
     return re.search(rf'File "{directory}/.*", line \d+, in main$', traceback, re.M) is not None
 
 
-def test_a_traceback_through_main_is_told_from_that_of_pythons_own_start() -> None:
+def test_a_traceback_through_main_differs_from_one_of_pythons_own_start() -> None:
     broken = "import fdbq.__main__ as program; program.time = None; program.main()"
     done = subprocess.run([sys.executable, "-c", broken], capture_output=True, text=True)
     assert passes_through_main(done.stderr)
@@ -575,7 +581,7 @@ def test_a_traceback_through_main_is_told_from_that_of_pythons_own_start() -> No
     assert not passes_through_main(own)
 
 
-def test_a_source_whose_path_is_no_text_is_imported_once(fdbq: Shell, name: str) -> None:
+def test_a_file_whose_path_is_not_utf_8_is_imported_once(fdbq: Shell, name: str) -> None:
     fdbq.script("printf '1\\n2\\n' > $'f\\xff'")
     assert fdbq.script("fdbq import $q $'f\\xff'").stdout == "stored 2 lines\n"
     assert fdbq.script("fdbq import $q $'f\\xff'").stdout.startswith("stored 0 lines")
@@ -603,7 +609,7 @@ def test_dead_letters_are_listed_shown_retried_and_dropped(fdbq: Shell, name: st
     assert "no queue named" in error_of(fdbq("dead", "ls", f"{name}nope"))
 
 
-def test_dead_letters_that_a_full_queue_has_no_room_for_are_told(
+def test_dead_letters_that_do_not_fit_into_a_full_queue_are_reported(
     fdbq: Shell, name: str, db: Any
 ) -> None:
     queue = fdbqueue.PriorityQueue.named(db, name, max_attempts=1, max_size=2)
@@ -672,7 +678,7 @@ def test_completion_knows_commands_and_queues(
     assert f"plain,{name}" in filled.script(named).stdout
 
 
-def test_top_shows_queues_and_what_comes_and_goes(filled: Shell, name: str) -> None:
+def test_top_shows_queues_and_their_rates(filled: Shell, name: str) -> None:
     looks = [
         json.loads(line)
         for line in filled.output("top", "--json", "-n", "2", "--interval", "0.1").splitlines()
@@ -684,13 +690,13 @@ def test_top_shows_queues_and_what_comes_and_goes(filled: Shell, name: str) -> N
     assert name in filled.output("top", "-n", "1")
 
 
-def test_verbose_tells_what_comes_and_goes(filled: Shell, name: str) -> None:
+def test_verbose_logs_a_pop(filled: Shell, name: str) -> None:
     done = filled("pop", name, "-v")
     assert f"popped from {name}, priority" in done.stderr
     assert filled("pop", name).stderr == ""
 
 
-def test_an_export_says_what_it_left_out(filled: Shell, name: str, db: Any) -> None:
+def test_an_export_reports_the_items_that_it_left_out(filled: Shell, name: str, db: Any) -> None:
     queue = fdbqueue.PriorityQueue.named(db, name)
     queue.set_max_attempts(db, 1)
     queue.push_many(db, ["claimed", "dead", "dead"])
@@ -707,14 +713,16 @@ def test_an_export_says_what_it_left_out(filled: Shell, name: str, db: Any) -> N
     assert json.loads(filled("export", name, "--json").stderr) == numbers
 
 
-def test_an_export_counts_what_it_left_out_in_any_number(fdbq: Shell, name: str, db: Any) -> None:
+def test_an_export_counts_thousands_of_items_that_it_left_out(
+    fdbq: Shell, name: str, db: Any
+) -> None:
     queue = fdbqueue.PriorityQueue.named(db, name)
     queue.push_many(db, [*range(2345)], delay=600)
     assert "left out 2,345 delayed" in fdbq("export", name).stderr
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_full_device_is_an_error_that_says_what_cannot_be_written(
+def test_the_error_for_a_full_device_says_which_file_cannot_be_written(
     filled: Shell, unbuffered: str
 ) -> None:
     filled.environment["PYTHONUNBUFFERED"] = unbuffered
@@ -727,9 +735,7 @@ def test_a_full_device_is_an_error_that_says_what_cannot_be_written(
     assert "cannot write to standard output" in filled.script("fdbq export $q > /dev/full").stderr
 
 
-def test_a_line_or_value_without_an_end_is_read_no_further_than_its_limit(
-    fdbq: Shell, name: str
-) -> None:
+def test_an_endless_line_or_value_is_read_only_up_to_its_limit(fdbq: Shell, name: str) -> None:
     endless = "tr '\\0' 1 < /dev/zero"
     error = error_of(fdbq.script(f"(echo 7; {endless}) | fdbq import $q"))
     assert "line 2: it is longer than 50,000,000 bytes; the lines before it are stored" in error
@@ -742,7 +748,7 @@ def test_a_line_or_value_without_an_end_is_read_no_further_than_its_limit(
 @pytest.mark.parametrize(
     "clock", ["-1", "exec('raise OverflowError')"], ids=["before 1970", "after 2262"]
 )
-def test_a_clock_that_cannot_be_is_an_error(fdbq: Shell, name: str, clock: str) -> None:
+def test_an_impossible_clock_is_an_error(fdbq: Shell, name: str, clock: str) -> None:
     program = (
         f"import time; time.time = time.time_ns = lambda: {clock}\n"
         "import sys; from fdbq.__main__ import main; main()"
@@ -758,7 +764,7 @@ def test_a_clock_that_cannot_be_is_an_error(fdbq: Shell, name: str, clock: str) 
     assert sizes(fdbq, name) == {}
 
 
-def test_a_time_beyond_its_range_is_named_with_the_range(fdbq: Shell, name: str) -> None:
+def test_a_time_out_of_range_is_reported_with_the_range(fdbq: Shell, name: str) -> None:
     for option, lowest in (("--delay", "from 0"), ("--ttl", "over 0")):
         error = error_of(fdbq("push", name, "1", option, "1e10"))
         assert f"is a number of seconds {lowest}, below 10,000,000,000, not 1" in error

@@ -1,4 +1,4 @@
-"""Signals end `fdbq` soon, in one line, and lose nothing."""
+"""Signals end `fdbq` soon, with one line, and lose no item."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.support.shell import Shell
 
 INTERRUPTED = "fdbq: interrupted; committed changes are kept\n"
 TRIES = int(os.environ.get("FDBQ_INTERRUPTS", "25"))
-"""How many commands `test_commands_end_soon_at_any_moment` interrupts; by hand, 10,000.
+"""Number of commands that `test_commands_end_soon_at_any_moment` interrupts; 10,000 by hand.
 
-Of many, most are forked with their modules loaded: their start was interrupted often enough.
+If there are more than 100, most are forked with their modules loaded, which starts them faster.
 """
 
 SOON = 2.0  # seconds
-LONGEST = 60.0  # seconds, after which a command counts as hung
+MAX_WAIT = 60.0  # seconds, after which a command counts as hung
 
 Process = subprocess.Popen[str]
 
@@ -52,7 +52,7 @@ _started: list[Process] = []
 
 
 @pytest.fixture(autouse=True)
-def _kill_what_was_started() -> Iterator[None]:
+def _kill_started_processes() -> Iterator[None]:
     yield
     while _started:
         process = _started.pop()
@@ -75,7 +75,7 @@ def start(fdbq: Shell, *arguments: str) -> Process:
 
 
 def has_handlers(process: Process | Forked) -> bool:
-    """Whether a process handles signals already; before, Python itself prints a traceback."""
+    """Return whether a process handles signals yet; until then Python prints a traceback."""
     try:
         status = Path(f"/proc/{process.pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):  # before it was opened, or after
@@ -85,7 +85,7 @@ def has_handlers(process: Process | Forked) -> bool:
 
 
 def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + LONGEST
+    deadline = time.monotonic() + MAX_WAIT
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -93,10 +93,10 @@ def wait_until(condition: Any) -> None:
 
 @pytest.mark.parametrize("number", ENDING, ids=lambda number: f"{int(number)}")
 @pytest.mark.parametrize("command", ["pop", "task pop"])
-def test_every_signal_that_ends_a_process_leaves_what_was_not_printed(
+def test_every_fatal_signal_leaves_an_unprinted_item_in_the_queue(
     fdbq: Shell, name: str, db: Any, number: int, command: str
 ) -> None:
-    """The item is taken and waits for a reader of the output, who does not come."""
+    """The item is popped, and its output waits for a reader that never reads."""
     fdbq.environment["PYTHONUNBUFFERED"] = "1"
     value = "x" * 200_000  # more than a pipe holds
     queue: Any
@@ -110,11 +110,11 @@ def test_every_signal_that_ends_a_process_leaves_what_was_not_printed(
     assert process.stdout is not None
     assert process.stdout.read(1) == '"'
     process.send_signal(number)
-    assert process.wait(LONGEST) == 128 + number
+    assert process.wait(MAX_WAIT) == 128 + number
     assert process.stderr is not None
-    told = process.stderr.read()
-    assert told.count("\n") == 1
-    assert "cannot write to standard output" in told
+    errors = process.stderr.read()
+    assert errors.count("\n") == 1
+    assert "cannot write to standard output" in errors
     assert len(process.stdout.read()) < len(value)
     assert queue.size(db) == 1
     popped = queue.pop(db)
@@ -123,7 +123,7 @@ def test_every_signal_that_ends_a_process_leaves_what_was_not_printed(
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_signal_while_items_are_printed_splits_them_in_printed_and_kept(
+def test_a_signal_during_printing_splits_the_items_into_printed_and_kept(
     fdbq: Shell, name: str, db: Any, number: int, unbuffered: str
 ) -> None:
     fdbq.environment["PYTHONUNBUFFERED"] = unbuffered
@@ -133,7 +133,7 @@ def test_a_signal_while_items_are_printed_splits_them_in_printed_and_kept(
     assert process.stdout is not None
     printed = [process.stdout.readline()]
     process.send_signal(number)
-    assert process.wait(LONGEST) == 128 + number
+    assert process.wait(MAX_WAIT) == 128 + number
     printed += process.stdout.readlines()
     kept = [item.value for item in queue.items(db)]
     whole = [json.loads(line) for line in printed if line.endswith("\n")]
@@ -148,22 +148,22 @@ def test_an_ignored_signal_stays_ignored(fdbq: Shell, name: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_waits_for_a_lock_is_interrupted(tmp_path: Path, number: int) -> None:
-    """What is still to be closed then must not wait for the same lock."""
+    """Closing the database on the way out must not wait for the same lock."""
     fdbq = Shell(tmp_path, f"embedded:{tmp_path / 'db'}")
     fdbq.output("push", "jobs", "1")
     with (tmp_path / "db" / LOCK_FILE).open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         process = start(fdbq, "push", "jobs", "2", "--timeout", "0")
         wait_until(lambda: has_handlers(process))
-        time.sleep(1)  # so that it waits, most likely
+        time.sleep(1)  # until it waits for the lock, most likely
         process.send_signal(number)
-        assert process.wait(LONGEST) == 128 + number
+        assert process.wait(MAX_WAIT) == 128 + number
     assert process.stderr is not None
     assert process.stderr.read() == INTERRUPTED
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
-def test_a_main_thread_that_never_comes_back_to_python_is_interrupted(
+def test_a_main_thread_that_never_returns_to_python_is_interrupted(
     fdbq: Shell, name: str, number: int
 ) -> None:
     (fdbq.path / "endless.py").write_text(
@@ -177,7 +177,7 @@ def test_a_main_thread_that_never_comes_back_to_python_is_interrupted(
     assert process.stderr is not None
     assert process.stdout.readline() == "in C\n"
     process.send_signal(number)
-    assert process.wait(LONGEST) == 128 + number
+    assert process.wait(MAX_WAIT) == 128 + number
     assert process.stderr.read() == INTERRUPTED
 
 
@@ -189,7 +189,7 @@ def test_a_second_signal_ends_a_worker_whose_jobs_do_not(fdbq: Shell, name: str,
     process.send_signal(signal.SIGINT)
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    assert process.wait(LONGEST) in (130, -signal.SIGINT)
+    assert process.wait(MAX_WAIT) in (130, -signal.SIGINT)
 
 
 def test_top_is_ended_by_an_interrupt(fdbq: Shell, name: str) -> None:
@@ -198,7 +198,7 @@ def test_top_is_ended_by_an_interrupt(fdbq: Shell, name: str) -> None:
     assert process.stdout is not None
     assert name in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    assert process.wait(LONGEST) == 0
+    assert process.wait(MAX_WAIT) == 0
 
 
 @pytest.mark.parametrize(
@@ -207,13 +207,13 @@ def test_top_is_ended_by_an_interrupt(fdbq: Shell, name: str) -> None:
 def test_a_server_is_stopped_by_a_signal(shared_url: str, number: int, code: int) -> None:
     with serving(shared_url) as (process, _):
         process.send_signal(number)
-        assert process.wait(LONGEST) == code
+        assert process.wait(MAX_WAIT) == code
         assert process.stderr is not None
         assert process.stderr.read() == (INTERRUPTED if code else "")
 
 
 class Interrupts:
-    """Interrupts commands at random moments, and keeps the books of what they took and printed."""
+    """Interrupts commands at random moments, and accounts for what they popped and printed."""
 
     def __init__(self, fdbq: Shell, name: str, db: Any, rng: random.Random) -> None:
         self._fdbq, self._db, self._rng = fdbq, db, rng
@@ -233,7 +233,7 @@ class Interrupts:
         self._commands = [
             ("pop", items, "-n", "3"),
             ("pop", items, "--wait", "5"),
-            ("pop", f"{name}nobody-pushed-to-this", "--wait", "5"),
+            ("pop", f"{name}never-pushed", "--wait", "5"),
             ("push", work, "1"),
             ("import", f"{name}copy", "lines.jsonl", "--again"),
             ("export", many, "out.jsonl"),
@@ -255,8 +255,8 @@ class Interrupts:
             ("serve", "--port", "0"),
             ("--help",),
         ]
-        # The moments lie in the time that a command takes, with its modules loaded or without.
-        self._seconds(True, many)  # for the first one, modules are loaded
+        # Signals are sent within the time that a command takes, with or without loaded modules.
+        self._seconds(True, many)  # the first forked command loads the modules
         self._spans = {is_forked: self._seconds(is_forked, many) for is_forked in (False, True)}
 
     def interrupt_one(self) -> None:
@@ -271,9 +271,9 @@ class Interrupts:
             self._push_task()
         is_forked = TRIES > 100 and rng.random() < 0.9
         moment = self._spans[is_forked] * rng.random() ** 2
-        told = f"{' '.join(command)}, interrupted after {moment:.3f} s, second {second}"
+        description = f"{' '.join(command)}, interrupted after {moment:.3f} s, second {second}"
         process = self._start(is_forked, command)
-        # (A forked process ignores SIGINT until its own start.)
+        # A forked process ignores SIGINT until `main` runs.
         if sys.platform == "linux" and (is_forked or rng.random() < 0.8):
             wait_until(lambda: has_handlers(process))
         time.sleep(moment)
@@ -284,18 +284,18 @@ class Interrupts:
             process.send_signal(signal.SIGINT)
         began = time.monotonic()
         try:
-            output, errors = process.communicate(timeout=LONGEST)
+            output, errors = process.communicate(timeout=MAX_WAIT)
         except (subprocess.TimeoutExpired, TimeoutError):
             if is_forked:
                 process.send_signal(signal.SIGTRAP)
                 time.sleep(1)
             process.kill()
             output, errors = process.communicate()
-            self.failures.append(f"{told}: hung, signals handled: {is_handled}, {errors}")
+            self.failures.append(f"{description}: hung, signals handled: {is_handled}, {errors}")
         seconds = time.monotonic() - began
         self.longest = max(self.longest, seconds)
         if seconds > SOON:
-            self.slow.append(f"{told}: {seconds:.2f} s")
+            self.slow.append(f"{description}: {seconds:.2f} s")
         if is_pop:
             self._printed += self._lines(output)
         elif is_task_pop:
@@ -305,7 +305,7 @@ class Interrupts:
         outcome = self._outcome(process.returncode, errors, is_handled)
         self.outcomes[outcome or "wrong"] += 1
         if outcome is None:
-            self.failures.append(f"{told}: exit code {process.returncode}, {errors!r}")
+            self.failures.append(f"{description}: exit code {process.returncode}, {errors!r}")
 
     def _push_task(self) -> None:
         self._tasks.push(self._db, payload=self._tasks_pushed)
@@ -313,7 +313,7 @@ class Interrupts:
 
     def _seconds(self, is_forked: bool, queue: str) -> float:
         began = time.monotonic()
-        self._start(is_forked, ("counts", queue)).communicate(timeout=LONGEST)
+        self._start(is_forked, ("counts", queue)).communicate(timeout=MAX_WAIT)
         return time.monotonic() - began
 
     def _start(self, is_forked: bool, command: tuple[str, ...]) -> Process | Forked:
@@ -327,20 +327,20 @@ class Interrupts:
 
     @staticmethod
     def _outcome(code: int, errors: str, is_handled: bool) -> str | None:
-        told = [
+        lines = [
             line
             for line in errors.splitlines(True)
             if "serving on" not in line and "stopping once" not in line
         ]
         if not is_handled:
             return "as Python started"
-        if code == 130 and told == [INTERRUPTED]:
+        if code == 130 and lines == [INTERRUPTED]:
             return "interrupted, one line"
-        if code == -signal.SIGINT and not told:
-            return "ended by the signal"  # a worker by the second one, or as Python ended
-        return "done" if code in (0, 1) and not told else None
+        if code == -signal.SIGINT and not lines:  # a worker's second one, or as Python exited
+            return "ended by the signal"
+        return "done" if code in (0, 1) and not lines else None
 
-    def check_books(self) -> None:
+    def check_accounts(self) -> None:
         left = [item.value for item in self._items.items(self._db)]
         assert sorted(self._printed + left) == list(range(self._pushed))
         left = [task.payload for task in self._tasks.get_all_tasks(self._db)]
@@ -364,4 +364,4 @@ def test_commands_end_soon_at_any_moment(
             )
     print(*interrupts.slow, sep="\n")
     assert interrupts.failures == []
-    interrupts.check_books()
+    interrupts.check_accounts()
