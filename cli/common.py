@@ -57,7 +57,7 @@ class Seconds(click.FloatRange):
     """A number of seconds."""
 
     def convert(
-        self, value: str | float, parameter: click.Parameter | None, context: click.Context | None
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Return the number; fail for text that is not a number, and for NaN."""
         try:
@@ -65,8 +65,8 @@ class Seconds(click.FloatRange):
         except ValueError:
             seconds = math.nan
         if math.isnan(seconds):
-            self.fail(f"{value!r} is not a number of seconds", parameter, context)
-        number: float = super().convert(seconds, parameter, context)
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        number: float = super().convert(seconds, param, ctx)
         return number
 
 
@@ -76,15 +76,13 @@ class _Priority(click.ParamType):  # type: ignore[type-arg]
     name = "priority"
 
     def convert(
-        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> object:
         try:
             return json.loads(value) if isinstance(value, str) else value
         except (ValueError, RecursionError):
             text = str(value)[:100]
-            self.fail(
-                f"{text!r} is not an integer or a list such as '[1, 2.5]'", parameter, context
-            )
+            self.fail(f"{text!r} is not an integer or a list such as '[1, 2.5]'", param, ctx)
 
 
 PRIORITY = _Priority()
@@ -96,18 +94,18 @@ class _Time(click.ParamType):  # type: ignore[type-arg]
     name = "time"
 
     def convert(
-        self, value: str, parameter: click.Parameter | None, context: click.Context | None
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
         try:
             time = datetime.fromisoformat(value)
         except ValueError:
             self.fail(
                 f"{value!r} is not an ISO 8601 time such as 2030-01-31T08:00+01:00",
-                parameter,
-                context,
+                param,
+                ctx,
             )
         if time.utcoffset() is None:
-            self.fail(f"{value!r} needs a time zone, such as +01:00", parameter, context)
+            self.fail(f"{value!r} needs a time zone, such as +01:00", param, ctx)
         return time
 
 
@@ -378,7 +376,7 @@ def reject_for_fifo(name: str, **options: object) -> None:
 
 
 def read_value(file: BinaryIO) -> bytes:
-    """Read a value from a file; fail if it exceeds the maximum size, which may mean endless input.
+    """Read a value from a file, but stop after its maximum size, because input may be endless.
 
     Raises:
         UsageError: The value is too long.

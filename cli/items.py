@@ -18,6 +18,7 @@ from fdbqueue.types import Database
 from .common import (
     PRIORITY,
     TIME,
+    OutputError,
     PrintError,
     Seconds,
     check_integrity,
@@ -107,7 +108,7 @@ def push(
     """
     if (value is None) == (file is None):
         raise click.UsageError(
-            "give the value as an argument, as `-` for standard input, or --file"
+            "give the value as VALUE, as `-` to read standard input, or with --file"
         )
     if file is not None:
         text: str | bytes = read_value(file)
@@ -199,7 +200,7 @@ def _pop_and_print(
             print_items(items, as_json)
         except PrintError as error:
             _put_back(db, queue, error.items)
-            raise
+            raise OutputError(f"{error} but put back") from error
         return bool(items)
 
 

@@ -82,11 +82,11 @@ def cli() -> None:
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print a script that enables tab completion in SHELL.
 
-    The script completes commands, options and queue names.
+    SHELL is bash, zsh or fish. The script completes commands, options and queue names.
 
     \b
     Example:
@@ -118,15 +118,12 @@ def main() -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)
         sys.exit(2)
-    except click.NoSuchOption as error:
-        command = error.ctx.command_path if error.ctx else "fdbq"
-        hint = ""
-        if error.option_name[1:2].isdigit():
-            hint = "; pass a negative number as `-- VALUE`, or to an option as --option=VALUE"
-        _fail(f"{command}: {error.format_message()}{hint} (see {command} --help)")
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "fdbq"
-        _fail(f"{command}: {error.format_message()} (see {command} --help)")
+        message = error.format_message().removesuffix(".")
+        if isinstance(error, click.NoSuchOption) and error.option_name[1:2].isdigit():
+            message += "; pass a negative number as `-- VALUE`, or to an option as --option=VALUE"
+        _fail(f"{command}: {message} (see {command} --help)")
     except click.ClickException as error:
         _fail(f"fdbq: {error.format_message()}")
     except click.Abort:

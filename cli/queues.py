@@ -127,15 +127,13 @@ class _Bound(click.ParamType):  # type: ignore[type-arg]
 
     name = "bound"
 
-    def convert(
-        self, value: str, parameter: click.Parameter | None, context: click.Context | None
-    ) -> int:
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if value == "none":
             return 0
         with suppress(ValueError):
             if int(value) > 0:
                 return int(value)
-        return self.fail(f"{value[:100]!r} is not a positive integer or `none`", parameter, context)
+        return self.fail(f"{value[:100]!r} is not a positive integer or `none`", param, ctx)
 
 
 _LIMITS = {

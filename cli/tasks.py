@@ -17,7 +17,7 @@ from fdbqueue.types import Database
 
 from .common import (
     TIME,
-    PrintError,
+    OutputError,
     Seconds,
     command_options,
     echo,
@@ -55,7 +55,7 @@ def _task_queue(db: Database, name: str, must_exist: bool = True) -> TaskQueue:
         return TaskQueue.named(db, name)
     if not isinstance(queue, TaskQueue):
         raise click.UsageError(
-            f"{name!r} is not a task queue; use `fdbq push`, `fdbq pop` and so on"
+            f"{name!r} is not a task queue; use the commands without `task`, such as `fdbq pop`"
         )
     return queue
 
@@ -196,7 +196,9 @@ def pop(db: Database, queue: str, agent: str | None, as_json: bool) -> None:
             sys.stdout.flush()
         except BaseException as error:
             target.release(db, claim)
-            raise PrintError([claim.item]) from error
+            raise OutputError(
+                "cannot write to standard output; the task was not printed but put back"
+            ) from error
         target.ack(db, claim)
 
 

@@ -110,7 +110,7 @@ def import_command(
             again=again,
             progress=lambda lines, read: progress.update(task, completed=read),
         )
-    skipped = f", skipped {report.skipped:,} stored before" if report.skipped else ""
+    skipped = f", skipped {report.skipped:,} that were stored before" if report.skipped else ""
     hint = " (--again stores them again)" if report.skipped and not report.stored else ""
     if report.full:
         hint = "; the queue is full and lines remain"

@@ -245,13 +245,17 @@ def test_an_import_is_stored_once_unless_again_is_given(fdbq: Shell, name: str) 
     (fdbq.path / "f.jsonl").write_text("1\n2\n")
     assert fdbq.output("import", name, "f.jsonl") == "stored 2 lines\n"
     second = fdbq.output("import", name, "f.jsonl")
-    assert second == "stored 0 lines, skipped 2 stored before (--again stores them again)\n"
+    assert (
+        second == "stored 0 lines, skipped 2 that were stored before (--again stores them again)\n"
+    )
     assert fdbq.output("import", name, "f.jsonl", "--again") == "stored 2 lines\n"
     for _ in range(2):
         assert fdbq.output("import", name, "-", stdin="1\n2\n") == "stored 2 lines\n"
     named = ("import", name, "--source", "nightly")
     assert fdbq.output(*named, stdin="3\n") == "stored 1 line\n"
-    assert fdbq.output(*named, stdin="3\n4\n") == "stored 1 line, skipped 1 stored before\n"
+    assert (
+        fdbq.output(*named, stdin="3\n4\n") == "stored 1 line, skipped 1 that were stored before\n"
+    )
     assert sizes(fdbq, name)[name] == 10
     assert "line 2:" in error_of(fdbq("import", name, stdin="4\nfour\n"))
     (fdbq.path / "f.jsonl").write_text("changed\n")
@@ -397,6 +401,7 @@ def test_a_task_that_cannot_be_printed_stays(fdbq: Shell, name: str) -> None:
     fdbq.output("task", "push", name, "1")
     done = fdbq.script("fdbq task pop $q > /dev/full")
     assert done.returncode == 2
+    assert "the task was not printed but put back" in done.stderr
     assert fdbq.output("task", "pop", name) == "1\n"
 
 
@@ -407,7 +412,10 @@ def test_a_full_queue_imports_what_fits(fdbq: Shell, name: str) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout == "stored 3 lines; the queue is full and lines remain\n"
     fdbq.output("pop", name, "-n", "3")
-    assert fdbq.output("import", name, "f.jsonl") == "stored 2 lines, skipped 3 stored before\n"
+    assert (
+        fdbq.output("import", name, "f.jsonl")
+        == "stored 2 lines, skipped 3 that were stored before\n"
+    )
 
 
 def test_a_change_is_reported_as_done_if_its_output_cannot_be_printed(
@@ -523,7 +531,7 @@ def test_items_that_cannot_be_printed_are_put_back(filled: Shell, name: str) -> 
     before = filled.output("items", name)
     done = filled.script("fdbq pop $q -n 2 > /dev/full")
     assert done.returncode == 2, done
-    assert "output" in done.stderr
+    assert "2 items were not printed but put back" in done.stderr
     assert filled.output("items", name) == before
     assert filled.output("check", name) == f"{name}: 2 items, ok\n"
 
