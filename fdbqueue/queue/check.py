@@ -121,7 +121,7 @@ class _Check:
         self._counters: Counter[bytes] = Counter()
         self._indexed: dict[bytes, bytes] = {}
         self._owners: set[bytes] = set()
-        self._aside = 0
+        self._staged = 0
         self.items = 0
 
     def report(self) -> CheckReport:
@@ -181,7 +181,7 @@ class _Check:
         layout = self._layout
         for _, rows in groupby(self._rows(layout.results), lambda row: layout.request_of(row.key)):
             for pop in layout.read_result(row.value for row in rows):
-                self._aside += len(pop)
+                self._staged += len(pop)
                 for key, value in pop:
                     self._note_unique(layout.position(key), value)
                     self._own(value)
@@ -199,7 +199,7 @@ class _Check:
                     continue
                 self._note_unique(position, value)
                 if prefix == layout.delayed:
-                    self._aside += 1
+                    self._staged += 1
                     self._indexed[layout.when_key(layout.dues, metadata[0], position)] = b""
                 else:
                     _, end, _, *slots = metadata
@@ -237,10 +237,10 @@ class _Check:
 
     def _compare_indexes(self) -> None:
         indexes = self._layout.indexes
-        found = {row.key: row.value for prefix in indexes for row in self._rows(prefix)}
-        for key in sorted(found.keys() | self._indexed.keys()):
+        stored = {row.key: row.value for prefix in indexes for row in self._rows(prefix)}
+        for key in sorted(stored.keys() | self._indexed.keys()):
             expected = self._indexed.get(key)
-            if found.get(key) == expected:
+            if stored.get(key) == expected:
                 continue
             self._problems.append(
                 f"an index leads to no item: {key!r}"
@@ -256,36 +256,36 @@ class _Check:
 
     def _compare(self, what: str, key: bytes, expected: int) -> None:
         stored = self._reads[key].value
-        found = decode_count(stored)
-        if found == expected and (expected or stored is None):
+        count = decode_count(stored)
+        if count == expected and (expected or stored is None):
             return
-        self._note_difference(what, found, expected, key)
+        self._note_difference(what, count, expected, key)
         if self._may_repair:
             self._tr.compare_and_clear(key, ZERO)
 
     def _compare_total(self) -> None:
-        found = self._layout.begin_size(self._reads)()
-        expected = self.items + self._aside
-        if found != expected:
-            self._note_difference("the total", found, expected, self._layout.total_in)
+        total = self._layout.begin_size(self._reads)()
+        expected = self.items + self._staged
+        if total != expected:
+            self._note_difference("the total", total, expected, self._layout.total_in)
 
-    def _note_difference(self, what: str, found: int, expected: int, key: bytes) -> None:
-        self._problems.append(f"{what} is {found:,} and there are {expected:,} items")
+    def _note_difference(self, what: str, count: int, expected: int, key: bytes) -> None:
+        self._problems.append(f"{what} is {count:,} and there are {expected:,} items")
         if self._may_repair:
-            self._tr.add(key, encode_count(expected - found))
+            self._tr.add(key, encode_count(expected - count))
 
     def _scan_pieces(self) -> None:
-        found = set()
+        owners_found = set[bytes]()
         for row in self._rows(self._layout.pieces):
             owner = self._layout.piece_prefix(row.key)
-            if owner in found:
+            if owner in owners_found:
                 continue
-            found.add(owner)
+            owners_found.add(owner)
             if owner not in self._owners:
                 self._problems.append(f"pieces of a payload that belong to no item: {owner!r}")
                 if self._may_repair:
                     self._tr.clear_range(*self._layout.range_of(owner))
-        for owner in self._owners - found:
+        for owner in self._owners - owners_found:
             self._problems.append(f"an item whose payload is gone: its pieces were at {owner!r}")
 
     def _look_for_foreign_keys(self) -> None:

@@ -283,5 +283,5 @@ def _parsed(
 
 def _field(value: object, name: str) -> Any:
     if not isinstance(value, dict) or name not in value:
-        raise ValueError(f"it is no object with a field {name!r}")
+        raise ValueError(f"it is not an object with a field {name!r}")
     return value[name]

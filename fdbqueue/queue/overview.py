@@ -67,9 +67,9 @@ def overview(tr: Transactor) -> list[QueueStatus]:
 def _statuses(tr: ReadTransaction, page: dict[str, Subspace]) -> list[QueueStatus]:
     # Every read is under way before the first is waited for; some depend on others.
     reads = [_Reads(tr, name, subspace) for name, subspace in page.items()]
-    for each in reads:
-        each.begin_firsts(tr)
-    return [each.status() for each in reads]
+    for queue_reads in reads:
+        queue_reads.begin_firsts(tr)
+    return [queue_reads.status() for queue_reads in reads]
 
 
 class _Reads:

@@ -106,14 +106,14 @@ def rename_queue(tr: Transactor, name: str, new_name: str) -> None:
     keys = name_key(name), name_key(new_name)
 
     def body(tr: Transaction) -> None:
-        found = find(tr, name)
-        if found is None:
+        subspace = find(tr, name)
+        if subspace is None:
             raise QueueNotFound(name)
         if find(tr, new_name) is not None:
             raise QueueExists(new_name)
         del tr[keys[0]]
-        tr[keys[1]] = found.key()
-        leave(tr, name, found)
+        tr[keys[1]] = subspace.key()
+        leave(tr, name, subspace)
 
     _change(tr, body)
 
@@ -143,10 +143,10 @@ def drop_queue(tr: Transactor, name: str) -> None:
     key = name_key(name)
 
     def body(tr: Transaction) -> None:
-        found = find(tr, name)
-        if found is None:
+        subspace = find(tr, name)
+        if subspace is None:
             raise QueueNotFound(name)
-        del tr[found.range()]
+        del tr[subspace.range()]
         del tr[key]
 
     _change(tr, body)
