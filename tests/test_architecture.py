@@ -274,6 +274,7 @@ def test_the_top_level_holds_nothing_else() -> None:
     ).stdout.split()
     assert {name.split("/")[0] for name in listed if not name.startswith(".")} <= {
         "fdbqueue",
+        "typings",
         "cli",
         "tests",
         "recipes",
