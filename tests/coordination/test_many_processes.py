@@ -13,7 +13,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination.staged_pops import LEASE
+from fdbqueue.coordination.staged_pops import REQUEST_TIMEOUT
 from tests.support.cluster import Cluster
 from tests.support.many_processes import (
     PROCESSES,
@@ -51,7 +51,7 @@ def run_library(
     assert max(counted) > 0
     if outcome.lost:
         # A pop that failed, and then could not give back what it was to get either.
-        time.sleep(LEASE + 1)
+        time.sleep(REQUEST_TIMEOUT + 1)
         outcome.popped.update(item.value for item in PriorityQueue(queue.subspace).pop_many(db, 50))
     check()
     assert counted[-1] == 0

@@ -16,7 +16,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination.staged_pops import LEASE
+from fdbqueue.coordination.staged_pops import REQUEST_TIMEOUT
 
 PROCESSES = THREADS = 4
 PUSHES = 100  # of each thread that pushes
@@ -127,7 +127,7 @@ def test_the_others_go_on_when_processes_are_killed(
     size = queue.size(db)
     crew.join()
     assert size > 0
-    time.sleep(LEASE + 1)
+    time.sleep(REQUEST_TIMEOUT + 1)
     left = [item.value for item in iter(lambda: queue.pop(db), None)]
     came_out = Counter(map(int, chain(map(str, left), *chain(*crew.taken()))))
     assert not came_out - Counter(range(8_000))
