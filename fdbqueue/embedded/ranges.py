@@ -97,9 +97,9 @@ def pack_ranges(ranges: list[tuple[bytes, bytes | None]]) -> bytes:
     [(b'k', b'k\x00'), (b'a', b'b')]
     """
     # No range ends at the empty key, so a size of zero can mean a single key.
-    sizes = [len(part or b"") for pair in ranges for part in pair]
-    head = struct.pack(f"<{len(sizes) + 1}I", len(ranges), *sizes)
-    return head + b"".join([part for pair in ranges for part in pair if part])
+    parts = [part or b"" for pair in ranges for part in pair]
+    head = struct.pack(f"<{len(parts) + 1}I", len(ranges), *map(len, parts))
+    return head + b"".join(parts)
 
 
 def unpack_ranges(packed: bytes) -> Iterator[Range]:

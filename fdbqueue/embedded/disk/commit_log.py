@@ -103,7 +103,7 @@ class CommitLog:
     def begin_anew(self, version: int, ceiling: int, generation: int = 0) -> None:
         """Clear the log; `version` is that of the last commit."""
         _reserve(self._descriptor, _SIZE)
-        self._write(_HEADER.pack(0, version, generation, 0, ceiling), 0)
+        os.pwrite(self._descriptor, _HEADER.pack(0, version, generation, 0, ceiling), 0)
         self.committed = self.synced = Extent(0, 0)
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class CommitLog:
 
     @generation.setter
     def generation(self, generation: int) -> None:
-        self._write(_GENERATION.pack(generation), _GENERATION_AT)
+        os.pwrite(self._descriptor, _GENERATION.pack(generation), _GENERATION_AT)
 
     def state(self) -> tuple[int, int, int, int | None, int]:
         """Return `newest`, the lower bound of a commit under way, and the ceiling.
@@ -166,15 +166,15 @@ class CommitLog:
 
     def begin(self, version: int) -> None:
         """Announce a commit, whose version will be this one or a later one."""
-        self._write(_VERSION.pack(version), _BEGAN_AT)
+        os.pwrite(self._descriptor, _VERSION.pack(version), _BEGAN_AT)
 
     def give_up(self) -> None:
         """Announce that no commit is under way any more."""
-        self._write(_VERSION.pack(0), _BEGAN_AT)
+        os.pwrite(self._descriptor, _VERSION.pack(0), _BEGAN_AT)
 
     def raise_ceiling(self, version: int) -> None:
         """Note a ceiling that is already stored in the database."""
-        self._write(_VERSION.pack(version), _CEILING_AT)
+        os.pwrite(self._descriptor, _VERSION.pack(version), _CEILING_AT)
 
     @property
     def committed(self) -> Extent:
@@ -183,7 +183,7 @@ class CommitLog:
 
     @committed.setter
     def committed(self, end: Extent) -> None:
-        self._write(_EXTENT.pack(*end), _COMMITTED_AT)
+        os.pwrite(self._descriptor, _EXTENT.pack(*end), _COMMITTED_AT)
 
     @property
     def synced(self) -> Extent:
@@ -197,7 +197,7 @@ class CommitLog:
 
     @synced.setter
     def synced(self, end: Extent) -> None:
-        self._write(_EXTENT.pack(*end), _SYNCED_AT)
+        os.pwrite(self._descriptor, _EXTENT.pack(*end), _SYNCED_AT)
 
     def append(self, tail: int, version: int, writes: list[tuple[bytes, bytes | None]]) -> int:
         """Write the entry of a commit that is about to happen; return the tail after it."""
@@ -208,12 +208,16 @@ class CommitLog:
                 [(min(b for b, _ in writes), max(e or b + b"\0" for b, e in writes))]
             )
         entry = _ENTRY.pack(len(packed), version) + packed + _VERSION.pack(version)
-        self._put(tail, entry)
+        at = tail % _RING
+        room = _RING - at
+        os.pwrite(self._descriptor, entry[:room], _BEGIN + at)
+        if len(entry) > room:
+            os.pwrite(self._descriptor, entry[room:], _BEGIN)
         return tail + len(entry)
 
     def publish(self, tail: int, version: int) -> None:
         """Note that a commit took effect."""
-        self._write(_PUBLISHED.pack(tail, version), _PUBLISHED_AT)
+        os.pwrite(self._descriptor, _PUBLISHED.pack(tail, version), _PUBLISHED_AT)
 
     def since(self, place: int) -> Iterator[Range]:
         """Yield the ranges written by commits since an offset; the caller holds the writers' lock.
@@ -237,13 +241,6 @@ class CommitLog:
             raise FDBError(1007)
         return size, version
 
-    def _put(self, place: int, data: bytes) -> None:
-        at = place % _RING
-        room = _RING - at
-        self._write(data[:room], _BEGIN + at)
-        if len(data) > room:
-            self._write(data[room:], _BEGIN)
-
     def _get(self, place: int, size: int) -> bytes:
         at = place % _RING
         room = _RING - at
@@ -257,9 +254,6 @@ class CommitLog:
         if len(data) < size:
             raise FilesReplaced(str(self._path.parent), self._path.name)
         return data
-
-    def _write(self, data: bytes, at: int) -> None:
-        os.pwrite(self._descriptor, data, at)
 
 
 def _reserve(descriptor: int, size: int) -> None:

@@ -60,12 +60,14 @@ class Connections:
         generation = self._generation
         if generation == _CLOSED:
             raise FDBError(1025)
-        with suppress(IndexError):
+        try:
             while True:
                 connection = self._idle.pop()
                 if connection.generation == generation:
                     return connection
                 connection.close()
+        except IndexError:
+            pass
         try:
             return connect(self._path, generation)
         except sqlite3.Error as error:

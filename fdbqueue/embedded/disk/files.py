@@ -236,7 +236,7 @@ class OpenFiles:
     """
 
     def __init__(self, path: Path, log: CommitLog, generation: int) -> None:
-        self._path = path
+        self._directory = str(path)
         self._log = log
         self._generation = generation
         self.database = database_file(path)
@@ -251,9 +251,9 @@ class OpenFiles:
 
     def _identity(self, name: str) -> tuple[int, int]:
         try:
-            found = os.stat(self._path / name)
+            found = os.stat(f"{self._directory}/{name}")
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise FilesReplaced(str(self._path), name) from error
+            raise FilesReplaced(self._directory, name) from error
         return found.st_dev, found.st_ino
 
     def check(self) -> None:
@@ -268,14 +268,14 @@ class OpenFiles:
         """
         self._log.check_size()
         try:
-            found = os.stat(self._path)
+            found = os.stat(self._directory)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise FilesReplaced(str(self._path), self.database.name) from error
+            raise FilesReplaced(self._directory, self.database.name) from error
         directory = found.st_dev, found.st_ino, found.st_mtime_ns
         if directory == self._checked:
             return
         self._compare(self._common)
-        if current(self._path) > self._generation:
+        if current(self._directory) > self._generation:
             raise Outdated
         self._compare(self._files)
         # Modification times are coarse: the next change may have the same time.
@@ -285,7 +285,7 @@ class OpenFiles:
     def _compare(self, files: dict[str, tuple[int, int]]) -> None:
         for name, identity in files.items():
             if self._identity(name) != identity:
-                raise FilesReplaced(str(self._path), name)
+                raise FilesReplaced(self._directory, name)
 
     def replaced(self) -> str | None:
         """Return the name of a file that was replaced, if there is one."""

@@ -52,7 +52,7 @@ class Outdated(Exception):
     """A newer generation of the files exists than the one that is open."""
 
 
-def current(path: Path) -> int:
+def current(path: Path | str) -> int:
     """Return the newest generation of the files in a directory."""
     with suppress(FileNotFoundError, NotADirectoryError):
         found = (_DATABASE.fullmatch(name) for name in os.listdir(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 import time
@@ -34,22 +35,20 @@ class Snapshot:
     __slots__ = (
         "_settled",
         "_storage",
-        "began",
         "busy",
         "connection",
-        "expired",
+        "expires",
         "place",
         "version",
     )
 
     def __init__(
-        self, storage: Storage, connection: Connection, newest: tuple[int, int, int], now: float
+        self, storage: Storage, connection: Connection, newest: tuple[int, int, int]
     ) -> None:
         self._storage = storage
         self.connection = connection
-        self.began = now
+        self.expires = time.monotonic() + TRANSACTION_LIFETIME
         self.busy = threading.Lock()  # held by a reading thread, and by the thread that expires it
-        self.expired = False
         self._settled = False
         self.place, self.version, _ = newest
 
@@ -71,7 +70,8 @@ class Snapshot:
         """Yield the rows of a range in order, read on demand. The caller closes the generator."""
         self.settle()
         with self.busy:
-            self.check_age()
+            if time.monotonic() > self.expires:
+                raise self.too_old()
             try:
                 rows = self.connection.execute(_BACKWARD if reverse else _FORWARD, (begin, end, -1))
                 yield from in_order(rows, reverse, self._storage.database_file)
@@ -85,7 +85,8 @@ class Snapshot:
 
     def _fetch(self, statement: str, parameters: tuple[Any, ...]) -> list[Any]:
         with self.busy:
-            self.check_age()
+            if time.monotonic() > self.expires:
+                raise self.too_old()
             try:
                 rows = self.connection.execute(statement, parameters).fetchall()
                 while not self._settled:
@@ -102,12 +103,10 @@ class Snapshot:
                 raise self._storage.failure(error) from error
         return rows
 
-    @property
-    def is_too_old(self) -> bool:
-        """True once the snapshot is older than five seconds."""
-        return time.monotonic() - self.began > TRANSACTION_LIFETIME
+    def expire(self) -> None:
+        """Make all further reads fail. The caller holds `busy`, or ends the snapshot."""
+        self.expires = -math.inf
 
-    def check_age(self) -> None:
-        """Raise 1007 for an expired snapshot; 1025 if the database was closed."""
-        if self.expired or self.is_too_old:
-            raise FDBError(1025 if self._storage.is_closed else 1007)
+    def too_old(self) -> FDBError:
+        """Return the error of a snapshot that has expired; 1025 if the database was closed."""
+        return FDBError(1025 if self._storage.is_closed else 1007)

@@ -122,7 +122,7 @@ class Storage:
         """Close every connection. The caller holds the gate, and no thread is in a section."""
         self._connections.sync.forget()
         for snapshot in list(self._active):
-            snapshot.expired = True
+            snapshot.expire()
             # An interrupt may have left a read unfinished; then its connection is abandoned.
             if snapshot.busy.acquire(timeout=_CLOSE_WITHIN):
                 snapshot.connection.close()
@@ -197,15 +197,16 @@ class Storage:
         """Return a snapshot of the newest version."""
         if self._replaced is not None:
             raise FilesReplaced(str(self.path), self._replaced)
-        self._begin_to_look()
+        if not self._is_watched:
+            self._begin_to_look()
         with self._gate:
             newest = self.log.newest
             self._connections.follow(newest[2])
             connection = self._connections.take()
-            snapshot = Snapshot(self, connection, newest, time.monotonic())
+            snapshot = Snapshot(self, connection, newest)
             # From here on the snapshot expires in time, wherever this thread is interrupted.
             self._active[snapshot] = None
-            snapshot.connection.execute("BEGIN")
+            connection.execute("BEGIN")
         return snapshot
 
     def end(self, snapshot: Snapshot) -> None:
@@ -274,8 +275,7 @@ class Storage:
     # Periodic work
 
     def _begin_to_look(self) -> None:
-        if not self._is_watched:
-            _thread.start_new_thread(self._look_after, ())
+        _thread.start_new_thread(self._look_after, ())
 
     def _look_after(self) -> None:
         """Expire old snapshots, end long turns and follow the files, until the database is closed.
@@ -328,9 +328,9 @@ class Storage:
         SQLite cannot restart its write-ahead log while they exist.
         """
         for snapshot in self._active.copy():
-            if snapshot.is_too_old and snapshot.busy.acquire(False):
+            if time.monotonic() > snapshot.expires and snapshot.busy.acquire(False):
                 try:
-                    snapshot.expired = True
+                    snapshot.expire()
                     self.end(snapshot)
                 finally:
                     snapshot.busy.release()
@@ -384,7 +384,8 @@ class Storage:
         stamped_keys: tuple[bytes, ...],
     ) -> tuple[int, SharedSync, int]:
         """Commit as a section; return the version, and the sync and ticket to wait for."""
-        self._undo()
+        if self._writing is not None:
+            self._undo()
         connection = self._writing = self._taken(snapshot)
         try:
             place, version, ceiling = self._write(connection, snapshot, reads, mutations)
@@ -403,7 +404,8 @@ class Storage:
             self._writer.committed(place)
             sync = self._connections.sync
             ticket = sync.ticket() if self._durable else 0
-            self._keep_short(connection, version)
+            if version >= self._next_checkpoint:
+                self._keep_short(connection, version)
         except Exception as error:
             self._undo()
             self.log.recover()
@@ -453,7 +455,8 @@ class Storage:
                 self._begin_anew(connection)
                 place, last, ceiling = self._recovered(connection)
             if snapshot is not None and reads:
-                snapshot.check_age()
+                if time.monotonic() > snapshot.expires:
+                    raise snapshot.too_old()
                 if place != snapshot.place:
                     self._check_conflicts(snapshot.place, reads)
             self.log.begin(microseconds() + self._shift)
@@ -488,8 +491,8 @@ class Storage:
 
     def _keep_short(self, connection: sqlite3.Connection, version: int) -> None:
         """Shorten SQLite's write-ahead log about once a second if readers let it grow."""
-        if version >= self._next_checkpoint:
-            self._next_checkpoint = version + VERSIONS_PER_SECOND
+        self._next_checkpoint = version + VERSIONS_PER_SECOND
+        if not self._is_watched:
             self._begin_to_look()
-            files, sync = self._connections.files, self._connections.sync
-            shorten_write_ahead_log(files.write_ahead_log, connection, sync)
+        files, sync = self._connections.files, self._connections.sync
+        shorten_write_ahead_log(files.write_ahead_log, connection, sync)

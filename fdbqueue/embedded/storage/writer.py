@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 
 from fdbqueue.embedded.mutations import ATOMICS, Mutation, MutationType
-from fdbqueue.embedded.ranges import key_after
 
 __all__ = ["GET", "Writer", "stamped"]
 
@@ -46,7 +45,7 @@ class Writer:
             if kind == _SET:
                 pending[key] = param
             elif kind == _CLEAR_RANGE:
-                if param == key_after(key):
+                if param == key + b"\0":
                     pending[key] = None
                 else:
                     self._flush(connection, pending)

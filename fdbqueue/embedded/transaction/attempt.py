@@ -69,6 +69,11 @@ class Attempt:
     version: int | None = None
     stamped_keys: tuple[bytes, ...] = ()
     has_read = False
+    commit_started = False
+    deferred: FDBError | None = None
+    """The error of a write, which the next read or the commit raises."""
+    over: FDBError | None = None
+    """Raised by every further operation."""
     size = 0
     ryw_disabled = False
     skip_next_write_conflict = False
@@ -115,7 +120,7 @@ class Attempt:
     def read_version(self) -> int:
         """Return the version of the snapshot."""
         if self.version is None:
-            self.version = self.storage.read_version(self.view())
+            self.version = self.storage.read_version(self.snapshot or self.view())
         return self.version
 
     def commit(self) -> int:
@@ -123,8 +128,9 @@ class Attempt:
         if self.met_unreadable:
             raise FDBError(1036)
         if not self.mutations and not self.writes:
+            self.release()
             return -1
-        if self.reads:
+        if self.reads and self.snapshot is None:
             self.view()  # conflict ranges added without a read count from now
         snapshot, self.snapshot = self.snapshot, None
         turn, self.turn = self.turn, None
@@ -173,13 +179,13 @@ class Attempt:
             raise FDBError(2004)
         if len(key) > limits.KEY_SIZE_LIMIT and len(key) > key_size_limit(key):
             return None
-        own = self._visible_writes(snapshot)
+        own = self._visible_writes(snapshot) if self.mutations else None
         if own is None:
-            value = self.view().get(key)
+            value = (self.snapshot or self.view()).get(key)
         else:
             value = own.get(key, self.view().get(key) if own.needs_database(key) else None)
         if not snapshot:
-            self.add_read_conflict(key, key_after(key))
+            self.add_read_conflict(key, key + b"\0")
         return value
 
     def read_key(self, selector: KeySelector, snapshot: bool) -> bytes:
@@ -244,9 +250,23 @@ class Attempt:
         limit: int,
         reverse: bool,
         snapshot: bool,
+        batch: int = 0,
     ) -> tuple[Rows, bool]:
-        """Return up to `limit` rows between two ends, and whether the limit stopped the read."""
-        own = self._visible_writes(snapshot)
+        """Return the next rows between two ends, and whether a limit stopped the read.
+
+        Args:
+            begin: The first key, or its selector.
+            end: The key after the last one, or its selector.
+            limit: The most rows of all batches together; 0 or -1 for no limit.
+            reverse: Whether to return the last row first.
+            snapshot: Whether to read without a conflict.
+            batch: The number of the batch, from 0. It sets the size of an unlimited read.
+        """
+        if limit < -1:
+            raise FDBError(2012)
+        if limit <= 0:
+            limit = FIRST_BATCH << 2 * min(batch, 5)
+        own = self._visible_writes(snapshot) if self.mutations else None
         if own is not None or type(begin) is not bytes or type(end) is not bytes:
             return self._read_between(own, begin, end, limit, reverse, snapshot)
         if begin > self.max_read_key or end > self.max_read_key:
@@ -255,7 +275,7 @@ class Attempt:
             return [], False
         self.has_read = True
         if limit <= FIRST_BATCH:
-            rows = self.view().first_rows(begin, end, reverse, limit)
+            rows = (self.snapshot or self.view()).first_rows(begin, end, reverse, limit)
             more = len(rows) >= limit
         else:
             rows, more = _batch(self.view().rows(begin, end, reverse), limit)
@@ -344,8 +364,37 @@ class Attempt:
 
     # Writing
 
-    def write(self, kind: int, key: bytes, param: bytes, end: bytes | None = None) -> None:
-        """Buffer a mutation; `end` is the end of its conflict range, `None` for a single key."""
+    def fail(self, code: int) -> None:
+        """Keep an error, which the next read or the commit reports."""
+        if self.deferred is None:
+            self.deferred = FDBError(code)
+
+    def write(self, kind: int, key: KeyLike, param: ValueLike, end: bytes | None = None) -> None:
+        """Buffer a mutation of a key, or of a range that the caller has checked.
+
+        An error in the key or the parameter is reported by the next read or the commit.
+
+        Args:
+            kind: The type of the mutation.
+            key: The key, or the first key of a range.
+            param: The parameter; for a range, its end.
+            end: The end of the conflict range; `None` for a single key.
+        """
+        if type(key) is not bytes:
+            key = as_key(key)
+        if type(param) is not bytes:
+            param = as_value(param)
+        if (
+            end is None
+            and (
+                self.commit_started
+                or key >= self.max_write_key
+                or len(key) > limits.KEY_SIZE_LIMIT
+                or len(param) > limits.VALUE_SIZE_LIMIT
+            )
+            and not self.may_write(key, param)
+        ):
+            return
         self.mutations.append((kind, key, param))
         size = len(key) + len(param)
         size += _RANGE_OVERHEAD if kind == _CLEAR and end is None else _MUTATION_OVERHEAD
@@ -356,6 +405,21 @@ class Attempt:
             size += 2 * len(key) + 1 if end is None else len(key) + len(end)
             size += _RANGE_OVERHEAD
         self.size += size
+
+    def may_write(self, key: bytes, value: bytes) -> bool:
+        """Return whether a key can be written; keep the error if it cannot."""
+        if self.commit_started:
+            self.over = self.over or FDBError(2017)
+            self.fail(2017)
+        elif key >= self.max_write_key:
+            self.fail(2004)
+        elif len(key) > key_size_limit(key):
+            self.fail(2102)
+        elif len(value) > limits.VALUE_SIZE_LIMIT:
+            self.fail(2103)
+        else:
+            return True
+        return False
 
     def write_stamped_key(self, key: bytes, param: bytes) -> None:
         """Buffer a `set_versionstamped_key`."""

@@ -13,7 +13,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from fdbqueue.errors import FDBError
 
@@ -32,6 +33,7 @@ __all__ = [
     "Pause",
     "Value",
     "WatchFuture",
+    "as_row",
 ]
 
 Callback: TypeAlias = Callable[["Future"], object]
@@ -119,6 +121,11 @@ class FutureVoid(Future):
 
     __slots__ = ()
 
+    def wait(self) -> None:
+        """Return, or raise the error."""
+        if self._error is not None:
+            raise self._error
+
 
 class FutureInt64(Future):
     """A number, such as a version or a size."""
@@ -126,12 +133,13 @@ class FutureInt64(Future):
     __slots__ = ("_number",)
 
     def __init__(self, number: int = 0, error: BaseException | None = None) -> None:
-        super().__init__(error)
+        self._error = error
         self._number = number
 
     def wait(self) -> int:
         """Return the number, or raise the error."""
-        self._check()
+        if self._error is not None:
+            raise self._error
         return self._number
 
 
@@ -143,6 +151,8 @@ class Pause(FutureVoid):
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self._until = time.monotonic() + seconds
+
+    wait = Future.wait  # a delay takes time
 
     def is_ready(self) -> bool:
         """Return whether the delay is over."""
@@ -180,6 +190,8 @@ class WatchFuture(FutureVoid):
         self._lock = threading.Lock()
         self._callbacks: list[Callback] = []
         self._on_cancel: Callable[[WatchFuture], object] | None = None
+
+    wait = Future.wait  # a watch takes time
 
     def finish(self, error: BaseException | None = None) -> None:
         """Make the future ready. Only the first call has an effect."""
@@ -367,7 +379,7 @@ class Key(_Bytes):
             """The bytes."""
 
 
-class KeyValue:
+class KeyValue(NamedTuple):
     """One row of a range read. It unpacks into its key and its value.
 
     >>> key, value = KeyValue(b"k", b"v")
@@ -375,18 +387,15 @@ class KeyValue:
     (b'k', b'v')
     """
 
-    __slots__ = ("key", "value")
-
-    def __init__(self, key: bytes, value: bytes) -> None:
-        self.key = key
-        self.value = value
+    key: bytes
+    value: bytes
 
     def __repr__(self) -> str:
         return f"{self.key!r}: {self.value!r}"
 
-    def __iter__(self) -> Iterator[bytes]:
-        yield self.key
-        yield self.value
+
+as_row: Callable[[tuple[bytes, bytes]], KeyValue] = partial(tuple.__new__, KeyValue)
+"""Return a pair as a `KeyValue`, without a call of Python code per row."""
 
 
 class KeySelector:

@@ -120,7 +120,7 @@ class TransactionOptions(_Options):
         try:
             setattr(self._transaction.own_settings(), name, _number(value, low, high))
         except FDBError as error:
-            self._transaction.fail(error.code)
+            self._attempt.fail(error.code)
 
     def set_timeout(self, milliseconds: int) -> None:
         """Set the timeout, in milliseconds from now; 0 for none."""
@@ -152,7 +152,7 @@ class TransactionOptions(_Options):
         attempt = self._attempt
         wrote = attempt.mutations or attempt.writes
         if attempt.has_read or (wrote and not attempt.ryw_disabled):
-            self._transaction.fail(2000)  # too late
+            attempt.fail(2000)  # too late
         else:
             attempt.ryw_disabled = True
 

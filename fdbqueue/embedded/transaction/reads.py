@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, overload
 
@@ -12,8 +11,8 @@ from fdb import fdboptions
 
 from fdbqueue import types
 from fdbqueue.embedded.ranges import key_after
-from fdbqueue.embedded.transaction.attempt import FIRST_BATCH, Rows, as_key, is_selector
-from fdbqueue.embedded.transaction.futures import FutureInt64, Key, KeyValue, Value
+from fdbqueue.embedded.transaction.attempt import Attempt, Rows, as_key, is_selector
+from fdbqueue.embedded.transaction.futures import FutureInt64, Key, KeyValue, Value, as_row
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector
 
@@ -62,9 +61,12 @@ class FDBRange:
         try:
             if exact and limit in (0, -1):
                 raise FDBError(2210)
-            self._rows, self._more = reader.read_batch(begin, end, limit, reverse, 0)
+            attempt = reader.attempt()
+            self._rows, self._more = attempt.read_range(
+                begin, end, limit, reverse, reader.is_snapshot
+            )
         except FDBError as error:
-            self._error = error
+            self._error = reader.failed_read(error)
 
     def to_list(self) -> list[KeyValue]:
         """Return all rows as a list."""
@@ -75,14 +77,13 @@ class FDBRange:
             raise self._error
         if self._more and self._limit != len(self._rows):
             return self._all_batches()
-        return iter([KeyValue(key, value) for key, value in self._rows])
+        return map(as_row, self._rows)
 
     def _all_batches(self) -> Iterator[KeyValue]:
         rows, more, left, batch = self._rows, self._more, self._limit, 0
         begin, end = self._begin, self._end
         while True:
-            for key, value in rows:
-                yield KeyValue(key, value)
+            yield from map(as_row, rows)
             if not more or not rows or left == len(rows):
                 return
             if left > 0:
@@ -92,37 +93,45 @@ class FDBRange:
             else:
                 begin = key_after(rows[-1][0])
             batch += 1
-            rows, more = self._reader.read_batch(begin, end, left, self._reverse, batch)
+            try:
+                rows, more = self._reader.attempt().read_range(
+                    begin, end, left, self._reverse, self._reader.is_snapshot, batch
+                )
+            except FDBError as error:
+                raise self._reader.failed_read(error) from None
 
 
-class TransactionRead(ABC):
+class TransactionRead:
     """The reads of a transaction. `tr.snapshot` offers the same without read conflicts."""
 
     is_snapshot = False
 
-    @property
-    @abstractmethod
-    def _transaction(self) -> Transaction:
-        """The transaction that reads."""
+    database: Database
+    attempt: Callable[[], Attempt]
+    """Return the current attempt for another operation, or raise what prevents it."""
+    read_version: Callable[[], int]
+    failed_read: Callable[[FdbqueueError], FdbqueueError]
 
     @property
     def db(self) -> Database:
         """The database of the transaction."""
-        return self._transaction.database
+        return self.database
 
     def get(self, key: KeyLike) -> Value:
         """Return the value of a key."""
         try:
-            return Value(self._transaction.attempt().read_value(as_key(key), self.is_snapshot))
+            if type(key) is not bytes:
+                key = as_key(key)
+            return Value(self.attempt().read_value(key, self.is_snapshot))
         except FdbqueueError as error:
-            return Value(None, self._transaction.failed_read(error))
+            return Value(None, self.failed_read(error))
 
     def get_key(self, key_selector: types.KeySelector) -> Key:
         r"""Return the key of a selector; `b""` before the first key, `b"\xff"` after the last."""
         try:
-            return Key(self._transaction.attempt().read_key(key_selector, self.is_snapshot))
+            return Key(self.attempt().read_key(key_selector, self.is_snapshot))
         except FdbqueueError as error:
-            return Key(None, self._transaction.failed_read(error))
+            return Key(None, self.failed_read(error))
 
     def get_range(
         self,
@@ -143,8 +152,8 @@ class TransactionRead(ABC):
         """
         return FDBRange(
             self,
-            b"" if begin is None else _as_end(begin),
-            b"\xff" if end is None else _as_end(end),
+            begin if type(begin) is bytes else _as_end(begin, b""),
+            end if type(end) is bytes else _as_end(end, b"\xff"),
             limit,
             bool(reverse),
             streaming_mode == _EXACT,
@@ -171,37 +180,18 @@ class TransactionRead(ABC):
     def get_read_version(self) -> FutureInt64:
         """Return the version that the transaction reads at."""
         try:
-            return FutureInt64(self._transaction.read_version())
+            return FutureInt64(self.read_version())
         except FdbqueueError as error:
             return FutureInt64(error=error)
 
     def get_estimated_range_size_bytes(self, begin_key: bytes, end_key: bytes) -> FutureInt64:
         """Return the size of a range in bytes: exact here, an estimate in FoundationDB."""
         try:
-            view = self._transaction.attempt().view()
+            view = self.attempt().view()
             with closing(view.rows(as_key(begin_key), as_key(end_key), False)) as rows:
                 return FutureInt64(sum(len(key) + len(value) for key, value in rows))
         except FdbqueueError as error:
             return FutureInt64(error=error)
-
-    def read_batch(
-        self,
-        begin: bytes | types.KeySelector,
-        end: bytes | types.KeySelector,
-        limit: int,
-        reverse: bool,
-        batch: int,
-    ) -> tuple[Rows, bool]:
-        """Return one batch of a range read, and whether there may be more rows."""
-        attempt = self._transaction.attempt()
-        if limit < -1:
-            raise FDBError(2012)
-        limit = max(limit, 0)  # -1 also means no limit
-        rows = limit or FIRST_BATCH << 2 * min(batch, 5)
-        try:
-            return attempt.read_range(begin, end, rows, reverse, self.is_snapshot)
-        except FDBError as error:
-            raise self._transaction.failed_read(error) from None
 
 
 class SnapshotRead(TransactionRead):
@@ -210,17 +200,16 @@ class SnapshotRead(TransactionRead):
     is_snapshot = True
 
     def __init__(self, transaction: Transaction) -> None:
-        self._owner = transaction
+        self.database = transaction.database
+        self.attempt = transaction.attempt
+        self.read_version = transaction.read_version
+        self.failed_read = transaction.failed_read
 
-    @property
-    def _transaction(self) -> Transaction:
-        return self._owner
 
-
-def _as_end(key_or_selector: KeyOrSelector) -> bytes | types.KeySelector:
+def _as_end(key_or_selector: KeyOrSelector | None, default: bytes) -> bytes | types.KeySelector:
     """Return an end of a range: a key, or a key selector of this module or of the binding."""
-    if type(key_or_selector) is bytes:
-        return key_or_selector
+    if key_or_selector is None:
+        return default
     return key_or_selector if is_selector(key_or_selector) else as_key(key_or_selector)
 
 

@@ -57,12 +57,8 @@ class Transaction(TransactionRead):
     """
 
     # Class attributes, because most transactions never change them.
-    _settings: Settings | None = None
     _watches: tuple[tuple[bytes, bytes | None, WatchFuture], ...] = ()
     _versionstamp: VersionstampFuture | None = None
-    _deferred: FDBError | None = None  # of a write, raised by the next read or the commit
-    _over: FDBError | None = None  # raised by every further operation
-    _commit_started = False
     _deadline: float | None = None
     _retries = 0
     _conflicts = 0
@@ -71,8 +67,9 @@ class Transaction(TransactionRead):
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._attempt = Attempt(database.storage, database.defaults.snapshot_ryw, False)
-        if database.defaults.timeout:
+        self._settings = database.defaults
+        self._attempt = Attempt(database.storage, self._settings.snapshot_ryw, False)
+        if self._settings.timeout:
             self.restart_timeout()
 
     def __del__(self) -> None:
@@ -82,10 +79,6 @@ class Transaction(TransactionRead):
             return
         if self._attempt.snapshot is not None or self._versionstamp is not None or self._watches:
             self._drop(FDBError(1025))
-
-    @property
-    def _transaction(self) -> Transaction:
-        return self
 
     @property
     def snapshot(self) -> TransactionRead:
@@ -99,17 +92,18 @@ class Transaction(TransactionRead):
 
     def attempt(self) -> Attempt:
         """Return the current attempt for another operation, or raise what prevents it."""
-        if self._deferred is not None:
-            raise self._deferred
-        if self._commit_started:
-            self._over = self._over or FDBError(2017)
+        attempt = self._attempt
+        if attempt.deferred is not None:
+            raise attempt.deferred
+        if attempt.commit_started:
+            attempt.over = attempt.over or FDBError(2017)
             raise FDBError(2017)
-        if self._over is not None:
-            raise self._over
-        if self._deadline is not None and time.monotonic() >= self._deadline:
-            self._over = FDBError(1031)
-            raise self._over
-        return self._attempt
+        if attempt.over is not None:
+            raise attempt.over
+        if attempt.deadline is not None and time.monotonic() >= attempt.deadline:
+            attempt.over = FDBError(1031)
+            raise attempt.over
+        return attempt
 
     def failed_read(self, error: FdbqueueError) -> FdbqueueError:
         """Note the error of a read, and return it."""
@@ -119,68 +113,35 @@ class Transaction(TransactionRead):
 
     # Writing
 
-    def fail(self, code: int) -> None:
-        """Keep an error, which the next read or the commit reports."""
-        if self._deferred is None:
-            self._deferred = FDBError(code)
-
-    def _write(self, kind: int, key: KeyLike, value: ValueLike, end: bytes | None = None) -> None:
-        """Buffer a mutation; `end` is the end of its conflict range, `None` for a single key."""
-        if type(key) is not bytes:
-            key = as_key(key)
-        if type(value) is not bytes:
-            value = as_value(value)
-        attempt = self._attempt
-        if (
-            self._commit_started
-            or key >= attempt.max_write_key
-            or len(key) > limits.KEY_SIZE_LIMIT
-            or len(value) > limits.VALUE_SIZE_LIMIT
-        ) and not self._may_write(key, value):
-            return
-        attempt.write(kind, key, value, end)
-
-    def _may_write(self, key: bytes, value: bytes) -> bool:
-        if self._commit_started:
-            self._over = self._over or FDBError(2017)
-            self.fail(2017)
-        elif key >= self._attempt.max_write_key:
-            self.fail(2004)
-        elif len(key) > key_size_limit(key):
-            self.fail(2102)
-        elif len(value) > limits.VALUE_SIZE_LIMIT:
-            self.fail(2103)
-        else:
-            return True
-        return False
-
     def set(self, key: KeyLike, value: ValueLike) -> None:
         """Set the value of a key."""
-        self._write(_SET, key, value)
+        self._attempt.write(_SET, key, value)
 
     def clear(self, key: KeyOrSelector) -> None:
         """Clear a key."""
-        key = self._resolved(key)
+        if type(key) is not bytes:
+            key = self._resolved(key)
         if len(key) <= limits.KEY_SIZE_LIMIT or len(key) <= key_size_limit(key):
-            self._write(_CLEAR_RANGE, key, key_after(key))
-        elif self._commit_started:
-            self._may_write(key, b"")
+            self._attempt.write(_CLEAR_RANGE, key, key + b"\0")
+        elif self._attempt.commit_started:
+            self._attempt.may_write(key, b"")
         # A longer key than the limit cannot exist, so there is nothing to clear.
 
     def clear_range(self, begin: KeyOrSelector | None, end: KeyOrSelector | None) -> None:
         """Clear all keys from `begin` up to, but not including, `end`."""
         begin = b"" if begin is None else self._resolved(begin)
         end = b"\xff" if end is None else self._resolved(end)
-        if self._commit_started:
-            self._may_write(begin, b"")
+        attempt = self._attempt
+        if attempt.commit_started:
+            attempt.may_write(begin, b"")
         elif begin > end:
-            self.fail(2005)
-        elif begin > self._attempt.max_write_key or end > self._attempt.max_write_key:
-            self.fail(2004)
+            attempt.fail(2005)
+        elif begin > attempt.max_write_key or end > attempt.max_write_key:
+            attempt.fail(2004)
         elif begin < end:
-            self._attempt.write(_CLEAR_RANGE, begin, end, end)
+            attempt.write(_CLEAR_RANGE, begin, end, end)
         else:
-            self._attempt.skip_next_write_conflict = False  # clearing nothing is also a write
+            attempt.skip_next_write_conflict = False  # clearing nothing is also a write
 
     def _resolved(self, key: KeyOrSelector) -> bytes:
         return as_key(self.get_key(key) if is_selector(key) else key)
@@ -192,63 +153,62 @@ class Transaction(TransactionRead):
 
     def add(self, key: KeyLike, param: ValueLike) -> None:
         """Add a little-endian integer. A missing value counts as zero."""
-        self._write(MutationType.ADD, key, param)
+        self._attempt.write(MutationType.ADD, key, param)
 
     def bit_and(self, key: KeyLike, param: ValueLike) -> None:
         """Apply a bitwise "and". A missing value becomes the parameter."""
-        self._write(MutationType.BIT_AND, key, param)
+        self._attempt.write(MutationType.BIT_AND, key, param)
 
     def bit_or(self, key: KeyLike, param: ValueLike) -> None:
         """Apply a bitwise "or". A missing value counts as zeros."""
-        self._write(MutationType.BIT_OR, key, param)
+        self._attempt.write(MutationType.BIT_OR, key, param)
 
     def bit_xor(self, key: KeyLike, param: ValueLike) -> None:
         """Apply a bitwise "xor". A missing value counts as zeros."""
-        self._write(MutationType.BIT_XOR, key, param)
+        self._attempt.write(MutationType.BIT_XOR, key, param)
 
     def max(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the larger of two little-endian integers."""
-        self._write(MutationType.MAX, key, param)
+        self._attempt.write(MutationType.MAX, key, param)
 
     def min(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the smaller of two little-endian integers. A missing value becomes the parameter."""
-        self._write(MutationType.MIN, key, param)
+        self._attempt.write(MutationType.MIN, key, param)
 
     def byte_max(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the value that sorts later, byte by byte."""
-        self._write(MutationType.BYTE_MAX, key, param)
+        self._attempt.write(MutationType.BYTE_MAX, key, param)
 
     def byte_min(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the value that sorts earlier. A missing value becomes the parameter."""
-        self._write(MutationType.BYTE_MIN, key, param)
+        self._attempt.write(MutationType.BYTE_MIN, key, param)
 
     def append_if_fits(self, key: KeyLike, param: ValueLike) -> None:
         """Append to the value, unless the result would exceed 100,000 bytes."""
-        self._write(MutationType.APPEND_IF_FITS, key, param)
+        self._attempt.write(MutationType.APPEND_IF_FITS, key, param)
 
     def compare_and_clear(self, key: KeyLike, param: ValueLike) -> None:
         """Clear the key if its value equals the parameter."""
-        self._write(MutationType.COMPARE_AND_CLEAR, key, param)
+        self._attempt.write(MutationType.COMPARE_AND_CLEAR, key, param)
 
     def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
         """Set a key with the commit's versionstamp at the offset in its last four bytes."""
         key, param = as_key(key), as_value(param)
-        if not self._may_write(key, param):
+        if not self._attempt.may_write(key, param):
             return
         if not _stamp_fits(key):
-            self.fail(2000)
+            self._attempt.fail(2000)
         else:
             self._attempt.write_stamped_key(key, param)
 
     def set_versionstamped_value(self, key: KeyLike, param: ValueLike) -> None:
         """Set a value with the commit's versionstamp at the offset in its last four bytes."""
         if not _stamp_fits(as_value(param)):
-            self.fail(2000)
+            self._attempt.fail(2000)
         else:
-            self._write(MutationType.SET_VERSIONSTAMPED_VALUE, key, param)
+            self._attempt.write(MutationType.SET_VERSIONSTAMPED_VALUE, key, param)
 
-    def __setitem__(self, key: KeyLike, value: ValueLike) -> None:
-        self.set(key, value)
+    __setitem__ = set
 
     def __delitem__(self, key: KeyLike | slice) -> None:
         if isinstance(key, slice):
@@ -261,7 +221,7 @@ class Transaction(TransactionRead):
     def add_read_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Conflict as if the range had been read."""
         begin, end = self._conflict_range(begin, end, self._attempt.max_read_key)
-        if begin < end and self._deferred is None:
+        if begin < end and self._attempt.deferred is None:
             self._attempt.add_read_conflict(begin, end)
 
     def add_read_conflict_key(self, key: KeyLike) -> None:
@@ -272,7 +232,7 @@ class Transaction(TransactionRead):
     def add_write_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Make other transactions conflict as if the range had been written."""
         begin, end = self._conflict_range(begin, end, self._attempt.max_write_key)
-        if begin < end and self._deferred is None:
+        if begin < end and self._attempt.deferred is None:
             self._attempt.add_write_conflict(begin, end)
 
     def add_write_conflict_key(self, key: KeyLike) -> None:
@@ -284,19 +244,20 @@ class Transaction(TransactionRead):
         begin, end = as_key(begin), as_key(end)
         if begin > end:
             raise FDBError(2005)
-        if self._commit_started:
-            self._may_write(begin, b"")
+        if self._attempt.commit_started:
+            self._attempt.may_write(begin, b"")
         elif begin > greatest or end > greatest:
-            self.fail(2004)
+            self._attempt.fail(2004)
         return begin, end
 
     # Versions
 
     def read_version(self) -> int:
         """Return the version that the transaction reads at, also after its commit."""
-        if self._deferred is not None or self._over is not None:
-            raise self._deferred or self._over or FDBError(1025)
-        return self._attempt.read_version()
+        attempt = self._attempt
+        if attempt.deferred is not None or attempt.over is not None:
+            raise attempt.deferred or attempt.over or FDBError(1025)
+        return attempt.read_version()
 
     def set_read_version(self, version: int) -> None:
         """Read at this version, for example the committed version of another transaction.
@@ -305,9 +266,9 @@ class Transaction(TransactionRead):
         1007.
         """
         if self._attempt.version is not None or self._attempt.snapshot is not None:
-            self.fail(2010)
+            self._attempt.fail(2010)
         elif version <= 0:
-            self.fail(2011)
+            self._attempt.fail(2011)
         else:
             self._attempt.version = version
 
@@ -365,18 +326,17 @@ class Transaction(TransactionRead):
 
     def _commit(self) -> None:
         attempt = self.attempt()
-        self._commit_started = True
+        attempt.commit_started = True
         watches = self._watched_values() if self._watches else []
         try:
-            if attempt.size > self._setting().size_limit:
+            if attempt.size > self._settings.size_limit:
                 raise FDBError(2101)
             self._committed_version = attempt.commit()
-        except FDBError:
-            if self._versionstamp is not None:
+        except BaseException as error:
+            attempt.release()
+            if self._versionstamp is not None and isinstance(error, FDBError):
                 self._versionstamp.finish(None, FDBError(2020))
             raise
-        finally:
-            attempt.release()
         if self._versionstamp is not None:
             if self._committed_version < 0:
                 self._versionstamp.finish(None, FDBError(2021))
@@ -416,14 +376,14 @@ class Transaction(TransactionRead):
             error = FDBError(error)
         if not hasattr(error, "code"):
             raise error
-        if self._over is not None:
-            return FutureVoid(self._over)
-        settings = self._setting()
+        if self._attempt.over is not None:
+            return FutureVoid(self._attempt.over)
+        settings = self._settings
         limited = settings.retry_limit != -1 and self._retries >= settings.retry_limit
         self._retries += 1
         if limited or error.code not in _RETRYABLE | _RETRYABLE_VERSIONS:
             self._drop(FDBError(1025))
-            self._over = FDBError(1025)
+            self._attempt.over = FDBError(1025)
             return FutureVoid(error)
         longest = settings.max_retry_delay / 1000
         if error.code in _RETRYABLE_VERSIONS:
@@ -433,8 +393,8 @@ class Transaction(TransactionRead):
             self._backoff = min(self._backoff * limits.BACKOFF_GROWTH, longest)
         if self._deadline is not None and time.monotonic() + pause >= self._deadline:
             self._drop(FDBError(1031))
-            self._over = FDBError(1031)
-            return FutureVoid(self._over)
+            self._attempt.over = FDBError(1031)
+            return FutureVoid(self._attempt.over)
         if error.code == 1020:
             self._conflicts += 1
         self._restart()
@@ -442,7 +402,7 @@ class Transaction(TransactionRead):
 
     def reset(self) -> None:
         """Restore the state of a new transaction."""
-        self._settings = None
+        self._settings = self.database.defaults
         self._retries = self._conflicts = 0
         self._deadline = None
         self._restart()
@@ -452,7 +412,7 @@ class Transaction(TransactionRead):
 
     def cancel(self) -> None:
         """Cancel the transaction. Every further operation fails with 1025."""
-        self._over = self._over or FDBError(1025)
+        self._attempt.over = self._attempt.over or FDBError(1025)
         self._drop(FDBError(1025))
 
     def _restart(self) -> None:
@@ -464,8 +424,6 @@ class Transaction(TransactionRead):
             starved=self._conflicts >= _STARVED,
         )
         self._attempt.deadline = self._deadline
-        self._deferred = self._over = None
-        self._commit_started = False
         self._committed_version = -1
 
     def _drop(self, error: FDBError) -> None:
@@ -479,18 +437,15 @@ class Transaction(TransactionRead):
 
     # Options
 
-    def _setting(self) -> Settings:
-        return self.database.defaults if self._settings is None else self._settings
-
     def own_settings(self) -> Settings:
         """Return settings for this transaction alone, which may be changed."""
-        if self._settings is None:
+        if self._settings is self.database.defaults:
             self._settings = self.database.defaults.copy()
         return self._settings
 
     def restart_timeout(self) -> None:
         """Restart the timeout from now."""
-        timeout = self._setting().timeout
+        timeout = self._settings.timeout
         self._deadline = time.monotonic() + timeout / 1000 if timeout else None
         self._attempt.deadline = self._deadline
 
