@@ -135,6 +135,7 @@ def _with_options(command: Callable[..., _R], creates: bool) -> Callable[..., _R
     ) -> _R:
         if verbose:
             logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.INFO)
+            logging.getLogger("fdbqueue.counts").setLevel(logging.INFO)
         db = _open(url, cluster_file, creates)
         try:
             db.options.set_transaction_timeout(math.ceil(timeout * 1000))

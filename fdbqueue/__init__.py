@@ -10,9 +10,10 @@
 Every method takes a transaction as well: pop a job, write its result and push what follows from it
 in one transaction, decorated with `fdbqueue.transactional`.
 
-The logger "fdbqueue" has a line, at the level INFO, for each item that a priority queue was given
-or gave out by a call with a database, and how many are left of each priority. That takes another
-read.
+The logger "fdbqueue" has a line at the level DEBUG for each item that a call with a database pushed
+to a priority queue or popped from it. The logger "fdbqueue.counts" also says how many items of each
+priority are left, which takes another read. It inherits no level: `setLevel(logging.INFO)` switches
+it on.
 """
 
 import importlib

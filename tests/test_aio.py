@@ -317,7 +317,7 @@ def test_what_a_cancelled_call_took_is_back_when_it_has_ended_however_often_it_i
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     make, take = TAKING[call]
-    caplog.set_level(level, "fdbqueue")
+    caplog.set_level(level, "fdbqueue.counts")
 
     async def main() -> None:
         queue = await make(db, name)

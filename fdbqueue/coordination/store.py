@@ -63,6 +63,11 @@ _ITEM_BYTES = 250  # of a transaction, for each item beside its payload
 
 _log = logging.getLogger("fdbqueue")
 
+# This logger has a level of its own: a program that logs at INFO must not pay for it unasked.
+_counts_log = logging.getLogger("fdbqueue.counts")
+if _counts_log.level == logging.NOTSET:
+    _counts_log.setLevel(logging.WARNING)
+
 
 def _push_size(push: PushRequest) -> int:
     return sum(len(entry.payload) + _ITEM_BYTES for entry in push.entries)
@@ -668,22 +673,29 @@ class Store(Generic[_T]):
         items: list[Item],
         undo: Callable[[list[Item]], object] | None = None,
     ) -> Steps[list[Item]]:
-        """Log a line for each item that came or went, and how many are left, if it is wanted.
+        """Log a line for each item that was pushed or popped.
 
-        Whether a transaction of the caller's will commit is not known yet: it is not logged.
+        The logger `fdbqueue.counts` also gets the counters of the priorities, which takes a read. A
+        caller's transaction is not logged, because it may not commit.
         """
-        if items and _log.isEnabledFor(logging.INFO) and is_database(tr):
-            items = yield Call(partial(self._log_each, tr, verb, items), undo)
+        if items and _log.isEnabledFor(logging.DEBUG) and is_database(tr):
+            for item in items:
+                _log.debug("%s %s, priority %s", verb, self._title, item.priority)
+        if items and _counts_log.isEnabledFor(logging.INFO) and is_database(tr):
+            items = yield Call(partial(self._log_counts, tr, verb, items), undo)
         return items
 
-    def _log_each(self, db: Database, verb: str, items: list[Item]) -> list[Item]:
-        name = self.layout.name or self.layout.subspace.key()
+    @property
+    def _title(self) -> str | bytes:
+        return self.layout.name or self.layout.subspace.key()
+
+    def _log_counts(self, db: Database, verb: str, items: list[Item]) -> list[Item]:
         try:
             counts = self.counts(db)
-        except error_classes() as error:  # what came or went did so all the same
+        except error_classes() as error:  # the items were pushed or popped all the same
             left = f"unknown ({error.code})"
         else:
             left = " ".join(f"{level}:{count:,}" for level, count in counts.items()) or "nothing"
         for item in items:
-            _log.info("%s %s, priority %s; left: %s", verb, name, item.priority, left)
+            _counts_log.info("%s %s, priority %s; left: %s", verb, self._title, item.priority, left)
         return items

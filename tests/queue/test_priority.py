@@ -551,12 +551,66 @@ def test_what_came_and_went_is_counted(db: Any, queue: PriorityQueue) -> None:
     assert queue.throughput(db) == (0, 0)
 
 
-def test_what_comes_and_goes_is_logged_if_it_is_wanted(
+def counter_reads(db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Note each range read of the queue's counters from now on.
+
+    How many other reads a call takes depends on the time since the last call, and on retries.
+    """
+    noted: list[bytes] = []
+    counts = store_of(queue).layout.counts
+    (reader,) = (
+        kind for kind in type(db.create_transaction()).__mro__ if kind.__name__ == "TransactionRead"
+    )
+    get_range = reader.get_range
+
+    def noting(self: Any, begin: bytes, *arguments: Any, **others: Any) -> Any:
+        if begin.startswith(counts):
+            noted.append(begin)
+        return get_range(self, begin, *arguments, **others)
+
+    monkeypatch.setattr(reader, "get_range", noting)
+    return noted
+
+
+@pytest.mark.parametrize(("logger", "is_read"), [("fdbqueue", False), ("fdbqueue.counts", True)])
+def test_only_the_log_of_counts_reads_the_counters(
+    db: Any,
+    name: str,
+    logger: str,
+    is_read: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = PriorityQueue.named(db, name)
+    noted = counter_reads(db, queue, monkeypatch)
+    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger)
+    queue.push_many(db, ["a", "b"])
+    queue.pop(db)
+    queue.pop_many(db, 5)
+    assert bool(noted) == bool(caplog.records) == is_read
+
+
+def test_what_comes_and_goes_is_logged_for_debugging(
+    db: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = PriorityQueue.named(db, name)
+    with caplog.at_level("DEBUG"):
+        queue.push(db, "a", 5)
+        queue.pop(db)
+        queue.pop(db)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"pushed to {name}, priority 5",
+        f"popped from {name}, priority 5",
+    ]
+
+
+def test_the_log_of_counts_says_what_is_left_if_it_is_wanted(
     db: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, "not logged")
-    with caplog.at_level("INFO", "fdbqueue"):
+    with caplog.at_level("INFO", "fdbqueue.counts"):
         queue.push_many(db, ["a", "b"], priorities=[5, 1])
         queue.pop(db)
         queue.pop_many(db, 5)
@@ -578,7 +632,7 @@ def test_a_log_that_cannot_be_complete_loses_no_item(
 
     queue = PriorityQueue.named(db, name)
     monkeypatch.setattr(store_of(queue), "counts", fail)
-    with caplog.at_level("INFO", "fdbqueue"):
+    with caplog.at_level("INFO", "fdbqueue.counts"):
         queue.push(db, "a")
         assert queue.pop(db).value == "a"
     assert "left: unknown (1031)" in caplog.text
