@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -166,6 +167,21 @@ def fdb_error() -> Callable[[int], Any]:
             return True
 
     return Expected
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Have the programs of the tests end by SIGHUP, though `nohup` runs the tests.
+
+    A program inherits that a signal is ignored, but not that it is handled.
+    """
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Run two tests at a time on each core: many wait for a server, a process or a lease."""
+    return 2 * (os.cpu_count() or 1)
 
 
 # One line at the end of a run says which engines it had.

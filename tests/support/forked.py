@@ -1,70 +1,173 @@
-"""`fdbq` in a process that is forked with its modules loaded: ten times as fast to start."""
+"""`fdbq` in a process that is forked with its modules loaded: ten times as fast to start.
+
+A template process loads the modules and forks for each command. A command has arguments, an
+environment, a directory, standard streams and an exit code of its own, and ends as Python ends.
+"""
 
 from __future__ import annotations
 
 import faulthandler
-import multiprocessing
+import gc
+import importlib
+import json
 import os
 import signal
+import socket
+import struct
+import subprocess
 import sys
+import threading
+from collections.abc import Mapping
 from contextlib import suppress
-from multiprocessing.context import ForkServerContext
+from functools import cache
 from pathlib import Path
+from typing import IO
 
 __all__ = ["Forked"]
 
-_context: ForkServerContext | None = None
+_ROOT = Path(__file__).parents[2]
+_MODULES = (
+    *("fdbq.__main__", "fdbq.main"),
+    *(f"fdbq.{name}" for name in ("dead", "items", "queues", "serve", "tasks", "top", "transfer")),
+    *("fdbq.work", "fdbqueue.http", "uvicorn", "uvicorn.protocols.http.httptools_impl"),
+)
+_lock = threading.Lock()
 
 
 class Forked:
-    """A process of `fdbq`, with as much of Popen's interface as a test of signals needs."""
+    """A process of `fdbq`, with as much of Popen's interface as the tests need."""
 
-    def __init__(self, path: Path, environment: dict[str, str], *arguments: str) -> None:
-        global _context
-        if _context is None:
-            _context = multiprocessing.get_context("forkserver")
-            _context.set_forkserver_preload(["fdbq.main", "tests.support.forked"])
-        self._output, self._errors = path / "stdout", path / "stderr"
-        self._process = _context.Process(target=_run, args=(path, environment, arguments))
-        self._process.start()
-        assert self._process.pid is not None
-        self.pid = self._process.pid
-
-    @property
-    def returncode(self) -> int | None:
-        return self._process.exitcode
+    def __init__(self, path: Path, environment: Mapping[str, str], *arguments: str) -> None:
+        self.args = arguments
+        self.returncode: int | None = None
+        (stdin, our_stdin), (our_stdout, stdout), (our_stderr, stderr) = (os.pipe() for _ in "012")
+        self.stdin: IO[bytes] = open(our_stdin, "wb")  # noqa: SIM115
+        self.stdout: IO[str] = open(our_stdout, encoding="utf-8")  # noqa: SIM115
+        self.stderr: IO[str] = open(our_stderr, encoding="utf-8")  # noqa: SIM115
+        self._monitor, its_end = socket.socketpair()
+        descriptors = [stdin, stdout, stderr, its_end.detach()]
+        with _lock:
+            socket.send_fds(_template(), [b"x"], descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._monitor.sendall(json.dumps([str(path), {**environment}, arguments]).encode() + b"\n")
+        self.pid = self._receive()
+        self._texts: dict[IO[str], str] = {}
+        self._threads: list[threading.Thread] = []
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        with suppress(BlockingIOError):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until the process has ended; after so many seconds, raise `TimeoutError`."""
+        if self.returncode is None:
+            self._monitor.settimeout(timeout)
+            self.returncode = self._receive()
+            self._monitor.close()
+        return self.returncode
 
     def send_signal(self, number: int) -> None:
-        if self._process.exitcode is None:
+        if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
-        self._process.kill()
+        self.send_signal(signal.SIGKILL)
 
-    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        self._process.join(timeout)
-        if self._process.exitcode is None:
-            raise TimeoutError
-        texts = [each.read_text() if each.exists() else "" for each in (self._output, self._errors)]
-        for each in (self._output, self._errors):
-            each.unlink(missing_ok=True)
-        return texts[0], texts[1]
+    def communicate(self, stdin: bytes = b"", timeout: float | None = None) -> tuple[str, str]:
+        """Wait until the process has ended, and return its output and its errors."""
+        if not self._threads:
+            begin = [(self._write, stdin), (self._read, self.stdout), (self._read, self.stderr)]
+            self._threads = [
+                threading.Thread(target=target, args=(argument,), daemon=True)
+                for target, argument in begin
+            ]
+            for thread in self._threads:
+                thread.start()
+        self.wait(timeout)
+        for thread in self._threads:
+            thread.join()
+        return self._texts[self.stdout], self._texts[self.stderr]
+
+    def _write(self, data: bytes) -> None:
+        with suppress(BrokenPipeError), self.stdin as stdin:
+            stdin.write(data)
+
+    def _read(self, file: IO[str]) -> None:
+        with file:
+            self._texts[file] = file.read()
+
+    def _receive(self) -> int:
+        received = self._monitor.recv(4)
+        assert received, f"the process that forks has ended; the command was {self.args}"
+        return int(struct.unpack("i", received)[0])
 
 
-def _run(path: Path, environment: dict[str, str], arguments: tuple[str, ...]) -> None:
-    os.chdir(path)
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.argv = ["fdbq", *arguments]
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        descriptor = os.open(path / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+@cache
+def _template() -> socket.socket:
+    """Start the process that forks; it ends with this one."""
+    ours, its_end = socket.socketpair()
+    with its_end:
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.support.forked", str(its_end.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[its_end.fileno()],
+            cwd=_ROOT,
+            start_new_session=True,  # which gets no Ctrl-C
+        )
+    return ours
+
+
+def _fork_until_one_is_a_command(connection: socket.socket) -> None:
+    """Fork for each command; return only in its process.
+
+    Between the two stands a process that waits for it and tells its exit code.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait
+    while descriptors := socket.recv_fds(connection, 1, 4)[1]:
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            connection.close()
+            break
+        for descriptor in descriptors:
+            os.close(descriptor)
+    else:
+        os._exit(0)
+    *standard, own = descriptors
+    monitor = socket.socket(fileno=own)
+    with monitor.makefile("rb") as lines:
+        path, environment, sys.argv[1:] = json.loads(lines.readline())
+    if pid := os.fork():
+        for descriptor in standard:
+            os.close(descriptor)
+        monitor.send(struct.pack("i", pid))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        monitor.send(struct.pack("i", code))
+        os._exit(0)
+    monitor.close()
+    for number, descriptor in enumerate(standard):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    os.chdir(path)
+    sys.path[0] = path  # as with `python -m`
+    os.environ.clear()
+    os.environ.update(environment)
     faulthandler.register(signal.SIGTRAP)  # which shows where a process hangs
-    from fdbq.__main__ import main
 
-    main()
+
+def _main() -> None:
+    for name in _MODULES:
+        importlib.import_module(name)
+    gc.freeze()  # so that the memory of the template stays shared
+    _fork_until_one_is_a_command(socket.socket(fileno=int(sys.argv[1])))
+    sys.modules["fdbq.__main__"].main()
+
+
+if __name__ == "__main__":
+    _main()

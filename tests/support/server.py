@@ -8,13 +8,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import httpx
 
+from tests.support.forked import Forked
+
 __all__ = ["ServerProcess", "served", "serving"]
 
-ServerProcess: TypeAlias = "subprocess.Popen[str]"
+ServerProcess: TypeAlias = "subprocess.Popen[str] | Forked"
 
 
 @contextmanager
@@ -25,14 +28,18 @@ def serving(
     **environment: str,
 ) -> Iterator[tuple[ServerProcess, str]]:
     """A server on a free port, and where it is."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fdbq", "serve", "--db", url, "--port", "0", *options],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | environment,
-        preexec_fn=preexec_fn,
-    )
-    assert process.stderr is not None
+    arguments = "serve", "--db", url, "--port", "0", *options
+    process: ServerProcess
+    if preexec_fn is None:
+        process = Forked(Path.cwd(), os.environ | environment, *arguments)
+    else:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fdbq", *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+            preexec_fn=preexec_fn,
+        )
     try:
         line = process.stderr.readline()
         found = re.search(r"serving on (http://\S+),", line)
@@ -41,7 +48,9 @@ def serving(
     finally:
         process.kill()
         process.wait()
-        process.stderr.close()
+        for file in (process.stdin, process.stdout, process.stderr):
+            if file is not None:
+                file.close()
 
 
 @contextmanager

@@ -1,22 +1,36 @@
-"""`fdbq` as a person and a program use it: a real process."""
+"""`fdbq` as a person and a program use it: a process of its own."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 from fdbq.main import cli
+
+from tests.support.forked import Forked
 
 __all__ = ["Shell", "commands", "error_of"]
 
 Result = subprocess.CompletedProcess[str]
 
 
+READ_AT_THE_START = ("PYTHON", "LANG", "LC_", "TZ")
+"""Python reads variables that begin so before the first line of a program."""
+
+
+def read_at_the_start(environment: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in environment.items() if k.startswith(READ_AT_THE_START)}
+
+
 class Shell:
-    """Runs `fdbq` on one database, in a directory of its own; `$q` is a queue of the test's own."""
+    """Runs `fdbq` on one database, in a directory of its own; `$q` is a queue of the test's own.
+
+    A call forks, which is fast; a script starts `fdbq` as its users do.
+    """
 
     def __init__(self, path: Path, url: str, name: str = "jobs") -> None:
         self.path = path
@@ -29,16 +43,19 @@ class Shell:
         }
 
     def __call__(self, *arguments: str, stdin: str | bytes = "") -> Result:
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        if read_at_the_start(self.environment) == read_at_the_start(os.environ):
+            forked = Forked(self.path, self.environment, *arguments)
+            output, errors = forked.communicate(given)
+            return Result(arguments, forked.wait(), output, errors)
         done = subprocess.run(
             [sys.executable, "-m", "fdbq", *arguments],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            input=given,
             capture_output=True,
             env=self.environment,
             cwd=self.path,
         )
-        return subprocess.CompletedProcess(
-            arguments, done.returncode, done.stdout.decode(), done.stderr.decode()
-        )
+        return Result(arguments, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def output(self, *arguments: str, stdin: str = "") -> str:
         """The output of a command that must succeed in silence."""
