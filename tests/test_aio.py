@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 def run(main: Coroutine[Any, Any, _T]) -> _T:
-    return asyncio.run(asyncio.wait_for(main, 60))
+    return asyncio.run(asyncio.wait_for(main, 120))
 
 
 def parameters(function: Any) -> list[tuple[Any, ...]]:
@@ -230,9 +230,10 @@ def test_a_claim_that_is_cancelled_leaves_the_item(db: Any, name: str) -> None:
                 await jobs.release(db, await claiming)
         assert await jobs.size(db) == 50
         waits = [asyncio.ensure_future(jobs.claim(db, n=50, wait=60)) for _ in range(60)]
-        await asyncio.sleep(0.3)  # more wait than there are threads, and a push still goes through
-        assert sum(each.done() for each in waits) >= 1
-        await asyncio.wait_for(jobs.push(db, "late"), 10)
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        assert done
+        await asyncio.sleep(0.1)  # more wait than there are threads, and a push still goes through
+        await asyncio.wait_for(jobs.push(db, "late"), 60)
         for each in waits:
             each.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
@@ -419,7 +420,7 @@ def test_a_cancel_ends_a_wait_though_a_push_comes_at_the_same_time(
             pushing = asyncio.ensure_future(jobs.push(db, number))
             await asyncio.sleep(rng.random() * 0.004)
             if waiting.cancel():
-                done, _ = await asyncio.wait([waiting], timeout=5)
+                done, _ = await asyncio.wait([waiting], timeout=50)
                 assert done
                 assert waiting.cancelled()
             await pushing
@@ -500,7 +501,7 @@ def test_a_worker_ends_when_its_loop_is_closed(db: Any, name: str) -> None:
         task._log_destroy_pending = False
     loop.close()
     for each in threads:
-        each.join(30)
+        each.join(60)
         assert not each.is_alive()
     assert queue.claim(db, wait=30).attempt == 2
     assert not running.done()

@@ -21,7 +21,7 @@ import fdbqueue
 from fdbqueue.embedded.disk.files import LOCK_FILE
 from tests.support.forked import Forked
 from tests.support.server import serving
-from tests.support.shell import Shell
+from tests.support.shell import MAX_WAIT, Shell, has_handlers, wait_until
 
 INTERRUPTED = "fdbq: interrupted; committed changes are kept\n"
 TRIES = int(os.environ.get("FDBQ_INTERRUPTS", "25"))
@@ -31,8 +31,6 @@ If there are more than 100, most are forked with their modules loaded, which sta
 """
 
 SOON = 2.0  # seconds
-MAX_WAIT = 60.0  # seconds, after which a command counts as hung
-
 Process = subprocess.Popen[str]
 
 ENDING = [
@@ -61,34 +59,8 @@ def _kill_started_processes() -> Iterator[None]:
 
 
 def start(fdbq: Shell, *arguments: str) -> Process:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fdbq", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=fdbq.environment,
-        cwd=fdbq.path,
-        text=True,
-    )
-    _started.append(process)
-    return process
-
-
-def has_handlers(process: Process | Forked) -> bool:
-    """Return whether a process handles signals yet; until then Python prints a traceback."""
-    try:
-        status = Path(f"/proc/{process.pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):  # before it was opened, or after
-        return True
-    caught = [int(line.split()[1], 16) for line in status.split("\n") if "SigCgt" in line]
-    return not caught or bool(caught[0] >> (signal.SIGTERM - 1) & 1)  # none: it has ended
-
-
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + MAX_WAIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    _started.append(fdbq.start(*arguments))
+    return _started[-1]
 
 
 @pytest.mark.parametrize("number", ENDING, ids=lambda number: f"{int(number)}")

@@ -26,7 +26,7 @@ AnyQueue: TypeAlias = PriorityQueue | Queue
 _Q = TypeVar("_Q", bound=AnyQueue)
 _T = TypeVar("_T")
 
-LONG = 30.0  # seconds after which a test fails rather than waits on
+LONG = 60.0  # seconds after which a test fails rather than waits on
 DEAD = 1025
 
 

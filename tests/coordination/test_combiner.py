@@ -37,7 +37,7 @@ class Work:
         self.batches.append(requests)
         if len(self.batches) == 1:
             self.begun.set()
-            self.is_let_go = self.unpark.wait(10)
+            self.is_let_go = self.unpark.wait(60)
             assert self.is_let_go
         return self._outcome(requests)
 
@@ -45,7 +45,7 @@ class Work:
         """Have a thread do each request: the others in their order, while the first is busy."""
         pool = ThreadPoolExecutor(len(requests))
         futures = [pool.submit(self.combiner, self.db, requests[0])]
-        assert self.begun.wait(10)
+        assert self.begun.wait(60)
         for number, request in enumerate(requests[1:]):
             futures.append(pool.submit(self.combiner, self.db, request))
             while len(self.combiner._lines[self.db].waiting) <= number:
@@ -124,7 +124,7 @@ def test_the_main_thread_which_signals_interrupt_neither_leads_nor_follows() -> 
     work = Work(doubled)
     thread = threading.Thread(target=work.combiner, args=[work.db, 1])
     thread.start()
-    assert work.begun.wait(10)
+    assert work.begun.wait(60)
     assert work.combiner(work.db, 2) == 4
     assert work.is_let_go is None  # the other thread leads still
     assert work.batches == [[1], [2]]
@@ -151,7 +151,7 @@ def test_a_forked_child_waits_for_nobody() -> None:
     work = Work(doubled)
     thread = threading.Thread(target=work.combiner, args=[work.db, 1])
     thread.start()
-    assert work.begun.wait(10)
+    assert work.begun.wait(60)
     child = os.fork()
     if child == 0:
         os._exit(0 if work.combiner(work.db, 2) == 4 else 1)

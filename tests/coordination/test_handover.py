@@ -24,7 +24,7 @@ class Work:
         self.undone: list[str] = []
 
     def do(self) -> str:
-        assert self.unpark.wait(10)
+        assert self.unpark.wait(60)
         return "result"
 
     async def call(self) -> str:
@@ -40,10 +40,10 @@ class Work:
     def arrive(self) -> None:
         """Have the result arrive while this thread, and so its event loop, stands still."""
         self.unpark.set()
-        assert self.arrived.wait(10)
+        assert self.arrived.wait(60)
 
     def is_undone(self) -> bool:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not self.undone and time.monotonic() < deadline:
             time.sleep(0.001)
         return self.undone == ["result"]
@@ -165,7 +165,7 @@ import asyncio, threading
 from fdbqueue.coordination import handover
 
 async def call(event):
-    await handover.call(lambda: event.wait(10) and "result", print)
+    await handover.call(lambda: event.wait(60) and "result", print)
 
 loop = asyncio.new_event_loop()
 events = [threading.Event(), threading.Event()]
@@ -175,7 +175,7 @@ events[0].set()
 threading.Timer(0.2, events[1].set).start()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
     assert done.stdout.split() == ["result", "result"], done.stderr
 
@@ -186,7 +186,7 @@ def test_a_result_that_cannot_be_undone_is_told(caplog: pytest.LogCaptureFixture
 
     async def main(unpark: threading.Event) -> None:
         def do() -> str:
-            assert unpark.wait(10)
+            assert unpark.wait(60)
             return "result"
 
         task = asyncio.ensure_future(handover.call(do, fail))

@@ -13,6 +13,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Queue
+from fdbqueue.coordination import steps
+from fdbqueue.coordination.watches import sleep_on
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as Recipe
@@ -34,14 +36,17 @@ def test_it_gives_up_when_the_time_is_over(db: Any, queue: PriorityQueue) -> Non
 
 
 def test_there_is_a_last_look_when_the_time_is_over(
-    db: Any, queue: PriorityQueue, space: Subspace
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that writes only the recipe's items wakes nobody; its item is found all the same."""
     recipe = Recipe(Subspace(rawPrefix=store_of(queue).layout.items))
-    pushing = threading.Timer(0.1, recipe.push, [db, b"1", 5])
-    pushing.start()
+
+    def push_and_sleep(watches: list[Any], seconds: float) -> Any:
+        recipe.push(db, b"1", 5)
+        return sleep_on(watches, seconds)
+
+    monkeypatch.setattr(steps, "sleep_on", push_and_sleep)
     assert queue.pop(db, wait=0.5).value == 1
-    pushing.join()
 
 
 def test_a_wait_without_a_pop_leaves_the_item(db: Any, queue: PriorityQueue) -> None:

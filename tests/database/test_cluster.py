@@ -121,7 +121,7 @@ def test_a_cluster_that_does_not_answer_is_an_error_in_time(
     for arguments in (["push", "jobs", "1"], ["pop", "jobs", "--wait", "60"], ["info"]):
         told = error_of(fdbq(*arguments, "--timeout", "0.5"))
         assert "did not answer within 0.5 seconds (--timeout)" in told
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     del fdbq.environment["FDBQ_DB"]
     fdbq.environment["FDB_CLUSTER_FILE"] = str(file)
     assert "(--timeout)" in error_of(fdbq("ls", "--timeout", "0.5"))

@@ -73,11 +73,11 @@ for _ in range(wanted):
         pass
     signal.setitimer(signal.ITIMER_REAL, 0)
     # The main thread is idle, outside of any call: whatever it left behind would stay.
-    pool.submit(elsewhere.push, other, "from elsewhere").result(30)
-    pool.submit(others.push, db, [8, 0], 8).result(30)
+    pool.submit(elsewhere.push, other, "from elsewhere").result(60)
+    pool.submit(others.push, db, [8, 0], 8).result(60)
 is_over = True
 for thread in threads:
-    thread.join(30)
+    thread.join(60)
 stuck = sum(thread.is_alive() for thread in threads)
 stored = [others.counts(db).get(number, 0) for number in range(2)]
 ok = fdbqueue.check(db, others).ok and fdbqueue.check(db, jobs).ok

@@ -83,7 +83,7 @@ def test_waiting_for_its_lock_counts_as_time_of_the_transaction(
 ) -> None:
     with Database(path) as db:
         tr = db.create_transaction()
-        tr.options.set_timeout(200)
+        tr.options.set_timeout(1000)
         tr[b"k"] = b"mine"
         with pytest.raises(LockTimeout) as error:
             tr.commit().wait()
@@ -112,7 +112,7 @@ def test_a_starved_transaction_waits_for_it_no_longer_than_its_time_out(
 
 def test_a_call_of_a_queue_names_the_process(stopped: subprocess.Popen[str], path: Path) -> None:
     with fdbqueue.open(path) as db:
-        db.options.set_transaction_timeout(200)
+        db.options.set_transaction_timeout(1000)
         jobs = fdbqueue.PriorityQueue.named(db, "jobs")
         calls: list[Callable[[], object]] = [
             lambda: jobs.push(db, 1),
@@ -126,7 +126,7 @@ def test_a_call_of_a_queue_names_the_process(stopped: subprocess.Popen[str], pat
 
 @pytest.mark.parametrize("command", ["push jobs 1", "ls", "peek jobs", "pop jobs"])
 def test_a_command_ends_in_time(stopped: subprocess.Popen[str], path: Path, command: str) -> None:
-    words = [*command.split(), "--db", str(path), "--timeout", "0.5"]
+    words = [*command.split(), "--db", str(path), "--timeout", "1"]
     done = subprocess.run(
         [sys.executable, "-m", "fdbq", *words], capture_output=True, text=True, timeout=60
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
@@ -13,7 +15,9 @@ from fdbq.main import cli
 
 from tests.support.forked import Forked
 
-__all__ = ["Shell", "commands", "error_of"]
+__all__ = ["MAX_WAIT", "Shell", "commands", "error_of", "has_handlers", "wait_until"]
+
+MAX_WAIT = 60.0  # seconds, after which a command counts as hung
 
 Result = subprocess.CompletedProcess[str]
 
@@ -57,6 +61,18 @@ class Shell:
         )
         return Result(arguments, done.returncode, done.stdout.decode(), done.stderr.decode())
 
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start `fdbq` as its users do, without any input."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "fdbq", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environment,
+            cwd=self.path,
+            text=True,
+        )
+
     def output(self, *arguments: str, stdin: str = "") -> str:
         """The output of a command that must succeed in silence."""
         done = self(*arguments, stdin=stdin)
@@ -71,6 +87,23 @@ class Shell:
             env=self.environment,
             cwd=self.path,
         )
+
+
+def has_handlers(process: subprocess.Popen[str] | Forked) -> bool:
+    """Return whether a process handles signals yet; until then Python prints a traceback."""
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # before it was opened, or after
+        return True
+    caught = [int(line.split()[1], 16) for line in status.split("\n") if "SigCgt" in line]
+    return not caught or bool(caught[0] >> (signal.SIGTERM - 1) & 1)  # none: it has ended
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + MAX_WAIT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def error_of(done: Result) -> str:

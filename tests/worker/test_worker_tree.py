@@ -28,6 +28,8 @@ found = Subspace(rawPrefix=bytes.fromhex(os.environ["FOUND"]))
 
 def sha256(tr, item):
     time.sleep(float(os.environ["PAUSE"]))
+    while item.value == os.environ["LAST"] and os.path.exists("hold"):
+        time.sleep(0.01)
     with open(item.value, "rb") as file:
         digest = hashlib.sha256(file.read()).hexdigest()
     tr[found.pack(("digest", item.value))] = digest.encode()
@@ -51,6 +53,9 @@ def test_each_file_of_a_tree_is_hashed_once_though_workers_are_killed(
     paths = [str(path) for path in walked if path.is_file() and not path.is_symlink()]
     fdbq.output("import", name, stdin="\n".join(map(json.dumps, paths)))
     digests = space["digest"].range()
+    fdbq.environment["LAST"] = paths[-1]
+    hold = fdbq.path / "hold"
+    hold.touch()  # so that the workers are killed before all is done
 
     def start(*options: str) -> subprocess.Popen[bytes]:
         work = ["work", name, "hashes:sha256", "--concurrency", "2", "--lease", "2", *options]
@@ -68,6 +73,7 @@ def test_each_file_of_a_tree_is_hashed_once_though_workers_are_killed(
         time.sleep(0.05)
     for number, worker in enumerate(workers):
         worker.kill() if number % 2 else worker.terminate()
+    hold.unlink()
     codes = [worker.wait(60) for worker in workers]
     assert codes == [0, -9, 0, -9]
     done = len(list(db[digests.start : digests.stop]))
