@@ -31,6 +31,7 @@ If there are more than 100, most are forked with their modules loaded, which sta
 """
 
 SOON = 2.0  # seconds
+
 Process = subprocess.Popen[str]
 
 ENDING = [

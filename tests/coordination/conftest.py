@@ -9,12 +9,13 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.coordination import staged_pops
-from tests.coordination.line import Line, Sleeps
+from tests.coordination.line import Line, Sleeps, only_the_test_ends_anything
 
 
 @pytest.fixture
 def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
     """The sleeps of those who wait, which only a watch or the test ends."""
+    only_the_test_ends_anything(monkeypatch)
     sleeps = Sleeps()
     monkeypatch.setattr(staged_pops, "sleep_on", sleeps)
     return sleeps

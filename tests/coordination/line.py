@@ -148,6 +148,14 @@ class Call(threading.Thread, Generic[_T]):
         return self._future.exception(LONG)
 
 
+def only_the_test_ends_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no request, leadership or contention end by itself, however slow the machine is."""
+    monkeypatch.setattr(staged_pops, "REQUEST_TIMEOUT", 1e6)
+    monkeypatch.setattr(staged_pops, "_REQUEST_TIMEOUT_VERSIONS", 10**12)
+    monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", LONG)
+    monkeypatch.setattr(staged_pops, "_CONTENDED", LONG)
+
+
 class Sleeps:
     """In the place of `sleep_on`: a sleep ends when the watch fires, or when the test says so."""
 

@@ -22,6 +22,7 @@ from tests.coordination.line import (
     Line,
     Script,
     Sleeps,
+    only_the_test_ends_anything,
 )
 
 SCRIPTS: dict[str, Script] = {
@@ -74,6 +75,7 @@ def test_whichever_commit_fails_nothing_is_lost_doubled_or_out_of_its_place(
 ) -> None:
     """Each commit of each of the three, in each way."""
     db.options.set_transaction_max_retry_delay(1)
+    only_the_test_ends_anything(monkeypatch)
     if turn == "passed on":
         monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", 0)
 

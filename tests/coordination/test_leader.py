@@ -33,7 +33,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     """Until the test says so, whoever has the turn keeps it."""
     clock = Clock()
     monkeypatch.setattr(staged_pops, "time", clock)
-    monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", LONG)
     yield clock
     clock.may_look.set()
 
