@@ -26,7 +26,7 @@ from tests.support.many_processes import (
     injected,
 )
 
-ITEMS = int(os.environ.get("FDBQ_ITEMS", "8000"))  # more by hand
+ITEMS = int(os.environ.get("FDBQ_ITEMS", "4000"))  # more by hand
 
 INJECTED = (1007, 1020, 1021, 1031, 1039)
 BUGGIFIED = (1007, 1009, 1020, 1021, 1031, 1042, 1078)

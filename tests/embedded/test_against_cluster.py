@@ -15,7 +15,7 @@ import fdbqueue
 from tests.embedded.programs import Program, outcomes, program, shortened
 from tests.support.cluster import Cluster
 
-PROGRAMS = int(os.environ.get("FDBQ_PROGRAMS", "600"))  # more by hand
+PROGRAMS = int(os.environ.get("FDBQ_PROGRAMS", "300"))  # more by hand
 STEPS = 40
 PARTS = 4
 

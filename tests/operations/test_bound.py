@@ -21,7 +21,7 @@ from fdbqueue.errors import LeaseLost, OptionsMismatch, QueueFull
 from fdbqueue.queue.base import store_of
 from tests.support.many_processes import injected, until_told
 
-PUSHES = int(os.environ.get("FDBQ_RACING_PUSHES", "2000"))
+PUSHES = int(os.environ.get("FDBQ_RACING_PUSHES", "1200"))
 """Of the race of processes; by hand a million."""
 
 ORDERS = int(os.environ.get("FDBQ_BOUND_ORDERS", "100"))

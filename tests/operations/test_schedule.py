@@ -74,13 +74,13 @@ def test_a_call_takes_a_bounded_number_of_transactions(
 def test_all_that_is_due_is_taken_once_and_in_order_when_it_has_come(
     db: Any, space: Subspace, take: str
 ) -> None:
-    queue = backlog(db, space)
+    queue = backlog(db, space, 4 * BATCH)
     taken = []
     while item := queue.pop(db) if take == "pop" else queue.claim(db, lease=600, within=1):
         taken.append(item.value if take == "pop" else item.item.value)
-    assert sorted(taken) == list(range(ITEMS))
+    assert sorted(taken) == list(range(4 * BATCH))
     # Each call moves a batch before it takes one: then all have come, and stand in order.
-    settled = taken[ITEMS // BATCH + 2 :]
+    settled = taken[4 + 2 :]
     assert settled == sorted(settled, reverse=True)
     assert rows(db, store_of(queue).layout.delayed) == 0
     assert fdbqueue.check(db, queue).ok
