@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,8 @@ def _kill_started_processes() -> Iterator[None]:
         process.communicate()
 
 
-def start(fdbq: Shell, *arguments: str) -> Process:
-    _started.append(fdbq.start(*arguments))
+def start(fdbq: Shell, *arguments: str, program: Sequence[str] = ("-m", "fdbq")) -> Process:
+    _started.append(fdbq.start(*arguments, program=program))
     return _started[-1]
 
 
@@ -167,7 +167,9 @@ def test_a_second_signal_ends_a_worker_whose_jobs_do_not(fdbq: Shell, name: str,
 
 def test_top_is_ended_by_an_interrupt(fdbq: Shell, name: str) -> None:
     fdbq.output("push", name, "1")
-    process = start(fdbq, "top", "--json", "--interval", "1000")
+    # However slow the machine is, no thread ends `top` before it has ended by itself.
+    patient = "from fdbq import signals, __main__; signals._GRACE = 60; __main__.main()"
+    process = start(fdbq, "top", "--json", "--interval", "1000", program=("-c", patient))
     assert process.stdout is not None
     assert name in process.stdout.readline()
     process.send_signal(signal.SIGINT)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -61,10 +61,12 @@ class Shell:
         )
         return Result(arguments, done.returncode, done.stdout.decode(), done.stderr.decode())
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, program: Sequence[str] = ("-m", "fdbq")
+    ) -> subprocess.Popen[str]:
         """Start `fdbq` as its users do, without any input."""
         return subprocess.Popen(
-            [sys.executable, "-m", "fdbq", *arguments],
+            [sys.executable, *program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
