@@ -32,7 +32,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.handover import drive, finished, run
+from fdbqueue.coordination.event_loop import drive, finished, run
 from fdbqueue.coordination.steps import steps_of
 from fdbqueue.database.pages import PAGE
 from fdbqueue.queue import check as checking

@@ -19,7 +19,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.coordination.handover import pool
+from fdbqueue.coordination.event_loop import pool
 from fdbqueue.errors import InvalidPriority, InvalidValue, QueueFull
 from fdbqueue.testing import FaultyDatabase
 

@@ -14,7 +14,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.coordination.clock import MAX_BACKOFF, milliseconds
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.database.binding import first_greater_or_equal
-from fdbqueue.database.receipts import run_once
+from fdbqueue.database.exactly_once import run_once
 from fdbqueue.layout import Layout
 from fdbqueue.operations.claim import ClaimRequest, Leases
 from fdbqueue.operations.items import WANT_ALL, StoredItem

@@ -14,9 +14,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from fdbqueue.coordination.clock import MAX_BACKOFF, uuids
 from fdbqueue.coordination.combiner import Batch
-from fdbqueue.coordination.watches import sleep_on
+from fdbqueue.coordination.waiting import sleep_on
 from fdbqueue.database.binding import error_classes
-from fdbqueue.database.receipts import run_once
+from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import UndecodableItem
 from fdbqueue.layout import Layout

@@ -1,4 +1,4 @@
-"""Operations as steps: written once, driven by a thread here and by an event loop in `handover`."""
+"""Operations as steps, driven by a thread here and by an event loop in `event_loop`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from fdbqueue.coordination.combiner import Combiner
-from fdbqueue.coordination.watches import sleep_on
+from fdbqueue.coordination.waiting import sleep_on
 from fdbqueue.types import Database
 
 __all__ = ["Call", "Sleep", "Steps", "Submit", "drive", "driven", "steps_of"]

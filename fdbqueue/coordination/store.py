@@ -25,10 +25,10 @@ from fdbqueue.coordination.combiner import Combiner
 from fdbqueue.coordination.staged_pops import MAX_ITEMS, REQUEST_TIMEOUT, StagedPops
 from fdbqueue.coordination.steps import Call, Sleep, Steps, Submit
 from fdbqueue.coordination.sweeper import Sweeper
-from fdbqueue.coordination.watches import begin_watches, cancel_all
+from fdbqueue.coordination.waiting import begin_watches, cancel_all
 from fdbqueue.database.binding import error_classes, is_database
+from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import PAGE, read_pages
-from fdbqueue.database.receipts import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import LeaseLost, QueueFull
 from fdbqueue.layout import ONE, Layout, decode_count, decode_options

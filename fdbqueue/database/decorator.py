@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.database.binding import is_database
-from fdbqueue.database.receipts import run_once
+from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import run
 from fdbqueue.types import Transaction, Transactor
 

@@ -26,7 +26,7 @@ from fdbqueue.errors import (
     UndecodableItem,
     UnknownCodec,
 )
-from fdbqueue.http import dashboard, direct, routes
+from fdbqueue.http import dashboard, push_pop, routes
 from fdbqueue.http.metrics import Metrics
 from fdbqueue.http.routes import Served
 from fdbqueue.http.security import Guard, Limits, Tokens
@@ -77,7 +77,7 @@ def create_app(
     app.state.served = Served(db)
     app.state.metrics = Metrics(db)
     app.include_router(dashboard.router)
-    app.include_router(direct.router)
+    app.include_router(push_pop.router)
     app.include_router(routes.router)
     app.add_middleware(app.state.metrics.middleware)
     app.add_middleware(Guard, tokens=tokens or Tokens(), limits=limits or Limits())

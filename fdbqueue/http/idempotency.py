@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fdbqueue.database.receipts import run_once
+from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import IdempotencyKeyReused, InvalidIdempotencyKey
 from fdbqueue.layout import Layout
 from fdbqueue.layout.values import decode_push, encode_push, push_digest

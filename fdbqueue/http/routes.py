@@ -1,4 +1,4 @@
-"""The routes: each calls one method of a queue."""
+"""The routes, except for push and pop (see `push_pop`): each calls one method of a queue."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import error_classes, is_database
-from fdbqueue.database.receipts import run_once
+from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck
 from fdbqueue.layout import ZERO, decode_count, decode_metadata, encode_count, header_of

@@ -11,7 +11,7 @@ from functools import partial
 from io import IOBase
 from typing import Any
 
-from fdbqueue.database.receipts import run_once
+from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import FdbqueueError, ImportMismatch, ImportRunning, InvalidLine
 from fdbqueue.layout import Layout

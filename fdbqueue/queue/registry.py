@@ -9,7 +9,7 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.database.binding import is_database
-from fdbqueue.database.receipts import run_once
+from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueExists, QueueNotFound
 from fdbqueue.layout import ROOT, Layout, name_key

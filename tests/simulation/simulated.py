@@ -13,7 +13,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination import batches, clock, staged_pops, store, sweeper
-from fdbqueue.database import receipts
+from fdbqueue.database import exactly_once
 from fdbqueue.queue.base import store_of
 from tests.simulation.scheduler import Scheduler, SimulatedDatabase
 
@@ -34,7 +34,7 @@ class Simulated:
         self._raw = db
         # All that chance decides elsewhere: the last part of keys, and who the clients are.
         clock._random.seed(seed)
-        receipts._free_clients.clear()
+        exactly_once._free_clients.clear()
         db.clear_range_startswith(space.key())
 
     @contextmanager

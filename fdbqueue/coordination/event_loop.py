@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, finalize, ref
 
 from fdbqueue import types
 from fdbqueue.coordination.steps import Call, Sleep, Steps, Submit
-from fdbqueue.coordination.watches import cancel_all
+from fdbqueue.coordination.waiting import cancel_all
 
 __all__ = ["HandOver", "call", "drive", "finished", "pool", "run", "start"]
 

@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, transactional
-from fdbqueue.database.receipts import run_once
+from fdbqueue.database.exactly_once import run_once
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from recipes.priority_queue import PriorityQueue as Recipe
@@ -235,13 +235,13 @@ def test_a_users_function_takes_effect_once_with_receipts(
     assert [increment(broken) for _ in range(100)] == list(range(1, 101))
 
 
-def test_receipts_do_not_pile_up(db: Any, queue: PriorityQueue, rng: random.Random) -> None:
+def test_exactly_once_do_not_pile_up(db: Any, queue: PriorityQueue, rng: random.Random) -> None:
     """One key a client, however many operations; those of yesterday go."""
     broken = faulty(db, rng)
     receipts = store_of(queue).layout.receipts
     stale = receipts.pack((1, b"a client of long ago"))
     db[stale] = b"\x15\x01\x14"
-    from fdbqueue.database.receipts import _free_clients
+    from fdbqueue.database.exactly_once import _free_clients
 
     _free_clients.clear()
     for number in range(50):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.coordination import handover
+from fdbqueue.coordination import event_loop
 
 
 class Work:
@@ -28,13 +28,13 @@ class Work:
         return "result"
 
     async def call(self) -> str:
-        given = handover.HandOver(self.undone.append)
+        given = event_loop.HandOver(self.undone.append)
 
         def arrive(work: Any) -> None:
             given.arrive(work.result)
             self.arrived.set()
 
-        handover.pool.submit(self.do).add_done_callback(arrive)
+        event_loop.pool.submit(self.do).add_done_callback(arrive)
         return await given.result()
 
     def arrive(self) -> None:
@@ -58,9 +58,9 @@ def test_a_call_returns_what_the_function_does_and_undoes_nothing() -> None:
     undone: list[int] = []
 
     async def main() -> None:
-        assert await handover.call(lambda: 7, undone.append) == 7
+        assert await event_loop.call(lambda: 7, undone.append) == 7
         with pytest.raises(ZeroDivisionError):
-            await handover.call(lambda: 1 // 0, undone.append)
+            await event_loop.call(lambda: 1 // 0, undone.append)
 
     asyncio.run(main())
     assert undone == []
@@ -162,10 +162,10 @@ def test_a_result_whose_task_is_destroyed_is_undone() -> None:
 def test_a_result_that_a_stopped_loop_has_is_undone_when_the_interpreter_exits() -> None:
     program = """
 import asyncio, threading
-from fdbqueue.coordination import handover
+from fdbqueue.coordination import event_loop
 
 async def call(event):
-    await handover.call(lambda: event.wait(60) and "result", print)
+    await event_loop.call(lambda: event.wait(60) and "result", print)
 
 loop = asyncio.new_event_loop()
 events = [threading.Event(), threading.Event()]
@@ -189,7 +189,7 @@ def test_a_result_that_cannot_be_undone_is_told(caplog: pytest.LogCaptureFixture
             assert unpark.wait(60)
             return "result"
 
-        task = asyncio.ensure_future(handover.call(do, fail))
+        task = asyncio.ensure_future(event_loop.call(do, fail))
         await asyncio.sleep(0.01)
         task.cancel()
         unpark.set()
@@ -202,10 +202,10 @@ def test_a_result_that_cannot_be_undone_is_told(caplog: pytest.LogCaptureFixture
 
 def test_work_is_waited_for_through_any_number_of_cancels() -> None:
     unpark = threading.Event()
-    work = handover.pool.submit(unpark.wait, 10)
+    work = event_loop.pool.submit(unpark.wait, 10)
 
     async def main(tries: int) -> None:
-        task = asyncio.ensure_future(handover.finished(work))
+        task = asyncio.ensure_future(event_loop.finished(work))
         for _ in range(tries):
             await asyncio.sleep(0)
             task.cancel()
