@@ -632,7 +632,7 @@ class Store(Generic[_T]):
         """Iterate over the items in order; given a database in pages."""
         level = self.layout.items
         if priority is not None:
-            level = self.layout.level(self.levels.checked(priority))
+            level = self.layout.level(self.levels.validate(priority))
         begin, end = self.layout.range_of(level)
         if after is not None:
             passed = self.layout.items + self.codec.reference(after)

@@ -99,10 +99,12 @@ class Sweeper:
             dues = tr.snapshot.get_range(*layout.range_of(layout.dues), limit=1)
             left = math.inf
             for row in leases:
-                end = layout.when(layout.leases, row.key)[0]
+                end = layout.decode_timer(layout.leases, row.key)[0]
                 left = (end - tr.get_read_version().wait()) / VERSIONS
             for row in dues:
-                left = min(left, (layout.when(layout.dues, row.key)[0] - milliseconds()) / 1000)
+                left = min(
+                    left, (layout.decode_timer(layout.dues, row.key)[0] - milliseconds()) / 1000
+                )
             return max(0.0, left)
 
         return run(db, body)

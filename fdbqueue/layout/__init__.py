@@ -1,23 +1,24 @@
-"""Every key and every value of a queue. Only this package builds keys or takes them apart.
+"""Every key and every value of a queue. Only this package packs and unpacks keys.
 
 One queue is one subspace, and its keys are packed by FoundationDB's tuple layer. `Space` is the
 table of its keys: it numbers the key spaces and describes what their keys hold. `key_table` renders
 it for the documentation.
 
-Items follow FoundationDB's recipe for priority queues. `count` is above that of the last item of
-the priority, by a snapshot read, so that pushes never conflict. It is also at least the read
-version, so that it is above the counts of claimed and delayed items. `random` makes the key unique.
-It is a UUID of version 7, which contains the time of its creation. A client that knows only the
-recipe, with any bytes for `random`, can use the key space `ITEMS` as its queue.
+Items follow FoundationDB's recipe for priority queues. `count` is higher than the count of the last
+item of the priority. A snapshot read finds that item, so pushes never conflict. `count` is also at
+least the read version, and therefore higher than the counts of claimed and delayed items. `random`
+makes the key unique. It is a UUID of version 7, which contains the time of its creation. A client
+that implements only the recipe, with any bytes for `random`, can use the key space `ITEMS` as its
+queue.
 
-The value of an item is its payload, unless that is in pieces. A header may precede it: how often
-the item was claimed, when it expires, and its unique key.
+The value of an item is its payload, or a reference to the payload's pieces. A header may precede
+it: how often the item was claimed, when it expires, and its unique key.
 
-The `version` of a pop request is the read version of the transaction that wrote it, so requests are
-in order of arrival, approximately; `name` makes the key unique. The result has the same version and
-name, in pieces if it is too large for one value.
+The `version` of a pop request is the read version of the transaction that wrote it. So requests are
+approximately in order of arrival. `name` makes the key unique. The result has the same version and
+name. If it is too large for one value, it is stored in pieces.
 
-Any change to the keys is a new layout version. `tests/layout/test_layout.py` pins the bytes.
+Any change to the keys needs a new layout version. `tests/layout/test_layout.py` pins the bytes.
 """
 
 from fdbqueue.layout.keys import MAX_PAYLOAD, Layout

@@ -87,8 +87,7 @@ def _unless_too_deep(function: Callable[[_V], _T], argument: _V) -> _T:
 def json_bytes(value: object) -> bytes:
     r"""Return the JSON text, in UTF-8, of any value that a queue holds.
 
-    A lone surrogate, which UTF-8 cannot encode, is escaped, so that every stored value can be
-    written.
+    UTF-8 cannot encode a lone surrogate. It is escaped, so that every stored value can be written.
 
     >>> json_bytes({"half a character": chr(0xD83D)})
     b'{"half a character":"\\ud83d"}'
@@ -100,21 +99,21 @@ def json_bytes(value: object) -> bytes:
 class JsonCodec:
     """JSON values, stored as text in UTF-8. `None` is JSON's `null`, a value like any other.
 
-    The codec refuses a value that would be decoded as another one: a tuple (a list), a key that is
-    not text, NaN and infinity (which JSON lacks). It also refuses lists and objects nested deeper
-    than `MAX_NESTING`, which some programs cannot read.
+    The codec rejects values that JSON cannot represent: tuples, keys that are not text, NaN and
+    infinity. It also rejects lists and objects nested deeper than `MAX_NESTING`, which some
+    programs cannot read.
 
     >>> JsonCodec().encode({"to": "ada@example.com"})
     b'{"to":"ada@example.com"}'
     """
 
     def encode(self, value: object, /) -> bytes:
-        """Return the JSON text of a value; raise `TypeError` or `ValueError` for another one."""
+        """Return the JSON text of a value; raise `TypeError` or `ValueError`."""
         _check_json(value, MAX_NESTING)
         return _encoder.encode(value).encode()
 
     def restore(self, value: object, /) -> bytes:
-        """Return the payload of a value that `decode` returned, whatever program wrote it."""
+        """Return the payload of a value that `decode` returned, even a deeply nested one."""
         return json_bytes(value)
 
     def decode(self, payload: bytes, /) -> Any:
@@ -177,7 +176,7 @@ class TupleCodec:
     """
 
     def encode(self, value: object, /) -> bytes:
-        """Return the packed tuple; raise `TypeError` or `ValueError` for another value."""
+        """Return the packed tuple; raise `TypeError` or `ValueError`."""
         if not isinstance(value, tuple):
             raise TypeError(f"this queue stores tuples, not {type(value).__name__}")
         _check_tuple(value, MAX_NESTING)
@@ -196,7 +195,7 @@ CODECS: dict[str, Codec] = {"json": JsonCodec(), "bytes": BytesCodec(), "tuple":
 
 
 class MissingCodec:
-    """A placeholder for a codec that this program does not have. Encoding and decoding fail."""
+    """A placeholder for a codec that this program lacks. Encoding and decoding fail."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -286,10 +285,10 @@ class RowCodec(ABC, Generic[_T]):
             value = with_stack(self._codec.decode, payload)
         except (ValueError, TypeError) as error:
             raise UndecodableItem(self.id_of(key), str(error)) from error
-        return self._made(value, self._layout.priority_of(level), key)
+        return self._build(value, self._layout.priority_of(level), key)
 
     @abstractmethod
-    def _made(self, value: Any, priority: Priority, key: bytes) -> _T: ...
+    def _build(self, value: Any, priority: Priority, key: bytes) -> _T: ...
 
     @abstractmethod
     def id_of(self, key: bytes) -> str:
@@ -311,7 +310,7 @@ class RowCodec(ABC, Generic[_T]):
 class ItemCodec(RowCodec[Item]):
     """The items of a priority queue or a FIFO queue. Their reference is their position."""
 
-    def _made(self, value: object, priority: Priority, key: bytes) -> Item:
+    def _build(self, value: object, priority: Priority, key: bytes) -> Item:
         return Item(value, priority, self._layout.item_id(key), key)
 
     def id_of(self, key: bytes) -> str:

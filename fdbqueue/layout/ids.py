@@ -15,7 +15,7 @@ UUID_SIZE = 16  # bytes
 def time_of(uuid: bytes) -> datetime | None:
     """Return when a UUID was created, by its creator's clock; `None` for other bytes.
 
-    >>> time_of(bytes([0] * 6 + [0x70, 0, 0x80] + [0] * 7)).year, time_of(b"others")
+    >>> time_of(bytes([0] * 6 + [0x70, 0, 0x80] + [0] * 7)).year, time_of(b"not a UUID")
     (1970, None)
     """
     if len(uuid) != UUID_SIZE or uuid[6] >> 4 != 7 or uuid[8] >> 6 != 2:

@@ -1,4 +1,4 @@
-"""The keys of one queue, and what is in its values."""
+"""The keys of one queue, and the values that refer to keys."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ __all__ = ["MAX_PAYLOAD", "Layout"]
 PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
 
-# Begins the value of an item whose payload is in pieces. A payload that begins so itself, or as if
-# it had a header, is put in pieces too, so that there is never a doubt.
+# The first bytes of an item's value if its payload is in pieces. A payload that itself begins with
+# these bytes, or with those of a header, is split into pieces too. So no value is ambiguous.
 _PIECES = b"\xffpieces:"
 _MARKS = (_PIECES, HEADER_MARK)
 
-# In a result, what stands before each item: the sizes of its key and its value. Zeros stand before
-# the items of each pop.
+# The result of a request contains the size of the key and of the value before each item, and zeros
+# before the items of each pop.
 _SIZES = struct.Struct(">HI")
 _BEGIN = _SIZES.pack(0, 0)
 
@@ -65,12 +65,15 @@ def _packed(parts: tuple[Any, ...]) -> bytes:
 
 @functools.lru_cache(4096)
 def _unpacked(packed: bytes) -> Any:
-    """The one element of a packed tuple."""
+    """Return the only element of a packed tuple."""
     return fdb_tuple.unpack(packed)[0]
 
 
 class Layout:
     """The keys of one queue.
+
+    A *level* is the prefix of all items of one priority. A FIFO queue has one level. The *position*
+    of an item is its key without the prefix of the key space; indexes store it.
 
     >>> layout = Layout(Subspace(("q",)))
     >>> layout.unpack_key(layout.item_key(layout.level(7), 0, b"r" * 16))
@@ -133,7 +136,7 @@ class Layout:
         self.scheduled: bytes = key(Space.QUEUE, "scheduled")
         self.wake_counter: bytes = key(Space.QUEUE, "freed")
         self.leader: bytes = key(Space.LEADER)
-        # Never written: a request that is written while the last leader leaves conflicts on it.
+        # Never written: a request written while the last leader resigns conflicts on this key.
         self.leader_ends: bytes = key(Space.LEADER, "ends")
         self.places: bytes = key(Space.PLACES, 0)
         self.places_below: bytes = key(Space.PLACES, 1)
@@ -143,7 +146,7 @@ class Layout:
     # Items
 
     def level(self, priority: Priority) -> bytes:
-        """The prefix of all items of one priority."""
+        """Return the level of a priority."""
         if type(priority) is int:
             return self.items + _packed_integer(priority)
         packed: bytes = fdb_tuple.pack((priority,))
@@ -151,9 +154,9 @@ class Layout:
 
     @staticmethod
     def item_key(level: bytes, count: int, random: bytes) -> bytes:
-        """The key of an item in a level (in a FIFO queue, of the one that there is)."""
-        # What fdb.tuple.pack((count, random)) makes of counts below 2**63, several times as fast; a
-        # test compares them.
+        """Return the key of an item in a level."""
+        # Equal to fdb.tuple.pack((count, random)) for counts below 2**63, and several times faster.
+        # A test compares both.
         size = (count.bit_length() + 7) // 8
         return b"%b%c%b\x01%b\x00" % (
             level,
@@ -164,40 +167,40 @@ class Layout:
 
     @staticmethod
     def count_in(key: bytes, level: bytes) -> int:
-        """The count in the key of an item, given its level."""
+        """Return the count in the key of an item, given its level."""
         begin = len(level) + 1
         return int.from_bytes(key[begin : begin + key[begin - 1] - 0x14], "big")
 
     def level_in(self, key: bytes) -> bytes:
-        """The level of the item with this key, in a queue whose priorities are integers."""
+        """Return the level of the item with this key, in a queue whose priorities are integers."""
         begin = len(self.items)
         return key[: begin + 1 + abs(key[begin] - 0x14)]
 
     def priority_of(self, level: bytes) -> Any:
-        """The priority of a level; `None` of the one that a FIFO queue has."""
+        """Return the priority of a level; `None` for the level of a FIFO queue."""
         return None if level == self.items else _unpacked(level[len(self.items) :])
 
     def unpack_key(self, key: bytes) -> tuple[Any, ...]:
-        """(priority, count, random), or (index, random), of the key of an item."""
+        """Return (priority, count, random), or (index, random), from the key of an item."""
         position: tuple[Any, ...] = fdb_tuple.unpack(key[len(self.items) :])
         return position
 
     @staticmethod
     def is_item_key(key: bytes, level: bytes) -> bool:
-        """Return whether the key is that of an item of this level, with which it starts."""
+        """Return whether a key that starts with this level is the key of an item."""
         return _ITEM_KEY.fullmatch(key, len(level)) is not None
 
     def item_id(self, key: bytes) -> str:
-        """The id of the item with this key: its position, as text."""
+        """Return the id of the item with this key: its position as text."""
         return base64.urlsafe_b64encode(key[len(self.items) :]).rstrip(b"=").decode()
 
     def key_of_id(self, item_id: str, parts: int) -> bytes:
-        """The key of the item with this id; raises `InvalidItemId` if it can be none."""
+        """Return the key of the item with this id; raise `InvalidItemId` for an invalid id."""
         try:
             packed = base64.urlsafe_b64decode(item_id + "=" * (-len(item_id) % 4))
             position = fdb_tuple.unpack(packed)
         except Exception:
-            # Of base64, of the characters, or of the tuple layer, which has no class of its own.
+            # Errors of base64, of the character set, or of the tuple layer, which has no class.
             raise InvalidItemId(item_id) from None
         key = self.items + packed
         if len(position) != parts or not position[-1] or self.item_id(key) != item_id:
@@ -205,7 +208,9 @@ class Layout:
         return key
 
     def pushed_at(self, key: bytes) -> datetime | None:
-        """When the item with this key was pushed, by its client's clock; `None` if it has no time.
+        """Return when the item with this key was pushed, by its client's clock.
+
+        Return `None` for an item whose key contains no time.
 
         >>> layout = Layout(Subspace(("q",)))
         >>> layout.pushed_at(layout.item_key(layout.level(7), 0, b"any bytes")) is None
@@ -217,48 +222,52 @@ class Layout:
 
     @staticmethod
     def id_key(ids: bytes, random: bytes) -> bytes:
-        """Where the place of the task with this id is noted, in an index of ids."""
+        """Return the key that holds the position of the task with this id, in an index of ids."""
         packed: bytes = fdb_tuple.pack((random,))
         return ids + packed
 
     def time_of_id(self, key: bytes) -> datetime | None:
-        """When the task was pushed whose id has this key; `None` for another key."""
+        """Return when a task was pushed, from its key in the index; `None` for another key."""
         if not key.startswith(self.ids):
             return None
         return time_of(fdb_tuple.unpack(key[len(self.ids) :])[0])
 
     @staticmethod
     def indexed(index: bytes, name: str | None) -> bytes:
-        """The prefix of one agent or client in an index of them, before places; or of a counter."""
+        """Return the prefix of an agent's or client's tasks in an index, or an agent's counter."""
         packed: bytes = fdb_tuple.pack((name,))
         return index + packed
 
     def position(self, key: bytes) -> bytes:
-        """The key of an item without what all have in common, as indexes keep it."""
+        """Return the position of the item with this key."""
         return key[len(self.items) :]
 
     def name_in(self, counter: bytes) -> str:
-        """The agent whose counter has this key."""
+        """Return the agent whose counter has this key."""
         name: str = fdb_tuple.unpack(counter[len(self.agent_counts) :])[0]
         return name
 
     # Counters
 
     def begin_size(self, tr: ReadTransaction) -> Callable[[], int]:
-        """Begin to read how many items there are, with those put aside for pops that wait."""
+        """Start to read the number of items, including those staged for waiting pops.
+
+        Returns:
+            A function that waits for the reads and returns the number.
+        """
         total_in, total_out = tr[self.total_in], tr[self.total_out]
         return lambda: decode_count(total_in.value) - decode_count(total_out.value)
 
     def count_key(self, level: bytes) -> bytes:
-        """The counter of a level."""
+        """Return the key of a level's counter."""
         return self.counts + level[len(self.items) :]
 
     def counted_priority(self, key: bytes) -> Any:
-        """The priority whose counter has this key."""
+        """Return the priority whose counter has this key."""
         return self.priority_of(self.counted_level(key))
 
     def counted_level(self, key: bytes) -> bytes:
-        """The level whose counter has this key."""
+        """Return the level whose counter has this key."""
         return self.items + key[len(self.counts) :]
 
     # Payloads
@@ -266,7 +275,7 @@ class Layout:
     def value_of(
         self, tr: Transaction, random: bytes, payload: bytes, header: Header = NO_HEADER
     ) -> bytes:
-        """The value of an item with this payload; what is too large for it is stored in pieces."""
+        """Return the value of an item with this payload; write the pieces of a large payload."""
         value = payload
         if len(payload) > PIECE_SIZE or payload.startswith(_MARKS):
             value = _PIECES + random
@@ -274,12 +283,12 @@ class Layout:
         return with_header(header, value)
 
     @staticmethod
-    def _write_pieces(tr: Transaction, prefix: bytes, whole: bytes) -> None:
-        for number, at in enumerate(range(0, len(whole), PIECE_SIZE)):
-            tr[prefix + fdb_tuple.pack((number,))] = whole[at : at + PIECE_SIZE]
+    def _write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
+        for number, offset in enumerate(range(0, len(payload), PIECE_SIZE)):
+            tr[prefix + fdb_tuple.pack((number,))] = payload[offset : offset + PIECE_SIZE]
 
     def read_payload(self, tr: ReadTransaction, value: bytes) -> bytes:
-        """The payload of an item, whole, given its value."""
+        """Return the payload of an item, given its value; read the pieces of a large payload."""
         value = header_of(value)[1]
         if not value.startswith(_PIECES):
             return value
@@ -292,24 +301,24 @@ class Layout:
         return MAX_PAYLOAD if header_of(value)[1].startswith(_PIECES) else len(value)
 
     def clear_pieces(self, tr: Transaction, value: bytes) -> None:
-        """Take away the pieces of a payload, if it has any."""
+        """Delete the pieces of a payload, if it has any."""
         value = header_of(value)[1]
         if value.startswith(_PIECES):
             tr.clear_range(*self._piece_range(value))
 
     def end(self, tr: Transaction, value: bytes) -> None:
-        """Take away what else is kept of an item that has come to its end."""
+        """Delete the pieces and the unique key of an item that has ended."""
         if value.startswith(_MARKS):
             self.clear_pieces(tr, value)
             self.free_unique(tr, value)
 
     def piece_owner(self, value: bytes) -> bytes | None:
-        """The prefix of an item's pieces; `None` if its payload is whole."""
+        """Return the prefix of an item's pieces; `None` if its value contains the payload."""
         value = header_of(value)[1]
         return self._piece_range(value)[0] if value.startswith(_PIECES) else None
 
     def piece_prefix(self, key: bytes) -> bytes:
-        """The prefix that a piece shares with the others of its payload."""
+        """Return the prefix that all pieces of a payload share, given the key of one."""
         random = fdb_tuple.unpack(key[len(self.pieces) :])[0]
         prefix: bytes = self.pieces + fdb_tuple.pack((random,))
         return prefix
@@ -319,33 +328,35 @@ class Layout:
         return prefix, prefix + b"\xff"
 
     def unique_key(self, key: str) -> bytes:
-        """Where the place of the one unfinished item with this key is noted."""
+        """Return the key that holds the position of the unfinished item with this unique key."""
         packed: bytes = fdb_tuple.pack((key,))
         return self.unique_keys + packed
 
     def free_unique(self, tr: Transaction, value: bytes) -> None:
-        """Let another item have the key under which this one was unique, if it was."""
+        """Release the unique key of an item, if it has one, for another item."""
         unique = header_of(value)[0].unique
         if unique is not None:
             del tr[self.unique_key(unique)]
 
-    # Items that are not at their places, and when something becomes of items
+    # Timers: when leases end, delayed items are due, and items expire
 
     @staticmethod
-    def when_key(prefix: bytes, when: int, place: bytes) -> bytes:
-        """The key that notes a time or version at which something becomes of an item."""
-        return prefix + _packed_integer(when) + place
+    def timer_key(index: bytes, when: int, position: bytes) -> bytes:
+        """Return the key of an item's timer; `when` is a time, or the version of a lease's end."""
+        return index + _packed_integer(when) + position
 
     @staticmethod
-    def when(prefix: bytes, key: bytes) -> tuple[int, bytes]:
-        """The time or version in such a key, and the place of the item.
+    def decode_timer(index: bytes, key: bytes) -> tuple[int, bytes]:
+        """Return the time or version of a timer, and the position of its item.
 
-        >>> Layout.when(b"p", Layout.when_key(b"p", 1000, b"place"))
-        (1000, b'place')
+        >>> Layout.decode_timer(b"p", Layout.timer_key(b"p", 1000, b"position"))
+        (1000, b'position')
         """
-        begin = len(prefix) + 1
+        begin = len(index) + 1
         end = begin + key[begin - 1] - 0x14
         return int.from_bytes(key[begin:end], "big"), key[end:]
+
+    # Slots of concurrency limits
 
     def slot_prefix(self, agent: str | None) -> bytes:
         """Return the prefix of the slots of an agent, or of the whole queue."""
@@ -354,59 +365,59 @@ class Layout:
 
     @staticmethod
     def slot_key(prefix: bytes, number: int) -> bytes:
-        """The key of a slot."""
+        """Return the key of a slot."""
         packed: bytes = fdb_tuple.pack((number,))
         return prefix + packed
 
     def agent_of_slot(self, key: bytes) -> str:
-        """The agent whose slot has this key."""
+        """Return the agent whose slot has this key."""
         agent: str = fdb_tuple.unpack(key[len(self.agent_slots) :])[0]
         return agent
 
     @staticmethod
     def slot_in(prefix: bytes, key: bytes) -> int:
-        """The number of the slot with this key."""
+        """Return the number of the slot with this key."""
         number: int = fdb_tuple.unpack(key[len(prefix) :])[0]
         return number
 
-    # Pops that wait
+    # Requests of waiting pops, and their results
 
     def request_key(self, version: int, name: bytes) -> bytes:
-        """The key of a request that was made at a read version."""
+        """Return the key of the request that a process of this name made at a read version."""
         key: bytes = self.requests + fdb_tuple.pack((version, name))
         return key
 
     def requests_before(self, version: int) -> tuple[bytes, bytes]:
-        """The range of the requests made before a read version."""
+        """Return the range of the requests made before a read version."""
         return self.requests + b"\x00", self.requests + fdb_tuple.pack((version,))
 
     def results_before(self, version: int) -> tuple[bytes, bytes]:
-        """The range of the results of requests made before a read version."""
+        """Return the range of the results of requests made before a read version."""
         return self.results + b"\x00", self.results + fdb_tuple.pack((version,))
 
     def request_of(self, key: bytes) -> tuple[int, bytes]:
-        """Version and name of the request with this key, or of the result with this one."""
+        """Return the version and the name in the key of a request or of a result."""
         version, name = fdb_tuple.unpack(key[len(self.requests) :])[:2]
         return version, name
 
     def result_range(self, request: bytes) -> tuple[bytes, bytes]:
-        """The range of the result of the request with this key."""
+        """Return the range of the result of the request with this key."""
         return self.range_of(self.results + request[len(self.requests) :])
 
     @staticmethod
     def encode_request(pops: Iterable[tuple[int, bool]], is_next: bool) -> bytes:
-        """The value of a request: how many each pop wants, and from which end."""
+        """Return the value of a request: for each pop, the number of items and which end."""
         value: bytes = fdb_tuple.pack((is_next, *chain.from_iterable(pops)))
         return value
 
     @staticmethod
     def decode_request(value: bytes) -> list[tuple[int, bool]]:
-        """The pops of a request, given its value."""
+        """Return the pops of a request, given its value."""
         parts = fdb_tuple.unpack(value)
         return list(zip(parts[1::2], parts[2::2]))
 
     def write_result(self, tr: Transaction, request: bytes, pops: Iterable[Iterable[Any]]) -> None:
-        """Store the rows that each pop of a request gets."""
+        """Store the items of each pop of a request as its result."""
         parts: list[bytes] = []
         for rows in pops:
             parts.append(_BEGIN)
@@ -416,25 +427,26 @@ class Layout:
         self._write_pieces(tr, self.results + request[len(self.requests) :], b"".join(parts))
 
     def read_result(self, pieces: Iterable[bytes]) -> list[list[tuple[bytes, bytes]]]:
-        """The (key, value) of the items that each pop of a request gets."""
+        """Return (key, value) of the items of each pop, given the pieces of a result."""
         pops: list[list[tuple[bytes, bytes]]] = []
         result = b"".join(pieces)
-        at = 0
-        while at < len(result):
-            key_size, value_size = _SIZES.unpack_from(result, at)
-            at += _SIZES.size
+        offset = 0
+        while offset < len(result):
+            key_size, value_size = _SIZES.unpack_from(result, offset)
+            offset += _SIZES.size
             if not key_size:
                 pops.append([])
                 continue
-            key, end = result[at : at + key_size], at + key_size + value_size
-            pops[-1].append((self.items + key, result[at + key_size : end]))
-            at = end
+            key_end = offset + key_size
+            end = key_end + value_size
+            pops[-1].append((self.items + result[offset:key_end], result[key_end:end]))
+            offset = end
         return pops
 
     # The queue itself
 
     def known_ranges(self) -> list[tuple[bytes, bytes]]:
-        """The ranges in which the queue has its keys, in order."""
+        """Return the ranges of all keys that the queue may have, in order."""
         prefixes = (
             *self.of_items,
             self.totals,
@@ -450,49 +462,49 @@ class Layout:
         )
 
     def idempotency_key(self, key: str) -> bytes:
-        """Where it is noted what a push with this idempotency key stored."""
+        """Return the key that holds the record of the push with this idempotency key."""
         packed: bytes = fdb_tuple.pack((key,))
         return self.idempotency_keys + packed
 
     def idempotency_hour(self, hour: int, key: str) -> bytes:
-        """Where it is noted that there is such a key since an hour."""
+        """Return the key of an idempotency key in the index of hours since 1970."""
         packed: bytes = fdb_tuple.pack((hour, key))
         return self.idempotency_hours + packed
 
     def idempotency_keys_before(self, hour: int) -> tuple[bytes, bytes]:
-        """The range of the notes about keys of earlier hours."""
+        """Return the range of the idempotency keys of earlier hours, in the index of hours."""
         return self.idempotency_hours + b"\x00", self.idempotency_hours + fdb_tuple.pack((hour,))
 
-    def key_in_hour(self, note: bytes) -> str:
-        """The idempotency key in such a note."""
-        key: str = fdb_tuple.unpack(note[len(self.idempotency_hours) :])[1]
+    def key_in_hour(self, entry: bytes) -> str:
+        """Return the idempotency key from a key of the index of hours."""
+        key: str = fdb_tuple.unpack(entry[len(self.idempotency_hours) :])[1]
         return key
 
     def import_key(self, source: str) -> bytes:
-        """Where an import notes how far it is."""
+        """Return the key that holds the progress of an import."""
         key: bytes = self.imports + fdb_tuple.pack((source,))
         return key
 
     def import_week(self, week: int, source: str) -> bytes:
-        """Return the key that notes that an import was run in a week since 1970."""
+        """Return the key of an import in the index of weeks since 1970 in which imports ran."""
         key: bytes = self.imports + fdb_tuple.pack((week, source))
         return key
 
     def import_weeks_before(self, week: int) -> tuple[bytes, bytes]:
-        """Return the range of the notes of earlier weeks."""
+        """Return the range of the imports of earlier weeks, in the index of weeks."""
         return self.imports + fdb_tuple.pack((0,)), self.imports + fdb_tuple.pack((week,))
 
-    def source_in(self, note: bytes) -> str:
-        """Return the source of the import in such a note."""
-        source: str = fdb_tuple.unpack(note[len(self.imports) :])[1]
+    def source_in(self, entry: bytes) -> str:
+        """Return the source of an import from a key of the index of weeks."""
+        source: str = fdb_tuple.unpack(entry[len(self.imports) :])[1]
         return source
 
     @staticmethod
     def range_of(prefix: bytes) -> tuple[bytes, bytes]:
-        """The range of the packed keys with a prefix."""
+        """Return the range of all packed keys with a prefix."""
         return prefix + b"\x00", prefix + b"\xff"
 
     @staticmethod
     def places_between(prefix: bytes, begin: int, end: int) -> tuple[bytes, bytes]:
-        """A range of the numbered places of a bounded queue, to conflict on."""
+        """Return a range of the numbered places of a bounded queue, to conflict on."""
         return prefix + fdb_tuple.pack((begin,)), prefix + fdb_tuple.pack((end,))

@@ -46,7 +46,7 @@ def name_key(name: str) -> bytes:
 def renames_key(name: str | None) -> bytes:
     """Return the key of the number that the next queue with this name gets.
 
-    `None` stands for all names without a number of their own.
+    `None` stands for all names that have no separate number.
     """
     key: bytes = RENAMES.pack((name,))
     return key

@@ -20,9 +20,9 @@ _ELEMENTS = (int, float, str, bytes)
 
 
 class Levels:
-    """The levels of a queue. Within a level, items are in order of arrival.
+    """The levels of a FIFO queue, which has one. Within a level, items are in order of arrival.
 
-    A FIFO queue has one level. `Priorities` has one per priority.
+    The subclass `Priorities` has one level per priority.
     """
 
     position_parts = 2
@@ -35,13 +35,13 @@ class Levels:
         self._layout = layout
         self.level_in = lambda _: layout.items
 
-    def checked(self, priority: object) -> Priority:
+    def validate(self, priority: object) -> Priority:
         """Raise `InvalidPriority`: a FIFO queue has no priorities."""
         raise InvalidPriority(priority, "omitted: this queue has no priorities")
 
     def from_json(self, value: object) -> Priority:
         """Return the priority for a JSON value; raise `InvalidPriority`."""
-        return self.checked(value)
+        return self.validate(value)
 
     def level_of(self, key: bytes) -> bytes:
         """Return the level of an item's key; raise `ForeignKey` for another key."""
@@ -55,7 +55,7 @@ class Priorities(Levels):
     """The priorities of one type. Each priority is a level of the queue.
 
     >>> from fdb.subspace_impl import Subspace
-    >>> Priorities(Layout(Subspace(("q",))), (int, str)).checked((1, "a"))
+    >>> Priorities(Layout(Subspace(("q",))), (int, str)).validate((1, "a"))
     (1, 'a')
     """
 
@@ -73,7 +73,7 @@ class Priorities(Levels):
         self._kind = kind
         self.level_in = layout.level_in if kind is int else self._level_of_tuple
 
-    def checked(self, priority: object) -> Priority:
+    def validate(self, priority: object) -> Priority:
         """Return the priority; raise `InvalidPriority` if it has another type."""
         if self._kind is int:
             if isinstance(priority, int) and not isinstance(priority, bool):
@@ -88,7 +88,7 @@ class Priorities(Levels):
             and all(type(part) is kind for part, kind in zip(priority, kinds))
             and all(part == part for part in priority)  # NaN has no order
         ):
-            # Minus zero equals zero, so it must not make another key.
+            # Minus zero equals zero, so both must have the same key.
             ranks = tuple(part + 0.0 if type(part) is float else part for part in priority)
             try:
                 if len(self._layout.level(ranks)) <= _MAX_LEVEL:
@@ -107,13 +107,13 @@ class Priorities(Levels):
         (1, inf)
         """
         if self._kind is int or not isinstance(value, list):
-            return self.checked(value)
+            return self.validate(value)
         kinds: tuple[type, ...] = self._kind  # type: ignore[assignment]
-        return self.checked(tuple(map(_part_from_json, value, kinds)) + tuple(value[len(kinds) :]))
+        return self.validate(tuple(map(_part_from_json, value, kinds)) + tuple(value[len(kinds) :]))
 
     def _level_of_tuple(self, key: bytes) -> bytes | None:
         try:
-            return self._layout.level(self.checked(self._layout.unpack_key(key)[0]))
+            return self._layout.level(self.validate(self._layout.unpack_key(key)[0]))
         except Exception:
             return None  # the tuple layer raises various classes for bytes that are not a tuple
 

@@ -1,6 +1,6 @@
 """The keys and values of receipts, which show whether a commit took effect.
 
-Receipts are in a subspace of their own: Q (4,) of a queue, R (2,) of the names, or the caller's.
+Receipts have a separate subspace: Q (4,) of a queue, R (2,) of the names, or one of the caller's.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ def receipts_before(receipts: Subspace, hour: int) -> tuple[bytes, bytes]:
     return receipts.range().start, receipts.pack((hour,))
 
 
-def encode_receipt(sequence: int, attempt: int) -> bytes:
-    """Return the receipt of one attempt of a client's operation with this sequence number.
+def encode_receipt(sequence: int, try_number: int) -> bytes:
+    """Return the receipt of one try of a client's operation with this sequence number.
 
     >>> decode_receipt(encode_receipt(7, 0))
     (7, 0)
     """
-    value: bytes = fdb_tuple.pack((sequence, attempt))
+    value: bytes = fdb_tuple.pack((sequence, try_number))
     return value
 
 
 def decode_receipt(value: bytes) -> tuple[int, int]:
-    """Return the sequence number of the operation and the number of the attempt."""
-    sequence, attempt = fdb_tuple.unpack(value)
-    return sequence, attempt
+    """Return the sequence number of the operation and the number of the try."""
+    sequence, try_number = fdb_tuple.unpack(value)
+    return sequence, try_number

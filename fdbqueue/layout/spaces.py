@@ -1,4 +1,4 @@
-"""The key spaces of a queue: the number that begins each of its keys, and what its keys hold."""
+"""The key spaces of a queue: the numbers that its keys begin with, and what the keys hold."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Row(NamedTuple):
 class Space(IntEnum):
     """The first element of a key within the subspace of a queue.
 
-    The numbers are stored in every database: a number is never changed or used again. `ref` in a
-    key stands for the rest of the item's key, as it is while the item waits: (priority, count,
-    random), or (index, random) in a FIFO queue. Times are in milliseconds since 1970, versions are
-    read versions, counters are 64-bit little-endian integers for atomic `add`.
+    The numbers are stored in every database. Never change a number or use it again. `ref` in a key
+    stands for the position of an item: (priority, count, random), or (index, random) in a FIFO
+    queue. Times are in milliseconds since 1970. Versions are read versions. Counters are 64-bit
+    little-endian integers for atomic `add`.
 
     >>> Space.ITEMS == 0, Space.ITEMS.rows[0].written_by
-    (True, 'push, and all that puts an item back')
+    (True, 'push, and every operation that returns an item')
     """
 
     rows: tuple[Row, ...]
 
     def __new__(cls, number: int, *rows: tuple[str, str, str]) -> Space:
-        """Make the member of this number; `rows` describe its keys."""
+        """Create the member with this number; `rows` describe its keys."""
         space = int.__new__(cls, number)
         space._value_ = number
         space.rows = tuple(Row(*row) for row in rows)
@@ -42,7 +42,7 @@ class Space(IntEnum):
         (
             "(0, priority, count, random)",
             "payload of a waiting item, after a header if it has one",
-            "push, and all that puts an item back",
+            "push, and every operation that returns an item",
         ),
         ("(0, index, random)", "the same, in a FIFO queue", "enqueue"),
     )
@@ -52,9 +52,9 @@ class Space(IntEnum):
     )
     TOTALS = (
         2,
-        ("(2, 0)", "items that ever came in", "push"),
-        ("(2, 1)", "items that ever went out", "pop, claim"),
-        ("(2, 2)", "of both, items that only moved", "reprioritize, put_back"),
+        ("(2, 0)", "items added", "push"),
+        ("(2, 1)", "items taken out", "pop, claim"),
+        ("(2, 2)", "items in both totals that only moved", "reprioritize, put_back"),
         ("(2, 3)", "items removed", "remove"),
         ("(2, 4)", "items rejected because the queue was full", "push"),
         ("(2, 5)", "items expired", "sweep"),
@@ -69,28 +69,28 @@ class Space(IntEnum):
         5,
         ('(5, "layout")', "(layout version, options of the queue)", "first push, set_max_size"),
         ('(5, "scheduled")', "empty: the queue has, or had, timers or limits", "claim, push"),
-        ('(5, "freed")', "counter that wakes clients when a slot is free", "ack, resume"),
+        ('(5, "freed")', "counter that wakes clients when a slot is freed", "ack, resume"),
     )
     IMPORTS = (
         6,
-        ("(6, source)", "(lines, sha256): how much of an import is stored", "fdbq import"),
+        ("(6, source)", "(lines, sha256): the progress of an import", "fdbq import"),
         ("(6, week, source)", "empty: the import ran in this week since 1970", "fdbq import"),
     )
     REQUESTS = (
         7,
         (
             "(7, version, name)",
-            "(is next, n, at max, ...): pops that wait",
+            "(is next, n, at max, ...): waiting pops",
             "pop, after a conflict",
         ),
     )
     RESULTS = (
         8,
-        ("(8, version, name, number)", "keys and values of items staged for such pops", "leader"),
+        ("(8, version, name, number)", "keys and values of items staged for a request", "leader"),
     )
     LEADER = (
         9,
-        ("(9,)", "name of the process that serves the requests of the others", "leader"),
+        ("(9,)", "name of the process that serves the requests of all processes", "leader"),
         ('(9, "ends")', "never written, only conflicted on", "pop"),
     )
     PLACES = (
@@ -99,7 +99,7 @@ class Space(IntEnum):
     )
     IDEMPOTENCY_KEYS = (
         11,
-        ("(11, key)", "(hour, digest, id, ...): what the push of this key stored", "HTTP push"),
+        ("(11, key)", "(hour, digest, id, ...): the items of the push with this key", "HTTP push"),
     )
     IDEMPOTENCY_HOURS = (
         12,
@@ -108,7 +108,7 @@ class Space(IntEnum):
     TASK_IDS = (
         13,
         ("(13, 0, random)", "ref of the waiting task with this id", "task push, pop"),
-        ("(13, 1, random)", "the same while it is claimed, delayed or dead", "task push, claim"),
+        ("(13, 1, random)", "the same for a claimed, delayed or dead task", "task push, claim"),
     )
     TASK_OWNERS = (
         14,
@@ -132,16 +132,16 @@ class Space(IntEnum):
     SLOTS = (
         23,
         ("(23, 0, slot)", "ref of the claimed item that holds this slot", "claim"),
-        ("(23, 1, agent, slot)", "the same, of the slots of an agent", "claim"),
+        ("(23, 1, agent, slot)", "the same, for the slots of an agent", "claim"),
     )
 
 
 _NAME_ROWS = (
-    Row("(name, ...)", "the queue of this name: its keys as above", "as above"),
-    Row("(0, name)", "prefix of the queue of this name", "first push, rename"),
-    Row("(1, name, number, ...)", "a queue made after its name was given up before", "as above"),
+    Row("(name, ...)", "the keys of the queue with this name, as above", "as above"),
+    Row("(0, name)", "prefix of the queue with this name", "first push, rename"),
+    Row("(1, name, number, ...)", "the keys of a later queue that reuses the name", "as above"),
     Row("(2, hour, client id)", "(sequence, attempt), as (4, ...) of a queue", "rename, drop"),
-    Row("(3, name)", "number of the next queue made under this name", "rename"),
+    Row("(3, name)", "number of the next queue with this name", "rename"),
     Row("(3, null)", "the same, for all names without a higher number", "rename"),
 )
 """The keys of the names, in the subspace ("fdbqueue",)."""
@@ -166,7 +166,7 @@ def name_table() -> str:
     """Return the keys of the names of queues as a table in Markdown.
 
     >>> print(name_table().splitlines()[3])
-    | `(0, name)` | prefix of the queue of this name | first push, rename |
+    | `(0, name)` | prefix of the queue with this name | first push, rename |
     """
     lines = ["| key | value | written by |", "| --- | --- | --- |"]
     lines += [f"| `{row.key}` | {row.value} | {row.written_by} |" for row in _NAME_ROWS]

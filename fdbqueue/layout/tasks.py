@@ -103,7 +103,7 @@ class TaskCodec:
     """
 
     def encode(self, value: object, /) -> bytes:
-        """Return the bytes of a record; raise `TypeError` or `ValueError` for another value."""
+        """Return the bytes of a record; raise `TypeError` or `ValueError`."""
         if not isinstance(value, TaskRecord):
             raise TypeError(f"this queue stores tasks, not {type(value).__name__}")
         return self._header(value) + _json.encode(value.payload)
@@ -127,7 +127,7 @@ class TaskCodec:
 class TaskRowCodec(RowCodec[Task]):
     """The tasks of a task queue. Their reference is their id, which never changes."""
 
-    def _made(self, value: TaskRecord, priority: Priority, key: bytes) -> Task:
+    def _build(self, value: TaskRecord, priority: Priority, key: bytes) -> Task:
         random = self._layout.unpack_key(key)[-1]
         assert isinstance(priority, tuple)
         _, deadline, cost = priority

@@ -39,20 +39,20 @@ __all__ = [
 LAYOUT_VERSION = 4
 
 HEADER_MARK = b"\xffheader:"
-"""The first bytes of an item's value that has a header."""
+"""The first bytes of an item's value if the value has a header."""
 
-# Facts about an item precede its value; their size precedes them.
+# An encoded value has three parts: the size of the metadata, the metadata, and the item's value.
 _SIZE = struct.Struct(">H")
 
 _KINDS = {kind.__name__: kind for kind in (int, float, str, bytes)}
 
 
 class Header(NamedTuple):
-    """Facts that precede an item's payload in every state. Most items need none.
+    """The metadata that precede an item's payload in every state. Most items need none.
 
     Attributes:
-        attempts: How often the item was claimed and returned.
-        expires: When it expires, in milliseconds since 1970; `None` for never.
+        attempts: The number of failed attempts to process the item.
+        expires: The time at which it expires, in milliseconds since 1970; `None` for never.
         unique: Its unique key, or `None`.
     """
 
@@ -84,19 +84,19 @@ def with_header(header: Header, value: bytes) -> bytes:
 
 
 def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:
-    """Return the stored form of an item that is delayed, claimed or dead: facts, then its value."""
-    return _packed_facts(tuple(metadata)) + value
+    """Return the stored form of a delayed, claimed or dead item: metadata, then its value."""
+    return _packed_metadata(tuple(metadata)) + value
 
 
 @functools.lru_cache(64)
-def _packed_facts(metadata: tuple[Any, ...]) -> bytes:
-    """Pack facts, with a cache: the items of one claim often share them."""
+def _packed_metadata(metadata: tuple[Any, ...]) -> bytes:
+    """Pack metadata, with a cache: the items of one claim often share them."""
     packed: bytes = fdb_tuple.pack(metadata)
     return _SIZE.pack(len(packed)) + packed
 
 
 def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
-    """Return the facts about an item, and its value."""
+    """Return the metadata and the value of a delayed, claimed or dead item."""
     end = _SIZE.size + _SIZE.unpack_from(stored)[0]
     metadata: tuple[Any, ...] = fdb_tuple.unpack(stored[_SIZE.size : end])
     return metadata, stored[end:]
@@ -104,27 +104,27 @@ def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
 
 def encode_options(options: Options) -> bytes:
     """Return the stored form of a queue's options."""
-    kind, codec, priorities, *others = (getattr(options, name) for name in Options.__slots__)
+    kind, codec, priorities, *settings = (getattr(options, name) for name in Options.__slots__)
     if isinstance(priorities, tuple):
-        priorities = tuple(each.__name__ for each in priorities)
+        priorities = tuple(element.__name__ for element in priorities)
     elif priorities is not None:
         priorities = priorities.__name__
-    value: bytes = fdb_tuple.pack((LAYOUT_VERSION, kind, codec, priorities, *others))
+    value: bytes = fdb_tuple.pack((LAYOUT_VERSION, kind, codec, priorities, *settings))
     return value
 
 
 @functools.lru_cache(1024)
 def decode_options(value: bytes) -> Options:
-    """Return the options of a queue; raise `LayoutVersionMismatch` for those of another layout."""
+    """Return the options of a queue; raise `LayoutVersionMismatch` for another version."""
     version, *rest = fdb_tuple.unpack(value)
     if version != LAYOUT_VERSION:
         raise LayoutVersionMismatch(version, LAYOUT_VERSION)
-    kind, codec, priorities, *others = rest
+    kind, codec, priorities, *settings = rest
     if isinstance(priorities, tuple):
         priorities = tuple(_KINDS[name] for name in priorities)
     elif priorities is not None:
         priorities = _KINDS[priorities]
-    return Options(kind, codec, priorities, *others)
+    return Options(kind, codec, priorities, *settings)
 
 
 ONE = (1).to_bytes(8, "little")
@@ -142,7 +142,7 @@ def encode_count(count: int) -> bytes:
 
 
 def decode_count(value: bytes | None) -> int:
-    """Return the number in a counter; zero for a missing one.
+    """Return the number in a counter; zero for a missing counter.
 
     >>> decode_count(None)
     0

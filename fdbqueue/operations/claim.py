@@ -128,7 +128,7 @@ class Leases:
         layout = self._layout
         metadata = token, claimed.lease_end, claimed.attempt, *claimed.slots
         self._items.park(tr, layout.claims, claimed.position, metadata, claimed.value)
-        tr[layout.when_key(layout.leases, claimed.lease_end, claimed.position)] = b""
+        tr[layout.timer_key(layout.leases, claimed.lease_end, claimed.position)] = b""
 
     def _begin(self, tr: Transaction, claim: Claim) -> list[Any]:
         """Start to read the items of a claim."""
@@ -153,7 +153,7 @@ class Leases:
         ended = self._own(claim, self._begin(tr, claim) if reads is None else reads)
         for each in ended:
             self._items.unpark(tr, layout.claims, each.position)
-            del tr[layout.when_key(layout.leases, each.lease_end, each.position)]
+            del tr[layout.timer_key(layout.leases, each.lease_end, each.position)]
             if each.slots:
                 self._schedule.free_slots(tr, each.slots)
         return ended
@@ -185,7 +185,7 @@ class Leases:
         layout = self._layout
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
         for each in self._own(claim, self._begin(tr, claim) if reads is None else reads):
-            del tr[layout.when_key(layout.leases, each.lease_end, each.position)]
+            del tr[layout.timer_key(layout.leases, each.lease_end, each.position)]
             self._store(tr, each._replace(lease_end=end), claim.token)
 
     def release(self, tr: Transaction, claim: Claim) -> None:

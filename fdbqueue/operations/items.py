@@ -117,7 +117,7 @@ class Items:
         if expires is None:
             return {}, []
         layout = self._layout
-        return {layout.when_key(layout.expiries, expires, layout.position(key)): b""}, []
+        return {layout.timer_key(layout.expiries, expires, layout.position(key)): b""}, []
 
     def parked_index_entries(self, position: bytes) -> dict[bytes, bytes]:
         """Return the index entries of a delayed, claimed or dead item."""
@@ -165,13 +165,13 @@ class Items:
         """Store an item that becomes available at a time, in milliseconds since 1970."""
         layout = self._layout
         self.park(tr, layout.delayed, position, (due,), value)
-        tr[layout.when_key(layout.dues, due, position)] = b""
+        tr[layout.timer_key(layout.dues, due, position)] = b""
         tr[layout.scheduled] = b""
 
     def end_delay(self, tr: Transaction, position: bytes, due: int) -> None:
         """Delete an item stored by `delay`."""
         self.unpark(tr, self._layout.delayed, position)
-        del tr[self._layout.when_key(self._layout.dues, due, position)]
+        del tr[self._layout.timer_key(self._layout.dues, due, position)]
 
     # Finding
 

@@ -65,7 +65,7 @@ class Schedule:
             return Swept(all=True, expired=True)
         layout = self._layout
         expiries = tr.snapshot.get_range(*layout.range_of(layout.expiries), limit=1)
-        times = [layout.when(layout.expiries, row.key)[0] for row in expiries]
+        times = [layout.decode_timer(layout.expiries, row.key)[0] for row in expiries]
         return Swept(all=False, expired=all(time > now for time in times))
 
     def _sweep(self, tr: Transaction, now: int) -> int:
@@ -77,20 +77,20 @@ class Schedule:
         version = tr.get_read_version().wait()
         swept = 0
         for row in leases:
-            end, position = layout.when(layout.leases, row.key)
+            end, position = layout.decode_timer(layout.leases, row.key)
             if end > version:
                 break
             del tr[row.key]
             self._end_lease(tr, end, position, now)
             swept += 1
         for row in dues:
-            due, position = layout.when(layout.dues, row.key)
+            due, position = layout.decode_timer(layout.dues, row.key)
             if due > now:
                 break
             self._come(tr, due, position)
             swept += 1
         for row in expiries:
-            expires, position = layout.when(layout.expiries, row.key)
+            expires, position = layout.decode_timer(layout.expiries, row.key)
             if expires > now:
                 break
             self._expire(tr, row.key, layout.items + position)

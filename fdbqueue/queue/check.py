@@ -200,10 +200,10 @@ class _Check:
                 self._note_unique(position, value)
                 if prefix == layout.delayed:
                     self._staged += 1
-                    self._indexed[layout.when_key(layout.dues, metadata[0], position)] = b""
+                    self._indexed[layout.timer_key(layout.dues, metadata[0], position)] = b""
                 else:
                     _, end, _, *slots = metadata
-                    self._indexed[layout.when_key(layout.leases, end, position)] = b""
+                    self._indexed[layout.timer_key(layout.leases, end, position)] = b""
                     self._indexed.update((layout.slots + slot, position) for slot in slots)
 
     def _note_unique(self, position: bytes, value: bytes) -> None:

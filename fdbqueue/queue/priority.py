@@ -558,7 +558,7 @@ class PriorityQueue(BaseQueue[Item]):
             1
         """
         store = self._store
-        rank = store.levels.checked(priority)
+        rank = store.levels.validate(priority)
         moved = store.move(tr, item, lambda _: (store.layout.level(rank), None))
         if moved is None:
             return None
@@ -584,7 +584,7 @@ def _entries(
         raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
     header = Header(expires=expiry_time(ttl), unique=unique)
     due = due_time(delay, at)
-    ranks = list(map(store.levels.checked, given))
+    ranks = list(map(store.levels.validate, given))
     level, encode = store.layout.level, store.codec.encode
     return [
         Entry(level(rank), encode(value), random, due, header, value, rank)

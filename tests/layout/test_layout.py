@@ -26,7 +26,7 @@ RANDOM = bytes(range(16))
 @pytest.fixture
 def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fdbqueue.coordination.clock._uuid7", lambda _: RANDOM)
-    monkeypatch.setattr("fdbqueue.operations.items.Rows.first_count", lambda *_: 0)
+    monkeypatch.setattr("fdbqueue.operations.items.Items.first_count", lambda *_: 0)
 
 
 def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:

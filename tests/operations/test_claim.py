@@ -182,7 +182,7 @@ def test_a_failed_item_waits_longer_each_time(db: Any, queue: PriorityQueue) -> 
         assert queue.size(db) == 1
         assert check(db, queue).ok
         (row,) = db[slice(*layout.range_of(layout.dues))]
-        waits = layout.when(layout.dues, row.key)[0] - before
+        waits = layout.decode_timer(layout.dues, row.key)[0] - before
         longest = min(3_600_000, 1000 * 2 ** (attempt - 1))
         assert longest / 2 <= waits <= longest + 5_000
         come_due(db, queue)

@@ -30,8 +30,8 @@ def expire(db: Any, queue: Any) -> None:
     def body(tr: Any) -> None:
         for row in list(tr[slice(*layout.range_of(layout.expiries))]):
             del tr[row.key]
-            place = layout.when(layout.expiries, row.key)[1]
-            tr[layout.when_key(layout.expiries, 1, place)] = b""
+            place = layout.decode_timer(layout.expiries, row.key)[1]
+            tr[layout.timer_key(layout.expiries, 1, place)] = b""
 
     body(db)
     store_of(queue).sweeper.invalidate()

@@ -89,7 +89,7 @@ def lease_ends(db: Any, queue: Any) -> list[int]:
     """When the leases end, in versions."""
     layout = store_of(queue).layout
     rows = db[slice(*layout.range_of(layout.leases))]
-    return [layout.when(layout.leases, row.key)[0] for row in rows]
+    return [layout.decode_timer(layout.leases, row.key)[0] for row in rows]
 
 
 CALLS: dict[str, Callable[[Any, Any, Claim], Any]] = {

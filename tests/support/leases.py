@@ -23,13 +23,13 @@ def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
     def body(tr: Any) -> None:
         now = tr.get_read_version().wait()
         for row in list(tr[slice(*layout.range_of(layout.leases))]):
-            end, place = layout.when(layout.leases, row.key)
+            end, place = layout.decode_timer(layout.leases, row.key)
             if end <= now + seconds * 1_000_000:
                 (token, _, *others), value = decode_metadata(tr[layout.claims + place].value)
                 facts = token, 1, *others
                 del tr[row.key]
                 tr[layout.claims + place] = encode_metadata(facts, value)
-                tr[layout.when_key(layout.leases, 1, place)] = b""
+                tr[layout.timer_key(layout.leases, 1, place)] = b""
 
     body(db)
 
@@ -42,8 +42,8 @@ def come_due(db: Any, queue: Any) -> None:
     def body(tr: Any) -> None:
         for row in list(tr[slice(*layout.range_of(layout.dues))]):
             del tr[row.key]
-            place = layout.when(layout.dues, row.key)[1]
-            tr[layout.when_key(layout.dues, 1, place)] = b""
+            place = layout.decode_timer(layout.dues, row.key)[1]
+            tr[layout.timer_key(layout.dues, 1, place)] = b""
             value = decode_metadata(tr[layout.delayed + place].value)[1]
             tr[layout.delayed + place] = encode_metadata((1,), value)
 
