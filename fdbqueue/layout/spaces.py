@@ -54,7 +54,11 @@ class Space(IntEnum):
         2,
         ("(2, 0)", "items added", "push"),
         ("(2, 1)", "items taken out", "pop, claim"),
-        ("(2, 2)", "items in both totals that only moved", "reprioritize, put_back"),
+        (
+            "(2, 2)",
+            "items in both totals that were not new, or not gone",
+            "every return of an item",
+        ),
         ("(2, 3)", "items removed", "remove"),
         ("(2, 4)", "items rejected because the queue was full", "push"),
         ("(2, 5)", "items expired", "sweep"),
@@ -68,8 +72,12 @@ class Space(IntEnum):
     QUEUE = (
         5,
         ('(5, "layout")', "(layout version, options of the queue)", "first push, set_max_size"),
-        ('(5, "scheduled")', "empty: the queue has, or had, timers or limits", "claim, push"),
-        ('(5, "freed")', "counter that wakes clients when a slot is freed", "ack, resume"),
+        (
+            '(5, "scheduled")',
+            "empty: the queue has, or had, something to sweep or to check",
+            "claim, push, pause",
+        ),
+        ('(5, "freed")', "counter that wakes clients waiting to claim", "ack, nack, sweep, resume"),
     )
     IMPORTS = (
         6,
@@ -126,7 +134,10 @@ class Space(IntEnum):
     LEASES = (17, ("(17, version, ref)", "empty: the lease ends at this version", "claim, extend"))
     DELAYED = (18, ("(18, ref)", "(time,) and the value of a delayed item", "push, nack"))
     DUE_TIMES = (19, ("(19, time, ref)", "empty: a delayed item is due then", "push, nack"))
-    DEAD = (20, ("(20, ref)", "(attempts, time, error) and the value of a dead letter", "nack"))
+    DEAD = (
+        20,
+        ("(20, ref)", "(attempts, time, error) and the value of a dead letter", "nack, sweep"),
+    )
     EXPIRIES = (21, ("(21, time, ref)", "empty: a waiting item expires then", "push"))
     UNIQUE_KEYS = (22, ("(22, key)", "ref of the unfinished item with this unique key", "push"))
     SLOTS = (
