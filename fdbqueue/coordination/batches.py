@@ -20,7 +20,7 @@ from fdbqueue.operations.claim import ClaimRequest, Leases
 from fdbqueue.operations.items import WANT_ALL, StoredItem
 from fdbqueue.operations.schedule import VERSIONS, Schedule
 from fdbqueue.operations.slots import Limits
-from fdbqueue.types import Claim, Database, Transaction
+from fdbqueue.types import Claim, Database, KeySelector, Transaction
 
 __all__ = ["RENEWALS", "Batches", "Claims", "LeaseStart", "Taken", "first_after"]
 
@@ -76,9 +76,10 @@ class LeaseStart:
         self._since = time.monotonic()
         self._version = 0
 
-    def note_read(self, tr: Transaction) -> None:
-        """Note the read version of an attempt."""
+    def note_read(self, tr: Transaction) -> int:
+        """Note the read version of an attempt, and return it."""
         self._version = tr.get_read_version().wait()
+        return self._version
 
     def note_commit(self, tr: Transaction) -> None:
         """Note the version of the attempt that committed; it is -1 if nothing was written."""
@@ -94,15 +95,14 @@ def first_after(tr: Transaction, layout: Layout, n: int, skipped: int) -> list[S
     """`n` items after the first `skipped` ones, or the first ones if there are not so many."""
     begin, end = layout.range_of(layout.items)
 
-    def rows_after(skipped: int) -> list[StoredItem]:
-        first = first_greater_or_equal(begin, skipped)
+    def rows_from(first: bytes | KeySelector) -> list[StoredItem]:
         # The server counts keys, not the queue's: behind the last item stand other ones.
         found = tr.snapshot.get_range(first, end, limit=n, streaming_mode=WANT_ALL)
         return [StoredItem(row.key, row.value) for row in found if row.key < end]
 
-    found = rows_after(skipped)
-    if len(found) < n and skipped:
-        found = rows_after(0)
+    found = rows_from(first_greater_or_equal(begin, skipped)) if skipped else []
+    if len(found) < n:
+        found = rows_from(begin)
     if not found:
         tr.add_read_conflict_range(begin, end)  # it was empty, and must be still
     return found
@@ -141,7 +141,7 @@ class Claims:
             tries += 1
             if tries == 2:
                 tr.options.set_max_retry_delay(MAX_BACKOFF)
-            start.note_read(tr)  # others can join meanwhile
+            version = start.note_read(tr)  # others can join meanwhile
             swept = self._schedule.sweep(tr, now)
             if not swept.expired:
                 return None  # that is enough for one transaction
@@ -162,7 +162,7 @@ class Claims:
             for request in requests:
                 mine = list(islice(found, request.n))
                 looked = looked or bool(mine)
-                taken.append(self._leases.take(tr, mine, request, now))
+                taken.append(self._leases.take(tr, mine, request, version, now))
             # What nobody can read is out of the way: there may be others. And more may be due.
             return None if (looked or not swept.all) and not any(taken) else taken
 

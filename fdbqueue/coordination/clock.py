@@ -9,6 +9,7 @@ import math
 import os
 import random
 import time
+from itertools import repeat
 from random import Random
 
 from fdbqueue.errors import ClockOutOfRange
@@ -39,7 +40,7 @@ def uuids(count: int) -> list[bytes]:
     16
     """
     now = nanoseconds()
-    return [_uuid7(now) for _ in range(count)]
+    return list(map(_uuid7, repeat(now, count)))
 
 
 def _uuid7(nanoseconds: int) -> bytes:

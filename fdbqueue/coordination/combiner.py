@@ -74,6 +74,7 @@ class Combiner(Generic[_Request, _Result]):
         self._guard = threading.RLock()  # a finalizer may call while its thread is in here
         self._lines: WeakKeyDictionary[Any, _Line[_Request, _Result]] = WeakKeyDictionary()
         self._process = os.getpid()
+        self._main_thread = threading.main_thread().ident
 
     def __call__(self, db: Database, request: _Request) -> _Result:
         """Do a request on a database, alone or with others."""
@@ -82,7 +83,7 @@ class Combiner(Generic[_Request, _Result]):
         line = self._lines.get(db) or self._new_line(db)
         thread = threading.get_ident()
         # A call from within a call cannot wait for itself.
-        if thread == threading.main_thread().ident or thread == line.leader:
+        if thread == self._main_thread or thread == line.leader:
             return self._alone(db, line, request)
         call: _Call[_Request, _Result] = _Call(request)
         with self._guard:

@@ -312,7 +312,7 @@ class Store(Generic[_T]):
             return item
 
         keys = partial(self.keys_to_watch, first=first)
-        return (yield from self._until_found(tr, wait, look, keys))
+        return self._until_found(tr, wait, look, keys)
 
     def _take_of(self, tr: Transactor, first: First) -> _T | None:
         now = milliseconds()
@@ -358,7 +358,7 @@ class Store(Generic[_T]):
             is_idle: bool = yield Call(partial(self.is_idle, db))
             return not is_idle
 
-        return (yield from self._until_found(db, seconds, look, self.keys_to_watch))
+        return self._until_found(db, seconds, look, self.keys_to_watch)
 
     def is_idle(self, db: Database) -> bool:
         """Return whether there is no item to be taken, once what is due has come."""
@@ -400,7 +400,7 @@ class Store(Generic[_T]):
         request = ClaimRequest(n, max(n, within), lease, *uuids(1))
         look = partial(self._claim_now, tr, request, first)
         keys = partial(self.keys_to_watch_claims, first=first)
-        return (yield from self._until_found(tr, wait, look, keys))
+        return self._until_found(tr, wait, look, keys)
 
     def _claim_now(
         self, tr: Transactor, request: ClaimRequest, first: First | None
@@ -446,12 +446,12 @@ class Store(Generic[_T]):
         start = LeaseStart()
 
         def body(tr: Transaction) -> Claim | None:
-            start.note_read(tr)
+            version = start.note_read(tr)
             self.schedule.sweep(tr, now)
             skipped = random.randrange(max(1, request.within - request.n + 1))
             look = first or self._first_after(skipped)
             while found := self._limits.admit(tr, request.n, look):
-                if claim := self._leases.take(tr, found, request, now):
+                if claim := self._leases.take(tr, found, request, version, now):
                     return claim
             return None
 

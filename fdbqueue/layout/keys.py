@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import functools
 import re
 import struct
@@ -49,6 +50,9 @@ _ITEM_KEY = re.compile(
     rb"\x01(?:[^\x00]|\x00\xff)*\x00",
     re.DOTALL,
 )
+
+
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 @functools.lru_cache(4096)
@@ -192,7 +196,8 @@ class Layout:
 
     def item_id(self, key: bytes) -> str:
         """Return the id of the item with this key: its position as text."""
-        return base64.urlsafe_b64encode(key[len(self.items) :]).rstrip(b"=").decode()
+        packed = binascii.b2a_base64(key[len(self.items) :], newline=False)
+        return packed.translate(_URL_SAFE).rstrip(b"=").decode()
 
     def key_of_id(self, item_id: str, parts: int) -> bytes:
         """Return the key of the item with this id; raise `InvalidItemId` for an invalid id."""
@@ -343,7 +348,8 @@ class Layout:
     @staticmethod
     def timer_key(index: bytes, when: int, position: bytes) -> bytes:
         """Return the key of an item's timer; `when` is a time, or the version of a lease's end."""
-        return index + _packed_integer(when) + position
+        size = (when.bit_length() + 7) // 8
+        return b"%b%c%b%b" % (index, 0x14 + size, when.to_bytes(size, "big"), position)
 
     @staticmethod
     def decode_timer(index: bytes, key: bytes) -> tuple[int, bytes]:

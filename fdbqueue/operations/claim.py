@@ -88,27 +88,43 @@ class Leases:
         self._schedule = schedule
 
     def take(
-        self, tr: Transaction, found: list[Candidate], request: ClaimRequest, now: int
+        self,
+        tr: Transaction,
+        found: list[Candidate],
+        request: ClaimRequest,
+        version: int,
+        now: int,
     ) -> Claim | None:
-        """Claim items that the transaction read, except those that cannot be decoded."""
+        """Claim items that the transaction read, except those that cannot be decoded.
+
+        Args:
+            tr: A transaction.
+            found: The items.
+            request: What to claim, and for how long.
+            version: The read version of the transaction.
+            now: The time in milliseconds since 1970.
+        """
         layout = self._layout
-        readable = [(each, item) for each in found if (item := self._read(tr, each, now))]
+        items, readable = [], []
+        for candidate in found:
+            if item := self._read(tr, candidate, now):
+                items.append(item)
+                readable.append(candidate)
         if not readable:
             return None
-        self._items.delete(tr, [(each.key, each.value) for each, _ in readable])
+        self._items.delete(tr, [(key, value) for key, value, _ in readable])
         tr[layout.scheduled] = b""
-        end = tr.get_read_version().wait() + int(request.lease * VERSIONS)
-        attempts = []
-        for (key, value, slots), _ in readable:
+        end = version + int(request.lease * VERSIONS)
+        keys, attempts = [], []
+        for key, value, slots in readable:
             attempt = header_of(value)[0].attempts + 1
             position = layout.position(key)
             for slot in slots:
                 tr[layout.slots + slot] = position
             self._store(tr, _Claimed(position, end, attempt, [*slots], value), request.token)
+            keys.append(key)
             attempts.append(attempt)
-        items = tuple(item for _, item in readable)
-        keys = tuple(each.key for each, _ in readable)
-        return Claim(items, tuple(attempts), keys, request.token)
+        return Claim(tuple(items), tuple(attempts), tuple(keys), request.token)
 
     def _read(self, tr: Transaction, found: Candidate, now: int) -> Any:
         """Return the item, or `None` after counting an undecodable one as a failed attempt."""

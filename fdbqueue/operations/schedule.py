@@ -70,15 +70,15 @@ class Schedule:
 
     def _sweep(self, tr: Transaction, now: int) -> int:
         layout = self._layout
-        leases, dues, expiries = (
-            tr.snapshot.get_range(*layout.range_of(prefix), limit=_MAX_SWEPT)
+        snapshot = tr.snapshot
+        leases, dues, expiries = [
+            snapshot.get_range(*layout.range_of(prefix), limit=_MAX_SWEPT)
             for prefix in (layout.leases, layout.dues, layout.expiries)
-        )
-        version = tr.get_read_version().wait()
+        ]
         swept = 0
         for row in leases:
             end, position = layout.decode_timer(layout.leases, row.key)
-            if end > version:
+            if end > tr.get_read_version().wait():
                 break
             del tr[row.key]
             self._end_lease(tr, end, position, now)

@@ -209,7 +209,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         n, within = validate_number(n, "n", 1), validate_number(within, "within", 1)
         lease, wait = validate_lease(lease), validate_wait(tr, wait)
-        return (yield from self._store.claim(tr, lease, n, within, wait))
+        return self._store.claim(tr, lease, n, within, wait)
 
     @driven
     def ack(self, tr: Transactor, claim: Claim) -> Steps[None]:
@@ -242,7 +242,7 @@ class BaseQueue(ABC, Generic[_T]):
             Traceback (most recent call last):
             fdbqueue.errors.LeaseLost: the claim of item ... is over: ...
         """
-        yield from self._store.ack(tr, claim)
+        return self._store.ack(tr, claim)
 
     def nack(
         self,
@@ -554,7 +554,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.pop(db).value
             'first'
         """
-        yield from self._store.putting_back(tr, list(items))
+        return self._store.putting_back(tr, list(items))
 
     # All items
 
@@ -578,7 +578,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.wait(db, 60)
             True
         """
-        return (yield from self._store.wait(db, validate_wait(db, seconds)))
+        return self._store.wait(db, validate_wait(db, seconds))
 
     def size(self, tr: Transactor) -> int:
         """Return the number of items, delayed items included.

@@ -233,7 +233,7 @@ class Queue(BaseQueue[Item]):
             ['a', 'b']
         """
         n, wait = validate_number(n), validate_wait(tr, wait)
-        return (yield from self._store.pop(tr, n, False, wait))
+        return self._store.pop(tr, n, False, wait)
 
     def peek(self, tr: Transactor) -> Item | None:
         """Return the item that `dequeue` would take, without removing it.

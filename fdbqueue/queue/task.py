@@ -355,7 +355,7 @@ class TaskQueue(BaseQueue[Task]):
             [0, 1]
         """
         n, wait = validate_number(n), validate_wait(tr, wait)
-        return (yield from self._store.pop(tr, n, False, wait))
+        return self._store.pop(tr, n, False, wait)
 
     def peek(self, tr: Transactor, *, agent: str | None = None) -> Task | None:
         """Return the task that `pop` would take, without removing it.
@@ -413,7 +413,7 @@ class TaskQueue(BaseQueue[Task]):
         n, within = validate_number(n, "n", 1), validate_number(within, "within", 1)
         lease, wait = validate_lease(lease), validate_wait(tr, wait)
         first = None if agent is None else self._first_for_agent(agent)
-        return (yield from self._store.claim(tr, lease, n, within, wait, first))
+        return self._store.claim(tr, lease, n, within, wait, first)
 
     # Limits
 

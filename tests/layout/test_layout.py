@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,6 +114,8 @@ def test_keys_are_those_of_the_tuple_layer(priority: int, count: int, random: by
     assert layout.level_in(key) == level
     assert layout.priority_of(level) == priority
     assert layout.key_of_id(layout.item_id(key), 3) == key
+    assert layout.timer_key(level, count, b"") == level + fdb_tuple.pack((count,))
+    assert layout.decode_timer(level, layout.timer_key(level, count, random)) == (count, random)
 
 
 def test_golden_bytes_of_an_id(db: Any, space: Subspace, fixed_random: None) -> None:

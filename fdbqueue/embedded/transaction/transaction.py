@@ -227,7 +227,7 @@ class Transaction(TransactionRead):
     def add_read_conflict_key(self, key: KeyLike) -> None:
         """Conflict as if the key had been read."""
         key = as_key(key)
-        self.add_read_conflict_range(key, key_after(key))
+        self.add_read_conflict_range(key, key + b"\0")
 
     def add_write_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Make other transactions conflict as if the range had been written."""
@@ -241,7 +241,8 @@ class Transaction(TransactionRead):
         self.add_write_conflict_range(key, key_after(key))
 
     def _conflict_range(self, begin: KeyLike, end: KeyLike, greatest: bytes) -> Range:
-        begin, end = as_key(begin), as_key(end)
+        if type(begin) is not bytes or type(end) is not bytes:
+            begin, end = as_key(begin), as_key(end)
         if begin > end:
             raise FDBError(2005)
         if self._attempt.commit_started:
