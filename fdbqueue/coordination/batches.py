@@ -19,7 +19,7 @@ from fdbqueue.layout import Layout
 from fdbqueue.operations.claim import ClaimRequest, Leases
 from fdbqueue.operations.items import WANT_ALL, StoredItem
 from fdbqueue.operations.schedule import VERSIONS, Schedule
-from fdbqueue.operations.slots import Limits
+from fdbqueue.operations.slots import Slots
 from fdbqueue.types import Claim, Database, KeySelector, Transaction
 
 __all__ = ["RENEWALS", "Batches", "Claims", "LeaseStart", "Taken", "first_after"]
@@ -123,11 +123,11 @@ class Claims:
     in twice the distance, up to that which the claims allow; after a success, in a little less.
     """
 
-    def __init__(self, layout: Layout, leases: Leases, schedule: Schedule, limits: Limits) -> None:
+    def __init__(self, layout: Layout, leases: Leases, schedule: Schedule, slots: Slots) -> None:
         self._layout = layout
         self._leases = leases
         self._schedule = schedule
-        self._limits = limits
+        self._slots = slots
         self._distance = 1.0
 
     def perform(self, db: Database, batch: Batch[ClaimRequest]) -> list[Taken]:
@@ -156,7 +156,7 @@ class Claims:
             def first(tr: Transaction, n: int) -> list[StoredItem]:
                 return first_after(tr, self._layout, n, skipped)
 
-            found = iter(self._limits.admit(tr, n, first))
+            found = iter(self._slots.admit(tr, n, first))
             taken = []
             looked = False
             for request in requests:

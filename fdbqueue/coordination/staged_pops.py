@@ -101,9 +101,9 @@ class StagedPops(Generic[_T]):
     Source: FoundationDB documentation, Design Recipes, "Priority Queues", Extensions.
     """
 
-    def __init__(self, layout: Layout, rows: Items, codec: RowCodec[_T]) -> None:
+    def __init__(self, layout: Layout, items: Items, codec: RowCodec[_T]) -> None:
         self._layout = layout
-        self._items = rows
+        self._items = items
         self._codec = codec
         (self._id,) = uuids(1)
         self._leading_as: bytes | None = None
@@ -241,14 +241,14 @@ class _Pops(Generic[_T]):
     def __init__(
         self,
         layout: Layout,
-        rows: Items,
+        items: Items,
         codec: RowCodec[_T],
         batch: Batch[Pop],
         name: bytes,
         expected: int,
     ) -> None:
         self._layout = layout
-        self._items = rows
+        self._items = items
         self._codec = codec
         self._batch = batch
         self.name = name

@@ -38,7 +38,7 @@ from fdbqueue.operations.claim import ClaimRequest, Leases
 from fdbqueue.operations.items import BATCH_BYTES, Entry, Items, LocatedItem, State, find
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.operations.schedule import Schedule
-from fdbqueue.operations.slots import Agents, First, Limits
+from fdbqueue.operations.slots import Agents, First, Slots
 from fdbqueue.types import (
     Claim,
     Database,
@@ -119,13 +119,13 @@ class Store(Generic[_T]):
         self.sweeper = Sweeper(layout, schedule)
         pushing = self._pusher = Pusher(layout, rows, options, random.randrange)
         leases = self._leases = Leases(layout, rows, codec, schedule, backoff)
-        limits = self._limits = Limits(layout, schedule, agents, random.shuffle)
+        slots = self._slots = Slots(layout, schedule, agents, random.shuffle)
         receipts = layout.receipts
-        acknowledge = partial(leases.each, do=leases.ack)
+        acknowledge = partial(leases.for_each, do=leases.ack)
         self.pushes = Combiner(lambda: Batches(pushing.push, receipts), _push_size, BATCH_BYTES)
         self.pops = Combiner(lambda: StagedPops(layout, rows, codec), _pop_size, MAX_ITEMS)
         self.claims = Combiner(
-            lambda: Claims(layout, leases, schedule, limits), _claim_size, MAX_ITEMS
+            lambda: Claims(layout, leases, schedule, slots), _claim_size, MAX_ITEMS
         )
         self.acks = Combiner(lambda: Batches(acknowledge, receipts), len, MAX_ITEMS)
 
@@ -234,7 +234,7 @@ class Store(Generic[_T]):
         yield Call(partial(self.put_back, tr, items), lambda _: None)
 
     def _put_back_once(self, db: Database, places: list[tuple[bytes, bytes]]) -> None:
-        run_once(db, partial(self.items.put_back, places=places), self.layout.receipts)
+        run_once(db, partial(self.items.put_back, rows=places), self.layout.receipts)
 
     # Options
 
@@ -376,7 +376,7 @@ class Store(Generic[_T]):
     def keys_to_watch_claims(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys that change once something can be claimed; none if something can be."""
         first = first or self._first_after(0)
-        if self._limits.admit(tr, 1, first):
+        if self._slots.admit(tr, 1, first):
             return []
         # There may be items that have to wait, besides those that come.
         return (
@@ -450,7 +450,7 @@ class Store(Generic[_T]):
             self.schedule.sweep(tr, now)
             skipped = random.randrange(max(1, request.within - request.n + 1))
             look = first or self._first_after(skipped)
-            while found := self._limits.admit(tr, request.n, look):
+            while found := self._slots.admit(tr, request.n, look):
                 if claim := self._leases.take(tr, found, request, version, now):
                     return claim
             return None
@@ -487,7 +487,7 @@ class Store(Generic[_T]):
         for begin in range(0, len(claims), MAX_ITEMS):
             some = claims[begin : begin + MAX_ITEMS]
             errors += self._begin_leases(
-                db, lease, partial(self._leases.each, claims=some, do=extend)
+                db, lease, partial(self._leases.for_each, claims=some, do=extend)
             )
         return errors
 

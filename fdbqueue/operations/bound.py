@@ -1,4 +1,4 @@
-"""Bounded queues: transactions that add items take places below the bound, and rarely conflict."""
+"""Bounded queues: a transaction that adds items takes places below the bound."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from fdbqueue.types import Transaction
 
 __all__ = ["Bound"]
 
-_MAX_ROWS = 2**31 - 1  # the highest limit that a read takes
+_MAX_ROWS = 2**31 - 1  # the highest limit of a range read
 
 
 class Bound:
-    """The places of a bounded queue. A transaction that adds items takes one place for each.
+    """The places of a bounded queue. A transaction takes one place for each item that it adds.
 
-    An item has a place from its push until it ends, while it waits, is delayed or is claimed. Pops,
-    acknowledgements, expiry, removal and death end it. A claim, its release, a retried failure and
-    an expired lease move an item and leave the number of taken places unchanged. So only pushes and
-    retries of dead letters take places. (`put_back` takes none: it may exceed the bound.)
+    An item occupies a place from its push until it ends: while it waits, is delayed or is claimed.
+    Pops, acknowledgements, expiry, removal and death end an item. A claim, its release, a retried
+    failure and an expired lease only move it, and the number of taken places stays the same. So
+    only pushes and retries of dead letters take places. (`put_back` takes none: it may exceed the
+    bound.)
 
-    Claimed items have no counter. Their leases are counted in the transaction's own snapshot. That
-    is exact, even for claims made before the queue had a bound, and costs unbounded queues nothing.
+    Claimed items have no counter. The transaction counts their leases in its own snapshot. This
+    count is exact, even for claims made before the queue had a bound. Unbounded queues pay nothing.
 
     Places are never written; transactions only conflict on them. A transaction that sees `taken`
-    taken places chooses its own at random between `taken` and the bound. It conflicts with a
-    transaction that chose the same places, with one that saw more taken places than the number of
-    its place, and with one that chose a place below the number that it saw itself. Far from the
-    bound this is rare; near the bound pushes conflict.
+    taken places chooses places at random between `taken` and the bound. Two transactions conflict
+    if they choose the same place, or if one chooses a place with a number below the `taken` of the
+    other. Conflicts are rare far from the bound, and frequent near it.
 
-    The bound is never exceeded. Consider all transactions that took places and committed so far,
-    and let m be the number of taken places that the one with the latest read version saw. The
-    others that committed since that version were checked against each other and against it, because
-    no read version is later. So their places differ. No place is below m, or its transaction would
-    conflict with the one that saw m, and no place is above the bound. All other operations since
-    then, claims and releases included, left the number unchanged or lowered it. So the taken places
-    never outnumber the bound.
+    Proof that the bound is never exceeded: consider all transactions that took places and have
+    committed. Let T be the one with the latest read version, and m the number of taken places that
+    T saw. Only the transactions that committed after this read version matter. No read version is
+    later, so all of them were checked against each other and against T. So their places differ. No
+    place is below m, because its transaction would have conflicted with T. No place is above the
+    bound. All other operations since then left the number of taken places unchanged or lowered it,
+    claims and releases included. So the taken places never outnumber the bound.
 
-    A transaction that itself ends items sees their places as free. That is sound: it conflicts with
-    every other operation that ends or moves the same items, so it lowers the number exactly once.
+    A transaction that also ends items sees their places as free. This is sound: it conflicts with
+    every other operation that ends or moves the same items, so each place is freed only once.
     """
 
     def __init__(self, layout: Layout, randrange: Callable[[int, int], int]) -> None:
         self._layout = layout
         self._randrange = randrange
-        # Taken by transactions in progress: read version, begin, end.
+        # The places that transactions in progress took: read version, begin, end.
         self._taken: WeakKeyDictionary[Any, tuple[int, int, int]] = WeakKeyDictionary()
 
     def begin_count(self, tr: Transaction, bound: int) -> Callable[[], int]:
-        """Start to count the taken places; claims are counted up to the bound.
+        """Start to count the taken places; stop counting claims at the bound.
 
         The reads are snapshot reads, which see the transaction's own writes.
 
@@ -67,17 +67,17 @@ class Bound:
         return lambda: size() + sum(1 for _ in claimed)
 
     def take(self, tr: Transaction, taken: int, bound: int, n: int) -> None:
-        """Take `n` places in addition to those the transaction already has.
+        """Take `n` places in addition to the places that the transaction already has.
 
         Args:
             tr: The transaction.
             taken: The number of taken places, including the transaction's own.
             bound: The bound of the queue.
-            n: How many places to take; the bound must have room for them.
+            n: The number of places to take; the bound must have room for them.
         """
         version = tr.get_read_version().wait()
         since, begin, end = self._taken.get(tr, (version, 0, 0))
-        if since != version:  # these places belong to another attempt
+        if since != version:  # an earlier try of the transaction took these places
             begin = end = 0
         seen = taken - (end - begin)
         if begin == end:
@@ -98,6 +98,6 @@ class Bound:
             tr.add_read_conflict_range(*self._layout.places_between(places, 0, seen))
 
     def rely_on_full(self, tr: Transaction) -> None:
-        """Conflict with every operation that makes room, so that the queue is full at commit."""
+        """Conflict with every operation that frees a place, so that the queue is full at commit."""
         tr.add_read_conflict_key(self._layout.total_out)
         tr.add_read_conflict_range(*self._layout.range_of(self._layout.leases))

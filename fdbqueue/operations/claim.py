@@ -1,4 +1,4 @@
-"""Claims under a lease: take, acknowledge, extend, return; dead letters."""
+"""Claims and dead letters within a transaction: take, acknowledge, extend, return, retry."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def error_text(error: object) -> str | None:
         error: A text or an exception; `None` for no error.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: `error` is neither of these.
 
     Example:
         >>> error_text(ValueError("no such address"))
@@ -51,13 +51,20 @@ class _Claimed(NamedTuple):
 
     position: bytes
     lease_end: int
-    attempt: int
+    delivery_count: int
     slots: list[bytes]
     value: bytes
 
 
 class ClaimRequest(NamedTuple):
-    """The arguments of a claim: number of items, out of how many first ones, seconds, token."""
+    """The arguments of a claim.
+
+    Attributes:
+        n: The number of items.
+        within: Claim any of this many first items.
+        lease: The duration of the lease in seconds.
+        token: The identity of the claim.
+    """
 
     n: int
     within: int
@@ -76,21 +83,21 @@ class Leases:
     def __init__(
         self,
         layout: Layout,
-        rows: Items,
+        items: Items,
         codec: RowCodec[Any],
         schedule: Schedule,
         backoff: Callable[[int], float],
     ) -> None:
         self._layout = layout
         self._backoff = backoff
-        self._items = rows
+        self._items = items
         self._codec = codec
         self._schedule = schedule
 
     def take(
         self,
         tr: Transaction,
-        found: list[Candidate],
+        candidates: list[Candidate],
         request: ClaimRequest,
         version: int,
         now: int,
@@ -99,14 +106,14 @@ class Leases:
 
         Args:
             tr: A transaction.
-            found: The items.
+            candidates: The items.
             request: What to claim, and for how long.
             version: The read version of the transaction.
             now: The time in milliseconds since 1970.
         """
         layout = self._layout
         items, readable = [], []
-        for candidate in found:
+        for candidate in candidates:
             if item := self._read(tr, candidate, now):
                 items.append(item)
                 readable.append(candidate)
@@ -115,34 +122,36 @@ class Leases:
         self._items.delete(tr, [(key, value) for key, value, _ in readable])
         tr[layout.scheduled] = b""
         end = version + int(request.lease * VERSIONS)
-        keys, attempts = [], []
+        keys, delivery_counts = [], []
         for key, value, slots in readable:
-            attempt = header_of(value)[0].attempts + 1
+            delivery_count = header_of(value)[0].attempts + 1
             position = layout.position(key)
             for slot in slots:
                 tr[layout.slots + slot] = position
-            self._store(tr, _Claimed(position, end, attempt, [*slots], value), request.token)
+            claimed = _Claimed(position, end, delivery_count, [*slots], value)
+            self._store(tr, claimed, request.token)
             keys.append(key)
-            attempts.append(attempt)
-        return Claim(tuple(items), tuple(attempts), tuple(keys), request.token)
+            delivery_counts.append(delivery_count)
+        return Claim(tuple(items), tuple(delivery_counts), tuple(keys), request.token)
 
-    def _read(self, tr: Transaction, found: Candidate, now: int) -> Any:
+    def _read(self, tr: Transaction, candidate: Candidate, now: int) -> Any:
         """Return the item, or `None` after counting an undecodable one as a failed attempt."""
         try:
-            return self._codec.decode(tr, found.key, found.value)
+            return self._codec.decode(tr, candidate.key, candidate.value)
         except UndecodableItem as error:
             _log.warning("%s", error)
-            self._items.delete(tr, [(found.key, found.value)])
-            attempt = header_of(found.value)[0].attempts + 1
-            due = now + int(1000 * self._backoff(attempt))
-            position = self._layout.position(found.key)
-            told = error_text(error)
-            self._schedule.give_back(tr, position, attempt, found.value, now, told, due)
+            self._items.delete(tr, [(candidate.key, candidate.value)])
+            delivery_count = header_of(candidate.value)[0].attempts + 1
+            due = now + int(1000 * self._backoff(delivery_count))
+            position = self._layout.position(candidate.key)
+            self._schedule.return_failed(
+                tr, position, delivery_count, candidate.value, now, error_text(error), due
+            )
             return None
 
     def _store(self, tr: Transaction, claimed: _Claimed, token: bytes) -> None:
         layout = self._layout
-        metadata = token, claimed.lease_end, claimed.attempt, *claimed.slots
+        metadata = token, claimed.lease_end, claimed.delivery_count, *claimed.slots
         self._items.park(tr, layout.claims, claimed.position, metadata, claimed.value)
         tr[layout.timer_key(layout.leases, claimed.lease_end, claimed.position)] = b""
 
@@ -150,38 +159,38 @@ class Leases:
         """Start to read the items of a claim."""
         return [tr[self._layout.claims + self._layout.position(key)] for key in claim.keys]
 
-    def _own(self, claim: Claim, reads: list[Any]) -> list[_Claimed]:
+    def _claimed(self, claim: Claim, reads: list[Any]) -> list[_Claimed]:
         """Return the stored items of a claim; raise `LeaseLost` if the claim is over."""
         layout = self._layout
-        own = []
+        claimed = []
         for key, stored in zip(claim.keys, reads):
             if not stored.present():
                 raise LeaseLost(layout.item_id(key))
-            (token, end, attempt, *slots), value = decode_metadata(stored.value)
+            (token, end, delivery_count, *slots), value = decode_metadata(stored.value)
             if token != claim.token:
                 raise LeaseLost(layout.item_id(key))
-            own.append(_Claimed(layout.position(key), end, attempt, slots, value))
-        return own
+            claimed.append(_Claimed(layout.position(key), end, delivery_count, slots, value))
+        return claimed
 
     def _end(self, tr: Transaction, claim: Claim, reads: list[Any] | None = None) -> list[_Claimed]:
         """End a claim and return its items; raise `LeaseLost` if the claim is over."""
         layout = self._layout
-        ended = self._own(claim, self._begin(tr, claim) if reads is None else reads)
-        for each in ended:
-            self._items.unpark(tr, layout.claims, each.position)
-            del tr[layout.timer_key(layout.leases, each.lease_end, each.position)]
-            if each.slots:
-                self._schedule.free_slots(tr, each.slots)
+        ended = self._claimed(claim, self._begin(tr, claim) if reads is None else reads)
+        for item in ended:
+            self._items.unpark(tr, layout.claims, item.position)
+            del tr[layout.timer_key(layout.leases, item.lease_end, item.position)]
+            if item.slots:
+                self._schedule.free_slots(tr, item.slots)
         return ended
 
-    def each(
+    def for_each(
         self, tr: Transaction, claims: list[Claim], do: Callable[[Any, Claim, list[Any]], None]
     ) -> list[LeaseLost | None]:
         """Apply `do` to each claim; return `None` or `LeaseLost` for each."""
-        # All reads start before the first is waited for.
-        began = [self._begin(tr, claim) for claim in claims]
+        # Start all reads before waiting for the first.
+        pending = [self._begin(tr, claim) for claim in claims]
         errors: list[LeaseLost | None] = []
-        for claim, reads in zip(claims, began):
+        for claim, reads in zip(claims, pending):
             try:
                 do(tr, claim, reads)
                 errors.append(None)
@@ -191,8 +200,8 @@ class Leases:
 
     def ack(self, tr: Transaction, claim: Claim, reads: list[Any] | None = None) -> None:
         """Acknowledge a claim: delete its items."""
-        for each in self._end(tr, claim, reads):
-            self._layout.end(tr, each.value)
+        for item in self._end(tr, claim, reads):
+            self._layout.end(tr, item.value)
 
     def extend(
         self, tr: Transaction, claim: Claim, reads: list[Any] | None = None, *, lease: float
@@ -200,21 +209,23 @@ class Leases:
         """Renew the lease: it ends `lease` seconds from now."""
         layout = self._layout
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
-        for each in self._own(claim, self._begin(tr, claim) if reads is None else reads):
-            del tr[layout.timer_key(layout.leases, each.lease_end, each.position)]
-            self._store(tr, each._replace(lease_end=end), claim.token)
+        for item in self._claimed(claim, self._begin(tr, claim) if reads is None else reads):
+            del tr[layout.timer_key(layout.leases, item.lease_end, item.position)]
+            self._store(tr, item._replace(lease_end=end), claim.token)
 
     def release(self, tr: Transaction, claim: Claim) -> None:
         """Return the items as if they had never been claimed."""
-        for each in self._end(tr, claim):
-            self._schedule.put(tr, each.position, each.value)
+        for item in self._end(tr, claim):
+            self._schedule.put(tr, item.position, item.value)
 
     def nack(
         self, tr: Transaction, claim: Claim, dues: list[int | None], error: str | None, now: int
     ) -> None:
         """Return failed items, each at its due time, or make them dead letters."""
-        for each, due in zip(self._end(tr, claim), dues):
-            self._schedule.give_back(tr, each.position, each.attempt, each.value, now, error, due)
+        for item, due in zip(self._end(tr, claim), dues):
+            self._schedule.return_failed(
+                tr, item.position, item.delivery_count, item.value, now, error, due
+            )
 
     # Dead letters
 
@@ -234,7 +245,7 @@ class Leases:
     ) -> bool:
         """Return a dead letter to its position; return false if its unique key is in use.
 
-        `reserve(tr)` takes its place below the bound of the queue, or raises.
+        `reserve(tr)` takes a place below the bound of the queue, or raises `QueueFull`.
         """
         layout = self._layout
         position = layout.position(dead.key)
@@ -246,7 +257,7 @@ class Leases:
             tr[layout.unique_key(header.unique)] = position
         self._items.unpark(tr, layout.dead, position)
         tr.add(layout.total_died, MINUS_ONE)
-        # A retry is wanted even after the item's expiry.
+        # The item may have expired since, but the caller wants to retry it.
         header = header._replace(attempts=0, expires=None)
         self._schedule.put(tr, position, with_header(header, payload))
         return True

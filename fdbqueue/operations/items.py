@@ -38,10 +38,10 @@ __all__ = [
 ]
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
-"""Streaming mode of reads whose rows are all needed, so that they arrive in one reply."""
+"""The streaming mode for range reads that need all rows: they arrive in one reply."""
 
 BATCH_BYTES = 1_000_000
-"""Bytes of payloads that one transaction takes on together: a tenth of FoundationDB's limit."""
+"""Bytes of payloads that one shared transaction accepts: a tenth of FoundationDB's limit."""
 
 
 class Entry(NamedTuple):
@@ -52,9 +52,9 @@ class Entry(NamedTuple):
         payload: The encoded value, as the codec returned it.
         random: The unique last part of its key.
         due: When it becomes available, in milliseconds since 1970; `None` for now.
-        header: Facts to store before the payload.
-        value: The value that the caller gave.
-        priority: The priority that the caller gave.
+        header: The metadata to store before the payload.
+        value: The value from the caller.
+        priority: The priority from the caller.
     """
 
     level: bytes
@@ -67,17 +67,17 @@ class Entry(NamedTuple):
 
 
 class Items:
-    """The rows of a queue. Each method is part of a transaction.
+    """The items of a queue. Each method is part of a transaction.
 
-    An item is in a level, after the items that were there before. A FIFO queue has one level, a
-    priority queue one per priority.
+    A new item becomes the last one of its level. A FIFO queue has one level; a priority queue has
+    one level per priority.
     """
 
     def __init__(self, layout: Layout, levels: Levels) -> None:
         self._layout = layout
         self.level_of = levels.level_of
 
-    # Levels
+    # Totals and counters
 
     def count(self, tr: Transaction, level: bytes, change: int) -> None:
         """Add `change` to the counters of a level and of the whole queue."""
@@ -90,14 +90,14 @@ class Items:
         tr.add(key, ONE if change in (1, -1) else encode_count(abs(change)))
 
     def count_moved(self, tr: Transaction) -> None:
-        """Count an addition and a removal that only moved an item."""
+        """Count an item that was added and removed, but only moved."""
         tr.add(self._layout.total_moved, ONE)
 
     def count_level(self, tr: Transaction, level: bytes, change: int) -> None:
         """Add `change` to the counter of a level."""
 
     def counts(self, tr: Transaction) -> dict[Any, int]:
-        """Return the number of items of each priority that has any."""
+        """Return the number of waiting items of each priority; omit priorities without items."""
         layout = self._layout
         rows = tr.get_range(*layout.range_of(layout.counts))
         counted = {layout.counted_priority(row.key): decode_count(row.value) for row in rows}
@@ -106,13 +106,13 @@ class Items:
     # Indexes and counters, which depend on the kind of the queue
 
     def level_counter(self, level: bytes) -> bytes | None:
-        """Return the key of a level's counter, if it has one."""
+        """Return the key of a level's counter; `None` if the level has no counter."""
         return None
 
     def index_entries(
         self, tr: ReadTransaction, key: bytes, stored: bytes
     ) -> tuple[dict[bytes, bytes], list[bytes]]:
-        """Return the index entries of a waiting item, and the keys of the counters it adds to."""
+        """Return the index entries of a waiting item, and the keys of its counters."""
         expires = header_of(stored)[0].expires
         if expires is None:
             return {}, []
@@ -125,17 +125,17 @@ class Items:
 
     def add_to_indexes(self, tr: Transaction, key: bytes, stored: bytes) -> None:
         """Add a waiting item to its indexes and counters."""
-        rows, counters = self.index_entries(tr, key, stored)
-        for index, value in rows.items():
-            tr[index] = value
+        entries, counters = self.index_entries(tr, key, stored)
+        for entry, value in entries.items():
+            tr[entry] = value
         for counter in counters:
             tr.add(counter, ONE)
 
     def remove_from_indexes(self, tr: Transaction, key: bytes, stored: bytes) -> None:
         """Remove an item from its indexes and counters. Its payload must still be stored."""
-        rows, counters = self.index_entries(tr, key, stored)
-        for index in rows:
-            del tr[index]
+        entries, counters = self.index_entries(tr, key, stored)
+        for entry in entries:
+            del tr[entry]
         for counter in counters:
             tr.add(counter, MINUS_ONE)
             tr.compare_and_clear(counter, ZERO)
@@ -150,19 +150,19 @@ class Items:
         metadata: tuple[Any, ...],
         value: bytes,
     ) -> None:
-        """Store an item that is not waiting under a prefix, with facts about it."""
+        """Store an item that is delayed, claimed or dead, with its metadata."""
         tr[prefix + position] = encode_metadata(metadata, value)
-        for index, found in self.parked_index_entries(position).items():
-            tr[index] = found
+        for entry, entry_value in self.parked_index_entries(position).items():
+            tr[entry] = entry_value
 
     def unpark(self, tr: Transaction, prefix: bytes, position: bytes) -> None:
         """Delete an item stored by `park`, and its index entries."""
         del tr[prefix + position]
-        for index in self.parked_index_entries(position):
-            del tr[index]
+        for entry in self.parked_index_entries(position):
+            del tr[entry]
 
     def delay(self, tr: Transaction, position: bytes, due: int, value: bytes) -> None:
-        """Store an item that becomes available at a time, in milliseconds since 1970."""
+        """Store an item that becomes available when it is due, in milliseconds since 1970."""
         layout = self._layout
         self.park(tr, layout.delayed, position, (due,), value)
         tr[layout.timer_key(layout.dues, due, position)] = b""
@@ -180,13 +180,13 @@ class Items:
         return find(tr, self._layout, reference)
 
     def waiting(self, tr: Transaction, reference: bytes) -> StoredItem | None:
-        """Return key and value of the item with this reference if it waits."""
+        """Return the item with this reference if it waits, otherwise `None`."""
         key = self._layout.items + reference
         value = tr[key].value
         return None if value is None else StoredItem(key, value)
 
     def begin_look(self, tr: Transaction, key: bytes) -> list[Any]:
-        """Start to read whether the item popped from this key was put back."""
+        """Start to read whether the item that was popped from this key exists again."""
         return [tr[key]]
 
     # Adding
@@ -194,7 +194,7 @@ class Items:
     def last(self, tr: Transaction, level: bytes) -> Any:
         """Start to read the last row of a level, for `append`."""
         begin, end = self._layout.range_of(level)
-        # A snapshot read, so that pushes never conflict; `random` keeps their keys apart.
+        # A snapshot read, so that pushes never conflict; `random` makes their keys unique.
         return tr.snapshot.get_range(begin, end, limit=1, reverse=True)
 
     def append_all(
@@ -215,10 +215,10 @@ class Items:
 
     @staticmethod
     def first_count(tr: Transaction) -> int:
-        """Return the lowest count for an item that is pushed now.
+        """Return the lowest count for a new item: the read version.
 
-        It is above the counts of earlier items of the level, including those that are claimed or
-        delayed and may return. (Versions grow faster than items can be pushed.)
+        Versions grow faster than clients can push. So the read version is higher than the counts of
+        all earlier items of the level, including claimed and delayed ones that may return.
         """
         version: int = tr.get_read_version().wait()
         return version
@@ -243,7 +243,7 @@ class Items:
             key = layout.item_key(level, count, random)
             stored = layout.value_of(tr, random, payload, header)
             if header != NO_HEADER:
-                self._note(tr, layout.position(key), header)
+                self._index_header(tr, layout.position(key), header)
             if due is None:
                 tr[key] = stored
                 self.add_to_indexes(tr, key, stored)
@@ -257,37 +257,37 @@ class Items:
             self.count_level(tr, level, len(keys) - delayed)
         return keys
 
-    def _note(self, tr: Transaction, position: bytes, header: Header) -> None:
+    def _index_header(self, tr: Transaction, position: bytes, header: Header) -> None:
         if header.expires is not None:
             tr[self._layout.scheduled] = b""
         if header.unique is not None:
             tr[self._layout.unique_key(header.unique)] = position
 
     def stage(self, tr: Transaction, request: bytes, pops: list[list[Any]]) -> None:
-        """Store rows as the result of pop requests; they are not counted as removed yet."""
+        """Store items as the result of a pop request; they do not count as removed yet."""
         self._layout.write_result(tr, request, pops)
         tr.add(self._layout.total_out, encode_count(-sum(map(len, pops))))
 
     def insert(self, tr: Transaction, key: bytes, stored: bytes) -> None:
-        """Store an item at its position and count it in its level, but not in the total."""
+        """Store a waiting item and count it in its level, but not in the totals."""
         tr[key] = stored
         self.add_to_indexes(tr, key, stored)
         self.count_level(tr, self.level_of(key), 1)
 
     def unstage(self, tr: Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Return (key, value) of items stored by `stage` to their positions."""
+        """Return items stored by `stage`, as (key, value), to their positions."""
         for key, stored in rows:
             self.insert(tr, key, stored)
-            # They were not counted out, but waiting pops watch the total of added items: touch it.
+            # The totals stay the same, but waiting pops watch the total of added items.
             self.count_total(tr, 1)
             self.count_total(tr, -1)
             self.count_moved(tr)
 
-    def put_back(self, tr: Transaction, places: list[tuple[bytes, bytes]]) -> None:
-        """Return payloads to the keys they were popped from, unless the items are already back."""
-        # All reads start before the first is waited for.
-        looks = [self.begin_look(tr, key) for key, _ in places]
-        for (key, payload), reads in zip(places, looks):
+    def put_back(self, tr: Transaction, rows: list[tuple[bytes, bytes]]) -> None:
+        """Return popped items, as (key, payload), to their positions, unless they already exist."""
+        # Start all reads before waiting for the first.
+        pending = [self.begin_look(tr, key) for key, _ in rows]
+        for (key, payload), reads in zip(rows, pending):
             if not any(read.present() for read in reads):
                 value = self._layout.value_of(tr, self._layout.unpack_key(key)[-1], payload)
                 tr[key] = value
@@ -298,18 +298,17 @@ class Items:
     # Removing
 
     def first(self, tr: Transaction, n: int, at_max: bool = False) -> list[Any]:
-        """Return up to `n` first rows, in the order of pops."""
+        """Return up to `n` first items, in the order of pops."""
         begin, end = self._layout.range_of(self._layout.items)
         if n == 0:
             return []
         return list(tr.get_range(begin, end, limit=n, streaming_mode=WANT_ALL))
 
     def delete_head(self, tr: Transaction, rows: list[Any]) -> None:
-        """Delete the first items of their levels: the complete result of `first`, up to these.
+        """Delete the first items of their levels, as read by `first`; keep the pieces.
 
-        One range per level is cleared, and the read of `first` conflicts on it. Keys cleared one by
-        one would slow down the next reader, which has to skip each of them. The payloads' pieces
-        stay.
+        This clears one range per level, and the read of `first` conflicts on the range. Keys
+        cleared one by one would slow down the next reader, which has to skip each of them.
         """
         for row in rows:
             self.remove_from_indexes(tr, row.key, row.value)
@@ -319,31 +318,28 @@ class Items:
             self.count(tr, self.level_of(key), -1)
             return
         for level, group in groupby(rows, lambda row: self.level_of(row.key)):
-            dropped = [row.key for row in group]
-            tr.clear_range(self._layout.range_of(level)[0], dropped[-1] + b"\x00")
-            self.count(tr, level, -len(dropped))
+            keys = [row.key for row in group]
+            tr.clear_range(self._layout.range_of(level)[0], keys[-1] + b"\x00")
+            self.count(tr, level, -len(keys))
 
     def delete(self, tr: Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Delete (key, value) of items at any position, and conflict on their keys.
-
-        The payloads' pieces stay.
-        """
+        """Delete waiting items, as (key, value), and conflict on them; keep the pieces."""
         for level, group in groupby(rows, lambda row: self.level_of(row[0])):
-            dropped = list(group)
-            for key, stored in dropped:
+            in_level = list(group)
+            for key, stored in in_level:
                 tr.add_read_conflict_key(key)
                 self.remove_from_indexes(tr, key, stored)
                 del tr[key]
-            self.count(tr, level, -len(dropped))
+            self.count(tr, level, -len(in_level))
 
     def take_first(self, tr: Transaction, rows: list[Any]) -> None:
-        """Delete the first items, as read by `first`, for good."""
+        """Delete the first items, as read by `first`, and everything stored about them."""
         self.delete_head(tr, rows)
         for row in rows:
             self._layout.end(tr, row.value)
 
     def take(self, tr: Transaction, key: bytes, stored: bytes) -> None:
-        """Delete an item that the transaction read, at any position, for good."""
+        """Delete a waiting item that the transaction read, and everything stored about it."""
         self.delete(tr, [(key, stored)])
         self._layout.end(tr, stored)
 
@@ -364,9 +360,9 @@ class Items:
     def move(
         self, tr: Transaction, key: bytes, stored: bytes, payload: bytes, level: bytes
     ) -> bytes:
-        """Move an item that the transaction read to the end of a level; return its new key."""
+        """Move a waiting item to the end of a level; return its new key."""
         self.take(tr, key, stored)
-        # The random part and the header stay the same.
+        # The item keeps its random part and its header.
         random = self._layout.unpack_key(key)[-1]
         entry = Entry(level, payload, random, header=header_of(stored)[0])
         (new,) = self.append(tr, level, [entry], self.last(tr, level))
@@ -381,14 +377,14 @@ class Items:
 
 
 class PriorityItems(Items):
-    """The rows of a queue with a level, and a counter, for each priority."""
+    """The items of a queue that has one level, with a counter, per priority."""
 
     def level_counter(self, level: bytes) -> bytes | None:
         """Return the key of a level's counter."""
         return self._layout.count_key(level)
 
     def count_level(self, tr: Transaction, level: bytes, change: int) -> None:
-        """Add `change` to the counter of a level. A counter at zero has no key."""
+        """Add `change` to the counter of a level; delete a counter at zero."""
         key = self.level_counter(level)
         if key is None:
             return
@@ -397,7 +393,7 @@ class PriorityItems(Items):
             tr.compare_and_clear(key, ZERO)
 
     def first(self, tr: Transaction, n: int, at_max: bool = False) -> list[Any]:
-        """Return up to `n` first rows of the lowest priorities; with `at_max`, of the highest."""
+        """Return up to `n` first items of the lowest priorities; with `at_max`, of the highest."""
         if not at_max:
             return super().first(tr, n)
         begin, end = self._layout.range_of(self._layout.items)
@@ -426,7 +422,14 @@ class StoredItem(NamedTuple):
 
 
 class LocatedItem(NamedTuple):
-    """An item that the transaction read: state, key while waiting, value, facts if not waiting."""
+    """An item that the transaction read, in any state.
+
+    Attributes:
+        state: The state.
+        key: The key that the item has while it waits.
+        value: The value.
+        metadata: The metadata of a delayed, claimed or dead item.
+    """
 
     state: State
     key: bytes
@@ -435,9 +438,9 @@ class LocatedItem(NamedTuple):
 
 
 def find(tr: Transaction, layout: Layout, position: bytes) -> LocatedItem | None:
-    """Return the item of a position in any state; `None` if it ended.
+    """Return the item with this position in any state; `None` if it ended.
 
-    Conflicts with every change of the item.
+    The transaction conflicts with every change of the item.
 
     Cost: one read if the item waits, otherwise three more in parallel.
 
@@ -454,13 +457,9 @@ def find(tr: Transaction, layout: Layout, position: bytes) -> LocatedItem | None
     if value is not None:
         return LocatedItem("waiting", key, value)
     states: tuple[State, ...] = ("delayed", "claimed", "dead")
-    kept = [tr[prefix + position] for prefix in layout.not_waiting]
-    for state, stored in zip(states, kept):
+    parked = [tr[prefix + position] for prefix in layout.not_waiting]
+    for state, stored in zip(states, parked):
         if stored.value is not None:
-            return _kept(state, key, stored.value)
+            metadata, value = decode_metadata(stored.value)
+            return LocatedItem(state, key, value, metadata)
     return None
-
-
-def _kept(state: State, key: bytes, stored: bytes) -> LocatedItem:
-    metadata, value = decode_metadata(stored)
-    return LocatedItem(state, key, value, metadata)

@@ -1,4 +1,4 @@
-"""Queue names within a transaction: look up, register, leave behind."""
+"""Queue names within a transaction: find, register, give up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fdbqueue.types import Transaction
 __all__ = ["find", "leave", "location", "register"]
 
 MAX_TRACES = 16
-"""The most names that have a number of their own."""
+"""The maximum number of names with a separate number."""
 
 
 def find(tr: Transaction, name: str) -> Subspace | None:
@@ -29,7 +29,7 @@ def find(tr: Transaction, name: str) -> Subspace | None:
 
 
 def location(tr: Transaction, name: str) -> Subspace:
-    """Return the subspace of the queue with this name, or the one a first push would use."""
+    """Return the subspace that the queue with this name has, or would get by its first push."""
     return find(tr, name) or _next_subspace(tr, name)[0]
 
 
@@ -43,16 +43,16 @@ def _next_subspace(tr: Transaction, name: str) -> tuple[Subspace, int]:
 def leave(tr: Transaction, name: str, subspace: Subspace) -> None:
     """Prevent other queues from using the subspace of a queue that is being renamed.
 
-    This is permanent, because a client may have the queue open for as long as it runs. It writes a
-    trace only if the next queue with the name would use this subspace. Beyond 16 traces the
-    individual numbers are dropped, and the highest one applies to all names.
+    This is permanent, because a client may keep the queue open for any time. It writes a *trace*,
+    the number of the next queue with the name, but only if that queue would use this subspace.
+    Above 16 traces, the highest number replaces all others and applies to all names.
     """
     next_subspace, number = _next_subspace(tr, name)
     if subspace.key() != next_subspace.key():
         return
     tr[renames_key(name)] = encode_count(number + 1)
     traces = RENAMES.range()
-    if len(list(tr.snapshot[traces])) > MAX_TRACES + 1:  # one more for the common number
+    if len(list(tr.snapshot[traces])) > MAX_TRACES + 1:  # and the common number
         highest = max(decode_count(row.value) for row in tr[traces])
         del tr[traces]
         tr[renames_key(None)] = encode_count(highest)
@@ -64,7 +64,7 @@ def register(tr: Transaction, name: str, subspace: Subspace) -> None:
     Raises:
         QueueRenamed: The name belongs to another queue.
     """
-    found = find(tr, name)
-    if found is not None and found.key() != subspace.key():
+    stored = find(tr, name)
+    if stored is not None and stored.key() != subspace.key():
         raise QueueRenamed(name)
     tr[name_key(name)] = subspace.key()

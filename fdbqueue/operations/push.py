@@ -1,4 +1,4 @@
-"""Pushes: append payloads within the options and the bound of a queue."""
+"""Pushes within a transaction: agree on the options, stay below the bound, append the payloads."""
 
 from __future__ import annotations
 
@@ -19,36 +19,42 @@ __all__ = ["PushRequest", "Pusher"]
 
 
 class PushRequest(NamedTuple):
-    """The items of one push call: stored completely or not at all, unless `as_many_as_fit`."""
+    """The items of one push call.
+
+    Attributes:
+        entries: The items to push.
+        as_many_as_fit: Whether to store the first items if there is no room for all. Otherwise the
+            push stores all items or none.
+    """
 
     entries: list[Entry]
     as_many_as_fit: bool = False
 
 
 class Pusher:
-    """The pushes of one queue, each in a transaction.
+    """The pushes of one queue. Each method is part of a transaction.
 
-    Every push reads the queue's options, so that all clients follow the same ones, whenever they
-    opened the queue. The first push stores them.
+    The first push stores the queue's options. Every push reads them, so all clients follow the same
+    options, even if the options changed after a client opened the queue.
     """
 
     def __init__(
         self,
         layout: Layout,
-        rows: Items,
+        items: Items,
         options: Options,
         randrange: Callable[[int, int], int],
     ) -> None:
         self.layout = layout
-        self._items = rows
+        self._items = items
         self._given = options
         self.options = options
-        """The options that the last push followed."""
+        """The options that the last push read or stored."""
         self._stored = b""
         self._bound = Bound(layout, randrange)
 
     def set_option(self, tr: Transaction, name: str, value: object) -> bool:
-        """Store another value of an option; return true, because something was written."""
+        """Store a new value of an option; return true, because this wrote something."""
         if name in FLEXIBLE:
             given: dict[str, Any] = {name: None}  # accept any stored value from now on
             self._given = replace(self._given, **given)
@@ -60,26 +66,27 @@ class Pusher:
     def push(self, tr: Transaction, pushes: list[PushRequest]) -> list[list[bytes]]:
         """Append payloads to their levels; return the keys of each push's new items.
 
-        A push without enough room has no keys, or fewer with `as_many_as_fit`.
+        A push that the queue has no room for has no keys. With `as_many_as_fit` it has the keys of
+        the items that fit.
         """
-        # All reads start before the first is waited for.
+        # Start all reads before waiting for the first.
         stored = tr[self.layout.options]
-        known = self.options.max_size
-        taken = None if known is None else self._bound.begin_count(tr, known)
+        known_bound = self.options.max_size
+        taken = None if known_bound is None else self._bound.begin_count(tr, known_bound)
         levels = {entry.level for push in pushes for entry in push.entries}
         lasts = {level: self._items.last(tr, level) for level in levels}
         self._agree(tr, stored.value)
         fitting = [push.entries for push in pushes]
         bound = self.options.max_size
         if bound is not None:
-            if taken is None or bound != known:
+            if taken is None or bound != known_bound:
                 taken = self._bound.begin_count(tr, bound)
             fitting = self._fitting(tr, pushes, taken(), bound)
         keys = iter(self._items.append_all(tr, [*chain.from_iterable(fitting)], lasts))
         return [list(islice(keys, len(entries))) for entries in fitting]
 
     def reserve(self, tr: Transaction) -> None:
-        """Take a place for a dead letter that is retried; raise `QueueFull` if there is none."""
+        """Take a place for the retry of a dead letter; raise `QueueFull` if no place is free."""
         stored = tr[self.layout.options].value
         bound = None if stored is None else decode_options(stored).max_size
         if bound is None:
@@ -91,11 +98,11 @@ class Pusher:
         self._bound.take(tr, taken, bound, 1)
 
     def rely_on_full(self, tr: Transaction) -> None:
-        """Conflict with every operation that makes room, so that the queue is full at commit."""
+        """Conflict with every operation that frees a place, so that the queue is full at commit."""
         self._bound.rely_on_full(tr)
 
     def _agree(self, tr: Transaction, stored: bytes | None) -> None:
-        """Adopt the stored options, or store these."""
+        """Adopt the stored options; store the given ones if there are none yet."""
         if stored == self._stored:
             return
         if stored is None:

@@ -13,34 +13,38 @@ __all__ = ["MAX_SWEPT", "VERSIONS", "Schedule", "Swept"]
 VERSIONS = 1_000_000
 """The approximate number of read versions per second."""
 
-_MAX_SWEPT = 32  # items of each kind per read
-_ROUNDS = 8  # reads per transaction
+_MAX_SWEPT = 32  # timers of each kind per round
+_ROUNDS = 8  # rounds per transaction
 MAX_SWEPT = _MAX_SWEPT * _ROUNDS
-"""The most items of each kind that one transaction sweeps."""
+"""The maximum number of items of each kind that one transaction sweeps."""
 
 
 class Swept(NamedTuple):
-    """The progress of a sweep: nothing is due any more, and nothing remains to expire."""
+    """The progress of a sweep.
+
+    Attributes:
+        all: Whether all timers that were due are done.
+        expired: Whether all expired items are deleted.
+    """
 
     all: bool
     expired: bool
 
 
 class Schedule:
-    """The schedule of one queue, and whether it is paused.
+    """The timers of one queue, and its stored options.
 
-    No dedicated process runs the schedule: each client that looks for items releases expired
-    leases, makes due items available and deletes expired ones. If many are due at once, each look
-    moves up to 256 items of each kind and then takes an available one. Until all due items are
-    available, the order is as follows. Items become available in the order in which they were due,
-    and available items are taken in the order of the queue. So an available item may be taken
-    before a later due one of a lower priority. An expired item is never taken, because expired
-    items are swept first.
+    No dedicated process runs the schedule. A client that takes items first sweeps: it releases
+    expired leases, makes due items available and deletes expired ones. One sweep moves up to 256
+    items of each kind. If more are due, items become available in the order of their due times, and
+    available items are taken in the order of the queue. So an available item may be taken before an
+    item of a lower priority that became due later. An expired item is never taken, because it is
+    deleted first.
     """
 
-    def __init__(self, layout: Layout, rows: Items) -> None:
+    def __init__(self, layout: Layout, items: Items) -> None:
         self._layout = layout
-        self._items = rows
+        self._items = items
         self.max_attempts: int | None = None  # as read by the last claim
 
     def options(self, tr: ReadTransaction) -> Options | None:
@@ -56,11 +60,11 @@ class Schedule:
     def sweep(self, tr: Transaction, now: int) -> Swept:
         """Release expired leases, make due items available and delete expired ones.
 
-        Items that were due first become available first. At most 256 items of each kind are swept,
-        so that the transaction has room for them. Conflicts with any claim, acknowledgement, pop or
-        sweep of the same items.
+        Items that were due first become available first. The sweep moves at most 256 items of each
+        kind, so that the transaction has room for them. It conflicts with any claim,
+        acknowledgement, pop or sweep of the same items.
         """
-        # Repeated, because an item that became available may also have expired.
+        # Another round finds expired items among those that just became available.
         if any(self._sweep(tr, now) == 0 for _ in range(_ROUNDS)):
             return Swept(all=True, expired=True)
         layout = self._layout
@@ -87,7 +91,7 @@ class Schedule:
             due, position = layout.decode_timer(layout.dues, row.key)
             if due > now:
                 break
-            self._come(tr, due, position)
+            self._make_available(tr, due, position)
             swept += 1
         for row in expiries:
             expires, position = layout.decode_timer(layout.expiries, row.key)
@@ -101,20 +105,20 @@ class Schedule:
         stored = tr[self._layout.claims + position].value
         if stored is None:
             return
-        (_, ends, attempt, *slots), value = decode_metadata(stored)
-        if ends == end:
+        (_, stored_end, delivery_count, *slots), value = decode_metadata(stored)
+        if stored_end == end:
             self._items.unpark(tr, self._layout.claims, position)
             self.free_slots(tr, slots)
-            self.give_back(tr, position, attempt, value, now, "its lease ran out")
+            self.return_failed(tr, position, delivery_count, value, now, "its lease ran out")
 
-    def _come(self, tr: Transaction, due: int, position: bytes) -> None:
+    def _make_available(self, tr: Transaction, due: int, position: bytes) -> None:
         stored = tr[self._layout.delayed + position].value
         self._items.end_delay(tr, position, due)
         if stored is not None:
             self._items.insert(tr, self._layout.items + position, decode_metadata(stored)[1])
 
-    def _expire(self, tr: Transaction, index: bytes, key: bytes) -> None:
-        del tr[index]
+    def _expire(self, tr: Transaction, timer: bytes, key: bytes) -> None:
+        del tr[timer]
         stored = tr[key].value
         if stored is not None:
             self._items.delete(tr, [(key, stored)])
@@ -122,36 +126,36 @@ class Schedule:
             tr.add(self._layout.total_expired, ONE)
 
     def free_slots(self, tr: Transaction, slots: list[bytes]) -> None:
-        """Free slots, and wake the clients that wait for one."""
+        """Free slots, and wake the clients that wait for a free slot."""
         for slot in slots:
             del tr[self._layout.slots + slot]
         if slots:
             tr.add(self._layout.wake_counter, ONE)
 
-    def give_back(
+    def return_failed(
         self,
         tr: Transaction,
         position: bytes,
-        attempts: int,
+        delivery_count: int,
         value: bytes,
         now: int,
         error: str | None,
         due: int | None = None,
     ) -> None:
-        """Return an item to its position, now or when due, or make it a dead letter."""
+        """Return a failed item to its position, now or when due, or make it a dead letter."""
         options = self.options(tr.snapshot)
-        most = None if options is None else options.max_attempts
-        if most is not None and attempts >= most:
+        max_attempts = None if options is None else options.max_attempts
+        if max_attempts is not None and delivery_count >= max_attempts:
             self._layout.free_unique(tr, value)
-            self._items.park(tr, self._layout.dead, position, (attempts, now, error), value)
+            self._items.park(tr, self._layout.dead, position, (delivery_count, now, error), value)
             tr.add(self._layout.total_died, ONE)
             return
         header, payload = header_of(value)
-        value = with_header(header._replace(attempts=attempts), payload)
+        value = with_header(header._replace(attempts=delivery_count), payload)
         self.put(tr, position, value, due)
 
     def put(self, tr: Transaction, position: bytes, value: bytes, due: int | None = None) -> None:
-        """Return an item that was counted out to its position, now or when due."""
+        """Return an item to its position, now or when due, and count it as moved."""
         tr.add(self._layout.total_in, ONE)
         self._items.count_moved(tr)
         if due is None:

@@ -1,4 +1,4 @@
-"""Concurrency limits: the items that may be claimed while others are."""
+"""Concurrency limits: how many items of a queue or of an agent may be claimed at a time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fdbqueue.layout import Layout
 from fdbqueue.operations.schedule import Schedule
 from fdbqueue.types import KeyValue, ReadTransaction, Transaction
 
-__all__ = ["MAX_SLOTS", "Agents", "Candidate", "First", "Limits"]
+__all__ = ["MAX_SLOTS", "Agents", "Candidate", "First", "Slots"]
 
 MAX_SLOTS = 10_000
 """The highest concurrency limit."""
 
 First: TypeAlias = Callable[[Transaction, int], Sequence[KeyValue]]
-"""Reads a number of first items in a transaction."""
+"""A function that reads up to `n` first items in a transaction."""
 
 
 class Candidate(NamedTuple):
@@ -41,13 +41,13 @@ class Agents(Protocol):
         ...
 
 
-class Limits:
-    """The concurrency limits of one queue.
+class Slots:
+    """The slots of one queue, which enforce its concurrency limits.
 
-    Each claimed item holds a slot of the queue and a slot of its agent, as far as these have
-    limits. There are as many slots as the limit allows. A claim takes random slots among those that
-    it sees free. It conflicts only with claims of the same slots, so claimed items never outnumber
-    slots, and claims do not conflict with acknowledgements that free other slots.
+    A queue with a limit has as many slots as the limit allows, and so does each agent with a limit.
+    A claimed item holds a slot of its queue and a slot of its agent. A claim takes random free
+    slots and conflicts only with claims of the same slots. So claimed items never outnumber slots,
+    and a claim does not conflict with an acknowledgement that frees another slot.
     """
 
     def __init__(
@@ -70,67 +70,74 @@ class Limits:
         self._schedule.max_attempts = options.max_attempts
         if options.paused:
             return []
-        whole = _Slots(n)
+        of_queue = _FreeSlots(n)
         if options.concurrency is not None:
-            whole = self._slots(tr, None, options.concurrency)
-            n = min(n, whole.left)
+            of_queue = self._free(tr, None, options.concurrency)
+            n = min(n, of_queue.left)
         if n == 0:
             return []
         if options.agent_concurrency is None or self._agents is None:
-            return [Candidate(row.key, row.value, whole.take(tr)) for row in first(tr, n)]
-        return self._by_agent(tr, n, first, whole, self._agents, options.agent_concurrency)
+            return [Candidate(row.key, row.value, of_queue.take(tr)) for row in first(tr, n)]
+        return self._by_agent(tr, n, first, of_queue, self._agents, options.agent_concurrency)
 
     def _by_agent(
-        self, tr: Transaction, n: int, first: First, whole: _Slots, agents: Agents, limit: int
+        self,
+        tr: Transaction,
+        n: int,
+        first: First,
+        of_queue: _FreeSlots,
+        agents: Agents,
+        limit: int,
     ) -> list[Candidate]:
         prefix = self._layout.agent_slots
         held: dict[str, list[bytes]] = defaultdict(list)
         for row in tr.snapshot.get_range(*self._layout.range_of(prefix)):
             held[self._layout.agent_of_slot(row.key)].append(row.key)
-        slots: dict[str | None, _Slots] = {None: _Slots(n)}
+        slots: dict[str | None, _FreeSlots] = {None: _FreeSlots(n)}
 
-        def of(agent: str | None) -> _Slots:
+        def slots_of(agent: str | None) -> _FreeSlots:
             if agent not in slots:
-                slots[agent] = self._slots(tr, agent, limit, held.get(str(agent), ()))
+                slots[agent] = self._free(tr, agent, limit, held.get(str(agent), ()))
             return slots[agent]
 
         rows: Iterable[KeyValue] = first(tr, n)
         wanted = Counter(agents.agent_of(tr, row) for row in rows)
-        if any(of(agent).left < number for agent, number in wanted.items()):
+        if any(slots_of(agent).left < number for agent, number in wanted.items()):
             # Skip the agents at their limit; read the next tasks of the other agents.
-            full = {agent for agent in held if of(agent).left == 0}
+            full = {agent for agent in held if slots_of(agent).left == 0}
             rows = agents.first_excluding(tr, n, full)
         admitted: list[Candidate] = []
         for row in rows:
-            own = of(agents.agent_of(tr, row))
-            if own.left > 0:
-                admitted.append(Candidate(row.key, row.value, whole.take(tr) + own.take(tr)))
+            of_agent = slots_of(agents.agent_of(tr, row))
+            if of_agent.left > 0:
+                keys = of_queue.take(tr) + of_agent.take(tr)
+                admitted.append(Candidate(row.key, row.value, keys))
             if len(admitted) == n:
                 break
         return admitted
 
-    def _slots(
+    def _free(
         self, tr: Transaction, agent: str | None, limit: int, held: Iterable[bytes] | None = None
-    ) -> _Slots:
+    ) -> _FreeSlots:
         """Return the slots of the queue, or of an agent, that the transaction sees free."""
         layout = self._layout
         prefix = layout.slot_prefix(agent)
-        whole = layout.range_of(prefix)
+        all_slots = layout.range_of(prefix)
         if held is None:
-            held = [row.key for row in tr.snapshot.get_range(*whole)]
+            held = [row.key for row in tr.snapshot.get_range(*all_slots)]
         taken = {layout.slot_in(prefix, key) for key in held}
         free = [number for number in range(limit) if number not in taken]
         self._shuffle(free)
-        # After the limit was lowered, some items still hold slots beyond it.
+        # After the limit was lowered, items may still hold slots beyond it.
         left = max(0, limit - len(taken))
         if left == 0 or max(taken, default=0) >= limit:
-            tr.add_read_conflict_range(*whole)
+            tr.add_read_conflict_range(*all_slots)
         keys = [layout.slot_key(prefix, number) for number in free[:left]]
-        return _Slots(left, [key[len(layout.slots) :] for key in keys], layout.slots)
+        return _FreeSlots(left, [key[len(layout.slots) :] for key in keys], layout.slots)
 
 
-class _Slots:
-    """The free slots of one limit. Without keys there is no limit."""
+class _FreeSlots:
+    """The free slots of a queue or an agent. Without a list of slots there is no limit."""
 
     def __init__(self, left: int, free: list[bytes] | None = None, prefix: bytes = b"") -> None:
         self.left = left
@@ -138,7 +145,10 @@ class _Slots:
         self._prefix = prefix
 
     def take(self, tr: Transaction) -> tuple[bytes, ...]:
-        """Take a free slot and conflict on it; return it in the form that a claim stores."""
+        """Take a free slot and conflict on it; return it in the form that a claim stores.
+
+        Without a limit, return an empty tuple.
+        """
         if self._free is None:
             return ()
         self.left -= 1

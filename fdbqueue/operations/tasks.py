@@ -1,4 +1,4 @@
-"""Tasks within a transaction: lookups and counts by id, agent and client without a scan."""
+"""Tasks within a transaction: find and count them by id, agent and client without a scan."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["TaskIndex", "TaskItems"]
 
 
 class TaskIndex:
-    """The indexes of a task queue. Each method is part of a transaction."""
+    """Reads by agent, and statistics, of a task queue. Each method is part of a transaction."""
 
-    def __init__(self, layout: Layout, rows: TaskItems) -> None:
+    def __init__(self, layout: Layout, items: TaskItems) -> None:
         self._layout = layout
-        self._items = rows
+        self._items = items
 
     def agent_of(self, tr: ReadTransaction, row: KeyValue) -> str | None:
         """Return the agent of a task."""
@@ -33,10 +33,12 @@ class TaskIndex:
         counted = tr.snapshot.get_range(*layout.range_of(layout.agent_counts))
         names = [None, *(layout.name_in(row.key) for row in counted)]
         indexes = [layout.indexed(layout.agents, name) for name in names if name not in agents]
-        # All reads start before the first is waited for.
-        found = [tr.snapshot.get_range(*layout.range_of(index), limit=n) for index in indexes]
-        places = ([row.key[len(index) :] for row in rows] for index, rows in zip(indexes, found))
-        for position in heapq.merge(*places):
+        # Start all reads before waiting for the first.
+        ranges = [tr.snapshot.get_range(*layout.range_of(index), limit=n) for index in indexes]
+        positions = (
+            [row.key[len(index) :] for row in rows] for index, rows in zip(indexes, ranges)
+        )
+        for position in heapq.merge(*positions):
             key = layout.items + position
             yield StoredItem(key, bytes(tr.snapshot[key]))
 
@@ -49,7 +51,7 @@ class TaskIndex:
         return [StoredItem(key, bytes(value)) for key, value in zip(keys, values)]
 
     def stats(self, tr: Transaction) -> TaskStats:
-        """Return all counters, and when the oldest task was pushed."""
+        """Return the counters of the queue, and when its oldest waiting task was pushed."""
         layout = self._layout
         totals = [
             tr[key]
@@ -62,7 +64,7 @@ class TaskIndex:
         by_agent = tr.get_range(*layout.range_of(layout.agent_counts))
         oldest = list(tr.get_range(*layout.range_of(layout.ids), limit=1))
         total_in, total_out, moved, removed, rejected, expired, died = (
-            decode_count(each.value) for each in totals
+            decode_count(total.value) for total in totals
         )
         return TaskStats(
             total_pushed=total_in - moved,
@@ -73,44 +75,44 @@ class TaskIndex:
             total_died=died,
             current_size=max(0, total_in - total_out),
             oldest=layout.time_of_id(oldest[0].key) if oldest else None,
-            by_priority={TaskPriority(each): n for each, n in self._items.counts(tr).items()},
+            by_priority={TaskPriority(level): n for level, n in self._items.counts(tr).items()},
             by_agent={layout.name_in(row.key): decode_count(row.value) for row in by_agent},
         )
 
 
 class TaskItems(PriorityItems):
-    """Rows with indexes, and with counters by priority and agent instead of by level."""
+    """The items of a task queue, with indexes, and with counters by priority and agent."""
 
     def index_entries(
         self, tr: ReadTransaction, key: bytes, stored: bytes
     ) -> tuple[dict[bytes, bytes], list[bytes]]:
-        """Return index entries by id, agent and client; the counters of priority and agent."""
+        """Return the entries by id, agent and client, and the counters of priority and agent."""
         layout = self._layout
         position = layout.position(key)
         priority, agent, client = decode_header(layout.read_payload(tr, stored))
-        rows, counters = super().index_entries(tr, key, stored)
-        rows[layout.id_key(layout.ids, layout.unpack_key(key)[-1])] = position
-        rows[layout.indexed(layout.agents, agent) + position] = b""
+        entries, counters = super().index_entries(tr, key, stored)
+        entries[layout.id_key(layout.ids, layout.unpack_key(key)[-1])] = position
+        entries[layout.indexed(layout.agents, agent) + position] = b""
         counters.append(layout.count_key(layout.level(priority)))
         if agent is not None:
             counters.append(layout.indexed(layout.agent_counts, agent))
         if client is not None:
-            rows[layout.indexed(layout.clients, client) + position] = b""
-        return rows, counters
+            entries[layout.indexed(layout.clients, client) + position] = b""
+        return entries, counters
 
     def find(self, tr: Transaction, reference: bytes) -> LocatedItem | None:
         """Return the task with this id in any state; `None` if it ended."""
-        waits, not_waiting = self._begin_ids(tr, reference)
-        position = waits.value if waits.present() else not_waiting.value
+        waiting, not_waiting = self._begin_ids(tr, reference)
+        position = waiting.value if waiting.present() else not_waiting.value
         return None if position is None else find(tr, self._layout, position)
 
     def waiting(self, tr: Transaction, reference: bytes) -> StoredItem | None:
-        """Return key and value of the task with this id if it waits."""
+        """Return the task with this id if it waits, otherwise `None`."""
         position = tr[self._layout.id_key(self._layout.ids, reference)].value
         return None if position is None else super().waiting(tr, position)
 
     def begin_look(self, tr: Transaction, key: bytes) -> list[Any]:
-        """Start to read whether the task popped from this key exists again, in any state."""
+        """Start to read whether the task that was popped from this key exists, in any state."""
         return self._begin_ids(tr, self._layout.unpack_key(key)[-1])
 
     def _begin_ids(self, tr: Transaction, random: bytes) -> list[Any]:
@@ -124,5 +126,5 @@ class TaskItems(PriorityItems):
         return {layout.id_key(layout.ids_not_waiting, random): position}
 
     def level_counter(self, level: bytes) -> bytes | None:
-        """Return `None`: a level is one priority, deadline and cost, which is too many to count."""
+        """Return `None`: a level is one priority, deadline and cost, too many to count."""
         return None
