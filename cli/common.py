@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, BinaryIO, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import click
 
@@ -185,6 +185,7 @@ def _with_options(command: Callable[..., _R], creates: bool) -> Callable[..., _R
             "-v", "--verbose", is_flag=True, help="Log pushes, pops and jobs to standard error."
         ),
     )
+    decorated: _Command = on_database
     for option in reversed(options):
         run_on_database = option(run_on_database)
     return run_on_database

@@ -6,6 +6,7 @@ import importlib
 import io
 import os
 import sys
+from typing import NoReturn
 
 import click
 from click.shell_completion import get_completion_class

@@ -28,6 +28,7 @@ from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.types import Database
 
 from .common import (
+    ParamType,
     any_queue,
     check_integrity,
     command_options,

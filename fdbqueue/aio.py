@@ -68,6 +68,7 @@ _Q = TypeVar("_Q", bound=BaseQueue[Any])
 _H = TypeVar("_H", bound="_Handle[Any]")
 
 _Awaited: TypeAlias = Coroutine[Any, Any, _T]
+_Queue: TypeAlias = BaseQueue[Any]
 
 
 def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
@@ -182,22 +183,22 @@ class _Handle(Generic[_Q]):
         """The subspace of the whole queue."""
         return self.queue.subspace
 
-    options = _method(BaseQueue.options)
-    set_max_size = _method(BaseQueue.set_max_size)
-    set_max_attempts = _method(BaseQueue.set_max_attempts)
-    ack = _method(BaseQueue.ack)
-    nack = _method(BaseQueue.nack)
-    extend = _method(BaseQueue.extend)
-    release = _method(BaseQueue.release)
-    dead_letters = _listed(BaseQueue.dead_letters)
-    pause = _method(BaseQueue.pause)
-    resume = _method(BaseQueue.resume)
-    set_concurrency = _method(BaseQueue.set_concurrency)
-    wait = _method(BaseQueue.wait)
-    size = _method(BaseQueue.size)
-    is_empty = _method(BaseQueue.is_empty)
-    throughput = _method(BaseQueue.throughput)
-    clear = _method(BaseQueue.clear)
+    options = _method(_Queue.options)
+    set_max_size = _method(_Queue.set_max_size)
+    set_max_attempts = _method(_Queue.set_max_attempts)
+    ack = _method(_Queue.ack)
+    nack = _method(_Queue.nack)
+    extend = _method(_Queue.extend)
+    release = _method(_Queue.release)
+    dead_letters = _listed(_Queue.dead_letters)
+    pause = _method(_Queue.pause)
+    resume = _method(_Queue.resume)
+    set_concurrency = _method(_Queue.set_concurrency)
+    wait = _method(_Queue.wait)
+    size = _method(_Queue.size)
+    is_empty = _method(_Queue.is_empty)
+    throughput = _method(_Queue.throughput)
+    clear = _method(_Queue.clear)
 
 
 class PriorityQueue(_Handle[priority_queue.PriorityQueue]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 __all__ = [
     "DESCRIPTIONS",
@@ -402,7 +402,7 @@ class OptionsMismatch(FdbqueueError):
 
 def _named(value: object) -> str:
     if isinstance(value, tuple):
-        return f"({', '.join(map(_named, value))})"
+        return f"({', '.join(map(_named, cast('tuple[object, ...]', value)))})"
     return value.__name__ if isinstance(value, type) else repr(value)
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "DeadLetter",
     "Future",
     "Item",
+    "Json",
     "Key",
     "KeyLike",
     "KeyOrSelector",
@@ -40,6 +41,10 @@ Priority: TypeAlias = "int | tuple[Any, ...]"
 
 PriorityKind: TypeAlias = "type[int] | tuple[type, ...]"
 """The type of a queue's priorities: `int`, or the types of a tuple's elements, `(int, float)`."""
+
+
+Json: TypeAlias = "dict[str, Any] | list[Any] | str | float | None"
+"""A JSON value."""
 
 
 @dataclass(frozen=True, slots=True)

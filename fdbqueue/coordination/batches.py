@@ -157,7 +157,7 @@ class Claims:
                 return first_after(tr, self._layout, n, skipped)
 
             found = iter(self._slots.admit(tr, n, first))
-            taken = []
+            taken: list[Claim | None] = []
             looked = False
             for request in requests:
                 mine = list(islice(found, request.n))
@@ -169,6 +169,6 @@ class Claims:
         run = partial(run_once, db, body, self._layout.receipts, committed=start.note_commit)
         while (taken := run()) is None:
             tries = 0
-        if tries == 1:
+        if tries < 2:
             self._distance *= _NARROWER
         return [Taken(claim, start) for claim in taken]

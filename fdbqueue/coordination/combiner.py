@@ -29,6 +29,7 @@ class Performer(Protocol[_R, _S]):
 
     def perform(self, db: Database, batch: Batch[_R]) -> Sequence[_S]:
         """Do them all, or the first ones if that is enough at once, or raise and do none."""
+        ...
 
 
 class Combiner(Generic[_Request, _Result]):
@@ -218,7 +219,7 @@ class _Call(Generic[_Request, _Result]):
 
     def __init__(self, request: _Request) -> None:
         self.request = request
-        self.result: _Result | None = None
+        self.result: Any = None  # of the type `_Result` once the request is done
         self.error: BaseException | None = None
         self.leads = False
         self.is_alone = False
@@ -247,7 +248,8 @@ class _Call(Generic[_Request, _Result]):
     def outcome(self) -> _Result:
         if self.error is not None:
             raise self.error
-        return self.result  # type: ignore[return-value]
+        result: _Result = self.result
+        return result
 
 
 class _Submitted(_Call[_Request, _Result]):

@@ -226,7 +226,7 @@ class _Mailbox:
     def take_all(self) -> list[HandOver[Any]]:
         """Empty the mailbox; the next one that arrives wakes the loop again."""
         self._is_woken = False
-        handovers = []
+        handovers: list[HandOver[Any]] = []
         with suppress(IndexError):
             while True:
                 handovers.append(self._arrived.popleft())

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, count, groupby, islice
 from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -189,7 +190,7 @@ class StagedPops(Generic[_T]):
                 continue
             self._leading_as = None
             with suppress(*error_classes()):  # a waiting process will take over
-                run(db, lambda tr: self._pass_on(tr, name))
+                run(db, partial(self._pass_on, name=name))
 
     def _pass_on(self, tr: Transaction, name: bytes) -> None:
         if tr[self._layout.leader].value == name:

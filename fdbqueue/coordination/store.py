@@ -318,8 +318,7 @@ class Store(Generic[_T]):
         now = milliseconds()
 
         def body(tr: Transaction) -> _T | None:
-            rows = first(tr, 1) if self.sweeper.may_take(tr, now) else []
-            if not rows:
+            if not self.sweeper.may_take(tr, now) or not (rows := first(tr, 1)):
                 return None
             item = self.codec.decode(tr, *rows[0])
             self.items.take(tr, *rows[0])
@@ -493,7 +492,9 @@ class Store(Generic[_T]):
 
     def _begin_leases(self, tr: Transactor, lease: float, body: Callable[[Any], _R]) -> _R:
         """Begin leases; on a database again, if much of them is over when the outcome is known."""
-        for _ in range(RENEWALS):
+        renewals = 0
+        while True:
+            renewals += 1
             start = LeaseStart()
 
             def begin(tr: Transaction, start: LeaseStart = start) -> _R:
@@ -501,9 +502,8 @@ class Store(Generic[_T]):
                 return body(tr)
 
             result = self.change(tr, begin, lambda _: True, start.note_commit)
-            if not is_database(tr) or start.is_recent(lease):
-                break
-        return result
+            if not is_database(tr) or start.is_recent(lease) or renewals == RENEWALS:
+                return result
 
     def release(self, tr: Transactor, claim: Claim) -> None:
         """Give the items of a claim back to their own places; raise `LeaseLost` if it is over."""

@@ -74,11 +74,12 @@ class Sweeper:
                 swept = self._schedule.sweep(tr, now)
                 return swept, not self._schedule.is_paused(tr), swept.all or self._has_items(tr)
 
-            is_enough, moved = False, 0
-            while not is_enough:
+            moved = 0
+            while True:
                 swept, self.is_ready, has_items = run(tr, body)
                 moved += MAX_SWEPT
-                is_enough = swept.all or (swept.expired and has_items and moved >= n)
+                if swept.all or (swept.expired and has_items and moved >= n):
+                    break
             self.is_behind = not swept.all
             if self.is_behind:
                 self._next_sweep = 0.0

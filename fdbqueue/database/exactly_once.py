@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -91,7 +91,7 @@ os.register_at_fork(after_in_child=_free_clients.clear)
 
 
 @contextmanager
-def _a_client() -> Iterator[_Client]:
+def _a_client() -> Generator[_Client]:
     """Lend an identity for one operation: a free one of this hour, or a new one."""
     try:
         client = _free_clients.pop()

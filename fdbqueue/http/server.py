@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_network
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -251,7 +251,7 @@ class ServerConfig(uvicorn.Config):
             server_header=False,
             proxy_headers=bool(forwarded_allow_ips),
             forwarded_allow_ips=",".join(forwarded_allow_ips),
-            timeout_keep_alive=limits.keep_alive_timeout,  # type: ignore[arg-type]
+            timeout_keep_alive=cast("int", limits.keep_alive_timeout),  # fractions work as well
             timeout_graceful_shutdown=stop_within,
         )
 

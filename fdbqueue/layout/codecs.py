@@ -10,7 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent import futures
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
+from uuid import UUID
 
 from fdb import tuple as fdb_tuple
 
@@ -24,7 +25,7 @@ from fdbqueue.errors import (
 )
 from fdbqueue.layout import MAX_PAYLOAD, Layout
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.types import Codec, Item, Priority, ReadTransaction
+from fdbqueue.types import Codec, Item, Json, Priority, ReadTransaction
 
 __all__ = [
     "CODECS",
@@ -107,7 +108,7 @@ class JsonCodec:
     b'{"to":"ada@example.com"}'
     """
 
-    def encode(self, value: object, /) -> bytes:
+    def encode(self, value: Json, /) -> bytes:
         """Return the JSON text of a value; raise `TypeError` or `ValueError`."""
         _check_json(value, MAX_NESTING)
         return _encoder.encode(value).encode()
@@ -121,10 +122,13 @@ class JsonCodec:
         return _decoder.decode(str(payload, "utf-8"))
 
 
+_Element: TypeAlias = "tuple[Any, ...] | list[Any] | UUID | str | bytes | float | None"
+"""An element of a tuple that the tuple layer packs."""
+
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-def _check_json(value: object, levels: int) -> None:
+def _check_json(value: Json, levels: int) -> None:
     """Raise for values that `json` would change, and for more nested levels than `levels`."""
     if isinstance(value, (dict, list)):
         if not levels:
@@ -140,7 +144,7 @@ def _check_json(value: object, levels: int) -> None:
         raise TypeError(f"a value of type {type(value).__name__} cannot be JSON: {value!r}")
 
 
-def _check_tuple(value: Iterable[object], levels: int) -> None:
+def _check_tuple(value: Iterable[_Element], levels: int) -> None:
     if not levels:
         raise ValueError(_TOO_DEEP)
     for part in value:
@@ -175,7 +179,7 @@ class TupleCodec:
     (1, 'a', None)
     """
 
-    def encode(self, value: object, /) -> bytes:
+    def encode(self, value: tuple[Any, ...], /) -> bytes:
         """Return the packed tuple; raise `TypeError` or `ValueError`."""
         if not isinstance(value, tuple):
             raise TypeError(f"this queue stores tuples, not {type(value).__name__}")

@@ -10,12 +10,13 @@ from typing import Any
 
 from fdbqueue.errors import ForeignKey, InvalidPriority
 from fdbqueue.layout import Layout
-from fdbqueue.types import Priority, PriorityKind
+from fdbqueue.types import Json, Priority, PriorityKind
 
 __all__ = ["Levels", "Priorities", "priority_as_json"]
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _MAX_LEVEL = 5_000  # bytes; a key has at most 10,000
+_INTEGER = "a 64-bit integer"
 _ELEMENTS = (int, float, str, bytes)
 
 
@@ -35,13 +36,13 @@ class Levels:
         self._layout = layout
         self.level_in = lambda _: layout.items
 
-    def validate(self, priority: object) -> Priority:
+    def validate(self, priority: Priority) -> Priority:
         """Raise `InvalidPriority`: a FIFO queue has no priorities."""
         raise InvalidPriority(priority, "omitted: this queue has no priorities")
 
-    def from_json(self, value: object) -> Priority:
-        """Return the priority for a JSON value; raise `InvalidPriority`."""
-        return self.validate(value)
+    def from_json(self, value: Priority | list[Any]) -> Priority:
+        """Raise `InvalidPriority`, as `validate` does."""
+        raise InvalidPriority(value, "omitted: this queue has no priorities")
 
     def level_of(self, key: bytes) -> bytes:
         """Return the level of an item's key; raise `ForeignKey` for another key."""
@@ -70,18 +71,18 @@ class Priorities(Levels):
                 "priorities must be int or a tuple of int, float, str and bytes types, "
                 f"not {kind!r}"
             )
-        self._kind = kind
+        self._kinds = kind if isinstance(kind, tuple) else None
         self.level_in = layout.level_in if kind is int else self._level_of_tuple
 
-    def validate(self, priority: object) -> Priority:
+    def validate(self, priority: Priority) -> Priority:
         """Return the priority; raise `InvalidPriority` if it has another type."""
-        if self._kind is int:
+        kinds = self._kinds
+        if kinds is None:
             if isinstance(priority, int) and not isinstance(priority, bool):
                 number = int(priority)  # an IntEnum becomes a plain integer
                 if _LOWEST <= number <= _HIGHEST:
                     return number
-            raise InvalidPriority(priority, "a 64-bit integer")
-        kinds: tuple[type, ...] = self._kind  # type: ignore[assignment]
+            raise InvalidPriority(priority, _INTEGER)
         if (
             type(priority) is tuple
             and len(priority) == len(kinds)
@@ -99,17 +100,19 @@ class Priorities(Levels):
         shape = ", ".join(kind.__name__ for kind in kinds)
         raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
 
-    def from_json(self, value: object) -> Priority:
+    def from_json(self, value: Priority | list[Any]) -> Priority:
         """Return the priority for a JSON value of `priority_as_json`; raise `InvalidPriority`.
 
         >>> from fdb.subspace_impl import Subspace
         >>> Priorities(Layout(Subspace(("q",))), (int, float)).from_json([1, "Infinity"])
         (1, inf)
         """
-        if self._kind is int or not isinstance(value, list):
+        if not isinstance(value, list):
             return self.validate(value)
-        kinds: tuple[type, ...] = self._kind  # type: ignore[assignment]
-        return self.validate(tuple(map(_part_from_json, value, kinds)) + tuple(value[len(kinds) :]))
+        kinds = self._kinds
+        if kinds is None:
+            raise InvalidPriority(value, _INTEGER)
+        return self.validate((*map(_part_from_json, value, kinds), *value[len(kinds) :]))
 
     def _level_of_tuple(self, key: bytes) -> bytes | None:
         try:
@@ -121,7 +124,7 @@ class Priorities(Levels):
 _INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def priority_as_json(priority: object) -> Any:
+def priority_as_json(priority: tuple[Any, ...] | bytes | str | float | None) -> Json:
     """Return a priority as a JSON value: tuples as lists, bytes in base64, infinities by name.
 
     >>> priority_as_json((1, float("inf"), b"x"))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fdb import tuple as fdb_tuple
 
 from fdbqueue.errors import LayoutVersionMismatch
-from fdbqueue.types import Options
+from fdbqueue.types import Options, PriorityKind
 
 __all__ = [
     "HEADER_MARK",
@@ -44,7 +44,7 @@ HEADER_MARK = b"\xffheader:"
 # An encoded value has three parts: the size of the metadata, the metadata, and the item's value.
 _SIZE = struct.Struct(">H")
 
-_KINDS = {kind.__name__: kind for kind in (int, float, str, bytes)}
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bytes)}
 
 
 class Header(NamedTuple):
@@ -104,12 +104,14 @@ def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
 
 def encode_options(options: Options) -> bytes:
     """Return the stored form of a queue's options."""
-    kind, codec, priorities, *settings = (getattr(options, name) for name in Options.__slots__)
+    kind, codec, _, *settings = (getattr(options, name) for name in Options.__slots__)
+    priorities = options.priorities
+    names: str | tuple[str, ...] | None = None
     if isinstance(priorities, tuple):
-        priorities = tuple(element.__name__ for element in priorities)
+        names = tuple(element.__name__ for element in priorities)
     elif priorities is not None:
-        priorities = priorities.__name__
-    value: bytes = fdb_tuple.pack((LAYOUT_VERSION, kind, codec, priorities, *settings))
+        names = priorities.__name__
+    value: bytes = fdb_tuple.pack((LAYOUT_VERSION, kind, codec, names, *settings))
     return value
 
 
@@ -119,11 +121,13 @@ def decode_options(value: bytes) -> Options:
     version, *rest = fdb_tuple.unpack(value)
     if version != LAYOUT_VERSION:
         raise LayoutVersionMismatch(version, LAYOUT_VERSION)
-    kind, codec, priorities, *settings = rest
-    if isinstance(priorities, tuple):
-        priorities = tuple(_KINDS[name] for name in priorities)
-    elif priorities is not None:
-        priorities = _KINDS[priorities]
+    names: str | tuple[str, ...] | None
+    kind, codec, names, *settings = rest
+    priorities: PriorityKind | None = None
+    if isinstance(names, tuple):
+        priorities = tuple(_KINDS[name] for name in names)
+    elif names is not None:
+        priorities = _KINDS[names]
     return Options(kind, codec, priorities, *settings)
 
 

@@ -112,7 +112,8 @@ class Leases:
             now: The time in milliseconds since 1970.
         """
         layout = self._layout
-        items, readable = [], []
+        items: list[Any] = []
+        readable: list[Candidate] = []
         for candidate in candidates:
             if item := self._read(tr, candidate, now):
                 items.append(item)
@@ -122,7 +123,8 @@ class Leases:
         self._items.delete(tr, [(key, value) for key, value, _ in readable])
         tr[layout.scheduled] = b""
         end = version + int(request.lease * VERSIONS)
-        keys, delivery_counts = [], []
+        keys: list[bytes] = []
+        delivery_counts: list[int] = []
         for key, value, slots in readable:
             delivery_count = header_of(value)[0].attempts + 1
             position = layout.position(key)
@@ -162,7 +164,7 @@ class Leases:
     def _claimed(self, claim: Claim, reads: list[Any]) -> list[_Claimed]:
         """Return the stored items of a claim; raise `LeaseLost` if the claim is over."""
         layout = self._layout
-        claimed = []
+        claimed: list[_Claimed] = []
         for key, stored in zip(claim.keys, reads):
             if not stored.present():
                 raise LeaseLost(layout.item_id(key))

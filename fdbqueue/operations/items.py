@@ -237,7 +237,7 @@ class Items:
             if not layout.is_item_key(last.key, level):
                 raise ForeignKey(last.key)
             count = max(count, layout.count_in(last.key, level) + 1)
-        keys = []
+        keys: list[bytes] = []
         delayed = 0
         for _, payload, random, due, header, *_ in entries:
             key = layout.item_key(level, count, random)

@@ -117,7 +117,7 @@ class Pusher:
     def _fitting(
         self, tr: Transaction, pushes: list[PushRequest], taken: int, bound: int
     ) -> list[list[Entry]]:
-        fitting = []
+        fitting: list[list[Entry]] = []
         room = bound - taken
         for push in pushes:
             entries = push.entries

@@ -104,8 +104,9 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
 
 def _check_files(db: object) -> None:
     """Raise `CorruptDatabase` for a damaged file; a cluster's servers check their own."""
-    if hasattr(db, "check_integrity"):
-        db.check_integrity()
+    check_integrity = getattr(db, "check_integrity", None)
+    if check_integrity is not None:
+        check_integrity()
 
 
 class _Check:

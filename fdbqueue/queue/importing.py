@@ -20,7 +20,7 @@ from fdbqueue.layout.values import decode_progress, encode_progress
 from fdbqueue.operations.items import BATCH_BYTES
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.types import Database, Priority, Transaction
+from fdbqueue.types import Database, Json, Priority, Transaction
 
 __all__ = ["MAX_LINE", "ImportReport", "import_lines"]
 
@@ -281,7 +281,7 @@ def _parsed(
     return (value if value_field is None else _field(value, value_field)), rank
 
 
-def _field(value: object, name: str) -> Any:
+def _field(value: Json, name: str) -> Any:
     if not isinstance(value, dict) or name not in value:
         raise ValueError(f"it is not an object with a field {name!r}")
     return value[name]

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent import futures
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -375,7 +375,7 @@ class Worker:
                 self._ended.notify()
 
     @contextmanager
-    def _extending(self) -> Iterator[None]:
+    def _extending(self) -> Generator[None]:
         """Extend the leases of all held jobs, three times per lease."""
         over = threading.Event()
 
@@ -408,7 +408,7 @@ class Worker:
             thread.join()
 
     @contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _signals(self) -> Generator[None]:
         """Stop the worker on SIGTERM and SIGINT. Only the main thread can handle signals."""
         if threading.current_thread() is not threading.main_thread():
             yield

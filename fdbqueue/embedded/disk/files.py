@@ -23,7 +23,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -299,7 +299,7 @@ class OpenFiles:
 
 
 @contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
+def storage_errors(path: Path) -> Generator[None]:
     """Turn errors of SQLite and the system into an error with the path and advice."""
     try:
         yield

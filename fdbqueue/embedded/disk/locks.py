@@ -192,7 +192,7 @@ class WritersLock:
 
 def lock_owners(inode: int, kind: str, mode: str, at: range = _ANYWHERE) -> dict[int, bool]:
     """Return the processes that lock a byte of a file, and whether each one is stopped."""
-    owners = {}
+    owners: dict[int, bool] = {}
     with suppress(OSError):
         for line in Path("/proc/locks").read_text().splitlines():
             found = _LOCK.match(line)

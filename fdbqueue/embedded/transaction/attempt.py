@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
@@ -42,22 +42,22 @@ def as_key(key: KeyLike) -> bytes:
     """Return a key as bytes, given bytes or an object with `as_foundationdb_key`."""
     if type(key) is bytes:
         return key
-    if hasattr(key, "as_foundationdb_key"):
-        key = key.as_foundationdb_key()
-    if not isinstance(key, bytes):
-        raise TypeError(f"Key must be of type bytes, not {type(key).__name__}")
-    return key
+    convert: Callable[[], bytes] | None = getattr(key, "as_foundationdb_key", None)
+    converted = key if convert is None else convert()
+    if not isinstance(converted, bytes):
+        raise TypeError(f"Key must be of type bytes, not {type(converted).__name__}")
+    return converted
 
 
 def as_value(value: ValueLike) -> bytes:
     """Return a value as bytes, given bytes or an object with `as_foundationdb_value`."""
     if type(value) is bytes:
         return value
-    if hasattr(value, "as_foundationdb_value"):
-        value = value.as_foundationdb_value()
-    if not isinstance(value, bytes):
-        raise TypeError(f"Value must be of type bytes, not {type(value).__name__}")
-    return value
+    convert: Callable[[], bytes] | None = getattr(value, "as_foundationdb_value", None)
+    converted = value if convert is None else convert()
+    if not isinstance(converted, bytes):
+        raise TypeError(f"Value must be of type bytes, not {type(converted).__name__}")
+    return converted
 
 
 class Attempt:
@@ -438,7 +438,7 @@ class Attempt:
 
 def _batch(rows: Generator[tuple[bytes, bytes], None, None], limit: int) -> tuple[Rows, bool]:
     """Return the first rows, limited in number and bytes, and whether a limit stopped them."""
-    batch = []
+    batch: Rows = []
     size = 0
     with closing(rows):
         for row in rows:

@@ -361,6 +361,7 @@ class Value(_Bytes):
         @property
         def value(self) -> bytes | None:
             """The bytes; `None` if there is no value."""
+            ...
 
     def present(self) -> bool:
         """Return whether the key has a value."""
@@ -377,6 +378,7 @@ class Key(_Bytes):
         @property
         def value(self) -> bytes:
             """The bytes."""
+            ...
 
 
 class KeyValue(NamedTuple):

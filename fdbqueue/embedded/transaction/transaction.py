@@ -354,7 +354,7 @@ class Transaction(TransactionRead):
 
         If the transaction itself changed a key after watching it, that watch is already ready.
         """
-        watches = []
+        watches: list[tuple[bytes, bytes | None, WatchFuture]] = []
         for key, seen, future in self._watches:
             own = self._attempt.own_writes() if self._attempt.mutations else None
             try:
@@ -375,19 +375,20 @@ class Transaction(TransactionRead):
         """
         if isinstance(error, int):
             error = FDBError(error)
-        if not hasattr(error, "code"):
+        code: int | None = getattr(error, "code", None)
+        if code is None:
             raise error
         if self._attempt.over is not None:
             return FutureVoid(self._attempt.over)
         settings = self._settings
         limited = settings.retry_limit != -1 and self._retries >= settings.retry_limit
         self._retries += 1
-        if limited or error.code not in _RETRYABLE | _RETRYABLE_VERSIONS:
+        if limited or code not in _RETRYABLE | _RETRYABLE_VERSIONS:
             self._drop(FDBError(1025))
             self._attempt.over = FDBError(1025)
             return FutureVoid(error)
         longest = settings.max_retry_delay / 1000
-        if error.code in _RETRYABLE_VERSIONS:
+        if code in _RETRYABLE_VERSIONS:
             pause = min(limits.FUTURE_VERSION_DELAY, longest)
         else:
             pause = self._backoff * random.random()
@@ -396,7 +397,7 @@ class Transaction(TransactionRead):
             self._drop(FDBError(1031))
             self._attempt.over = FDBError(1031)
             return FutureVoid(self._attempt.over)
-        if error.code == 1020:
+        if code == 1020:
             self._conflicts += 1
         self._restart()
         return Pause(pause)
