@@ -19,25 +19,17 @@ import fdbqueue
 from fdbqueue import errors
 from fdbqueue.http import create_app
 from tests.support.cluster import Cluster
+from tests.support.pages import DOCS, PAGES, ROOT, blocks, program
 from tests.support.server import serving
 from tests.support.shell import Shell, commands
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 REFERENCE = "\n".join(path.read_text() for path in sorted((DOCS / "reference").glob("*.md")))
 
 # What runs, what is read for the commands of `fdbq` in it, and what is no code.
 RUN = {"python", "console"}
 READ = {"sh", "ini", "dockerfile", "yaml"}
 NO_CODE = {"text", "{eval-rst}", "{toctree}", "{glossary}"}
-
-
-def blocks(page: str, *languages: str) -> list[str]:
-    """The code blocks of a page in some languages."""
-    found = re.findall(r"^```(\S*)\n(.*?)^```", page, re.M | re.S)
-    return [text for language, text in found if language in languages]
 
 
 def pages_with(*languages: str) -> list[Any]:
@@ -164,14 +156,13 @@ def test_the_python_of_a_page_runs_and_prints_what_it_shows(
     path: Path, example_url: str, tmp_path: Path
 ) -> None:
     """The blocks of a page are one program; a comment behind each `print` is what it prints."""
-    program = "\n".join(blocks(path.read_text(), "python"))
-    program = program.replace('"embedded:example"', repr(example_url))
+    text = program(path).replace('"embedded:example"', repr(example_url))
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-c", text], capture_output=True, text=True, cwd=tmp_path
     )
     assert (done.returncode, done.stderr) == (0, "")
-    expected = re.findall(r"^ *print\(.*\)  # (.*)$", program, re.M)
-    assert len(expected) == len(re.findall(r"^ *print\(", program, re.M))
+    expected = re.findall(r"^ *print\(.*\)  # (.*)$", text, re.M)
+    assert len(expected) == len(re.findall(r"^ *print\(", text, re.M))
     assert matches(done.stdout, "".join(line + "\n" for line in expected)), done.stdout
 
 

@@ -1,0 +1,21 @@
+"""The pages of the documentation, and the code in them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def blocks(page: str, *languages: str) -> list[str]:
+    """Return the code blocks of a page in some languages."""
+    found = re.findall(r"^```(\S*)\n(.*?)^```", page, re.M | re.S)
+    return [text for language, text in found if language in languages]
+
+
+def program(path: Path) -> str:
+    """Return the Python of a page, whose blocks are one program."""
+    return "\n".join(blocks(path.read_text(), "python"))
