@@ -26,6 +26,7 @@ __all__ = [
     "PriorityKind",
     "RangeResult",
     "ReadTransaction",
+    "ReadTransactor",
     "Task",
     "TaskPriority",
     "TaskStats",
@@ -633,3 +634,6 @@ class Database(_Writes, Protocol):
 
 Transactor: TypeAlias = "Transaction | Database"
 """A transaction of the caller's, or a database for one of the library's own."""
+
+ReadTransactor: TypeAlias = "ReadTransaction | Database"
+"""A transaction, its `snapshot`, or a database: reads need no more."""

@@ -38,7 +38,7 @@ from fdbqueue.operations.claim import ClaimRequest, Leases
 from fdbqueue.operations.items import BATCH_BYTES, Entry, Items, LocatedItem, State, find
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.operations.schedule import Schedule
-from fdbqueue.operations.slots import Agents, First, Slots
+from fdbqueue.operations.slots import Agents, First, ReadFirst, Slots
 from fdbqueue.types import (
     Claim,
     Database,
@@ -49,6 +49,7 @@ from fdbqueue.types import (
     Options,
     Priority,
     ReadTransaction,
+    ReadTransactor,
     Task,
     Transaction,
     Transactor,
@@ -238,10 +239,10 @@ class Store(Generic[_T]):
 
     # Options
 
-    def options(self, tr: Transactor) -> Options:
+    def options(self, tr: ReadTransactor) -> Options:
         """Return the options that the queue has; until the first push those that were given."""
 
-        def body(tr: Transaction) -> Options:
+        def body(tr: ReadTransaction) -> Options:
             stored = tr[self.layout.options].value
             return self.given_options if stored is None else decode_options(stored)
 
@@ -511,7 +512,7 @@ class Store(Generic[_T]):
 
     # Dead letters
 
-    def dead_letters(self, tr: Transactor) -> Iterator[DeadLetter]:
+    def dead_letters(self, tr: ReadTransactor) -> Iterator[DeadLetter]:
         """Iterate over the dead letters in order; given a database in pages."""
 
         def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[DeadLetter]:
@@ -543,17 +544,17 @@ class Store(Generic[_T]):
 
     # Single items
 
-    def find(self, tr: Transactor, item: _T | str) -> _T | None:
+    def find(self, tr: ReadTransactor, item: _T | str) -> _T | None:
         """Return an item, wherever it is; `None` if it ended."""
         reference = self.codec.reference(item)
 
-        def body(tr: Transaction) -> _T | None:
+        def body(tr: ReadTransaction) -> _T | None:
             found = self.items.find(tr, reference)
             return None if found is None else self.codec.decode(tr, found.key, found.value)
 
         return read(tr, body)
 
-    def state(self, tr: Transactor, item: _T | str) -> State | None:
+    def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
         """Return where an item is; `None` if it ended."""
         reference = self.codec.reference(item)
         found = read(tr, lambda tr: self.items.find(tr, reference))
@@ -585,13 +586,13 @@ class Store(Generic[_T]):
 
         return self.change(tr, body)
 
-    def position(self, tr: Transactor, item: _T | str) -> int | None:
+    def position(self, tr: ReadTransactor, item: _T | str) -> int | None:
         """Return how many items are ahead of one; `None` if it does not wait."""
         reference = self.codec.reference(item)
         row = read(tr, lambda tr: self.items.waiting(tr, reference))
         return None if row is None else self._count_ahead(tr, row[0])
 
-    def _count_ahead(self, tr: Transactor, key: bytes) -> int:
+    def _count_ahead(self, tr: ReadTransactor, key: bytes) -> int:
         begin = self.layout.range_of(self.layout.items)[0]
         return sum(read_pages(tr, begin, key, lambda _, rows: len(rows), size=10 * PAGE))
 
@@ -606,16 +607,16 @@ class Store(Generic[_T]):
 
         self.change(tr, body)
 
-    def peek(self, tr: Transactor, n: int, at_max: bool = False) -> list[_T]:
+    def peek(self, tr: ReadTransactor, n: int, at_max: bool = False) -> list[_T]:
         """Return the items that `pop` would take."""
         self.sweeper.sweep(tr, n)
         return read(tr, lambda tr: self._decoded(tr, self.items.first(tr, n, at_max)))
 
-    def peek_of(self, tr: Transactor, first: First) -> _T | None:
+    def peek_of(self, tr: ReadTransactor, first: ReadFirst) -> _T | None:
         """Return the item that `pop_of` would take."""
         self.sweeper.sweep(tr)
 
-        def body(tr: Transaction) -> _T | None:
+        def body(tr: ReadTransaction) -> _T | None:
             rows = first(tr, 1)
             return self.codec.decode(tr, *rows[0]) if rows else None
 
@@ -623,7 +624,7 @@ class Store(Generic[_T]):
 
     def browse(
         self,
-        tr: Transactor,
+        tr: ReadTransactor,
         limit: int,
         after: _T | str | None,
         reverse: bool,
@@ -644,23 +645,23 @@ class Store(Generic[_T]):
         rows = tr.get_range(begin, end, limit=limit, reverse=reverse)
         return (self.codec.decode(tr, row.key, row.value) for row in rows)
 
-    def size(self, tr: Transactor) -> int:
+    def size(self, tr: ReadTransactor) -> int:
         """Return how many items are in the queue."""
         return read(tr, lambda tr: max(0, self.layout.begin_size(tr)()))
 
-    def is_empty(self, tr: Transactor) -> bool:
+    def is_empty(self, tr: ReadTransactor) -> bool:
         """Return whether there is no item."""
         begin, end = self.layout.range_of(self.layout.items)
         return read(tr, lambda tr: not list(tr.get_range(begin, end, limit=1)))
 
-    def counts(self, tr: Transactor) -> dict[Any, int]:
+    def counts(self, tr: ReadTransactor) -> dict[Any, int]:
         """Return how many items each priority has, of those that have any."""
         return read(tr, self.items.counts)
 
-    def throughput(self, tr: Transactor) -> tuple[int, int]:
+    def throughput(self, tr: ReadTransactor) -> tuple[int, int]:
         """Return how many items ever came, and how many went."""
 
-        def body(tr: Transaction) -> tuple[int, int]:
+        def body(tr: ReadTransaction) -> tuple[int, int]:
             total_in, total_out = tr[self.layout.total_in], tr[self.layout.total_out]
             return decode_count(total_in.value), decode_count(total_out.value)
 

@@ -10,7 +10,7 @@ from fdbqueue.database.binding import is_database
 from fdbqueue.database.retrying import read, run
 from fdbqueue.layout import Layout
 from fdbqueue.operations.schedule import MAX_SWEPT, VERSIONS, Schedule, Swept
-from fdbqueue.types import Database, Transaction, Transactor
+from fdbqueue.types import Database, ReadTransactor, Transaction, Transactor
 
 __all__ = ["Sweeper"]
 
@@ -59,7 +59,7 @@ class Sweeper:
         self._schedule.sweep(tr, now)
         return not self._schedule.is_paused(tr)
 
-    def sweep(self, tr: Transactor, n: int = 1) -> bool:
+    def sweep(self, tr: ReadTransactor, n: int = 1) -> bool:
         """Do the same on a database now and then, in transactions of their own; in one, nothing.
 
         That is done when nothing more is due; or, if much is, when some items wait, `n` may have

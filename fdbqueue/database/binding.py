@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdbqueue.embedded import KeySelector
 from fdbqueue.errors import ClusterUnavailable, FDBError
-from fdbqueue.types import Database, Transactor
+from fdbqueue.types import Database, ReadTransactor
 from fdbqueue.types import KeySelector as Selector
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def first_greater_or_equal(key: bytes, offset: int) -> Selector:
     return selector + offset
 
 
-def is_database(db_or_tr: Transactor) -> TypeIs[Database]:
+def is_database(db_or_tr: ReadTransactor) -> TypeIs[Database]:
     """Return whether the argument is a database; false for a transaction.
 
     Raises:

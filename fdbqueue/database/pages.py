@@ -8,7 +8,7 @@ from typing import TypeVar
 from fdb import fdboptions
 
 from fdbqueue.database.retrying import read
-from fdbqueue.types import KeyValue, ReadTransaction, Transaction, Transactor
+from fdbqueue.types import KeyValue, ReadTransaction, ReadTransactor
 
 __all__ = ["PAGE", "read_pages"]
 
@@ -21,7 +21,7 @@ _WHOLE = fdboptions.StreamingMode["want_all"][0]
 
 
 def read_pages(
-    tr: Transactor,
+    tr: ReadTransactor,
     begin: bytes,
     end: bytes,
     page: Callable[[ReadTransaction, list[KeyValue]], _T],
@@ -57,9 +57,9 @@ def read_pages(
         n = min(left, size) if limit else size
 
         def body(
-            tr: Transaction, begin: bytes = begin, end: bytes = end, n: int = n
+            tr: ReadTransaction, begin: bytes = begin, end: bytes = end, n: int = n
         ) -> tuple[list[KeyValue], _T]:
-            reads = tr.snapshot if is_snapshot else tr
+            reads: ReadTransaction = getattr(tr, "snapshot", tr) if is_snapshot else tr
             found = reads.get_range(begin, end, limit=n, reverse=reverse, streaming_mode=_WHOLE)
             rows = list(found)
             return rows, page(reads, rows)

@@ -6,10 +6,10 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from fdbqueue.database.binding import check_fork, error_classes, is_database
-from fdbqueue.types import Database, Transaction, Transactor
+from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction, Transactor
 
 __all__ = ["prepare_retry", "read", "retries", "run"]
 
@@ -45,7 +45,15 @@ retries = _Retries()
 os.register_at_fork(after_in_child=retries.clear)
 
 
-def read(tr: Transactor, body: Callable[[Transaction], _T]) -> _T:
+@overload
+def read(tr: Transactor, body: Callable[[Transaction], _T]) -> _T: ...
+
+
+@overload
+def read(tr: ReadTransactor, body: Callable[[ReadTransaction], _T]) -> _T: ...
+
+
+def read(tr: ReadTransactor, body: Callable[[Any], _T]) -> _T:
     """Run a read in the caller's transaction or, given a database, in one of its own.
 
     >>> import fdbqueue

@@ -96,7 +96,7 @@ class Items:
     def count_level(self, tr: Transaction, level: bytes, change: int) -> None:
         """Add `change` to the counter of a level."""
 
-    def counts(self, tr: Transaction) -> dict[Any, int]:
+    def counts(self, tr: ReadTransaction) -> dict[Any, int]:
         """Return the number of waiting items of each priority; omit priorities without items."""
         layout = self._layout
         rows = tr.get_range(*layout.range_of(layout.counts))
@@ -175,17 +175,17 @@ class Items:
 
     # Finding
 
-    def find(self, tr: Transaction, reference: bytes) -> LocatedItem | None:
+    def find(self, tr: ReadTransaction, reference: bytes) -> LocatedItem | None:
         """Return the item with this reference in any state; `None` if it ended."""
         return find(tr, self._layout, reference)
 
-    def waiting(self, tr: Transaction, reference: bytes) -> StoredItem | None:
+    def waiting(self, tr: ReadTransaction, reference: bytes) -> StoredItem | None:
         """Return the item with this reference if it waits, otherwise `None`."""
         key = self._layout.items + reference
         value = tr[key].value
         return None if value is None else StoredItem(key, value)
 
-    def begin_look(self, tr: Transaction, key: bytes) -> list[Any]:
+    def begin_look(self, tr: ReadTransaction, key: bytes) -> list[Any]:
         """Start to read whether the item that was popped from this key exists again."""
         return [tr[key]]
 
@@ -297,7 +297,7 @@ class Items:
 
     # Removing
 
-    def first(self, tr: Transaction, n: int, at_max: bool = False) -> list[Any]:
+    def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[Any]:
         """Return up to `n` first items, in the order of pops."""
         begin, end = self._layout.range_of(self._layout.items)
         if n == 0:
@@ -392,7 +392,7 @@ class PriorityItems(Items):
         if change < 0:
             tr.compare_and_clear(key, ZERO)
 
-    def first(self, tr: Transaction, n: int, at_max: bool = False) -> list[Any]:
+    def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[Any]:
         """Return up to `n` first items of the lowest priorities; with `at_max`, of the highest."""
         if not at_max:
             return super().first(tr, n)
@@ -437,7 +437,7 @@ class LocatedItem(NamedTuple):
     metadata: tuple[Any, ...] = ()
 
 
-def find(tr: Transaction, layout: Layout, position: bytes) -> LocatedItem | None:
+def find(tr: ReadTransaction, layout: Layout, position: bytes) -> LocatedItem | None:
     """Return the item with this position in any state; `None` if it ended.
 
     The transaction conflicts with every change of the item.

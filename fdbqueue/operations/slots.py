@@ -10,13 +10,16 @@ from fdbqueue.layout import Layout
 from fdbqueue.operations.schedule import Schedule
 from fdbqueue.types import KeyValue, ReadTransaction, Transaction
 
-__all__ = ["MAX_SLOTS", "Agents", "Candidate", "First", "Slots"]
+__all__ = ["MAX_SLOTS", "Agents", "Candidate", "First", "ReadFirst", "Slots"]
 
 MAX_SLOTS = 10_000
 """The highest concurrency limit."""
 
 First: TypeAlias = Callable[[Transaction, int], Sequence[KeyValue]]
 """A function that reads up to `n` first items in a transaction."""
+
+ReadFirst: TypeAlias = Callable[[ReadTransaction, int], Sequence[KeyValue]]
+"""The same, where nothing but reads is needed."""
 
 
 class Candidate(NamedTuple):

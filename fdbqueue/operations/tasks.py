@@ -42,7 +42,7 @@ class TaskIndex:
             key = layout.items + position
             yield StoredItem(key, bytes(tr.snapshot[key]))
 
-    def first_for_agent(self, tr: Transaction, n: int, agent: str) -> list[StoredItem]:
+    def first_for_agent(self, tr: ReadTransaction, n: int, agent: str) -> list[StoredItem]:
         """Return up to `n` first tasks of an agent."""
         index = self._layout.indexed(self._layout.agents, agent)
         rows = tr.get_range(*self._layout.range_of(index), limit=n)
@@ -50,7 +50,7 @@ class TaskIndex:
         values = [tr[key] for key in keys]
         return [StoredItem(key, bytes(value)) for key, value in zip(keys, values)]
 
-    def stats(self, tr: Transaction) -> TaskStats:
+    def stats(self, tr: ReadTransaction) -> TaskStats:
         """Return the counters of the queue, and when its oldest waiting task was pushed."""
         layout = self._layout
         totals = [
@@ -100,22 +100,22 @@ class TaskItems(PriorityItems):
             entries[layout.indexed(layout.clients, client) + position] = b""
         return entries, counters
 
-    def find(self, tr: Transaction, reference: bytes) -> LocatedItem | None:
+    def find(self, tr: ReadTransaction, reference: bytes) -> LocatedItem | None:
         """Return the task with this id in any state; `None` if it ended."""
         waiting, not_waiting = self._begin_ids(tr, reference)
         position = waiting.value if waiting.present() else not_waiting.value
         return None if position is None else find(tr, self._layout, position)
 
-    def waiting(self, tr: Transaction, reference: bytes) -> StoredItem | None:
+    def waiting(self, tr: ReadTransaction, reference: bytes) -> StoredItem | None:
         """Return the task with this id if it waits, otherwise `None`."""
         position = tr[self._layout.id_key(self._layout.ids, reference)].value
         return None if position is None else super().waiting(tr, position)
 
-    def begin_look(self, tr: Transaction, key: bytes) -> list[Any]:
+    def begin_look(self, tr: ReadTransaction, key: bytes) -> list[Any]:
         """Start to read whether the task that was popped from this key exists, in any state."""
         return self._begin_ids(tr, self._layout.unpack_key(key)[-1])
 
-    def _begin_ids(self, tr: Transaction, random: bytes) -> list[Any]:
+    def _begin_ids(self, tr: ReadTransaction, random: bytes) -> list[Any]:
         layout = self._layout
         return [tr[layout.id_key(ids, random)] for ids in (layout.ids, layout.ids_not_waiting)]
 

@@ -34,6 +34,7 @@ from fdbqueue.types import (
     Item,
     Options,
     ReadTransaction,
+    ReadTransactor,
     Task,
     Transaction,
     Transactor,
@@ -58,7 +59,7 @@ class BaseQueue(ABC, Generic[_T]):
         return f"<{type(self).__name__} {layout.name or layout.subspace!r}>"
 
     @classmethod
-    def existing(cls: type[_Q], db: Database, name: str) -> _Q:
+    def existing(cls: type[_Q], db: Transactor, name: str) -> _Q:
         """Return the queue of this name with its stored options.
 
         Args:
@@ -91,7 +92,7 @@ class BaseQueue(ABC, Generic[_T]):
 
     # Options
 
-    def options(self, tr: Transactor) -> Options:
+    def options(self, tr: ReadTransactor) -> Options:
         """Return the kind, codec, priorities and limits of the queue.
 
         Before the first push these are the options that this queue object was given. Cost: one
@@ -326,7 +327,7 @@ class BaseQueue(ABC, Generic[_T]):
 
     # Dead letters
 
-    def dead_letters(self, tr: Transactor) -> Iterator[DeadLetter]:
+    def dead_letters(self, tr: ReadTransactor) -> Iterator[DeadLetter]:
         """Iterate over the items that failed too often, in queue order.
 
         Given a database, dead letters are read in pages of 500, each in a transaction of its own.
@@ -466,7 +467,7 @@ class BaseQueue(ABC, Generic[_T]):
 
     # Single items
 
-    def state(self, tr: Transactor, item: _T | str) -> State | None:
+    def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
         """Return the state of an item: `"waiting"`, `"delayed"`, `"claimed"` or `"dead"`.
 
         Returns `None` if the item has left the queue. Conflicts with everything that changes the
@@ -580,7 +581,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.wait(db, validate_wait(db, seconds))
 
-    def size(self, tr: Transactor) -> int:
+    def size(self, tr: ReadTransactor) -> int:
         """Return the number of items, delayed items included.
 
         Cost: two reads at the same time, of counters that every push and pop changes. In a
@@ -599,7 +600,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.size(tr)
 
-    def is_empty(self, tr: Transactor) -> bool:
+    def is_empty(self, tr: ReadTransactor) -> bool:
         """Return whether no item is waiting, by looking at the items themselves.
 
         Conflicts with changes at the head of the queue. Cost: one read of one row.
@@ -615,7 +616,7 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.is_empty(tr)
 
-    def throughput(self, tr: Transactor) -> tuple[int, int]:
+    def throughput(self, tr: ReadTransactor) -> tuple[int, int]:
         """Return how many items were added and removed since the queue was last cleared.
 
         The difference between two results tells how many items were pushed and popped between them.

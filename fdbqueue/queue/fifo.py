@@ -18,7 +18,7 @@ from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.items import Entry, Items
 from fdbqueue.queue.arguments import validate_number, validate_wait
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
-from fdbqueue.types import Codec, Database, Item, Options, Transactor
+from fdbqueue.types import Codec, Item, Options, ReadTransactor, Transactor
 
 __all__ = ["Queue"]
 
@@ -62,7 +62,7 @@ class Queue(BaseQueue[Item]):
     @classmethod
     def named(
         cls,
-        db: Database,
+        db: Transactor,
         name: str,
         *,
         codec: str | Codec | None = None,
@@ -97,7 +97,7 @@ class Queue(BaseQueue[Item]):
     @classmethod
     def at(
         cls,
-        db: Database,
+        db: Transactor,
         subspace: Subspace,
         *,
         codec: str | Codec | None = None,
@@ -235,7 +235,7 @@ class Queue(BaseQueue[Item]):
         n, wait = validate_number(n), validate_wait(tr, wait)
         return self._store.pop(tr, n, False, wait)
 
-    def peek(self, tr: Transactor) -> Item | None:
+    def peek(self, tr: ReadTransactor) -> Item | None:
         """Return the item that `dequeue` would take, without removing it.
 
         Args:
@@ -253,7 +253,7 @@ class Queue(BaseQueue[Item]):
 
     def items(
         self,
-        tr: Transactor,
+        tr: ReadTransactor,
         *,
         limit: int = 0,
         after: Item | str | None = None,

@@ -14,7 +14,7 @@ from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.pages import read_pages
 from fdbqueue.layout import NAMES, Layout, decode_count, decode_name, decode_subspace
 from fdbqueue.operations.items import WANT_ALL, State
-from fdbqueue.types import Database, KeyValue, ReadTransaction, Transactor
+from fdbqueue.types import Database, KeyValue, ReadTransaction, ReadTransactor
 
 __all__ = ["QueueStatus", "count_not_waiting", "overview", "read_queues"]
 
@@ -43,7 +43,7 @@ class QueueStatus:
     oldest: datetime | None
 
 
-def overview(tr: Transactor) -> list[QueueStatus]:
+def overview(tr: ReadTransactor) -> list[QueueStatus]:
     """Return the state of all named queues, in order of their names.
 
     Uses snapshot reads, which conflict with nothing. Given a database, queues are read in pages of
@@ -120,7 +120,7 @@ _PAGE = 200
 
 
 def read_queues(
-    tr: Transactor, read: Callable[[ReadTransaction, dict[str, Subspace]], list[_T]]
+    tr: ReadTransactor, read: Callable[[ReadTransaction, dict[str, Subspace]], list[_T]]
 ) -> list[_T]:
     """Read something of all named queues, in order of the names, by snapshot reads.
 

@@ -25,7 +25,15 @@ from fdbqueue.queue.arguments import (
     validate_wait,
 )
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
-from fdbqueue.types import Codec, Database, Item, Options, Priority, PriorityKind, Transactor
+from fdbqueue.types import (
+    Codec,
+    Item,
+    Options,
+    Priority,
+    PriorityKind,
+    ReadTransactor,
+    Transactor,
+)
 
 __all__ = ["PriorityQueue"]
 
@@ -93,7 +101,7 @@ class PriorityQueue(BaseQueue[Item]):
     @classmethod
     def named(
         cls,
-        db: Database,
+        db: Transactor,
         name: str,
         *,
         codec: str | Codec | None = None,
@@ -140,7 +148,7 @@ class PriorityQueue(BaseQueue[Item]):
     @classmethod
     def at(
         cls,
-        db: Database,
+        db: Transactor,
         subspace: Subspace,
         *,
         codec: str | Codec | None = None,
@@ -420,7 +428,7 @@ class PriorityQueue(BaseQueue[Item]):
         items = yield from store.pop(tr, n, at_max, validate_wait(tr, wait))
         return (yield from store.log(tr, "popped from", items, partial(store.put_back, tr)))
 
-    def peek_min(self, tr: Transactor) -> Item | None:
+    def peek_min(self, tr: ReadTransactor) -> Item | None:
         """Return the item that `pop_min` would take, without removing it.
 
         In a transaction that writes, it conflicts with pops; `peek_min(tr.snapshot)` does not.
@@ -439,7 +447,7 @@ class PriorityQueue(BaseQueue[Item]):
 
     peek = peek_min
 
-    def peek_max(self, tr: Transactor) -> Item | None:
+    def peek_max(self, tr: ReadTransactor) -> Item | None:
         """Return the item that `pop_max` would take, without removing it.
 
         Args:
@@ -453,7 +461,7 @@ class PriorityQueue(BaseQueue[Item]):
         """
         return next(iter(self.peek_many(tr, 1, max=True)), None)
 
-    def peek_many(self, tr: Transactor, n: int, max: bool = False) -> list[Item]:
+    def peek_many(self, tr: ReadTransactor, n: int, max: bool = False) -> list[Item]:
         """Return the items that `pop_many` would take, without removing them.
 
         Args:
@@ -475,7 +483,7 @@ class PriorityQueue(BaseQueue[Item]):
 
     def items(
         self,
-        tr: Transactor,
+        tr: ReadTransactor,
         *,
         priority: Priority | None = None,
         limit: int = 0,
@@ -512,7 +520,7 @@ class PriorityQueue(BaseQueue[Item]):
         limit = validate_number(limit, "limit")
         return self._store.browse(tr, limit, after, reverse, priority)
 
-    def counts(self, tr: Transactor) -> dict[Any, int]:
+    def counts(self, tr: ReadTransactor) -> dict[Any, int]:
         """Return the number of waiting items of each priority that has any.
 
         Every push and pop changes a counter: in a transaction that writes, use

@@ -19,7 +19,7 @@ from fdbqueue.queue.fifo import Queue
 from fdbqueue.queue.overview import read_queues
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.task import TaskQueue
-from fdbqueue.types import Database, ReadTransaction, Transaction, Transactor
+from fdbqueue.types import ReadTransaction, ReadTransactor, Transaction, Transactor
 
 __all__ = [
     "drop_queue",
@@ -34,7 +34,7 @@ __all__ = [
 _RECEIPTS = ROOT[2]
 
 
-def queue_names(tr: Transactor) -> list[str]:
+def queue_names(tr: ReadTransactor) -> list[str]:
     """Return the names of all queues that were ever pushed to, in order.
 
     Given a database, names are read in pages of 200, each in a transaction of its own. Cost: one
@@ -54,7 +54,7 @@ def queue_names(tr: Transactor) -> list[str]:
     return list(subspaces(tr))
 
 
-def queues(tr: Transactor) -> dict[str, int]:
+def queues(tr: ReadTransactor) -> dict[str, int]:
     """Return the number of items of each named queue, in order of the names.
 
     Given a database, queues are read in pages of 200, each in a transaction of its own. Cost: for
@@ -152,7 +152,7 @@ def drop_queue(tr: Transactor, name: str) -> None:
     _change(tr, body)
 
 
-def subspaces(tr: Transactor) -> dict[str, Subspace]:
+def subspaces(tr: ReadTransactor) -> dict[str, Subspace]:
     """Return the subspace of each named queue, in order of the names; read in pages."""
     return dict(read_queues(tr, lambda tr, page: list(page.items())))
 
@@ -164,7 +164,7 @@ def _change(tr: Transactor, body: Callable[[Any], None]) -> None:
         body(tr)
 
 
-def existing_queue(db: Database, name: str) -> PriorityQueue | Queue | TaskQueue:
+def existing_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQueue:
     """Return the queue of this name as an object of its kind, with its stored options.
 
     Args:
@@ -187,7 +187,7 @@ def existing_queue(db: Database, name: str) -> PriorityQueue | Queue | TaskQueue
     return _of_any_kind(read(db, partial(find_stored, name=name, must_exist=True)))
 
 
-def open_queue(db: Database, name: str) -> PriorityQueue | Queue | TaskQueue:
+def open_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQueue:
     """Return the queue of this name as an object of its kind; a new queue is a priority queue."""
     return _of_any_kind(read(db, partial(find_stored, name=name)))
 

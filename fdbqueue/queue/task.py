@@ -20,7 +20,7 @@ from fdbqueue.layout import Header, Layout
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec
 from fdbqueue.operations.items import Entry
-from fdbqueue.operations.slots import MAX_SLOTS, First
+from fdbqueue.operations.slots import MAX_SLOTS, ReadFirst
 from fdbqueue.operations.tasks import TaskIndex, TaskItems
 from fdbqueue.queue.arguments import (
     due_time,
@@ -38,10 +38,10 @@ from fdbqueue.queue.arguments import (
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
 from fdbqueue.types import (
     Claim,
-    Database,
     KeyValue,
     Options,
     ReadTransaction,
+    ReadTransactor,
     Task,
     TaskPriority,
     TaskStats,
@@ -119,7 +119,7 @@ class TaskQueue(BaseQueue[Task]):
     @classmethod
     def named(
         cls,
-        db: Database,
+        db: Transactor,
         name: str,
         *,
         max_size: int | None = None,
@@ -160,7 +160,7 @@ class TaskQueue(BaseQueue[Task]):
     @classmethod
     def at(
         cls,
-        db: Database,
+        db: Transactor,
         subspace: Subspace,
         *,
         max_size: int | None = None,
@@ -357,7 +357,7 @@ class TaskQueue(BaseQueue[Task]):
         n, wait = validate_number(n), validate_wait(tr, wait)
         return self._store.pop(tr, n, False, wait)
 
-    def peek(self, tr: Transactor, *, agent: str | None = None) -> Task | None:
+    def peek(self, tr: ReadTransactor, *, agent: str | None = None) -> Task | None:
         """Return the task that `pop` would take, without removing it.
 
         Args:
@@ -445,7 +445,7 @@ class TaskQueue(BaseQueue[Task]):
     # Find and count
 
     def get_all_tasks(
-        self, tr: Transactor, *, limit: int = 0, reverse: bool = False
+        self, tr: ReadTransactor, *, limit: int = 0, reverse: bool = False
     ) -> Iterator[Task]:
         """Iterate over the waiting tasks in order, page by page, as `PriorityQueue.items` does.
 
@@ -464,7 +464,7 @@ class TaskQueue(BaseQueue[Task]):
         """
         return self._store.browse(tr, validate_number(limit, "limit"), None, reverse)
 
-    def get_tasks_for_agent(self, tr: Transactor, agent_name: str) -> Iterator[Task]:
+    def get_tasks_for_agent(self, tr: ReadTransactor, agent_name: str) -> Iterator[Task]:
         """Iterate over the waiting tasks of an agent in order.
 
         Given a database, tasks are read in pages of 500, each in a transaction of its own. Cost:
@@ -484,7 +484,7 @@ class TaskQueue(BaseQueue[Task]):
         """
         return self._by_index(tr, self._store.layout.agents, validate_agent(agent_name))
 
-    def get_tasks_for_client(self, tr: Transactor, client_id: str) -> Iterator[Task]:
+    def get_tasks_for_client(self, tr: ReadTransactor, client_id: str) -> Iterator[Task]:
         """Iterate over the waiting tasks of a client in order, like `get_tasks_for_agent`.
 
         Args:
@@ -502,7 +502,7 @@ class TaskQueue(BaseQueue[Task]):
         """
         return self._by_index(tr, self._store.layout.clients, validate_client(client_id))
 
-    def get_task(self, tr: Transactor, task_id: str) -> Task | None:
+    def get_task(self, tr: ReadTransactor, task_id: str) -> Task | None:
         """Return the task with this id, whether it is waiting, delayed, claimed or dead.
 
         Returns `None` if the task has left the queue. Cost: three reads for a waiting task, six for
@@ -524,7 +524,7 @@ class TaskQueue(BaseQueue[Task]):
         """
         return self._store.find(tr, task_id)
 
-    def position(self, tr: Transactor, task_id: str) -> int | None:
+    def position(self, tr: ReadTransactor, task_id: str) -> int | None:
         """Return the number of tasks ahead of this one; return `None` if it is not waiting.
 
         Given a database, tasks are counted page by page while other clients push and pop;
@@ -544,7 +544,7 @@ class TaskQueue(BaseQueue[Task]):
         """
         return self._store.position(tr, task_id)
 
-    def counts(self, tr: Transactor) -> dict[TaskPriority, int]:
+    def counts(self, tr: ReadTransactor) -> dict[TaskPriority, int]:
         """Return the number of waiting tasks of each priority that has any.
 
         Cost: one read of at most five counters.
@@ -563,7 +563,7 @@ class TaskQueue(BaseQueue[Task]):
         counted = self._store.counts(tr)
         return {TaskPriority(priority): count for priority, count in counted.items()}
 
-    def get_stats(self, tr: Transactor) -> TaskStats:
+    def get_stats(self, tr: ReadTransactor) -> TaskStats:
         """Return totals of the queue, and the number of waiting tasks of each priority and agent.
 
         Cost: one read for each priority and agent that has tasks, all at the same time.
@@ -620,11 +620,11 @@ class TaskQueue(BaseQueue[Task]):
 
         return store.move(tr, task_id, changed) is not None
 
-    def _first_for_agent(self, agent: str) -> First:
+    def _first_for_agent(self, agent: str) -> ReadFirst:
         """Return how to read the first tasks of an agent."""
         return partial(self._index.first_for_agent, agent=validate_agent(agent))
 
-    def _by_index(self, tr: Transactor, index: bytes, name: str) -> Iterator[Task]:
+    def _by_index(self, tr: ReadTransactor, index: bytes, name: str) -> Iterator[Task]:
         """Yield the tasks of an agent or client, page by page."""
         layout, decode = self._store.layout, self._store.codec.decode
         prefix = layout.indexed(index, name)

@@ -30,6 +30,33 @@ def test_items_tasks_and_claims_show_no_keys_and_no_tokens(db: Any, space: Subsp
     assert "key" not in repr(tasks.pop(db))
 
 
+@pytest.mark.parametrize("kind", [PriorityQueue, Queue, TaskQueue])
+def test_reads_take_the_snapshot_of_a_transaction(db: Any, name: str, kind: Any) -> None:
+    queue = kind.named(db, name)
+    push = queue.enqueue if kind is Queue else queue.push
+    pushed = push(db, payload=1) if kind is TaskQueue else push(db, 1)
+    reads = db.create_transaction().snapshot
+    assert queue.size(reads) == 1
+    assert not queue.is_empty(reads)
+    assert queue.throughput(reads) == (1, 0)
+    assert queue.options(reads) == queue.options(db)
+    assert queue.state(reads, pushed) == "waiting"
+    assert list(queue.dead_letters(reads)) == []
+    assert queue.peek(reads) == queue.peek(db)
+    assert fdbqueue.queues(reads)[name] == 1
+    assert name in fdbqueue.queue_names(reads)
+    assert name in [status.name for status in fdbqueue.overview(reads)]
+    if kind is not Queue:
+        assert sum(queue.counts(reads).values()) == 1
+    if kind is TaskQueue:
+        assert [task.id for task in queue.get_all_tasks(reads)] == [pushed]
+        assert queue.get_task(reads, pushed) == queue.peek(db)
+        assert queue.position(reads, pushed) == 0
+        assert queue.get_stats(reads).current_size == 1
+    else:
+        assert list(queue.items(reads)) == [pushed]
+
+
 def test_the_library_shows_its_public_names_and_no_modules() -> None:
     assert dir(fdbqueue) == sorted(fdbqueue.__all__)
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
