@@ -1,0 +1,136 @@
+"""Types are strict and honest: of the package, of the documentation's examples, of the engines."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import types
+from fdbqueue.database.binding import first_greater_or_equal
+from tests.support.pages import PAGES, ROOT, program
+
+PACKAGES = (ROOT / "fdbqueue", ROOT / "cli")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["mypy", "--strict"],
+        ["pyright", "--pythonpath", sys.executable, *PACKAGES, ROOT / "tests" / "typing_api.py"],
+    ],
+    ids=["mypy", "pyright"],
+)
+def test_the_examples_of_the_documentation_pass_the_strict_checks(
+    command: list[Any], tmp_path: Path
+) -> None:
+    """Pyright checks the package as well, which it needs to read anyway; `test_style` runs mypy."""
+    pages = {path.relative_to(ROOT): program(path) for path in PAGES}
+    files = []
+    for path, text in pages.items():
+        if text:
+            name = "_".join(path.with_suffix("").parts).replace("-", "_")
+            files.append(tmp_path / f"{name}.py")
+            files[-1].write_text(text)
+    assert len(files) >= 10
+    done = subprocess.run(
+        [sys.executable, "-m", *command, *files],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},  # does not ask for new releases
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_few_arguments_may_be_anything() -> None:
+    annotations = [
+        argument.annotation
+        for package in PACKAGES
+        for path in package.rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for argument in ast.walk(function.args)
+        if isinstance(argument, ast.arg) and argument.annotation is not None
+    ]
+    anything = [each for each in annotations if ast.unparse(each) == "Any"]
+    assert len(anything) / len(annotations) < 0.03
+
+
+SPECIAL = {
+    "__getitem__",
+    "__setitem__",
+    "__delitem__",
+    "__iter__",
+    "__len__",
+    "__bytes__",
+    "__add__",
+}
+
+
+def interface(protocol: type) -> dict[str, Any]:
+    """The members of a protocol, with those of the protocols that it extends."""
+    return {
+        name: member
+        for base in reversed(protocol.__mro__)
+        if base.__module__ == types.__name__
+        for name, member in vars(base).items()
+        if not name.startswith("_") or name in SPECIAL
+    }
+
+
+def accepts(method: Any, call: Any) -> bool:
+    """Whether a method accepts the arguments of a protocol's method, by position and by name."""
+    given = inspect.signature(method)
+    _, *parameters = inspect.signature(call).parameters.values()
+    named = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    required = [each for each in parameters if each.default is each.empty]
+    try:
+        given.bind(*required)
+        given.bind(*parameters)
+        if len(named) == len(parameters):
+            given.bind(**dict.fromkeys(named))
+    except TypeError:
+        return False
+    return True
+
+
+def differences(found: object, protocol: type) -> list[str]:
+    """The members of a protocol that an object lacks, or whose arguments it does not accept."""
+    return [
+        name
+        for name, member in interface(protocol).items()
+        if not (
+            iter(found)  # type: ignore[call-overload]  # it may have `__getitem__` instead
+            if name == "__iter__"
+            else hasattr(found, name)
+            and (not inspect.isfunction(member) or accepts(getattr(found, name), member))
+        )
+    ]
+
+
+def test_an_engine_has_what_the_protocols_promise(db: Any, space: fdbqueue.Subspace) -> None:
+    tr = db.create_transaction()
+    key = space.pack(("k",))
+    tr[key] = b"v"
+    selector = first_greater_or_equal(key, 0)
+    engine = {
+        types.Database: db,
+        types.Transaction: tr,
+        types.ReadTransaction: tr.snapshot,
+        types.Future: tr.get_read_version(),
+        types.KeySelector: selector,
+        types.Key: tr.get_key(selector),
+        types.Value: tr[key],
+        types.RangeResult: tr[space.range()],
+        types.KeyValue: next(iter(tr[space.range()])),
+    }
+    found = {protocol.__name__: differences(each, protocol) for protocol, each in engine.items()}
+    assert not any(found.values()), found

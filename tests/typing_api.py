@@ -1,0 +1,185 @@
+"""The public types, as mypy and pyright see them. Nothing here runs.
+
+Each `ignore` marks a line that must be an error: both checkers report an ignore that they do not
+need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from typing_extensions import assert_type
+
+import fdbqueue
+from fdbqueue import (
+    Claim,
+    Database,
+    DeadLetter,
+    Item,
+    Options,
+    PriorityQueue,
+    Queue,
+    Subspace,
+    Task,
+    TaskPriority,
+    TaskQueue,
+    TaskStats,
+    Transaction,
+    Transactor,
+    Worker,
+    WorkerReport,
+    aio,
+    embedded,
+    transactional,
+)
+
+
+def opening() -> None:
+    db = fdbqueue.open("embedded:jobs")
+    assert_type(db, Database)
+    assert_type(fdbqueue.open(), Database)
+    assert_type(fdbqueue.open("memory:"), embedded.Database)
+    assert_type(db.create_transaction(), Transaction)
+    assert_type(db[b"k"], bytes | None)
+    takes: Transactor = embedded.Database(None)
+    assert_type(PriorityQueue.named(takes, "jobs"), PriorityQueue)
+
+
+def registry(db: Database) -> None:
+    assert_type(fdbqueue.queue_names(db), list[str])
+    assert_type(fdbqueue.existing_queue(db, "jobs"), PriorityQueue | Queue | TaskQueue)
+    assert_type(list(fdbqueue.overview(db)), list[fdbqueue.QueueStatus])
+    assert_type(fdbqueue.check(db, PriorityQueue.named(db, "jobs")), fdbqueue.CheckReport)
+    fdbqueue.existing_queue("db", "jobs")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    fdbqueue.overview("db")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    fdbqueue.queue_names("db")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def priority_queue(db: Database, tr: Transaction) -> None:
+    q = PriorityQueue.named(db, "jobs", priorities=(int, float), codec="json")
+    assert_type(q, PriorityQueue)
+    assert_type(PriorityQueue.existing(db, "jobs"), PriorityQueue)
+    assert_type(PriorityQueue.at(db, Subspace(("jobs",))), PriorityQueue)
+    assert_type(q.push(db, {"any": "value"}, (1, 2.5)), Item | None)
+    assert_type(q.push(tr, 1, raise_if_full=True), Item)
+    assert_type(q.push_many(tr, [1, 2], priorities=[1, 2]), list[Item])
+    assert_type(q.pop(db), Item | None)
+    assert_type(q.pop_min(tr), Item | None)
+    assert_type(q.pop_max(tr, wait=1), Item | None)
+    assert_type(q.pop_many(tr, 2), list[Item])
+    assert_type(q.peek(tr), Item | None)
+    assert_type(q.peek_many(tr, 2), list[Item])
+    assert_type(q.items(tr, after="id"), Iterator[Item])
+    assert_type(q.claim(tr, n=2), Claim | None)
+    assert_type(q.options(tr), Options)
+    assert_type(q.dead_letters(tr), Iterator[DeadLetter])
+    assert_type(q.size(tr), int)
+    assert_type(q.size(tr.snapshot), int)
+    assert_type(q.peek(tr.snapshot), Item | None)
+    assert_type(q.items(tr.snapshot), Iterator[Item])
+    q.push("not a db", 1)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    q.push(db, 1, prioritty=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    q.pop(3.14)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    q.pop(tr.snapshot)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    PriorityQueue.named("db", "jobs")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def fifo(db: Database) -> None:
+    q = Queue.named(db, "mail")
+    assert_type(q, Queue)
+    assert_type(q.enqueue(db, 1), Item | None)
+    assert_type(q.enqueue(db, 1, raise_if_full=True), Item)
+    assert_type(q.dequeue(db), Item | None)
+    assert_type(q.dequeue_many(db, 2), list[Item])
+    assert_type(q.items(db), Iterator[Item])
+    q.enqueue(db, 1, priority=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    Queue.named("db", "mail")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def task_queue(db: Database, tr: Transaction) -> None:
+    q = TaskQueue.named(db, "tasks")
+    assert_type(q, TaskQueue)
+    assert_type(q.push(db, priority=TaskPriority.HIGH, payload=[1]), str | None)
+    assert_type(q.pop(tr, agent="ada"), Task | None)
+    assert_type(q.pop_many(tr, 2), list[Task])
+    assert_type(q.get_all_tasks(tr), Iterator[Task])
+    assert_type(q.get_task(tr, "id"), Task | None)
+    assert_type(q.counts(tr), dict[TaskPriority, int])
+    assert_type(q.get_stats(tr), TaskStats)
+    assert_type(q.position(tr.snapshot, "id"), int | None)
+    q.push(db, prioritty=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    q.reprioritize(db, "id", prioritty=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    TaskQueue.named("db", "tasks")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def asynchronous(db: Database) -> None:
+    q = await aio.PriorityQueue.named(db, "jobs")
+    assert_type(q, aio.PriorityQueue)
+    assert_type(await q.push(db, 1), Item | None)
+    assert_type(await q.push(db, 1, raise_if_full=True), Item)
+    assert_type(await q.pop(db), Item | None)
+    assert_type(await q.pop_many(db, 2, wait=1), list[Item])
+    assert_type(await q.claim(db), Claim | None)
+    assert_type(await q.items(db), list[Item])
+    assert_type([item async for item in q.items(db, limit=2)], list[Item])
+    assert_type(await q.options(db), Options)
+    await q.push(db, 1, prioritty=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    await q.pop("db")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    mail = await aio.Queue.existing(db, "mail")
+    assert_type(mail, aio.Queue)
+    assert_type(await mail.enqueue(db, 1, raise_if_full=True), Item)
+    assert_type(await mail.dequeue(db), Item | None)
+    tasks = await aio.TaskQueue.at(db, Subspace(("tasks",)))
+    assert_type(tasks, aio.TaskQueue)
+    assert_type(await tasks.push(db, payload=1), str | None)
+    assert_type(await tasks.pop(db), Task | None)
+    assert_type(await tasks.get_all_tasks(db), list[Task])
+    await tasks.push(db, prioritty=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    assert_type(await aio.existing_queue(db, "jobs"), aio.PriorityQueue | aio.Queue | aio.TaskQueue)
+    assert_type(await aio.queue_names(db), list[str])
+    assert_type(await aio.run(fdbqueue.queue_names, db), list[str])
+    assert_type(await aio.Worker(db, q, print).run(drain=True), WorkerReport)
+    aio.Worker(db, PriorityQueue.named(db, "jobs"), print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@transactional
+def work(tr: Transaction, key: bytes, *, again: bool = False) -> int:
+    tr.add(key, b"\1")
+    return len(tr[key])
+
+
+@transactional(receipts=Subspace(("receipts",)))
+def work_once(tr: Transaction, key: bytes) -> int:
+    return work(tr, key)
+
+
+class Service:
+    @transactional
+    def work(self, tr: Transaction, key: bytes) -> int:
+        return work(tr, key)
+
+    @transactional(receipts=Subspace(("receipts",)))
+    def work_once(self, tr: Transaction, key: bytes) -> int:
+        return work(tr, key)
+
+
+def transactions(db: Database, tr: Transaction, service: Service) -> None:
+    assert_type(work(db, b"k"), int)
+    assert_type(work(tr, b"k", again=True), int)
+    assert_type(work_once(db, b"k"), int)
+    assert_type(service.work(db, b"k"), int)
+    assert_type(service.work_once(tr, b"k"), int)
+    work("nonsense", b"k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    work_once("nonsense", b"k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    service.work("nonsense", b"k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    service.work_once("nonsense", b"k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    work(db, "text")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    work(db, b"k", agian=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+def worker(db: Database, queue: TaskQueue, handler: Callable[[Task], Any]) -> None:
+    assert_type(Worker(db, queue, handler, agent="ada").run(drain=True), WorkerReport)
+    Worker("db", queue, handler)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Worker(db, "tasks", handler)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Worker(db, queue, handler, leese=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
