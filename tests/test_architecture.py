@@ -280,7 +280,6 @@ def test_the_top_level_holds_nothing_else() -> None:
         "recipes",
         "docs",
         "docker",
-        "typings",
         "pyproject.toml",
         "README.md",
         "LICENSE",

@@ -13,8 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, finalize, ref
 
 from fdbqueue import types
-from fdbqueue.coordination.steps import Call, Sleep, Steps, Submit
-from fdbqueue.coordination.waiting import cancel_all
+from fdbqueue.coordination.steps import Call, Sleep, Steps, Submit, cancel_all
 
 __all__ = ["HandOver", "call", "drive", "finished", "pool", "run", "start"]
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from fdbqueue.coordination.clock import MAX_BACKOFF, uuids
 from fdbqueue.coordination.combiner import Batch
-from fdbqueue.coordination.waiting import sleep_on
+from fdbqueue.coordination.steps import sleep_on
 from fdbqueue.database.binding import error_classes
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import run

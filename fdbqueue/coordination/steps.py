@@ -7,10 +7,19 @@ from collections.abc import Callable, Generator
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from fdbqueue.coordination.combiner import Combiner
-from fdbqueue.coordination.waiting import sleep_on
-from fdbqueue.types import Database
+from fdbqueue.types import Database, Future
 
-__all__ = ["Call", "Sleep", "Steps", "Submit", "drive", "driven", "steps_of"]
+__all__ = [
+    "Call",
+    "Sleep",
+    "Steps",
+    "Submit",
+    "cancel_all",
+    "drive",
+    "driven",
+    "sleep_on",
+    "steps_of",
+]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -89,6 +98,32 @@ class Sleep:
         if fired is not None:
             fired.wait()  # for its error, if it has one
         return True
+
+
+def cancel_all(watches: list[Future]) -> None:
+    """Cancel the watches that have not fired: a client can have a limited number of them."""
+    for watch in watches:
+        if not watch.is_ready():
+            watch.cancel()
+
+
+def sleep_on(watches: list[Future], seconds: float) -> Future | None:
+    """Sleep until one of the watches fires or fails, and return it; `None` after the time-out.
+
+    The other watches are cancelled.
+    """
+    # Imported here because a program may have a module of this name, as in `recipes/`.
+    from queue import Empty, SimpleQueue
+
+    fired: SimpleQueue[Future] = SimpleQueue()
+    for watch in watches:
+        watch.on_ready(fired.put)
+    try:
+        return fired.get(timeout=seconds)
+    except Empty:
+        return None
+    finally:
+        cancel_all(watches)
 
 
 Steps: TypeAlias = Generator[Call[Any] | Submit[Any, Any] | Sleep, Any, _T]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import random
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -22,10 +21,10 @@ from fdbqueue.coordination.batches import (
 )
 from fdbqueue.coordination.clock import backoff, milliseconds, uuids
 from fdbqueue.coordination.combiner import Combiner
-from fdbqueue.coordination.staged_pops import MAX_ITEMS, REQUEST_TIMEOUT, StagedPops
-from fdbqueue.coordination.steps import Call, Sleep, Steps, Submit
+from fdbqueue.coordination.staged_pops import MAX_ITEMS, StagedPops
+from fdbqueue.coordination.steps import Call, Steps, Submit
 from fdbqueue.coordination.sweeper import Sweeper
-from fdbqueue.coordination.waiting import begin_watches, cancel_all
+from fdbqueue.coordination.waiting import until_found
 from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import PAGE, read_pages
@@ -35,7 +34,7 @@ from fdbqueue.layout import ONE, Layout, decode_count, decode_options
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.claim import ClaimRequest, Leases
-from fdbqueue.operations.items import BATCH_BYTES, Entry, Items, LocatedItem, State, find
+from fdbqueue.operations.items import BATCH_BYTES, Entry, Items, LocatedItem, State
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.operations.schedule import Schedule
 from fdbqueue.operations.slots import Agents, First, ReadFirst, Slots
@@ -43,7 +42,6 @@ from fdbqueue.types import (
     Claim,
     Database,
     DeadLetter,
-    Future,
     Item,
     KeyValue,
     Options,
@@ -118,7 +116,7 @@ class Store(Generic[_T]):
         self.given_options = options
         schedule = self.schedule = Schedule(layout, rows)
         self.sweeper = Sweeper(layout, schedule)
-        pushing = self._pusher = Pusher(layout, rows, options, random.randrange)
+        pushing = self._pusher = Pusher(layout, rows, schedule, options, random.randrange)
         leases = self._leases = Leases(layout, rows, codec, schedule, backoff)
         slots = self._slots = Slots(layout, schedule, agents, random.shuffle)
         receipts = layout.receipts
@@ -186,31 +184,20 @@ class Store(Generic[_T]):
         ]
 
     def push_unique(self, tr: Transactor, entry: Entry, raise_if_full: bool) -> Steps[_T | None]:
-        """Push an item unless another one with its key is unfinished; that one, or the new one.
+        """Push an item unless an unfinished item has its unique key; return the item with the key.
 
-        `None` if there is no room.
+        `None` if the queue is full.
         """
-        push = PushRequest([entry])
-        where = self.layout.unique_key(str(entry.header.unique))
         now = milliseconds()
 
-        def first(tr: Transaction) -> LocatedItem | None:
-            position = tr[where].value
-            return None if position is None else find(tr, self.layout, position)
-
-        def body(tr: Transaction) -> tuple[list[bytes], _T | None]:
-            keys = []
-            if first(tr) is not None:
-                self.schedule.sweep(tr, now)  # it may have come to its end in time
-            found = first(tr)
-            if found is None and (keys := self._pusher.push(tr, [push])[0]):
-                found = first(tr)
-            return keys, None if found is None else self.codec.decode(tr, found.key, found.value)
+        def body(tr: Transaction) -> tuple[_T | None]:
+            found = self._pusher.push_unique(tr, entry, now)
+            return (None if found is None else self.codec.decode(tr, found.key, found.value),)
 
         item: _T | None
-        keys, item = yield Call(partial(self.change, tr, body))
+        (item,) = yield Call(partial(self.change, tr, body))
         if item is None and raise_if_full:
-            self._check_room(push, keys)
+            self._check_room(PushRequest([entry]), [])
         return item
 
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> None:
@@ -274,7 +261,7 @@ class Store(Generic[_T]):
             return []
         if is_database(tr):
             look = partial(self._pop_now, tr, n, at_max)
-            return (yield from self._until_found(tr, wait, look, self.keys_to_watch))
+            return (yield from until_found(self.sweeper, tr, wait, look, self.keys_to_watch))
         items: list[_T] = yield Call(partial(self._take, tr, n, at_max))
         return items
 
@@ -313,7 +300,7 @@ class Store(Generic[_T]):
             return item
 
         keys = partial(self.keys_to_watch, first=first)
-        return self._until_found(tr, wait, look, keys)
+        return until_found(self.sweeper, tr, wait, look, keys)
 
     def _take_of(self, tr: Transactor, first: First) -> _T | None:
         now = milliseconds()
@@ -329,28 +316,6 @@ class Store(Generic[_T]):
 
     # Wait
 
-    def _until_found(
-        self,
-        tr: Transactor,
-        seconds: float,
-        look: Callable[[], Steps[_R]],
-        keys: Callable[[Transaction], list[bytes]],
-    ) -> Steps[_R]:
-        """Look, and again whenever a key changes that `keys(tr)` returns, until `look` finds.
-
-        Another client may be quicker: then sleep again. When the time is over, look once more.
-        """
-        deadline = time.monotonic() + seconds
-        while True:
-            found = yield from look()
-            left = deadline - time.monotonic()
-            if found or left <= 0 or not is_database(tr):
-                return found
-            due: float = yield Call(partial(self.sweeper.seconds_left, tr))
-            watches: list[Future] = yield Call(partial(begin_watches, tr, keys), cancel_all)
-            if watches and not (yield Sleep(watches, min(left, due, REQUEST_TIMEOUT))):
-                return found
-
     def wait(self, db: Database, seconds: float) -> Steps[bool]:
         """Sleep until there is an item, and leave it; return whether there is one."""
 
@@ -358,7 +323,7 @@ class Store(Generic[_T]):
             is_idle: bool = yield Call(partial(self.is_idle, db))
             return not is_idle
 
-        return self._until_found(db, seconds, look, self.keys_to_watch)
+        return until_found(self.sweeper, db, seconds, look, self.keys_to_watch)
 
     def is_idle(self, db: Database) -> bool:
         """Return whether there is no item to be taken, once what is due has come."""
@@ -400,7 +365,7 @@ class Store(Generic[_T]):
         request = ClaimRequest(n, max(n, within), lease, *uuids(1))
         look = partial(self._claim_now, tr, request, first)
         keys = partial(self.keys_to_watch_claims, first=first)
-        return self._until_found(tr, wait, look, keys)
+        return until_found(self.sweeper, tr, wait, look, keys)
 
     def _claim_now(
         self, tr: Transactor, request: ClaimRequest, first: First | None

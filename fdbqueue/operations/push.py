@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from fdbqueue.errors import QueueFull
 from fdbqueue.layout import Layout, decode_options, encode_count, encode_options
 from fdbqueue.operations.bound import Bound
-from fdbqueue.operations.items import Entry, Items
+from fdbqueue.operations.items import Entry, Items, LocatedItem, find
 from fdbqueue.operations.names import register
 from fdbqueue.operations.options import FLEXIBLE, reconcile_options
+from fdbqueue.operations.schedule import Schedule
 from fdbqueue.types import Options, Transaction
 
 __all__ = ["PushRequest", "Pusher"]
@@ -42,11 +43,13 @@ class Pusher:
         self,
         layout: Layout,
         items: Items,
+        schedule: Schedule,
         options: Options,
         randrange: Callable[[int, int], int],
     ) -> None:
         self.layout = layout
         self._items = items
+        self._schedule = schedule
         self._given = options
         self.options = options
         """The options that the last push read or stored."""
@@ -84,6 +87,30 @@ class Pusher:
             fitting = self._fitting(tr, pushes, taken(), bound)
         keys = iter(self._items.append_all(tr, [*chain.from_iterable(fitting)], lasts))
         return [list(islice(keys, len(entries))) for entries in fitting]
+
+    def push_unique(self, tr: Transaction, entry: Entry, now: int) -> LocatedItem | None:
+        """Push an item unless an unfinished item has its unique key; return the item with the key.
+
+        An item with the key that has expired makes room first. The result is `None` if the queue is
+        full. The transaction conflicts with every change of the item with the key.
+
+        Args:
+            tr: A transaction.
+            entry: The item to push.
+            now: The time in milliseconds since 1970.
+        """
+        key = self.layout.unique_key(str(entry.header.unique))
+        found = self._find_unique(tr, key)
+        if found is not None:
+            self._schedule.sweep(tr, now)
+            found = self._find_unique(tr, key)
+        if found is None and self.push(tr, [PushRequest([entry])])[0]:
+            found = self._find_unique(tr, key)
+        return found
+
+    def _find_unique(self, tr: Transaction, key: bytes) -> LocatedItem | None:
+        position = tr[key].value
+        return None if position is None else find(tr, self.layout, position)
 
     def reserve(self, tr: Transaction) -> None:
         """Take a place for the retry of a dead letter; raise `QueueFull` if no place is free."""

@@ -18,7 +18,8 @@ import pytest
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
 from fdbqueue.coordination import staged_pops
-from fdbqueue.coordination.waiting import begin_watches, sleep_on
+from fdbqueue.coordination.steps import sleep_on
+from fdbqueue.coordination.waiting import begin_watches
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 

@@ -14,7 +14,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.coordination import steps
-from fdbqueue.coordination.waiting import sleep_on
+from fdbqueue.coordination.steps import sleep_on
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as Recipe

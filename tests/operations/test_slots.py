@@ -14,7 +14,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, check
-from fdbqueue.coordination import store
+from fdbqueue.coordination import waiting
 from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull
 from fdbqueue.queue.base import store_of
@@ -269,7 +269,7 @@ def test_another_handle_sees_that_a_queue_is_paused_within_a_second(db: Any, nam
 @pytest.fixture
 def only_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits does not look now and then besides."""
-    monkeypatch.setattr(store, "REQUEST_TIMEOUT", 1000)
+    monkeypatch.setattr(waiting, "REQUEST_TIMEOUT", 1000)
 
 
 @pytest.mark.usefixtures("only_watches")
@@ -295,8 +295,8 @@ def test_who_waits_at_a_paused_queue_sleeps(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
-    watch = store.begin_watches
-    monkeypatch.setattr(store, "begin_watches", lambda *a: (looks.append(1), watch(*a))[1])
+    watch = waiting.begin_watches
+    monkeypatch.setattr(waiting, "begin_watches", lambda *a: (looks.append(1), watch(*a))[1])
     queue = PriorityQueue(space["jobs"])
     queue.push(db, 1)
     queue.pause(db)

@@ -12,14 +12,14 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination import batches, clock, staged_pops, store, sweeper
+from fdbqueue.coordination import batches, clock, staged_pops, store, sweeper, waiting
 from fdbqueue.database import exactly_once
 from fdbqueue.queue.base import store_of
 from tests.simulation.scheduler import Scheduler, SimulatedDatabase
 
 __all__ = ["Simulated"]
 
-_CLOCKS = (store, staged_pops, sweeper, clock)
+_CLOCKS = (waiting, staged_pops, sweeper, clock)
 
 
 class Simulated:
