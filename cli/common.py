@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar
 
 import click
 
@@ -22,13 +22,14 @@ from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.importing import MAX_LINE
 from fdbqueue.queue.registry import open_queue
-from fdbqueue.types import Database, Priority
+from fdbqueue.types import Database, Priority, PriorityJson
 
 __all__ = [
     "PRIORITY",
     "TIME",
     "AnyQueue",
     "OutputError",
+    "ParamType",
     "PrintError",
     "Seconds",
     "any_queue",
@@ -52,6 +53,11 @@ __all__ = [
 
 _R = TypeVar("_R")
 
+if TYPE_CHECKING:
+    ParamType: TypeAlias = click.ParamType[Any]
+else:
+    ParamType = click.ParamType  # generic only in new releases of click
+
 
 class Seconds(click.FloatRange):
     """A number of seconds."""
@@ -70,7 +76,7 @@ class Seconds(click.FloatRange):
         return number
 
 
-class _Priority(click.ParamType):  # type: ignore[type-arg]
+class _Priority(ParamType):
     """A priority in its JSON form: an integer, or a list for a tuple."""
 
     name = "priority"
@@ -88,7 +94,7 @@ class _Priority(click.ParamType):  # type: ignore[type-arg]
 PRIORITY = _Priority()
 
 
-class _Time(click.ParamType):  # type: ignore[type-arg]
+class _Time(ParamType):
     """An ISO 8601 time with a time zone."""
 
     name = "time"
@@ -154,7 +160,7 @@ def _with_options(command: Callable[..., _R], creates: bool) -> Callable[..., _R
                 message += f"; `fdbcli -C {file} --exec status` shows whether the cluster is up"
             raise click.ClickException(message) from error
         finally:
-            if hasattr(db, "close"):
+            if isinstance(db, embedded.Database):
                 db.close()
 
     options = (
@@ -185,10 +191,10 @@ def _with_options(command: Callable[..., _R], creates: bool) -> Callable[..., _R
             "-v", "--verbose", is_flag=True, help="Log pushes, pops and jobs to standard error."
         ),
     )
-    decorated: _Command = on_database
+    decorated: Callable[..., _R] = run_on_database
     for option in reversed(options):
-        run_on_database = option(run_on_database)
-    return run_on_database
+        decorated = option(decorated)
+    return decorated
 
 
 def _open(url: str | None, cluster_file: str | None, create: bool) -> Database:
@@ -234,7 +240,7 @@ def json_line(value: object) -> str:
     return json_bytes(value).decode()
 
 
-def priority_line(priority: object) -> str:
+def priority_line(priority: Priority) -> str:
     """Return a priority in the form that `--priority` accepts."""
     return json_line(priority_as_json(priority))
 
@@ -361,7 +367,7 @@ def json_queue(db: Database, name: str, *, must_exist: bool = False) -> Priority
     return queue
 
 
-def priority_from_json(queue: PriorityQueue, priority: object) -> Priority:
+def priority_from_json(queue: PriorityQueue, priority: PriorityJson) -> Priority:
     """Return the priority of a queue from its JSON form.
 
     Raises:

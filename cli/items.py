@@ -13,7 +13,7 @@ import click
 
 from fdbqueue import FdbqueueError, Item, PriorityQueue, Queue, error_classes, existing_queue
 from fdbqueue.layout.codecs import with_stack
-from fdbqueue.types import Database
+from fdbqueue.types import Database, PriorityJson
 
 from .common import (
     PRIORITY,
@@ -87,7 +87,7 @@ def push(
     queue: str,
     value: str | None,
     file: BinaryIO | None,
-    priority: object,
+    priority: PriorityJson,
     delay: float | None,
     at: datetime | None,
     ttl: float | None,
@@ -257,7 +257,7 @@ def peek(db: Database, queue: str, highest: bool, count: int, as_json: bool) -> 
 def items(
     db: Database,
     queue: str,
-    priority: object,
+    priority: PriorityJson | None,
     limit: int,
     after: str | None,
     reverse: bool,

@@ -155,7 +155,7 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     """Print an error on one line and exit."""
     click.echo(" ".join(message.split()), err=True)
     sys.exit(signals.exit_code(2))

@@ -123,7 +123,7 @@ def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     echo(json_line({"queue": queue, "dropped": True}) if as_json else f"dropped {queue}")
 
 
-class _Bound(click.ParamType):  # type: ignore[type-arg]
+class _Bound(ParamType):
     """A positive integer, or `none`, which is converted to 0."""
 
     name = "bound"

@@ -97,7 +97,7 @@ def exit_code(default: int) -> int:
 
 
 @contextmanager
-def defer_signals() -> Iterator[None]:
+def defer_signals() -> Generator[None]:
     """Defer signals: one that arrives during the block ends the process after it.
 
     If the block takes long, for example because nothing reads the output, the output is closed.
@@ -116,7 +116,7 @@ def defer_signals() -> Iterator[None]:
 
 
 @contextmanager
-def cleanup_on_signal(cleanup: Callable[[], object]) -> Iterator[None]:
+def cleanup_on_signal(cleanup: Callable[[], object]) -> Generator[None]:
     """Call `cleanup`, which must not take a lock, if a signal ends the process in the block."""
     _cleanups.append(cleanup)
     try:
@@ -128,7 +128,7 @@ def cleanup_on_signal(cleanup: Callable[[], object]) -> Iterator[None]:
 @contextmanager
 def stop_on_signal(
     stop: Callable[[int, FrameType | None], object], max_signals: int
-) -> Iterator[None]:
+) -> Generator[None]:
     """Let signals call `stop` instead of ending the process.
 
     Args:

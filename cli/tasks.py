@@ -294,8 +294,10 @@ def stats(db: Database, queue: str, as_json: bool) -> None:
       fdbq task stats todo
     """
     totals = _task_queue(db, queue).get_stats(db)
-    fields = {field.name: getattr(totals, field.name) for field in dataclasses.fields(totals)}
-    fields["oldest"] = totals.oldest and totals.oldest.isoformat()
+    fields: dict[str, float | str | dict[str, int] | None] = {
+        field.name: getattr(totals, field.name) for field in dataclasses.fields(totals)
+    }
+    fields["oldest"] = None if totals.oldest is None else totals.oldest.isoformat()
     fields["by_priority"] = {priority.name: n for priority, n in totals.by_priority.items()}
     fields |= {"success_rate": totals.success_rate, "rejection_rate": totals.rejection_rate}
     if as_json:

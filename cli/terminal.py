@@ -33,7 +33,7 @@ def print_table(columns: tuple[str, str], rows: list[tuple[str, str]]) -> None:
 
 
 @contextmanager
-def progress_bar(unit: ProgressColumn | None = None) -> Iterator[Progress]:
+def progress_bar(unit: ProgressColumn | None = None) -> Generator[Progress]:
     """Show a progress bar on standard error if that is a terminal.
 
     Args:
@@ -53,7 +53,7 @@ def progress_bar(unit: ProgressColumn | None = None) -> Iterator[Progress]:
 
 
 @contextmanager
-def restoring_cursor(console: Console) -> Iterator[None]:
+def restoring_cursor(console: Console) -> Generator[None]:
     """Show the cursor again, which a live display hides, if a signal ends the process."""
     if not console.is_terminal or console.is_dumb_terminal:
         yield

@@ -19,7 +19,7 @@ from fdbqueue.operations.items import State
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.importing import import_lines
 from fdbqueue.queue.overview import count_not_waiting
-from fdbqueue.types import Database
+from fdbqueue.types import Database, PriorityJson
 
 from .common import (
     PRIORITY,
@@ -68,7 +68,7 @@ def import_command(
     db: Database,
     queue: str,
     file: BinaryIO,
-    priority: object,
+    priority: PriorityJson,
     priority_field: str | None,
     value_field: str | None,
     source: str | None,
@@ -165,7 +165,7 @@ def _echo_report(exported: int, left_out: dict[State, int], as_json: bool, to_st
 
 
 @contextmanager
-def _replacing(path: str) -> Iterator[IO[bytes]]:
+def _replacing(path: str) -> Generator[IO[bytes]]:
     """Open a file that replaces the one at `path` if the block succeeds; `-` is standard output."""
     try:
         with _open(path) as file:
@@ -179,7 +179,7 @@ def _replacing(path: str) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _open(path: str) -> Iterator[IO[bytes]]:
+def _open(path: str) -> Generator[IO[bytes]]:
     if path == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

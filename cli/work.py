@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import click
@@ -110,7 +111,11 @@ def work(
         worker = Worker(db, target, function, concurrency=concurrency, lease=lease, agent=agent)
     except (TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from error
-    with progress_bar() as progress, stop_on_signal(lambda *_: worker.stop(), max_signals=2):
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        worker.stop()
+
+    with progress_bar() as progress, stop_on_signal(stop, max_signals=2):
         task = progress.add_task("work", total=target.size(db), visible=drain)
         report = worker.run(
             drain=drain,

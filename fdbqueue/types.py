@@ -23,6 +23,7 @@ __all__ = [
     "KeyValue",
     "Options",
     "Priority",
+    "PriorityJson",
     "PriorityKind",
     "RangeResult",
     "ReadTransaction",
@@ -39,6 +40,9 @@ __all__ = [
 
 Priority: TypeAlias = "int | tuple[Any, ...]"
 """An item's rank: a 64-bit integer or a tuple. The lowest is popped first."""
+
+PriorityJson: TypeAlias = "int | list[Any]"
+"""The JSON form of a priority: an integer, or a list for a tuple."""
 
 PriorityKind: TypeAlias = "type[int] | tuple[type, ...]"
 """The type of a queue's priorities: `int`, or the types of a tuple's elements, `(int, float)`."""

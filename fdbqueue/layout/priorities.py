@@ -10,7 +10,7 @@ from typing import Any
 
 from fdbqueue.errors import ForeignKey, InvalidPriority
 from fdbqueue.layout import Layout
-from fdbqueue.types import Json, Priority, PriorityKind
+from fdbqueue.types import Json, Priority, PriorityJson, PriorityKind
 
 __all__ = ["Levels", "Priorities", "priority_as_json"]
 
@@ -40,7 +40,7 @@ class Levels:
         """Raise `InvalidPriority`: a FIFO queue has no priorities."""
         raise InvalidPriority(priority, "omitted: this queue has no priorities")
 
-    def from_json(self, value: Priority | list[Any]) -> Priority:
+    def from_json(self, value: PriorityJson) -> Priority:
         """Raise `InvalidPriority`, as `validate` does."""
         raise InvalidPriority(value, "omitted: this queue has no priorities")
 
@@ -100,7 +100,7 @@ class Priorities(Levels):
         shape = ", ".join(kind.__name__ for kind in kinds)
         raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
 
-    def from_json(self, value: Priority | list[Any]) -> Priority:
+    def from_json(self, value: PriorityJson) -> Priority:
         """Return the priority for a JSON value of `priority_as_json`; raise `InvalidPriority`.
 
         >>> from fdb.subspace_impl import Subspace

@@ -396,7 +396,7 @@ class KeyValue(NamedTuple):
         return f"{self.key!r}: {self.value!r}"
 
 
-as_row: Callable[[tuple[bytes, bytes]], KeyValue] = partial(tuple.__new__, KeyValue)
+as_row: Callable[[tuple[bytes, bytes]], KeyValue] = partial(tuple[bytes, bytes].__new__, KeyValue)
 """Return a pair as a `KeyValue`, without a call of Python code per row."""
 
 
