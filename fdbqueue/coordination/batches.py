@@ -1,4 +1,4 @@
-"""Collect the pushes, claims or acknowledgements of several threads into one transaction."""
+"""Perform the pushes, claims or acknowledgements of several threads in one transaction."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ __all__ = ["RENEWALS", "Batches", "Claims", "LeaseStart", "Taken", "first_after"
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 
-_NARROWER = 0.95  # what a claim without a conflict leaves of the distance at which to look
-_SPENT = 0.1  # of a lease, that may be over when a call that began it returns
+_NARROWER = 0.95  # a claim without a conflict multiplies the range of the next claim by this
+_SPENT = 0.1  # the part of a lease that may be over when the call that started it returns
 RENEWALS = 3
-"""How often a call begins a lease at most, if each time too much of it is over."""
+"""How often a call starts a lease at most, if too much of it is over each time."""
 
 
 class Batches(Generic[_Request, _Result]):
-    """Does the requests of a batch in one transaction, exactly once.
+    """The performer of pushes or acknowledgements: one transaction per batch, exactly once.
 
     Args:
-        do: `do(tr, requests)` does requests in a transaction and returns their results.
-        receipts: Where the queue has its receipts.
+        do: `do(tr, requests)` performs requests in a transaction and returns their results.
+        receipts: The subspace of the queue's receipts.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Batches(Generic[_Request, _Result]):
         self._expected = 1
 
     def perform(self, db: Database, batch: Batch[_Request]) -> list[_Result]:
-        """Do the requests of a batch, and those that join it in time."""
+        """Perform the requests of a batch, and those that join it in time."""
 
         def body(tr: Transaction) -> list[_Result]:
             if self._expected > 1:
-                tr.get_read_version().wait()  # others can join meanwhile
+                tr.get_read_version().wait()  # meanwhile other threads can join the batch
             return self._do(tr, batch.join())
 
         results = run_once(db, body, self._receipts)
@@ -62,11 +62,11 @@ class Batches(Generic[_Request, _Result]):
 
 
 class LeaseStart:
-    """When a lease that a call begins starts, or earlier, by this process's monotonic clock.
+    """A lower bound of the time at which a lease started, by this process's monotonic clock.
 
-    A lease counts from the read version of its transaction. That may be older than the call: the
-    call joined a transaction that was under way, or a cluster that stalls gave a version of before.
-    The version of the commit says how much older, because versions follow the cluster's clock.
+    A lease starts at the read version of its transaction. This version may be older than the call:
+    the call may have joined a running transaction, or a stalled cluster may have returned an old
+    version. Versions follow the cluster's clock, so the version of the commit shows the age.
 
     >>> LeaseStart().is_recent(30)
     True
@@ -77,39 +77,39 @@ class LeaseStart:
         self._version = 0
 
     def note_read(self, tr: Transaction) -> int:
-        """Note the read version of an attempt, and return it."""
+        """Store the read version of a try of the transaction, and return it."""
         self._version = tr.get_read_version().wait()
         return self._version
 
     def note_commit(self, tr: Transaction) -> None:
-        """Note the version of the attempt that committed; it is -1 if nothing was written."""
+        """Use the version of the commit, which is -1 if nothing was written."""
         age = (tr.get_committed_version() - self._version) / VERSIONS
         self._since = min(self._since, time.monotonic() - age)
 
     def is_recent(self, lease: float) -> bool:
-        """Return whether nine tenths of a lease are left."""
+        """Return whether at least nine tenths of a lease are left."""
         return time.monotonic() - self._since <= _SPENT * lease
 
 
 def first_after(tr: Transaction, layout: Layout, n: int, skipped: int) -> list[StoredItem]:
-    """`n` items after the first `skipped` ones, or the first ones if there are not so many."""
+    """Return `n` items after the first `skipped` ones, or the first `n` if these are fewer."""
     begin, end = layout.range_of(layout.items)
 
     def rows_from(first: bytes | KeySelector) -> list[StoredItem]:
-        # The server counts keys, not the queue's: behind the last item stand other ones.
-        found = tr.snapshot.get_range(first, end, limit=n, streaming_mode=WANT_ALL)
-        return [StoredItem(row.key, row.value) for row in found if row.key < end]
+        # A selector skips any keys, so the result may begin with keys after the last item.
+        rows = tr.snapshot.get_range(first, end, limit=n, streaming_mode=WANT_ALL)
+        return [StoredItem(row.key, row.value) for row in rows if row.key < end]
 
-    found = rows_from(first_greater_or_equal(begin, skipped)) if skipped else []
-    if len(found) < n:
-        found = rows_from(begin)
-    if not found:
-        tr.add_read_conflict_range(begin, end)  # it was empty, and must be still
-    return found
+    items = rows_from(first_greater_or_equal(begin, skipped)) if skipped else []
+    if len(items) < n:
+        items = rows_from(begin)
+    if not items:
+        tr.add_read_conflict_range(begin, end)  # conflict unless the queue stays empty
+    return items
 
 
 class Taken(NamedTuple):
-    """A claim, and when its lease began."""
+    """A claim, and when its lease started."""
 
     claim: Claim | None
     start: LeaseStart
@@ -118,9 +118,10 @@ class Taken(NamedTuple):
 class Claims:
     """The claims of one process on one queue and database.
 
-    Threads that claim at the same time share a transaction, which takes as many items that stand
-    together. Without conflicts it takes the first ones. After a conflict it looks at a random place
-    in twice the distance, up to that which the claims allow; after a success, in a little less.
+    Threads that claim at the same time share a transaction, which takes consecutive items. Without
+    conflicts it takes the first items. After a conflict it starts at a random item among the first
+    ones: the range doubles with each conflict, up to the `within` of the claims. A claim without
+    a conflict narrows the range a little.
     """
 
     def __init__(self, layout: Layout, leases: Leases, schedule: Schedule, slots: Slots) -> None:
@@ -128,10 +129,10 @@ class Claims:
         self._leases = leases
         self._schedule = schedule
         self._slots = slots
-        self._distance = 1.0
+        self._range = 1.0  # the number of first items among which a claim starts
 
     def perform(self, db: Database, batch: Batch[ClaimRequest]) -> list[Taken]:
-        """Do claims."""
+        """Perform the claims of a batch, and those that join it in time."""
         tries = 0
         now = milliseconds()
         start = LeaseStart()
@@ -141,34 +142,35 @@ class Claims:
             tries += 1
             if tries == 2:
                 tr.options.set_max_retry_delay(MAX_BACKOFF)
-            version = start.note_read(tr)  # others can join meanwhile
+            version = start.note_read(tr)  # meanwhile other threads can join the batch
             swept = self._schedule.sweep(tr, now)
             if not swept.expired:
-                return None  # that is enough for one transaction
+                return None  # commit this sweep; the next transaction continues
             requests = batch.join()
             n = sum(request.n for request in requests)
             if tries > 1:
-                self._distance = 2 * max(self._distance, n)
+                self._range = 2 * max(self._range, n)
             within = min(request.within for request in requests)
-            self._distance = min(self._distance, max(n, within))
-            skipped = n * random.randrange(max(1, int(self._distance) // n))
+            self._range = min(self._range, max(n, within))
+            skipped = n * random.randrange(max(1, int(self._range) // n))
 
             def first(tr: Transaction, n: int) -> list[StoredItem]:
                 return first_after(tr, self._layout, n, skipped)
 
-            found = iter(self._slots.admit(tr, n, first))
-            taken: list[Claim | None] = []
-            looked = False
-            for request in requests:
-                mine = list(islice(found, request.n))
-                looked = looked or bool(mine)
-                taken.append(self._leases.take(tr, mine, request, version, now))
-            # What nobody can read is out of the way: there may be others. And more may be due.
-            return None if (looked or not swept.all) and not any(taken) else taken
+            admitted = self._slots.admit(tr, n, first)
+            remaining = iter(admitted)
+            claims = [
+                self._leases.take(tr, list(islice(remaining, request.n)), request, version, now)
+                for request in requests
+            ]
+            if not any(claims) and (admitted or not swept.all):
+                # All of these items were undecodable, or more items are due: look again.
+                return None
+            return claims
 
         run = partial(run_once, db, body, self._layout.receipts, committed=start.note_commit)
-        while (taken := run()) is None:
+        while (claims := run()) is None:
             tries = 0
         if tries < 2:
-            self._distance *= _NARROWER
-        return [Taken(claim, start) for claim in taken]
+            self._range *= _NARROWER
+        return [Taken(claim, start) for claim in claims]

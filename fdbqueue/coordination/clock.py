@@ -1,4 +1,4 @@
-"""The time, chance and new identities: what a transaction's body takes as arguments.
+"""Times, delays and identities, which the body of a transaction takes as arguments.
 
 Source: RFC 9562, section 5.7, for UUIDs of version 7.
 """
@@ -19,10 +19,14 @@ __all__ = ["MAX_BACKOFF", "backoff", "milliseconds", "nanoseconds", "uuids"]
 
 
 def nanoseconds() -> int:
-    """Return the time since 1970 by this machine's clock; raise `ClockOutOfRange`.
+    """Return the time since 1970 by this machine's clock.
 
-    >>> nanoseconds() > 1_700_000_000 * 10**9
-    True
+    Raises:
+        ClockOutOfRange: The clock is before 1970 or after 2262.
+
+    Example:
+        >>> nanoseconds() > 1_700_000_000 * 10**9
+        True
     """
     try:
         now = time.time_ns()
@@ -34,35 +38,40 @@ def nanoseconds() -> int:
 
 
 def uuids(count: int) -> list[bytes]:
-    """Return new ones; make them once, outside of any retry loop. Raise `ClockOutOfRange`.
+    """Return new UUIDs. Call this outside of retry loops, so that retries use the same ones.
 
-    >>> len(uuids(2)[0])
-    16
+    Raises:
+        ClockOutOfRange: The clock is before 1970 or after 2262.
+
+    Example:
+        >>> len(uuids(2)[0])
+        16
     """
     now = nanoseconds()
     return list(map(_uuid7, repeat(now, count)))
 
 
 def _uuid7(nanoseconds: int) -> bytes:
-    # With 12 bits of a fraction of the millisecond, so that they stand in the order of time.
+    # 12 bits contain the fraction of the millisecond, so that UUIDs sort by time.
     milliseconds, rest = divmod(nanoseconds, 1_000_000)
     fraction = (rest << 12) // 1_000_000
     number = milliseconds << 80 | 7 << 76 | fraction << 64 | 2 << 62 | _random.getrandbits(62)
     return number.to_bytes(UUID_SIZE, "big")
 
 
-# A generator of its own, seeded by the system, in a forked child anew: what a program does to the
-# shared one of `random` must not make two keys equal.
+# A program may seed the shared generator of `random`, or copy it by a fork. That must not lead to
+# equal keys, so this generator is separate, and the system seeds it again in a forked child.
 _random = Random()
 os.register_at_fork(after_in_child=_random.seed)
-MAX_BACKOFF = 2
-"""Milliseconds from a conflict with other clients to the next attempt of the transaction."""
 
-_FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds, after the first failure, and after many
+MAX_BACKOFF = 2
+"""The maximum milliseconds between a conflict and the next try of a transaction."""
+
+_FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds after the first failure, and after many
 
 
 def milliseconds() -> int:
-    """Now, as delayed items are due; to be read outside of any retry loop.
+    """Return the milliseconds since 1970, the unit of due times. Call this outside of retry loops.
 
     >>> milliseconds() > 1_700_000_000_000
     True
@@ -70,11 +79,11 @@ def milliseconds() -> int:
     return nanoseconds() // 1_000_000
 
 
-def backoff(attempt: int) -> float:
-    """Return the seconds to wait before the next attempt, after this many failed ones.
+def backoff(failures: int) -> float:
+    """Return the seconds before an item that failed this often becomes available again.
 
     >>> 0.5 <= backoff(1) <= 1, 1800 <= backoff(1000) <= 3600
     (True, True)
     """
-    longest = min(_MAX_DELAY, _FIRST_DELAY * math.pow(2, min(attempt, 100) - 1))
-    return longest * random.uniform(0.5, 1)
+    delay = min(_MAX_DELAY, _FIRST_DELAY * math.pow(2, min(failures, 100) - 1))
+    return delay * random.uniform(0.5, 1)

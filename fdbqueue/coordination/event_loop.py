@@ -1,4 +1,4 @@
-"""Operations in an event loop: threads make results, a coroutine takes each, or it is undone."""
+"""Operations in an event loop: threads make the calls, and coroutines take or undo the results."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def start(job: Callable[[], object]) -> None:
     """Run a job in a thread of the pool; while the interpreter exits, in this thread."""
     try:
         pool.submit(job)
-    except RuntimeError:  # the interpreter waits for the pool's threads, and admits no more work
+    except RuntimeError:  # the interpreter exits, and the pool accepts no more work
         job()
 
 
 async def drive(steps: Steps[_T], ends: Sequence[asyncio.Future[Any]] = ()) -> _T:
-    """Do an operation: its calls in threads of the pool, its sleeps without any thread.
+    """Perform an operation: its calls in threads of the pool, its sleeps without a thread.
 
-    Once one of `ends` is done, the operation sleeps no longer and does not look again.
+    Once one of `ends` is done, the operation stops sleeping and does not look again.
     """
     result: Any = None
     while True:
@@ -72,19 +72,19 @@ async def _sleep(step: Sleep, ends: Sequence[asyncio.Future[Any]]) -> bool:
     try:
         for watch in step.watches:
             watch.on_ready(wake)
-        # `wait_for` drops a cancel that comes when the watch has fired, before Python 3.12.
+        # Before Python 3.12, `wait_for` loses a cancellation after the watch has fired.
         await asyncio.wait(
             [fired, *ends], timeout=step.seconds, return_when=asyncio.FIRST_COMPLETED
         )
     finally:
         cancel_all(step.watches)
     if fired.done():
-        fired.result().wait()  # for its error, if it has one
+        fired.result().wait()  # raises the watch's error, if it failed
     return not any(end.done() for end in ends)
 
 
 async def run(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Call a function in a thread of the pool: one that is given a database, for example.
+    """Call a function in a thread of the pool, for example one that takes a database.
 
     >>> import asyncio, fdbqueue
     >>> asyncio.run(run(fdbqueue.queue_names, fdbqueue.open("memory:")))
@@ -94,7 +94,7 @@ async def run(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -
 
 
 async def call(function: Callable[[], _T], undo: Callable[[_T], object] | None = None) -> _T:
-    """Call a function in a thread of the pool; undo its result if this coroutine does not get it.
+    """Call a function in a thread of the pool; undo its result if this coroutine is cancelled.
 
     >>> asyncio.run(call(lambda: 7, print))
     7
@@ -105,18 +105,20 @@ async def call(function: Callable[[], _T], undo: Callable[[_T], object] | None =
 
 
 async def finished(work: Future[_T]) -> _T:
-    """Wait for the end of a thread's work, however often this task is cancelled meanwhile.
+    """Wait for the end of a thread's work, even if this task is cancelled.
 
-    Raises `CancelledError` only then.
+    Raises:
+        CancelledError: The task was cancelled, any number of times, and the work has ended.
 
-    >>> asyncio.run(finished(pool.submit(lambda: 7)))
-    7
+    Example:
+        >>> asyncio.run(finished(pool.submit(lambda: 7)))
+        7
     """
     cancelled = None
     end = asyncio.wrap_future(work)
     while not end.done():
         try:
-            await asyncio.wait([end])  # a cancel of this leaves `end` as it is
+            await asyncio.wait([end])  # a cancellation of `wait` does not cancel `end`
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None and end.exception() is None:
@@ -125,12 +127,12 @@ async def finished(work: Future[_T]) -> _T:
 
 
 class HandOver(Generic[_T]):
-    """One result on its way from a thread to the coroutine that waits for it.
+    """The hand-over of one result from a thread to the coroutine that waits for it.
 
-    The outcome is in a deque of one. The coroutine pops it and has the result; or, if the coroutine
+    A deque holds the outcome. Normally the coroutine pops it and has the result. If the coroutine
     was cancelled or its loop is closed, a thread pops it and calls `undo(result)`. Only one of them
-    can. `undo` is not called for an error, or for a result that is false, which took nothing.
-    Without `undo` the result of a coroutine that is gone is dropped.
+    gets it. Errors and false results are not undone, because the call took nothing. Without `undo`
+    the result of a cancelled coroutine is dropped.
     """
 
     def __init__(self, undo: Callable[[_T], object] | None) -> None:
@@ -143,7 +145,7 @@ class HandOver(Generic[_T]):
         self._undone: Future[None] = Future()
 
     def arrive(self, outcome: Callable[[], _T]) -> None:
-        """Bring the outcome, from any thread, once: `outcome()` returns the result or raises."""
+        """Deliver the outcome, from any thread: `outcome()` returns the result or raises."""
         self._outcome.append(outcome)
         if self._is_left:
             self._give_back()
@@ -153,7 +155,7 @@ class HandOver(Generic[_T]):
     async def result(self) -> _T:
         """Return the result, or raise its error.
 
-        If the task is cancelled, however often, wait until the result is there and undone.
+        If the task is cancelled, once or several times, wait until the result is undone.
         """
         try:
             await self._has_arrived
@@ -166,18 +168,19 @@ class HandOver(Generic[_T]):
         return outcome()
 
     def wake(self) -> None:
-        """Have the coroutine take the outcome; called by its loop."""
+        """Wake the coroutine, which takes the outcome. Called by its loop."""
         if not self._has_arrived.done():
             self._has_arrived.set_result(None)
 
     def leave(self) -> None:
-        """Have the result undone, now or when it arrives, unless the coroutine has it."""
-        # Both sides first leave their mark and then look for the other's: one of them sees both.
+        """Undo the result, now or when it arrives, unless the coroutine has taken it."""
+        # `arrive` stores the outcome and then reads the flag; this sets the flag and then reads the
+        # outcome. So at least one of them sees both.
         self._is_left = True
         self._give_back()
 
     def _give_back(self) -> None:
-        with suppress(IndexError):  # it is not there yet, or somebody has it
+        with suppress(IndexError):  # it has not arrived, or has been taken
             start(partial(self._end, self._outcome.pop()))
 
     def _end(self, outcome: Callable[[], _T]) -> None:
@@ -199,9 +202,9 @@ def _undo(undo: Callable[[_T], object], result: _T) -> None:
 
 
 class _Mailbox:
-    """Results that arrived for an event loop, which is woken once for all of them.
+    """The results that have arrived for an event loop, which is woken once for all of them.
 
-    To wake it a thread has to let the others go on, and then waits for its own turn again.
+    Waking a loop is expensive: the thread releases the interpreter lock and waits to get it again.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -219,11 +222,11 @@ class _Mailbox:
             self.give_back([])
             return
         wake = _Wake(self, loop)
-        with suppress(RuntimeError):  # the loop is closed, and drops what would wake it
+        with suppress(RuntimeError):  # the loop is closed and drops `wake`, whose finalizer runs
             loop.call_soon_threadsafe(wake)
 
     def take_all(self) -> list[HandOver[Any]]:
-        """Empty the mailbox; the next one that arrives wakes the loop again."""
+        """Empty the mailbox; the next result wakes the loop again."""
         self._is_woken = False
         handovers: list[HandOver[Any]] = []
         with suppress(IndexError):
@@ -232,16 +235,17 @@ class _Mailbox:
         return handovers
 
     def give_back(self, handovers: list[HandOver[Any]]) -> None:
-        """Undo these results and those in the mailbox: the loop does not run any more."""
-        for each in [*handovers, *self.take_all()]:
-            each.leave()
+        """Undo these results and those in the mailbox, because the loop no longer runs."""
+        for handover in [*handovers, *self.take_all()]:
+            handover.leave()
 
 
 class _Wake:
-    """Wakes an event loop, which alone holds it until the coroutines have what it brought.
+    """The callback that wakes an event loop and its coroutines.
 
-    A loop that is closed, or left behind when the interpreter exits, drops it before that. Then the
-    finalizer gives the results back.
+    Only the loop references it, until the coroutines have taken their results. If the loop is
+    closed first, or the interpreter exits, the callback is dropped, and its finalizer undoes the
+    results.
     """
 
     def __init__(self, mailbox: _Mailbox, loop: asyncio.AbstractEventLoop) -> None:
@@ -252,9 +256,9 @@ class _Wake:
 
     def __call__(self) -> None:
         self._handovers += self._mailbox.take_all()
-        for each in self._handovers:
-            each.wake()
-        # A loop calls in order: first the coroutines that were woken, then this.
+        for handover in self._handovers:
+            handover.wake()
+        # A loop runs callbacks in order: first the coroutines that were woken, then this one.
         self._loop.call_soon(self._end)
 
     def _end(self) -> None:

@@ -45,7 +45,7 @@ _PATIENCE = 0.1  # seconds; the actual time is random, up to twice as long
 _MAX_LEADERSHIP = 0.030  # seconds that a process leads while its own threads go on popping
 _IDLE_CHECK = 0.002  # seconds between checks whether they still do
 
-_WITHDRAWALS = 3  # attempts of a failed pop to withdraw its request
+_WITHDRAWALS = 3  # tries of a failed pop to withdraw its request
 _MAX_WITHDRAWAL = 1_000  # milliseconds for each of them
 
 _CONTENDED = 1.0  # seconds that a process expects contention to last after it met some
@@ -58,7 +58,7 @@ _MAX_REQUESTS = 64
 # request for a read version. If that version is too old, the transaction conflicts.
 _FRESH = 0.005
 
-_RACES = 2  # attempts in a row to take the first items, before this process becomes the leader
+_RACES = 2  # tries in a row to take the first items, before this process becomes the leader
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ class StagedPops(Generic[_T]):
         try:
             while True:
                 pops.may_keep_leading = time.monotonic() < self._leading_until
-                outcome = run_once(db, pops.attempt, self._layout.receipts, _wrote, self._note)
+                outcome = run_once(db, pops.body, self._layout.receipts, _wrote, self._note)
                 if outcome.taken is not None:
                     return outcome, outcome.taken
                 pops.request = outcome.request
@@ -210,7 +210,7 @@ class StagedPops(Generic[_T]):
                 break
 
     def _return(self, tr: Transaction, request: bytes) -> int:
-        """Delete a request; return its items to the queue, and the number of their bytes."""
+        """Delete a request and return its items to the queue; return the size of the result."""
         begin, end = self._layout.result_range(request)
         pieces = [row.value for row in tr.get_range(begin, end, streaming_mode=WANT_ALL)]
         self._items.unstage(tr, chain.from_iterable(self._layout.read_result(pieces)))
@@ -263,8 +263,8 @@ class _Pops(Generic[_T]):
         self.takes_over = False
         self.read_version: int | None = None
 
-    def attempt(self, tr: Transaction) -> _Outcome[_T]:
-        """Take the items or a result, serve, or wait: the body of one transaction."""
+    def body(self, tr: Transaction) -> _Outcome[_T]:
+        """Take the items or a result, serve, or wait: the body of the transaction."""
         self.tries += 1
         if self.tries == 1 and self.read_version is not None:
             tr.set_read_version(self.read_version)
@@ -275,7 +275,7 @@ class _Pops(Generic[_T]):
             self._races += 1
             taken = self._decoded(tr, self._draw(tr, self._batch.join()))
             return _Outcome(taken, wrote=self._must_commit(taken))
-        # All reads start before the first is waited for.
+        # Start all reads before waiting for the first.
         leader = tr.snapshot[self._layout.leader]
         requests = _read_requests(tr, self._layout) if self.leading_as else None
         ahead = self._read_ahead(tr) if self.leading_as else None
@@ -340,7 +340,7 @@ class _Pops(Generic[_T]):
         pieces = [row.value for row in tr.get_range(begin, end, streaming_mode=WANT_ALL)]
         if not pieces:
             if not waits.present():
-                self.request = None  # this process was so slow that others considered it dead
+                self.request = None  # a sweep considered this process dead, because it was slow
             return None
         tr.clear_range(begin, end)
         results = self._layout.read_result(pieces)
@@ -359,40 +359,42 @@ class _Pops(Generic[_T]):
     ) -> _Outcome[_T]:
         """Take the first items, stage the next ones for the requests, keep or pass on the lead."""
         layout = self._layout
-        others = [(key, pops) for key, pops in requests if key != self.request]
-        own = self._batch.join()
+        requests_to_serve = [(key, pops) for key, pops in requests if key != self.request]
+        own_pops = self._batch.join()
         is_leader = holder in (self.leading_as, self.name) and holder is not None
-        keeps = self.may_keep_leading or (is_leader and not others)
-        following = others.pop(0) if others and not keeps else None
-        pops = [*own, *chain.from_iterable(wanted for _, wanted in others)]
+        keeps = self.may_keep_leading or (is_leader and not requests_to_serve)
+        following = requests_to_serve.pop(0) if requests_to_serve and not keeps else None
+        pops = [*own_pops, *chain.from_iterable(pops for _, pops in requests_to_serve)]
         drawn = self._draw(tr, pops)
-        taken = self._decoded(tr, drawn[: len(own)])
+        taken = self._decoded(tr, drawn[: len(own_pops)])
         if holder is None and not requests and not any(taken):
             return _Outcome(taken, wrote=self._must_commit(taken))
         if self.request is not None:
             del tr[self.request]
-        results = iter(drawn[len(own) :])
-        for key, wanted in others:
-            got = list(islice(results, len(wanted)))
-            if not got:
+        remaining = iter(drawn[len(own_pops) :])
+        for key, pops in requests_to_serve:
+            result = list(islice(remaining, len(pops)))
+            if not result:
                 break
             tr.add_read_conflict_key(key)
             del tr[key]
-            self._items.stage(tr, key, got)
+            self._items.stage(tr, key, result)
         if keeps:
             if not is_leader:
                 holder = tr[layout.leader] = self.name
         elif following is not None or holder is not None:
             _pass_leadership(tr, layout, following)
         return _Outcome(
-            taken, leading_as=holder if keeps else None, met_others=bool(others or following)
+            taken,
+            leading_as=holder if keeps else None,
+            met_others=bool(requests_to_serve or following),
         )
 
     def _draw(self, tr: Transaction, pops: list[Pop]) -> list[list[Any]]:
         """Remove the rows of the first pops from the queue, as far as one transaction has room.
 
-        The first pop is this process's own and gets all its items, whatever their size. The items
-        of the others may be stored again as results, so they must fit.
+        The first pop belongs to this process and gets all its items, regardless of their size. The
+        items of the other pops are stored again as results, so they must fit.
         """
         if len(pops) == 1:
             rows = self._items.first(tr, *pops[0])
@@ -405,12 +407,12 @@ class _Pops(Generic[_T]):
             first = iter(self._items.first(tr, sum(counts), at_max))
             taken: list[Any] = []
             for n in counts:
-                got = list(islice(first, n))
-                size += sum(self._layout.largest_payload(row.value) for row in got)
+                rows = list(islice(first, n))
+                size += sum(self._layout.largest_payload(row.value) for row in rows)
                 if size > BATCH_BYTES and drawn:
                     break
-                drawn.append(got)
-                taken += got
+                drawn.append(rows)
+                taken += rows
             self._items.delete_head(tr, taken)
             if size > BATCH_BYTES:
                 break
@@ -436,11 +438,11 @@ def _read_requests(tr: Transaction, layout: Layout) -> Any:
 
 def _live_requests(tr: Transaction, layout: Layout, rows: Iterable[KeyValue]) -> list[_Request]:
     """Return the requests of processes that are not considered dead."""
-    found = [(row.key, row.value) for row in rows]
-    if not found:
+    requests = [(row.key, row.value) for row in rows]
+    if not requests:
         return []
-    dead = layout.requests_before(tr.get_read_version().wait() - _REQUEST_TIMEOUT_VERSIONS)[1]
-    return [(key, layout.decode_request(value)) for key, value in found if key >= dead]
+    oldest = layout.requests_before(tr.get_read_version().wait() - _REQUEST_TIMEOUT_VERSIONS)[1]
+    return [(key, layout.decode_request(value)) for key, value in requests if key >= oldest]
 
 
 def _pass_leadership(tr: Transaction, layout: Layout, following: _Request | None) -> None:

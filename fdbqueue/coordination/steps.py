@@ -31,9 +31,10 @@ class Call(Generic[_T]):
     """A call that reads or writes a database.
 
     Args:
-        function: What to call.
-        undo: Takes the result back if the operation is cancelled before it has the result. An
-            operation without `undo` does not wait for the end of the call when it is cancelled.
+        function: The function to call.
+        undo: Called with the result if the operation is cancelled before it has the result. A
+            cancelled operation with `undo` waits until the call has ended and is undone; without
+            `undo` it does not wait.
     """
 
     __slots__ = ("function", "undo")
@@ -45,12 +46,12 @@ class Call(Generic[_T]):
         self.undo = undo
 
     def run(self) -> _T:
-        """Take this step in the calling thread."""
+        """Perform this step in the calling thread."""
         return self.function()
 
 
 class Submit(Generic[_Request, _Result]):
-    """A request that shares a transaction with those of other threads and tasks.
+    """A request that shares a transaction with the requests of other threads and tasks.
 
     Args:
         combiner: The combiner of requests of this kind.
@@ -74,16 +75,16 @@ class Submit(Generic[_Request, _Result]):
         self.undo = undo
 
     def run(self) -> _Result:
-        """Take this step in the calling thread."""
+        """Perform this step in the calling thread."""
         return self.combiner(self.db, self.request)
 
 
 class Sleep:
-    """A sleep until one of some watches fires or the time is over; then, whether to go on.
+    """A sleep until a watch fires or the time is over. Its result is whether to continue.
 
     Args:
-        watches: The watches, which are cancelled afterwards.
-        seconds: The longest time to sleep.
+        watches: The watches; the sleep cancels them at its end.
+        seconds: The maximum time to sleep.
     """
 
     __slots__ = ("seconds", "watches")
@@ -93,26 +94,26 @@ class Sleep:
         self.seconds = seconds
 
     def run(self) -> bool:
-        """Take this step in the calling thread."""
+        """Perform this step in the calling thread."""
         fired = sleep_on(self.watches, self.seconds)
         if fired is not None:
-            fired.wait()  # for its error, if it has one
+            fired.wait()  # raises the watch's error, if it failed
         return True
 
 
 def cancel_all(watches: list[Future]) -> None:
-    """Cancel the watches that have not fired: a client can have a limited number of them."""
+    """Cancel the watches that have not fired, because a client has a limited number of watches."""
     for watch in watches:
         if not watch.is_ready():
             watch.cancel()
 
 
 def sleep_on(watches: list[Future], seconds: float) -> Future | None:
-    """Sleep until one of the watches fires or fails, and return it; `None` after the time-out.
+    """Sleep until a watch fires or fails, and return it; return `None` after the timeout.
 
-    The other watches are cancelled.
+    Cancel all other watches.
     """
-    # Imported here because a program may have a module of this name, as in `recipes/`.
+    # Imported late, because a program may have a module of this name, as `recipes/` does.
     from queue import Empty, SimpleQueue
 
     fired: SimpleQueue[Future] = SimpleQueue()
@@ -127,15 +128,15 @@ def sleep_on(watches: list[Future], seconds: float) -> Future | None:
 
 
 Steps: TypeAlias = Generator[Call[Any] | Submit[Any, Any] | Sleep, Any, _T]
-"""An operation: a generator that yields steps, is sent what they result in, and returns a result.
+"""An operation: a generator that yields steps, receives their results, and returns a result.
 
-What takes time is in the steps. Between them, an operation neither blocks nor can be cancelled, so
-it needs no `try` to keep what a step gave it.
+Only the steps take time. Between two steps, an operation neither blocks nor can be cancelled. So it
+needs no `try` to keep the result of a step.
 """
 
 
 def drive(steps: Steps[_T]) -> _T:
-    """Do an operation in the calling thread.
+    """Perform an operation in the calling thread.
 
     Example:
         >>> def add():
@@ -156,7 +157,7 @@ def drive(steps: Steps[_T]) -> _T:
 
 
 def driven(operation: Callable[_P, Steps[_T]]) -> Callable[_P, _T]:
-    """Make a function that does an operation in the thread that calls it.
+    """Return a function that performs an operation in the calling thread.
 
     Example:
         >>> @driven
@@ -170,7 +171,7 @@ def driven(operation: Callable[_P, Steps[_T]]) -> Callable[_P, _T]:
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         return drive(operation(*args, **kwargs))
 
-    # What documentation and editors show is what the caller gets.
+    # Documentation and editors show the type that the caller gets.
     returns: str = operation.__annotations__["return"]
     operation.__annotations__["return"] = returns.removeprefix("Steps[").removesuffix("]")
     return call

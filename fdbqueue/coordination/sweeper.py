@@ -1,4 +1,4 @@
-"""When a process sweeps the schedule of a queue, and how long it can sleep until the next item."""
+"""The sweeps of a process: when it sweeps a queue, and how long it can sleep until the next one."""
 
 from __future__ import annotations
 
@@ -14,57 +14,59 @@ from fdbqueue.types import Database, ReadTransactor, Transaction, Transactor
 
 __all__ = ["Sweeper"]
 
-_LOOK = 1.0  # seconds from one look at whether anything was ever scheduled to the next
-_SWEEP = 0.05  # seconds from one sweep of a database to the next
+_LOOK = 1.0  # seconds between checks whether the queue ever had timers
+_SWEEP = 0.05  # seconds between sweeps
 
 
 class Sweeper:
-    """The sweeps of one queue by this process, now and then, and what it knows from the last one.
+    """The sweeps of one queue by this process, and the state that the last sweep saw.
 
-    A queue of which nothing was ever claimed, delayed, to expire or paused pays
-    nothing but a look each second.
+    A queue that never had timers or limits costs only one read per second.
     """
 
     def __init__(self, layout: Layout, schedule: Schedule) -> None:
         self._layout = layout
         self._schedule = schedule
-        self.is_behind = False  # whether the last sweep left something that is due
-        self.is_ready = True  # as far as one knows without a look at the database
-        self._is_used = False
+        self.is_behind = False  # whether items are due that the last sweep did not reach
+        self.is_ready = True  # whether the queue was not paused at the last sweep
+        self._has_timers = False
         self._next_look = 0.0
         self._next_sweep = 0.0
 
     def has_timers(self, tr: Transactor) -> bool:
-        """Return whether anything was ever scheduled, as of at most a second ago."""
+        """Return whether the queue ever had timers or limits; the answer may be a second old."""
         now = time.monotonic()
-        if not self._is_used and now >= self._next_look:
-            self._is_used = read(tr, lambda tr: tr.snapshot[self._layout.scheduled].present())
+        if not self._has_timers and now >= self._next_look:
+            self._has_timers = read(tr, lambda tr: tr.snapshot[self._layout.scheduled].present())
             self._next_look = now + _LOOK
-        return self._is_used
+        return self._has_timers
 
     def sweep_is_due(self) -> bool:
-        """Return whether it is time to look at the database; known without asking it."""
+        """Return whether `sweep` would read the database now. This itself reads nothing."""
         now = time.monotonic()
-        return now >= (self._next_sweep if self._is_used else self._next_look)
+        return now >= (self._next_sweep if self._has_timers else self._next_look)
 
     def invalidate(self) -> None:
-        """Let the next call look at the database."""
-        self._is_used = True
+        """Make the next `sweep` read the database."""
+        self._has_timers = True
         self._next_sweep = 0.0
 
     def may_take(self, tr: Transaction, now: int) -> bool:
-        """Let come what is due, in a transaction that takes items; false if it must take none."""
+        """Sweep in a transaction that takes items; return false if the queue is paused."""
         if not self.has_timers(tr):
             return True
         self._schedule.sweep(tr, now)
         return not self._schedule.is_paused(tr)
 
     def sweep(self, tr: ReadTransactor, n: int = 1) -> bool:
-        """Do the same on a database now and then, in transactions of their own; in one, nothing.
+        """Sweep a database in separate transactions, unless the last sweep was just now.
 
-        That is done when nothing more is due; or, if much is, when some items wait, `n` may have
-        come, and nothing that waits has expired. The next call goes on, so that no call has to do
-        the work for all that others are to take.
+        This ends when nothing more is due. If much is due, it also ends when it has moved at least
+        `n` items, some item waits, and all expired items are deleted. The next call continues, so
+        that no call does the work for all other calls. In a transaction, this does nothing.
+
+        Returns:
+            Whether items may be taken, as of the last sweep: the queue is not paused.
         """
         if is_database(tr) and self.sweep_is_due() and self.has_timers(tr):
             self._next_sweep = time.monotonic() + _SWEEP
@@ -90,7 +92,7 @@ class Sweeper:
         return bool(list(tr.snapshot.get_range(*items, limit=1)))
 
     def seconds_left(self, db: Database) -> float:
-        """Return the seconds until the next item is due, `math.inf` if none is."""
+        """Return the seconds until a lease ends or a delayed item is due; `math.inf` for never."""
         if not self.has_timers(db):
             return math.inf
         layout = self._layout
@@ -103,9 +105,8 @@ class Sweeper:
                 end = layout.decode_timer(layout.leases, row.key)[0]
                 left = (end - tr.get_read_version().wait()) / VERSIONS
             for row in dues:
-                left = min(
-                    left, (layout.decode_timer(layout.dues, row.key)[0] - milliseconds()) / 1000
-                )
+                due = layout.decode_timer(layout.dues, row.key)[0]
+                left = min(left, (due - milliseconds()) / 1000)
             return max(0.0, left)
 
         return run(db, body)

@@ -52,9 +52,10 @@ def until_found(
 
 
 def begin_watches(db: Database, keys: Callable[[Transaction], list[bytes]]) -> list[Future]:
-    """Watch the keys that `keys(tr)` returns, in the transaction that reads what they depend on.
+    """Watch the keys that `keys(tr)` returns.
 
-    So no later change is missed, except of a value that changes and changes back.
+    The function reads the state of the queue in the same transaction. So the watches miss no later
+    change, except for a value that changes and changes back.
 
     Source: FoundationDB documentation, Developer Guide, "Watches".
     """
