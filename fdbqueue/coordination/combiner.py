@@ -1,4 +1,4 @@
-"""Calls of several threads, done together: one transaction for all that came while one was busy."""
+"""Combine the calls of several threads: one thread performs the requests of all waiting threads."""
 
 from __future__ import annotations
 
@@ -25,39 +25,47 @@ _S = TypeVar("_S", covariant=True)
 
 
 class Performer(Protocol[_R, _S]):
-    """Does the requests of one database's callers."""
+    """The object that performs batches of requests on one database."""
 
     def perform(self, db: Database, batch: Batch[_R]) -> Sequence[_S]:
-        """Do them all, or the first ones if that is enough at once, or raise and do none."""
+        """Perform all requests or the first ones, and return their results; or raise, and do none.
+
+        The requests without a result go back to the head of the line.
+        """
         ...
 
 
 class Combiner(Generic[_Request, _Result]):
-    """Has one thread of the process do what others, who come meanwhile, want as well.
+    """The calls of the threads of one process, combined into batches by a leader.
 
-    A thread that comes alone does its own request at once. Those that come while it is at it may
-    still join, if the one that performs lets them; else they wait, and when it is done, the first
-    of them does the requests of all, in the order in which they came. So nobody waits for longer
-    than the batch under way, and these threads do not conflict with each other.
+    The first thread becomes the leader and performs its own request at once. A thread that arrives
+    meanwhile may still join the batch, if the performer lets it; otherwise it waits. After the
+    batch, the first waiting thread becomes the leader and performs the requests of all waiting
+    threads, in order of arrival. So a request waits for one batch at most, and these threads do not
+    conflict with each other.
 
-    The main thread does its own requests alone, and may conflict with the others: a signal handler
-    can interrupt it anywhere, so it leads no other thread, and leaves no request with a leader,
-    which would do it for nothing.
+    The main thread performs its requests alone, and may conflict with the other threads. A signal
+    handler can interrupt it anywhere. So it does not lead other threads, and does not leave a
+    request with a leader, which would then perform it for nothing.
 
-    If the batch fails in a way that says nothing took effect, each does its own request by itself
-    and has its own error; an error of the database is everybody's.
+    An error of the database ends all calls of the batch. After any other error nothing took effect,
+    and each thread performs its request alone, so that it gets only errors of this request.
 
-    Parameters: `performer()`, which makes a `Performer` for each database, and in a forked child
-    anew; `cost`, of a request, and `budget`, for those of one batch together.
+    Args:
+        performer: `performer()` returns a new `Performer`: one per database, and new ones in a
+            forked child.
+        cost: `cost(request)` returns the cost of a request.
+        budget: The maximum cost of a batch. A single request may exceed it.
 
     Source: Hendler, Incze, Shavit and Tzafrir, Flat Combining (2010).
 
-    >>> class Doubler:
-    ...     def perform(self, db, batch):
-    ...         return [2 * number for number in batch.requests]
-    >>> import fdbqueue
-    >>> Combiner(Doubler, lambda number: 1, budget=10)(fdbqueue.open("memory:"), 21)
-    42
+    Example:
+        >>> class Doubler:
+        ...     def perform(self, db, batch):
+        ...         return [2 * number for number in batch.requests]
+        >>> import fdbqueue
+        >>> Combiner(Doubler, lambda number: 1, budget=10)(fdbqueue.open("memory:"), 21)
+        42
     """
 
     def __init__(
@@ -72,18 +80,18 @@ class Combiner(Generic[_Request, _Result]):
         self._begin()
 
     def _begin(self) -> None:
-        self._guard = threading.RLock()  # a finalizer may call while its thread is in here
+        self._guard = threading.RLock()  # a finalizer may run, and call, while its thread has it
         self._lines: WeakKeyDictionary[Any, _Line[_Request, _Result]] = WeakKeyDictionary()
         self._process = os.getpid()
         self._main_thread = threading.main_thread().ident
 
     def __call__(self, db: Database, request: _Request) -> _Result:
-        """Do a request on a database, alone or with others."""
+        """Perform a request on a database, alone or in a batch, and return its result."""
         if self._process != os.getpid():
-            self._begin()  # a forked child has none of the threads that wait
+            self._begin()  # a forked child has none of the waiting threads
         line = self._lines.get(db) or self._new_line(db)
         thread = threading.get_ident()
-        # A call from within a call cannot wait for itself.
+        # A nested call cannot wait for the call that it is part of.
         if thread == self._main_thread or thread == line.leader:
             return self._alone(db, line, request)
         call: _Call[_Request, _Result] = _Call(request)
@@ -106,10 +114,14 @@ class Combiner(Generic[_Request, _Result]):
         start: Callable[[Callable[[], None]], object],
         done: Callable[[Callable[[], _Result]], None],
     ) -> None:
-        """Do a request together with others without waiting for it here: for an event loop.
+        """Submit a request without waiting for its result, for an event loop.
 
-        `start(job)` has a thread do a job; `done(outcome)` is called by some thread in the end,
-        where `outcome()` is the result, or raises.
+        Args:
+            db: The database.
+            request: The request.
+            start: `start(job)` runs a job in a thread.
+            done: `done(outcome)` is called at the end, by any thread; `outcome()` returns the
+                result or raises.
         """
         if self._process != os.getpid():
             self._begin()
@@ -134,7 +146,7 @@ class Combiner(Generic[_Request, _Result]):
     def _lead(
         self, db: Database, line: _Line[_Request, _Result], own: _Call[_Request, _Result]
     ) -> None:
-        """Do the requests at the head of the line; the first is this thread's own."""
+        """Perform the requests at the head of the line; the first is this thread's own."""
         calls: list[_Call[_Request, _Result]] = []
         try:
             line.leader = threading.get_ident()
@@ -166,18 +178,18 @@ class Combiner(Generic[_Request, _Result]):
 
 
 class Batch(Generic[_Request]):
-    """Requests that are done together."""
+    """The requests that one transaction performs."""
 
     def __init__(self, requests: list[_Request]) -> None:
         self.requests = requests
 
     def join(self) -> list[_Request]:
-        """Take in what came meanwhile, as far as the budget goes; all requests of the batch."""
+        """Add the requests that have arrived, within the budget; return all of the batch."""
         return self.requests
 
 
 class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
-    """A batch that those who wait can join."""
+    """A batch that waiting requests can join."""
 
     def __init__(
         self,
@@ -211,7 +223,7 @@ class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
 
 
 class _Call(Generic[_Request, _Result]):
-    """One thread's request, and what became of it."""
+    """The request of one thread, and its outcome."""
 
     __slots__ = ("_woken", "error", "is_alone", "leads", "request", "result")
 
@@ -225,24 +237,24 @@ class _Call(Generic[_Request, _Result]):
         self.is_alone = False
 
     def will_wait(self) -> None:
-        """Make ready to wait: from now on others may wake it."""
+        """Prepare to wait: from now on another thread may call `wake`."""
         self._woken = threading.Lock()
         self._woken.acquire()
 
     def wait(self) -> None:
-        """Sleep until the request is done, or it is this thread's turn to lead."""
+        """Sleep until the request is done, or this thread is to lead."""
         self._woken.acquire()
 
     def wake(self) -> None:
         self._woken.release()
 
     def fail(self, error: BaseException, is_own: bool, is_shared: bool) -> None:
-        """Take in the error of a batch: the leader's own, or somebody else's."""
+        """Store the error of a batch; `is_own` for the call of the leader."""
         if isinstance(error, error_classes()):
             self.error = error if is_own else copy.copy(error)
         elif isinstance(error, Exception):
             self.error, self.is_alone = error, is_shared
-        else:  # an interrupt in the middle: only the thread that it was for knows of it
+        else:  # the leader was interrupted: for other threads, the result is unknown
             self.error = error if is_own else FDBError(1021)
 
     def outcome(self) -> _Result:
@@ -253,7 +265,7 @@ class _Call(Generic[_Request, _Result]):
 
 
 class _Submitted(_Call[_Request, _Result]):
-    """A request for which no thread waits."""
+    """A request that no thread waits for."""
 
     __slots__ = ("_combiner", "_db", "_done", "_line", "_start")
 
@@ -274,7 +286,7 @@ class _Submitted(_Call[_Request, _Result]):
         self._line = line
 
     def wake(self) -> None:
-        """It is done; or it leads, or has to be done by itself: that takes a thread."""
+        """Deliver the outcome; start a thread if the request is to lead or be performed alone."""
         if self.leads or self.is_alone:
             self._start(self._work)
         else:
@@ -294,7 +306,7 @@ class _Submitted(_Call[_Request, _Result]):
 
 
 class _Line(Generic[_Request, _Result]):
-    """The calls that wait for one database, and the thread that leads them."""
+    """The waiting calls of one database, and their leader."""
 
     def __init__(self, performer: Performer[_Request, _Result]) -> None:
         self.performer = performer

@@ -1,4 +1,4 @@
-"""The engine behind a queue object: it shares, retries and awaits transactions."""
+"""The engine behind a queue object: it runs, shares and retries transactions, and waits."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ __all__ = ["Store"]
 _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
 
-_ITEM_BYTES = 250  # of a transaction, for each item beside its payload
+_ITEM_BYTES = 250  # of a transaction, per item, in addition to the payload
 
 _log = logging.getLogger("fdbqueue")
 
@@ -85,18 +85,18 @@ def _not_empty(result: object) -> bool:
 
 
 class Store(Generic[_T]):
-    """The items of one queue.
+    """The operations of one queue, on a transaction or on a database.
 
-    Methods take a transaction or a database, as those of the queue do, and arguments that the queue
-    has checked. Given a database, threads and tasks that use one store share transactions. What
-    shares transactions or waits is an operation in steps, which a thread or an event loop drives.
+    The methods expect arguments that the queue object has validated. On a database, all threads and
+    tasks that use one store share transactions. A method that shares transactions or waits returns
+    steps, which a thread or an event loop drives.
 
     Args:
         layout: The keys of the queue.
-        levels: Its levels.
-        rows: Its rows within a transaction.
-        codec: How its items become rows and back.
-        options: The options with which it was opened.
+        levels: The levels of the queue.
+        rows: The items of the queue within a transaction.
+        codec: The conversion between items and rows.
+        options: The options that the client opened the queue with.
         agents: The agents of a task queue.
     """
 
@@ -135,7 +135,7 @@ class Store(Generic[_T]):
         wrote: Callable[[Any], bool] = _not_empty,
         committed: Callable[[Any], object] = lambda _: None,
     ) -> _R:
-        """Run a change: in the caller's transaction, or on a database exactly once."""
+        """Run a change in the caller's transaction, or on a database exactly once."""
         if is_database(tr):
             return run_once(tr, body, self.layout.receipts, wrote, committed)
         return body(tr)
@@ -145,9 +145,9 @@ class Store(Generic[_T]):
     def push(
         self, tr: Transactor, entries: list[Entry], as_many_as_fit: bool, raise_if_full: bool
     ) -> Steps[list[bytes]]:
-        """Put entries behind the last items of their levels and return the keys of the new items.
+        """Append entries to their levels; return the keys of the new items.
 
-        On a database together with what other threads push at the time.
+        On a database, the pushes of several threads share a transaction.
         """
         if not entries:
             return []
@@ -157,7 +157,7 @@ class Store(Generic[_T]):
             keys = yield Call(partial(self._push_in, tr, push))
         else:
             if self._pusher.options.max_size is not None and self.sweeper.sweep_is_due():
-                yield Call(partial(self.sweeper.sweep, tr))  # what is to expire makes room
+                yield Call(partial(self.sweeper.sweep, tr))  # expired items make room
             keys = yield Submit(self.pushes, tr, push)
         if raise_if_full:
             self._check_room(push, keys)
@@ -176,7 +176,7 @@ class Store(Generic[_T]):
             raise QueueFull(bound, len(push.entries))
 
     def pushed(self, entries: list[Entry], keys: list[bytes]) -> list[Item]:
-        """Return the items that were stored: the first ones, as many as there are keys."""
+        """Return the items of the first entries, one for each key."""
         item_id = self.layout.item_id
         return [
             Item(entry.value, entry.priority, item_id(key), key)
@@ -201,9 +201,9 @@ class Store(Generic[_T]):
         return item
 
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> None:
-        """Put items that were taken back into their own places.
+        """Return popped items to their positions.
 
-        On a database in transactions of up to 1,000,000 bytes.
+        On a database, each transaction returns up to 1,000,000 bytes.
         """
         places = list(map(self.codec.restore, items))
         if not is_database(tr):
@@ -218,7 +218,7 @@ class Store(Generic[_T]):
         self._put_back_once(tr, places[begin:])
 
     def putting_back(self, tr: Transactor, items: list[_T]) -> Steps[None]:
-        """Put items back as `put_back`; an operation that is cancelled waits until that is done."""
+        """Put items back as `put_back` does; a cancelled operation waits for the end."""
         yield Call(partial(self.put_back, tr, items), lambda _: None)
 
     def _put_back_once(self, db: Database, places: list[tuple[bytes, bytes]]) -> None:
@@ -227,7 +227,7 @@ class Store(Generic[_T]):
     # Options
 
     def options(self, tr: ReadTransactor) -> Options:
-        """Return the options that the queue has; until the first push those that were given."""
+        """Return the stored options of the queue; before the first push, the given ones."""
 
         def body(tr: ReadTransaction) -> Options:
             stored = tr[self.layout.options].value
@@ -236,11 +236,11 @@ class Store(Generic[_T]):
         return read(tr, body)
 
     def set_option(self, tr: Transactor, name: str, value: object) -> None:
-        """Store another value of an option."""
+        """Store a new value of an option."""
         self.change(tr, lambda tr: self._pusher.set_option(tr, name, value))
 
     def set_limit(self, tr: Transactor, name: str, value: object) -> None:
-        """Store another value of an option that says what may be taken, and wake who waits."""
+        """Store a new value of an option that limits claims and pops, and wake waiting clients."""
 
         def body(tr: Transaction) -> bool:
             tr[self.layout.scheduled] = b""
@@ -253,9 +253,9 @@ class Store(Generic[_T]):
     # Pop
 
     def pop(self, tr: Transactor, n: int, at_max: bool, wait: float) -> Steps[list[_T]]:
-        """Take the first `n` items; on a database together with what other threads pop.
+        """Take the first `n` items; wait if there are none.
 
-        If there is none, wait for one.
+        On a database, the pops of several threads share a transaction.
         """
         if n == 0:
             return []
@@ -266,7 +266,7 @@ class Store(Generic[_T]):
         return items
 
     def _pop_now(self, db: Database, n: int, at_max: bool) -> Steps[list[_T]]:
-        """Take the first `n` items that are there now."""
+        """Take up to `n` first items without waiting."""
         while True:
             is_ready, taken = self.sweeper.is_ready, list[_T]()
             if self.sweeper.sweep_is_due():
@@ -275,7 +275,7 @@ class Store(Generic[_T]):
                 taken = yield Submit(self.pops, db, (n, at_max), partial(self.put_back, db))
             if taken or not self.sweeper.is_behind:
                 return taken
-            # Others took what had come, and more is due.
+            # Other clients took the items that became available, and more items are due.
 
     def _take(self, tr: Transaction, n: int, at_max: bool) -> list[_T]:
         if not self.sweeper.may_take(tr, milliseconds()):
@@ -289,7 +289,7 @@ class Store(Generic[_T]):
         return [self.codec.decode(tr, row.key, row.value) for row in rows]
 
     def pop_of(self, tr: Transactor, first: First, wait: float) -> Steps[_T | None]:
-        """Take the first item of those that `first(tr, 1)` reads; wait for one as `pop`."""
+        """Take the item that `first(tr, 1)` reads; wait as `pop` does."""
 
         def undo(item: _T | None) -> None:
             if item is not None and is_database(tr):
@@ -317,7 +317,7 @@ class Store(Generic[_T]):
     # Wait
 
     def wait(self, db: Database, seconds: float) -> Steps[bool]:
-        """Sleep until there is an item, and leave it; return whether there is one."""
+        """Sleep until an item can be taken, without taking it; return whether there is one."""
 
         def look() -> Steps[bool]:
             is_idle: bool = yield Call(partial(self.is_idle, db))
@@ -326,24 +326,24 @@ class Store(Generic[_T]):
         return until_found(self.sweeper, db, seconds, look, self.keys_to_watch)
 
     def is_idle(self, db: Database) -> bool:
-        """Return whether there is no item to be taken, once what is due has come."""
+        """Sweep, and return whether no item can be taken."""
         return not self.sweeper.sweep(db) or self.is_empty(db)
 
     def keys_to_watch(self, tr: Transaction, first: First | None = None) -> list[bytes]:
-        """Return the keys that change once an item can be taken; none if one can be.
+        """Return the keys to watch until an item can be popped, or none if one already can.
 
-        With `first`, one of those that `first(tr, 1)` reads.
+        With `first`, only consider the items that `first(tr, 1)` reads.
         """
         if self.is_empty(tr) if first is None else not first(tr, 1):
             return [self.layout.total_in]
         return [self.layout.wake_counter] if self.schedule.is_paused(tr) else []
 
     def keys_to_watch_claims(self, tr: Transaction, first: First | None = None) -> list[bytes]:
-        """Return the keys that change once something can be claimed; none if something can be."""
+        """Return the keys to watch until an item can be claimed, or none if one already can."""
         first = first or self._first_after(0)
         if self._slots.admit(tr, 1, first):
             return []
-        # There may be items that have to wait, besides those that come.
+        # Items may be waiting for a free slot.
         return (
             [self.layout.total_in, self.layout.wake_counter]
             if first(tr, 1)
@@ -361,7 +361,7 @@ class Store(Generic[_T]):
         wait: float,
         first: First | None = None,
     ) -> Steps[Claim | None]:
-        """Claim any of the first items, or those that `first(tr, n)` reads; wait as `pop`."""
+        """Claim any of the first items, or those that `first(tr, n)` reads; wait as `pop` does."""
         request = ClaimRequest(n, max(n, within), lease, *uuids(1))
         look = partial(self._claim_now, tr, request, first)
         keys = partial(self.keys_to_watch_claims, first=first)
@@ -370,9 +370,9 @@ class Store(Generic[_T]):
     def _claim_now(
         self, tr: Transactor, request: ClaimRequest, first: First | None
     ) -> Steps[Claim | None]:
-        """Claim items that are there now; on a database, with a lease that is not over already.
+        """Claim items without waiting; on a database, make sure that most of the lease is left.
 
-        A stop of the process, or a lost answer, can outlast a lease.
+        The process may have been stopped, or a reply lost, for longer than a lease.
         """
 
         def undo(claim: Claim | None) -> None:
@@ -396,7 +396,7 @@ class Store(Generic[_T]):
             claim = yield Call(partial(self._renewed, tr, claim, request.lease), undo)
             if claim is not None:
                 return claim
-            # Others have the items: look for other ones.
+            # Another client has the items: claim other ones.
         return None
 
     def _renewed(self, db: Database, claim: Claim, lease: float) -> Claim | None:
@@ -426,27 +426,27 @@ class Store(Generic[_T]):
         return lambda tr, n: first_after(tr, self.layout, n, skipped)
 
     def ack(self, tr: Transactor, claim: Claim) -> Steps[None]:
-        """Be done with the items of a claim; raise `LeaseLost` if it is over."""
+        """Acknowledge a claim: delete its items; raise `LeaseLost` if the claim is over."""
         if not is_database(tr):
             yield Call(partial(self._leases.ack, tr, claim))
         elif (lost := (yield Submit(self.acks, tr, claim))) is not None:
             raise lost
 
     def nack(self, tr: Transactor, claim: Claim, delay: float | None, error: str | None) -> None:
-        """Give the items of a claim back after a delay; `None` grows with their attempts."""
+        """Return failed items after a delay; `None` stands for a delay that grows with failures."""
         now = milliseconds()
         delays = [backoff(each) if delay is None else delay for each in claim.attempts]
         dues = [now + math.ceil(each * 1000) if each else None for each in delays]
         self.change(tr, lambda tr: self._leases.nack(tr, claim, dues, error, now), lambda _: True)
 
     def extend(self, tr: Transactor, claim: Claim, lease: float) -> None:
-        """Begin the lease of a claim anew; raise `LeaseLost` if it is over."""
+        """Renew the lease of a claim; raise `LeaseLost` if the claim is over."""
         self._begin_leases(tr, lease, partial(self._leases.extend, claim=claim, lease=lease))
 
     def extend_each(
         self, db: Database, claims: list[Claim], lease: float
     ) -> list[LeaseLost | None]:
-        """Begin the leases of several claims anew; of those that are over, return the error."""
+        """Renew the leases of several claims; return `None` or `LeaseLost` for each."""
         extend = partial(self._leases.extend, lease=lease)
         errors: list[LeaseLost | None] = []
         for begin in range(0, len(claims), MAX_ITEMS):
@@ -457,7 +457,7 @@ class Store(Generic[_T]):
         return errors
 
     def _begin_leases(self, tr: Transactor, lease: float, body: Callable[[Any], _R]) -> _R:
-        """Begin leases; on a database again, if much of them is over when the outcome is known."""
+        """Start leases; on a database, start them again if too much of them is already over."""
         renewals = 0
         while True:
             renewals += 1
@@ -472,13 +472,13 @@ class Store(Generic[_T]):
                 return result
 
     def release(self, tr: Transactor, claim: Claim) -> None:
-        """Give the items of a claim back to their own places; raise `LeaseLost` if it is over."""
+        """Return the items of a claim to their positions; raise `LeaseLost` if it is over."""
         self.change(tr, lambda tr: self._leases.release(tr, claim), lambda _: True)
 
     # Dead letters
 
     def dead_letters(self, tr: ReadTransactor) -> Iterator[DeadLetter]:
-        """Iterate over the dead letters in order; given a database in pages."""
+        """Iterate over the dead letters in order; on a database, read them in pages."""
 
         def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[DeadLetter]:
             return [self._leases.dead_letter(tr, row.key, row.value) for row in rows]
@@ -487,13 +487,13 @@ class Store(Generic[_T]):
         return chain.from_iterable(pages)
 
     def retry_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
-        """Put a dead letter back to its own place; return false if there is none."""
-        self.sweeper.sweep(tr)  # what is to expire makes room
+        """Return a dead letter to its position; return false if the item is not one."""
+        self.sweeper.sweep(tr)  # expired items make room
         retry = partial(self._leases.retry_dead, reserve=self._pusher.reserve)
         return self._change_dead(tr, item, retry)
 
     def drop_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
-        """Drop a dead letter; return false if there is none."""
+        """Delete a dead letter; return false if the item is not one."""
         return self._change_dead(tr, item, self._leases.drop_dead)
 
     def _change_dead(
@@ -510,7 +510,7 @@ class Store(Generic[_T]):
     # Single items
 
     def find(self, tr: ReadTransactor, item: _T | str) -> _T | None:
-        """Return an item, wherever it is; `None` if it ended."""
+        """Return an item in any state; `None` if it ended."""
         reference = self.codec.reference(item)
 
         def body(tr: ReadTransaction) -> _T | None:
@@ -520,22 +520,22 @@ class Store(Generic[_T]):
         return read(tr, body)
 
     def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
-        """Return where an item is; `None` if it ended."""
+        """Return the state of an item; `None` if it ended."""
         reference = self.codec.reference(item)
         found = read(tr, lambda tr: self.items.find(tr, reference))
         return None if found is None else found.state
 
     def remove(self, tr: Transactor, item: _T | str) -> bool:
-        """Remove an item that waits or is delayed; return false if it does neither."""
+        """Remove a waiting or delayed item; return false for any other state."""
         reference = self.codec.reference(item)
         return self.change(tr, lambda tr: self.items.remove(tr, self.items.find(tr, reference)))
 
     def move(
         self, tr: Transactor, item: _T | str, change: Callable[[_T], tuple[bytes, bytes | None]]
     ) -> tuple[_T, bytes] | None:
-        """Move an item that waits; return it as it was, and its new key.
+        """Move a waiting item to the end of a level; return the old item and the new key.
 
-        `change(item)` returns the level behind which to put it, and its new payload, if any.
+        `change(item)` returns the level and the new payload; `None` keeps the payload.
         """
         reference = self.codec.reference(item)
 
@@ -552,7 +552,7 @@ class Store(Generic[_T]):
         return self.change(tr, body)
 
     def position(self, tr: ReadTransactor, item: _T | str) -> int | None:
-        """Return how many items are ahead of one; `None` if it does not wait."""
+        """Return the number of items ahead of an item; `None` if it does not wait."""
         reference = self.codec.reference(item)
         row = read(tr, lambda tr: self.items.waiting(tr, reference))
         return None if row is None else self._count_ahead(tr, row[0])
@@ -564,7 +564,7 @@ class Store(Generic[_T]):
     # All items
 
     def clear(self, tr: Transactor) -> None:
-        """Take out all items, with their claims, dead letters and counters."""
+        """Delete all items, with their claims, dead letters and counters."""
 
         def body(tr: Transaction) -> bool:
             self.items.clear(tr)
@@ -595,7 +595,7 @@ class Store(Generic[_T]):
         reverse: bool,
         priority: Priority | None = None,
     ) -> Iterator[_T]:
-        """Iterate over the items in order; given a database in pages."""
+        """Iterate over the items in order; on a database, read them in pages."""
         level = self.layout.items
         if priority is not None:
             level = self.layout.level(self.levels.validate(priority))
@@ -606,25 +606,25 @@ class Store(Generic[_T]):
         if is_database(tr):
             pages = read_pages(tr, begin, end, self._decoded, limit=limit, reverse=reverse)
             return chain.from_iterable(pages)
-        # Read, and conflict with, no more than the caller asks for.
+        # Read only the items that the caller asks for, and conflict only with changes of them.
         rows = tr.get_range(begin, end, limit=limit, reverse=reverse)
         return (self.codec.decode(tr, row.key, row.value) for row in rows)
 
     def size(self, tr: ReadTransactor) -> int:
-        """Return how many items are in the queue."""
+        """Return the number of waiting, delayed and staged items."""
         return read(tr, lambda tr: max(0, self.layout.begin_size(tr)()))
 
     def is_empty(self, tr: ReadTransactor) -> bool:
-        """Return whether there is no item."""
+        """Return whether no item waits."""
         begin, end = self.layout.range_of(self.layout.items)
         return read(tr, lambda tr: not list(tr.get_range(begin, end, limit=1)))
 
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
-        """Return how many items each priority has, of those that have any."""
+        """Return the number of waiting items of each priority; omit priorities without items."""
         return read(tr, self.items.counts)
 
     def throughput(self, tr: ReadTransactor) -> tuple[int, int]:
-        """Return how many items ever came, and how many went."""
+        """Return the totals of items ever added and ever removed."""
 
         def body(tr: ReadTransaction) -> tuple[int, int]:
             total_in, total_out = tr[self.layout.total_in], tr[self.layout.total_out]

@@ -255,7 +255,7 @@ class Layout:
     # Counters
 
     def begin_size(self, tr: ReadTransaction) -> Callable[[], int]:
-        """Start to read the number of items, including those staged for waiting pops.
+        """Start to read the number of waiting, delayed and staged items.
 
         Returns:
             A function that waits for the reads and returns the number.
