@@ -1,4 +1,4 @@
-"""Queues for asyncio, with the names and parameters of the queues that block.
+"""Queues for asyncio, with the names and parameters of the blocking queues.
 
     from fdbqueue import aio
 
@@ -6,19 +6,19 @@
     await jobs.push(db, {"send": "ada@example.com"})
     item = await jobs.pop(db, wait=60)
 
-Calls that come at the same time share transactions, as those of threads do. What takes time runs in
-threads of this module's pool; a call that waits for an item holds none. What reads nothing is not
-awaited: `subspace`, `pushed_at` and `Worker.stop`. Where the queues return an iterator, the methods
-here return a `Listing`: loop over it with `async for`, or `await` it to have all in a list.
+Concurrent calls share transactions, as the calls of threads do. Blocking work runs in the threads
+of this module's pool; a call that waits for an item needs no thread. `subspace`, `pushed_at` and
+`Worker.stop` read nothing and are not awaited. Methods that return an iterator in a blocking queue
+return a `Listing` here: loop over it with `async for`, or `await` it to get a list.
 
-What belongs into one transaction is a plain function, decorated with `fdbqueue.transactional`, that
-`await run(function, db, ...)` runs.
+To do several things in one transaction, write a plain function, decorate it with
+`fdbqueue.transactional`, and call it with `await run(function, db, ...)`.
 
-A pop or claim that is cancelled takes nothing, whenever and however often it is cancelled: it ends
-with `CancelledError` once its transaction has ended and what that took is back in its place. If
-the database fails then, it raises that error instead. If the event loop is closed, or the program
-ends, before the call has its items, a thread puts them back. A push or another change that is
-cancelled may take effect all the same.
+A cancelled pop or claim takes nothing, even if it is cancelled several times. It ends with
+`CancelledError` after its transaction has ended and its items are back in their positions. If the
+database fails meanwhile, it raises the database's error instead. If the event loop is closed, or
+the program ends, before the call has its items, a thread puts them back. A push or another change
+may take effect even if it is cancelled.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _Queue: TypeAlias = BaseQueue[Any]
 
 
 def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
-    """Make the function of the same name."""
+    """Return a coroutine function that calls a function in a thread."""
 
     @functools.wraps(function)
     async def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -84,7 +84,7 @@ def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
 def _method(
     method: Callable[Concatenate[_S, _P], _T],
 ) -> Callable[Concatenate[_Handle[Any], _P], _Awaited[_T]]:
-    """Make the method of the same name."""
+    """Return a coroutine method that calls a method of the blocking queue."""
     operation = steps_of(method)
 
     @functools.wraps(method)
@@ -99,7 +99,7 @@ def _method(
 def _plain(
     method: Callable[Concatenate[_S, _P], _T],
 ) -> Callable[Concatenate[_Handle[Any], _P], _T]:
-    """Make the method of the same name, which reads nothing and is not awaited."""
+    """Return a plain method that calls a method of the blocking queue, which reads nothing."""
 
     @functools.wraps(method)
     def call(self: _Handle[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -111,7 +111,7 @@ def _plain(
 def _listed(
     method: Callable[Concatenate[_S, _P], Iterator[_T]],
 ) -> Callable[Concatenate[_Handle[Any], _P], Listing[_T]]:
-    """Make the method of the same name, which returned an iterator."""
+    """Return a method that returns the iterator of the blocking queue's method as a `Listing`."""
 
     @functools.wraps(method)
     def call(self: _Handle[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> Listing[_T]:
@@ -121,7 +121,7 @@ def _listed(
 
 
 class _Opened(Generic[_P]):
-    """Makes the class method of the same name."""
+    """A class method that opens the blocking queue and returns its counterpart for asyncio."""
 
     def __init__(self, method: Callable[_P, BaseQueue[Any]]) -> None:
         self._method = method
@@ -137,7 +137,7 @@ class _Opened(Generic[_P]):
 class Listing(Generic[_T]):
     """Items that are read page by page.
 
-    Loop over them with `async for`, or `await` the listing to have them all in a list; once.
+    Loop over them with `async for`, or `await` the listing to get a list. Either works once.
 
     Example:
         >>> async def main():
@@ -173,14 +173,14 @@ class _Handle(Generic[_Q]):
 
     def __init__(self, queue: _Q) -> None:
         self.queue = queue
-        """The queue whose methods are not to be awaited."""
+        """The blocking queue."""
 
     def __repr__(self) -> str:
         return f"<aio.{repr(self.queue)[1:]}"
 
     @property
     def subspace(self) -> Subspace:
-        """The subspace of the whole queue."""
+        """The subspace of the queue."""
         return self.queue.subspace
 
     options = _method(_Queue.options)
@@ -202,7 +202,7 @@ class _Handle(Generic[_Q]):
 
 
 class PriorityQueue(_Handle[priority_queue.PriorityQueue]):
-    """`fdbqueue.PriorityQueue`, whose methods are awaited and take a database.
+    """`fdbqueue.PriorityQueue` for asyncio: await its methods, and pass a database to them.
 
     Example:
         >>> import fdbqueue
@@ -242,7 +242,7 @@ class PriorityQueue(_Handle[priority_queue.PriorityQueue]):
 
 
 class Queue(_Handle[fifo.Queue]):
-    """`fdbqueue.Queue`, whose methods are awaited and take a database.
+    """`fdbqueue.Queue` for asyncio: await its methods, and pass a database to them.
 
     Example:
         >>> import fdbqueue
@@ -274,7 +274,7 @@ class Queue(_Handle[fifo.Queue]):
 
 
 class TaskQueue(_Handle[task_queue.TaskQueue]):
-    """`fdbqueue.TaskQueue`, whose methods are awaited and take a database.
+    """`fdbqueue.TaskQueue` for asyncio: await its methods, and pass a database to them.
 
     Example:
         >>> import fdbqueue
@@ -314,16 +314,20 @@ class TaskQueue(_Handle[task_queue.TaskQueue]):
 
 
 class Worker:
-    """`fdbqueue.Worker`, whose `run` is awaited.
+    """`fdbqueue.Worker` for asyncio: await its `run`.
 
-    A handler that is a coroutine function is awaited in the event loop that awaits `run`. Any other
-    handler, and each job while it runs, takes a thread. To cancel `run` is to stop the worker: it
-    ends with `CancelledError` once the jobs that run have ended. Signals do not stop it.
+    If the handler is a coroutine function, it runs in the event loop that awaits `run`. Any other
+    handler runs in a thread. Each running job needs a thread in both cases. Cancelling `run` stops
+    the worker: `run` raises `CancelledError` after the running jobs have ended. Signals do not stop
+    it.
 
     Args:
         db: A database.
         queue: A queue of this module.
-        handler: As for `fdbqueue.Worker`, as are the others.
+        handler: The function to call for each job, or a coroutine function to await.
+        concurrency: The number of jobs that run at a time, from 1.
+        lease: Seconds until other workers may take over the jobs of a worker that died.
+        agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
 
     Example:
         >>> import fdbqueue
@@ -357,7 +361,7 @@ class Worker:
         self.report = self._worker.report
 
     def stop(self) -> None:
-        """Let the jobs that run end, and begin no other one."""
+        """Stop the worker: let the running jobs end, and start no others."""
         self._worker.stop()
 
     async def run(
@@ -366,17 +370,22 @@ class Worker:
         drain: bool = False,
         progress: Callable[[worker.WorkerReport], object] = worker.no_progress,
     ) -> worker.WorkerReport:
-        """Do jobs until `stop` is called, or this is cancelled; with `drain`, until there is none.
+        """Do jobs until `stop` is called or this call is cancelled.
 
-        The event loop calls `progress` after each job.
+        Args:
+            drain: Whether to stop also once no job can be claimed and none is running.
+            progress: Called by the event loop with the report after each job.
+
+        Returns:
+            The numbers of jobs that succeeded, failed, or lost their lease.
         """
         loop = self._handler.loop = asyncio.get_running_loop()
 
-        def tell(report: worker.WorkerReport) -> None:
+        def forward(report: worker.WorkerReport) -> None:
             loop.call_soon_threadsafe(progress, report)
 
         thread = ThreadPoolExecutor(1, thread_name_prefix="fdbqueue.aio.worker")
-        work = thread.submit(self._worker.run, drain=drain, progress=tell)
+        work = thread.submit(self._worker.run, drain=drain, progress=forward)
         thread.shutdown(wait=False)
         try:
             await asyncio.wait([asyncio.wrap_future(work)])
@@ -388,7 +397,7 @@ class Worker:
 
 
 async def existing_queue(db: Database, name: str) -> PriorityQueue | Queue | TaskQueue:
-    """Return the queue of this name, of the kind that it has, as `fdbqueue.existing_queue`."""
+    """Return the queue with this name, of its stored kind, as `fdbqueue.existing_queue` does."""
     queue = await run(registry.existing_queue, db, name)
     if isinstance(queue, priority_queue.PriorityQueue):
         return PriorityQueue(queue)
@@ -398,14 +407,14 @@ async def existing_queue(db: Database, name: str) -> PriorityQueue | Queue | Tas
 async def check(
     tr: Transaction, queue: _Handle[Any], *, repair: bool = False
 ) -> checking.CheckReport:
-    """Compare everything that a queue keeps, as `fdbqueue.check`."""
+    """Verify the counters, indexes and payloads of a queue, as `fdbqueue.check` does."""
     return await run(checking.check, tr, queue.queue, repair=repair)
 
 
 async def pop_until(
     ends: Sequence[asyncio.Future[Any]], queue: PriorityQueue, db: Database, n: int, wait: float
 ) -> list[Item]:
-    """Pop as `pop_many`, and wait for items no longer than until one of `ends` is done."""
+    """Pop as `pop_many` does, but stop waiting for items once one of `ends` is done."""
     pop: Any = steps_of(priority_queue.PriorityQueue.pop_many)
     items: list[Item] = await drive(pop(queue.queue, db, n, wait=wait), ends)
     return items
