@@ -1,4 +1,4 @@
-"""Processes that pop from one queue, which meet each other when the test says so."""
+"""Fixtures that make processes contend for one queue at moments the test chooses."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.coordination import staged_pops
-from tests.coordination.line import Line, Sleeps, only_the_test_ends_anything
+from tests.coordination.line import Line, Sleeps, disable_timeouts
 
 
 @pytest.fixture
 def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
-    """The sleeps of those who wait, which only a watch or the test ends."""
-    only_the_test_ends_anything(monkeypatch)
+    """Replace the sleeps of waiting processes; only a watch or the test ends them."""
+    disable_timeouts(monkeypatch)
     sleeps = Sleeps()
     monkeypatch.setattr(staged_pops, "sleep_on", sleeps)
     return sleeps
@@ -23,11 +23,11 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
 
 @pytest.fixture
 def line(db: Any, queue: PriorityQueue, sleeps: Sleeps) -> Line[PriorityQueue]:
-    """Those who pop from a priority queue."""
+    """Return processes that pop from one priority queue."""
     return Line(db, queue, sleeps)
 
 
 @pytest.fixture
 def fifo_line(db: Any, space: Subspace, sleeps: Sleeps) -> Line[Queue]:
-    """Those who take from a FIFO queue."""
+    """Return processes that dequeue from one FIFO queue."""
     return Line(db, Queue(space["fifo"]), sleeps)

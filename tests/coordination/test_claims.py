@@ -1,4 +1,4 @@
-"""A claim takes one of the first items, and stops nobody who takes another one."""
+"""A claim takes one of the first items and does not conflict with claims of other items."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from fdbqueue import PriorityQueue, Queue
 from fdbqueue.testing import FaultyDatabase
 
 
-def test_alone_it_takes_the_first_item_each_time(db: Any, queue: PriorityQueue) -> None:
+def test_a_single_client_claims_items_in_order(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, "abc", priorities=[3, 1, 2])
     taken = [queue.claim(db) for _ in range(4)]
     assert [claim and claim.item.value for claim in taken] == ["b", "c", "a", None]
     assert fdbqueue.check(db, queue).ok
 
 
-def test_a_fifo_queue_has_claims_too(db: Any, space: Subspace) -> None:
+def test_a_fifo_queue_supports_claims(db: Any, space: Subspace) -> None:
     queue = Queue(space)
     queue.enqueue_many(db, range(3))
     assert [queue.claim(db).item.value for _ in range(3)] == [0, 1, 2]
 
 
-def test_many_claim_each_item_once(db: Any, queue: PriorityQueue) -> None:
-    """By threads that share a queue object, and by queue objects of their own."""
+def test_concurrent_claims_return_each_item_once(db: Any, queue: PriorityQueue) -> None:
+    """Some threads share a queue object, others have their own."""
     queue.push_many(db, range(300))
 
     def work(own: PriorityQueue) -> list[int]:
@@ -42,8 +42,8 @@ def test_many_claim_each_item_once(db: Any, queue: PriorityQueue) -> None:
     assert fdbqueue.check(db, queue).ok
 
 
-def test_it_never_looks_beyond_the_items_it_may_take(db: Any, queue: PriorityQueue) -> None:
-    """However many conflicts there are, and in a caller's transaction."""
+def test_a_claim_takes_only_items_within_its_distance(db: Any, queue: PriorityQueue) -> None:
+    """This holds under conflicts and in a caller's transaction."""
     claim = fdbqueue.transactional(lambda tr: queue.claim(tr, within=5))
     unlucky = FaultyDatabase(db, conflict=0.7, seed=1)
     db.options.set_transaction_max_retry_delay(1)
@@ -57,7 +57,7 @@ def test_it_never_looks_beyond_the_items_it_may_take(db: Any, queue: PriorityQue
     assert seen == set(range(5))
 
 
-def test_claims_of_different_items_both_go_through(db: Any, queue: PriorityQueue) -> None:
+def test_claims_of_different_items_both_commit(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, "ab")
     outcomes = set()
     for _ in range(60):
@@ -77,7 +77,7 @@ def test_claims_of_different_items_both_go_through(db: Any, queue: PriorityQueue
     assert outcomes == {"both", "one"}
 
 
-def test_a_push_and_a_pop_of_another_item_do_not_disturb_a_claim(
+def test_a_claim_does_not_conflict_with_a_push_or_a_pop_of_another_item(
     db: Any, queue: PriorityQueue
 ) -> None:
     first, last = queue.push_many(db, "ab", priorities=[1, 2])
@@ -90,7 +90,7 @@ def test_a_push_and_a_pop_of_another_item_do_not_disturb_a_claim(
     assert queue.is_empty(db)
 
 
-def test_who_saw_an_empty_queue_conflicts_with_a_push(db: Any, queue: PriorityQueue) -> None:
+def test_a_claim_on_an_empty_queue_conflicts_with_a_push(db: Any, queue: PriorityQueue) -> None:
     tr = db.create_transaction()
     assert queue.claim(tr) is None
     tr[queue.subspace.pack((5, "seen"))] = b"empty"
@@ -101,14 +101,14 @@ def test_who_saw_an_empty_queue_conflicts_with_a_push(db: Any, queue: PriorityQu
 
 
 @pytest.mark.parametrize("within", [0, -1, True, 1.5, "3", None])
-def test_a_distance_that_is_none_is_refused(db: Any, queue: PriorityQueue, within: Any) -> None:
+def test_an_invalid_distance_is_rejected(db: Any, queue: PriorityQueue, within: Any) -> None:
     queue.push(db, 1)
     with pytest.raises(ValueError, match="from 1"):
         queue.claim(db, within=within)
     assert queue.size(db) == 1
 
 
-def test_an_item_that_cannot_be_read_is_tried_again_later(db: Any, queue: PriorityQueue) -> None:
+def test_a_claim_delays_an_undecodable_item(db: Any, queue: PriorityQueue) -> None:
     item = queue.push(db, "x")
     db[item.key] = b"no JSON"
     assert queue.claim(db) is None
@@ -117,10 +117,10 @@ def test_an_item_that_cannot_be_read_is_tried_again_later(db: Any, queue: Priori
     assert fdbqueue.check(db, queue).ok
 
 
-def test_each_item_is_claimed_exactly_once_though_answers_are_lost(
+def test_each_item_is_claimed_exactly_once_despite_lost_replies(
     db: Any, queue: PriorityQueue, rng: random.Random
 ) -> None:
-    """And nobody is told that there is nothing while there is something."""
+    """No claim returns `None` while an item is available."""
     db.options.set_transaction_max_retry_delay(1)
     queue.push_many(db, [*range(200), "x" * 200_000])
 

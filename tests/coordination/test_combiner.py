@@ -1,4 +1,4 @@
-"""Threads that share a queue object share transactions, and each has its own result or error."""
+"""Threads that share a queue object share transactions; each gets its own result or error."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 
 
 class Database:
-    """Anything that one can have a weak reference to."""
+    """An object that supports weak references."""
 
 
 class Work:
-    """What a combiner performs: the first batch waits until it is let go."""
+    """The work of a combiner; its first batch waits until `may_finish` is set."""
 
     def __init__(self, outcome: Callable[[list[int]], list[int]], budget: int = 100) -> None:
         self.batches: list[list[int]] = []
-        self.unpark = threading.Event()
+        self.may_finish = threading.Event()
         self.begun = threading.Event()
-        self.is_let_go: bool | None = None
+        self.is_released: bool | None = None
         self._outcome = outcome
         self.combiner: Combiner[int, int] = Combiner(lambda: self, lambda request: request, budget)
         self.db = Database()
@@ -37,12 +37,12 @@ class Work:
         self.batches.append(requests)
         if len(self.batches) == 1:
             self.begun.set()
-            self.is_let_go = self.unpark.wait(60)
-            assert self.is_let_go
+            self.is_released = self.may_finish.wait(60)
+            assert self.is_released
         return self._outcome(requests)
 
     def run(self, requests: list[int]) -> list[Future[int]]:
-        """Have a thread do each request: the others in their order, while the first is busy."""
+        """Run each request in a thread; the others queue up in order while the first runs."""
         pool = ThreadPoolExecutor(len(requests))
         futures = [pool.submit(self.combiner, self.db, requests[0])]
         assert self.begun.wait(60)
@@ -50,7 +50,7 @@ class Work:
             futures.append(pool.submit(self.combiner, self.db, request))
             while len(self.combiner._lines[self.db].waiting) <= number:
                 pass
-        self.unpark.set()
+        self.may_finish.set()
         pool.shutdown()
         return futures
 
@@ -59,7 +59,7 @@ def doubled(requests: list[int]) -> list[int]:
     return [2 * request for request in requests]
 
 
-def test_what_comes_while_one_is_busy_is_done_together_in_its_order() -> None:
+def test_requests_that_arrive_during_a_batch_form_the_next_batch_in_order() -> None:
     work = Work(doubled)
     futures = work.run([1, 2, 3, 4])
     assert [future.result() for future in futures] == [2, 4, 6, 8]
@@ -68,20 +68,20 @@ def test_what_comes_while_one_is_busy_is_done_together_in_its_order() -> None:
     assert work.batches[-1] == [5]
 
 
-def test_a_batch_stays_within_its_budget_but_for_a_request_that_is_over_it_alone() -> None:
+def test_only_a_request_that_exceeds_the_budget_alone_makes_a_batch_exceed_it() -> None:
     work = Work(doubled, budget=10)
     work.run([1, 6, 4, 5, 50, 5])
     assert work.batches == [[1], [6, 4], [5], [50], [5]]
 
 
-def test_what_a_batch_had_no_room_for_comes_first_in_the_next_one() -> None:
+def test_requests_that_a_batch_leaves_over_come_first_in_the_next_batch() -> None:
     work = Work(lambda requests: doubled(requests)[:2])
     futures = work.run([1, 2, 3, 4, 5])
     assert [future.result() for future in futures] == [2, 4, 6, 8, 10]
     assert work.batches == [[1], [2, 3, 4, 5], [4, 5]]
 
 
-def test_an_error_that_is_one_requests_own_is_not_that_of_the_others() -> None:
+def test_an_invalid_request_fails_alone() -> None:
     def picky(requests: list[int]) -> list[int]:
         if 3 in requests:
             raise ValueError("not 3")
@@ -93,7 +93,7 @@ def test_an_error_that_is_one_requests_own_is_not_that_of_the_others() -> None:
     assert futures[3].result() == 8
 
 
-def test_an_error_of_the_database_is_everybodys() -> None:
+def test_a_database_error_fails_every_request_of_the_batch() -> None:
     def fails(requests: list[int]) -> list[int]:
         if len(requests) > 1:
             raise fdbqueue.FDBError(1031)
@@ -107,7 +107,7 @@ def test_an_error_of_the_database_is_everybodys() -> None:
     assert work.combiner(work.db, 4) == 8
 
 
-def test_what_ends_a_leader_leaves_the_outcome_of_the_others_unknown() -> None:
+def test_a_leader_that_exits_leaves_the_outcome_of_its_followers_unknown() -> None:
     def ended(requests: list[int]) -> list[int]:
         if len(requests) > 1:
             raise SystemExit
@@ -120,21 +120,21 @@ def test_what_ends_a_leader_leaves_the_outcome_of_the_others_unknown() -> None:
     assert work.combiner(work.db, 4) == 8
 
 
-def test_the_main_thread_which_signals_interrupt_neither_leads_nor_follows() -> None:
+def test_the_main_thread_neither_leads_nor_follows() -> None:
     work = Work(doubled)
     thread = threading.Thread(target=work.combiner, args=[work.db, 1])
     thread.start()
     assert work.begun.wait(60)
     assert work.combiner(work.db, 2) == 4
-    assert work.is_let_go is None  # the other thread leads still
+    assert work.is_released is None  # the other thread is still the leader
     assert work.batches == [[1], [2]]
     assert not work.combiner._lines[work.db].waiting
-    work.unpark.set()
+    work.may_finish.set()
     thread.join()
 
 
-def test_a_call_from_within_a_call_does_not_wait_for_itself() -> None:
-    """As from a codec that uses the queue itself."""
+def test_a_nested_call_does_not_deadlock() -> None:
+    """For example, a codec may use the queue that it encodes for."""
 
     def again(requests: list[int]) -> list[int]:
         if requests == [1]:
@@ -142,12 +142,12 @@ def test_a_call_from_within_a_call_does_not_wait_for_itself() -> None:
         return doubled(requests)
 
     work = Work(again)
-    work.unpark.set()
+    work.may_finish.set()
     assert work.combiner(work.db, 1) == 20
     assert work.combiner(work.db, 2) == 4
 
 
-def test_a_forked_child_waits_for_nobody() -> None:
+def test_a_forked_child_does_not_wait_for_threads_of_its_parent() -> None:
     work = Work(doubled)
     thread = threading.Thread(target=work.combiner, args=[work.db, 1])
     thread.start()
@@ -155,7 +155,7 @@ def test_a_forked_child_waits_for_nobody() -> None:
     child = os.fork()
     if child == 0:
         os._exit(0 if work.combiner(work.db, 2) == 4 else 1)
-    work.unpark.set()
+    work.may_finish.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -173,25 +173,27 @@ class Counting(FaultyDatabase):
         super().commit(transaction)
 
 
-def together(count: int, action: Callable[[int], object]) -> None:
+def run_in_threads(count: int, action: Callable[[int], object]) -> None:
     with ThreadPoolExecutor(count) as pool:
         assert list(pool.map(action, range(count))) is not None
 
 
-def test_threads_need_fewer_commits_than_items(db: Any, queue: PriorityQueue) -> None:
+def test_threads_share_commits(db: Any, queue: PriorityQueue) -> None:
     counting = Counting(db)
-    together(8, lambda n: [queue.push(counting, [n, i], i % 3) for i in range(25)])
+    run_in_threads(8, lambda n: [queue.push(counting, [n, i], i % 3) for i in range(25)])
     assert queue.size(db) == 200
     popped: list[Any] = []
-    together(8, lambda _: [popped.append(queue.pop(counting).value) for _ in range(25)])
+    run_in_threads(8, lambda _: [popped.append(queue.pop(counting).value) for _ in range(25)])
     assert sorted(popped) == [[n, i] for n in range(8) for i in range(25)]
     assert queue.pop(counting) is None
     assert fdbqueue.check(db, queue).ok
     assert counting.commits < 300
 
 
-def test_pops_of_many_from_both_ends_and_pushes_of_many(db: Any, queue: PriorityQueue) -> None:
-    together(6, lambda n: queue.push_many(db, [[n, i] for i in range(20)], priorities=range(20)))
+def test_threads_push_and_pop_several_items_at_both_ends(db: Any, queue: PriorityQueue) -> None:
+    run_in_threads(
+        6, lambda n: queue.push_many(db, [[n, i] for i in range(20)], priorities=range(20))
+    )
     popped: list[Any] = []
 
     def pop(n: int) -> None:
@@ -202,12 +204,12 @@ def test_pops_of_many_from_both_ends_and_pushes_of_many(db: Any, queue: Priority
             assert len(items) == size
             popped.extend(item.value for item in items)
 
-    together(6, pop)
+    run_in_threads(6, pop)
     assert sorted(popped) == [[n, i] for n in range(6) for i in range(20)]
     assert fdbqueue.check(db, queue).ok
 
 
-def test_each_thread_gets_its_own_items_and_ids(db: Any, space: Any) -> None:
+def test_each_thread_receives_its_own_items_and_ids(db: Any, space: Any) -> None:
     queue = Queue(space["fifo"])
 
     def work(n: int) -> None:
@@ -215,20 +217,18 @@ def test_each_thread_gets_its_own_items_and_ids(db: Any, space: Any) -> None:
             item = queue.enqueue(db, [n, i])
             assert queue.remove(db, item.id)
 
-    together(6, work)
+    run_in_threads(6, work)
     assert queue.size(db) == 0
 
 
-def test_large_payloads_do_not_make_a_transaction_too_large(db: Any, queue: PriorityQueue) -> None:
-    together(6, lambda n: queue.push(db, str(n) * 3_000_000))
+def test_large_payloads_are_split_over_transactions(db: Any, queue: PriorityQueue) -> None:
+    run_in_threads(6, lambda n: queue.push(db, str(n) * 3_000_000))
     popped: list[str] = []
-    together(6, lambda _: popped.append(queue.pop(db).value))
+    run_in_threads(6, lambda _: popped.append(queue.pop(db).value))
     assert sorted(value[:1] for value in popped) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_an_item_that_cannot_be_read_is_everybodys_error_and_stays(
-    db: Any, queue: PriorityQueue
-) -> None:
+def test_an_undecodable_item_fails_every_pop_and_stays(db: Any, queue: PriorityQueue) -> None:
     item = queue.push(db, "x")
     db[item.key] = b"no JSON"
 
@@ -236,5 +236,5 @@ def test_an_item_that_cannot_be_read_is_everybodys_error_and_stays(
         with pytest.raises(fdbqueue.errors.UndecodableItem):
             queue.pop(db)
 
-    together(4, pop)
+    run_in_threads(4, pop)
     assert queue.size(db) == 1

@@ -1,4 +1,4 @@
-"""What a thread made for a coroutine is the coroutine's, or it is undone: one of the two, once."""
+"""A thread's result is either delivered to its coroutine or undone, exactly once."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from fdbqueue.coordination import event_loop
 
 
 class Work:
-    """Work that ends when it is let go, and what was undone of it."""
+    """Work that ends when `may_finish` is set; `undone` lists its undone results."""
 
     def __init__(self) -> None:
-        self.unpark = threading.Event()
+        self.may_finish = threading.Event()
         self.arrived = threading.Event()
         self.undone: list[str] = []
 
     def do(self) -> str:
-        assert self.unpark.wait(60)
+        assert self.may_finish.wait(60)
         return "result"
 
     async def call(self) -> str:
-        given = event_loop.HandOver(self.undone.append)
+        hand_over = event_loop.HandOver(self.undone.append)
 
         def arrive(work: Any) -> None:
-            given.arrive(work.result)
+            hand_over.arrive(work.result)
             self.arrived.set()
 
         event_loop.pool.submit(self.do).add_done_callback(arrive)
-        return await given.result()
+        return await hand_over.result()
 
     def arrive(self) -> None:
-        """Have the result arrive while this thread, and so its event loop, stands still."""
-        self.unpark.set()
+        """Have the result arrive while this thread, and so its event loop, is blocked."""
+        self.may_finish.set()
         assert self.arrived.wait(60)
 
-    def is_undone(self) -> bool:
+    def wait_until_undone(self) -> bool:
         deadline = time.monotonic() + 60
         while not self.undone and time.monotonic() < deadline:
             time.sleep(0.001)
         return self.undone == ["result"]
 
 
-def one_turn(loop: asyncio.AbstractEventLoop) -> None:
+def run_one_iteration(loop: asyncio.AbstractEventLoop) -> None:
     loop.call_soon(loop.stop)
     loop.run_forever()
 
 
-def test_a_call_returns_what_the_function_does_and_undoes_nothing() -> None:
+def test_a_completed_call_returns_its_result_and_undoes_nothing() -> None:
     undone: list[int] = []
 
     async def main() -> None:
@@ -67,7 +67,7 @@ def test_a_call_returns_what_the_function_does_and_undoes_nothing() -> None:
 
 
 @pytest.mark.parametrize("cancels", [1, 2, 5])
-def test_a_cancelled_call_ends_when_its_result_is_undone(cancels: int) -> None:
+def test_a_cancelled_call_ends_after_its_result_is_undone(cancels: int) -> None:
     work = Work()
 
     async def main() -> None:
@@ -77,7 +77,7 @@ def test_a_cancelled_call_ends_when_its_result_is_undone(cancels: int) -> None:
             task.cancel()
         await asyncio.sleep(0.01)
         assert not task.done()
-        work.unpark.set()
+        work.may_finish.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert work.undone == ["result"]
@@ -85,9 +85,9 @@ def test_a_cancelled_call_ends_when_its_result_is_undone(cancels: int) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("turns", range(4))
-def test_a_result_is_taken_or_undone_at_whatever_turn_of_the_loop_the_cancel_comes(
-    turns: int,
+@pytest.mark.parametrize("iterations", range(4))
+def test_a_result_is_delivered_or_undone_at_whichever_iteration_the_cancel_arrives(
+    iterations: int,
 ) -> None:
     work = Work()
 
@@ -95,7 +95,7 @@ def test_a_result_is_taken_or_undone_at_whatever_turn_of_the_loop_the_cancel_com
         task = asyncio.ensure_future(work.call())
         await asyncio.sleep(0.01)
         work.arrive()
-        for _ in range(turns):
+        for _ in range(iterations):
             await asyncio.sleep(0)
         was_cancelled = task.cancel()
         results = await asyncio.gather(task, return_exceptions=True)
@@ -105,61 +105,61 @@ def test_a_result_is_taken_or_undone_at_whatever_turn_of_the_loop_the_cancel_com
     asyncio.run(main())
 
 
-def test_the_end_of_the_loop_waits_until_everything_is_undone() -> None:
+def test_the_end_of_the_loop_waits_until_all_results_are_undone() -> None:
     works = [Work() for _ in range(10)]
 
     async def main() -> None:
         for work in works:
             tasks.append(asyncio.ensure_future(work.call()))
         await asyncio.sleep(0.01)
-        threading.Timer(0.05, lambda: [work.unpark.set() for work in works]).start()
+        threading.Timer(0.05, lambda: [work.may_finish.set() for work in works]).start()
 
     tasks: list[Any] = []
     asyncio.run(main())
     assert [work.undone for work in works] == [["result"]] * 10
 
 
-@pytest.mark.parametrize("turns", range(2))
-def test_a_loop_that_is_closed_takes_no_result(turns: int) -> None:
-    """Though somebody holds the task, which never runs again."""
+@pytest.mark.parametrize("iterations", range(2))
+def test_a_result_delivered_to_a_loop_that_closes_is_undone(iterations: int) -> None:
+    """The task still exists, but never runs again."""
     work = Work()
     loop = asyncio.new_event_loop()
     task = loop.create_task(work.call())
-    one_turn(loop)
+    run_one_iteration(loop)
     work.arrive()
-    for _ in range(turns):
-        one_turn(loop)
+    for _ in range(iterations):
+        run_one_iteration(loop)
     loop.close()
-    assert work.is_undone()
+    assert work.wait_until_undone()
     assert not task.done()
     task._log_destroy_pending = False
 
 
-def test_a_result_that_comes_after_its_loop_was_closed_is_undone() -> None:
+def test_a_result_that_arrives_after_its_loop_closed_is_undone() -> None:
     work = Work()
     loop = asyncio.new_event_loop()
     task = loop.create_task(work.call())
-    one_turn(loop)
+    run_one_iteration(loop)
     loop.close()
     work.arrive()
-    assert work.is_undone()
+    assert work.wait_until_undone()
     task._log_destroy_pending = False
 
 
-def test_a_result_whose_task_is_destroyed_is_undone() -> None:
+def test_a_result_of_a_destroyed_task_is_undone() -> None:
     work = Work()
     loop = asyncio.new_event_loop()
     task = loop.create_task(work.call())
-    one_turn(loop)
+    run_one_iteration(loop)
     task._log_destroy_pending = False
     loop.close()
     del task, loop
     gc.collect()
     work.arrive()
-    assert work.is_undone()
+    assert work.wait_until_undone()
 
 
-def test_a_result_that_a_stopped_loop_has_is_undone_when_the_interpreter_exits() -> None:
+def test_a_result_held_by_a_stopped_loop_is_undone_at_interpreter_exit() -> None:
     program = """
 import asyncio, threading
 from fdbqueue.coordination import event_loop
@@ -180,19 +180,21 @@ threading.Timer(0.2, events[1].set).start()
     assert done.stdout.split() == ["result", "result"], done.stderr
 
 
-def test_a_result_that_cannot_be_undone_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_result_that_cannot_be_undone_is_logged_and_raises(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def fail(result: str) -> None:
         raise OSError("the disk is full")
 
-    async def main(unpark: threading.Event) -> None:
+    async def main(may_finish: threading.Event) -> None:
         def do() -> str:
-            assert unpark.wait(60)
+            assert may_finish.wait(60)
             return "result"
 
         task = asyncio.ensure_future(event_loop.call(do, fail))
         await asyncio.sleep(0.01)
         task.cancel()
-        unpark.set()
+        may_finish.set()
         with pytest.raises(OSError, match="the disk is full"):
             await task
 
@@ -200,16 +202,16 @@ def test_a_result_that_cannot_be_undone_is_told(caplog: pytest.LogCaptureFixture
     assert "'result'" in caplog.text
 
 
-def test_work_is_waited_for_through_any_number_of_cancels() -> None:
-    unpark = threading.Event()
-    work = event_loop.pool.submit(unpark.wait, 10)
+def test_finished_waits_for_the_work_despite_repeated_cancels() -> None:
+    may_finish = threading.Event()
+    work = event_loop.pool.submit(may_finish.wait, 10)
 
     async def main(tries: int) -> None:
         task = asyncio.ensure_future(event_loop.finished(work))
         for _ in range(tries):
             await asyncio.sleep(0)
             task.cancel()
-        unpark.set()
+        may_finish.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert work.done()

@@ -1,4 +1,4 @@
-"""Each commit of a pop fails, loses its answer or is the last one of its process: all is well."""
+"""Any commit of a pop may fail, lose its reply or be the last of its process."""
 
 from __future__ import annotations
 
@@ -15,102 +15,102 @@ from tests.coordination.line import (
     DIES_AFTER,
     DIES_BEFORE,
     FAST,
-    LOST_ANSWERS,
-    MEETS_OTHERS,
+    LOST_REPLIES,
+    MEETS_CONFLICT,
     STAGED,
     Fault,
     Line,
     Script,
     Sleeps,
-    only_the_test_ends_anything,
+    disable_timeouts,
 )
 
 SCRIPTS: dict[str, Script] = {
-    "first": MEETS_OTHERS,
-    "second": MEETS_OTHERS,
-    "server": {FAST: CONFLICT, STAGED: CONFLICT},  # so that it has to take the turn before
+    "first": MEETS_CONFLICT,
+    "second": MEETS_CONFLICT,
+    "server": {FAST: CONFLICT, STAGED: CONFLICT},  # so that it must first become the leader
 }
 
 
-class Story:
-    """Two processes wait for a third one, which serves both; or one, and that one the other."""
+class Scenario:
+    """Two processes wait for a third, which serves both, or serves one that serves the other."""
 
     def __init__(self, line: Line[PriorityQueue], scripts: dict[str, Script]) -> None:
         self.line = line
         self.pushed = line.queue.push_many(line.db, range(5), priorities=[3, 3, 3, 4, 5])
         self.processes = {name: line.process(script) for name, script in scripts.items()}
-        line.hold()
+        line.set_idle_leader()
         self.calls = {name: self.processes[name].pop() for name in ("first", "second")}
-        line.release()
+        line.clear_leader()
         self.calls["server"] = self.processes["server"].pop()
 
-    def popped(self, who: str, fault: Fault) -> list[Item]:
-        """What came out; `who` may have been told of its fault, and nobody else of anything."""
+    def popped(self, failing: str, fault: Fault) -> list[Item]:
+        """Return the popped items; only the process `failing` may have failed, with its fault."""
         items = []
         for name, call in self.calls.items():
             error = call.error()
             if error is None:
-                (item,) = call.result()  # there are enough: nobody is told that there is none
+                (item,) = call.result()  # there are enough items for every pop
                 items.append(item)
             else:
-                assert (name, error.code) == (who, fault.code)
-                assert fault.code in (1031, DEAD)  # from the others there is a way on
+                assert (name, error.code) == (failing, fault.code)
+                assert fault.code in (1031, DEAD)  # the library recovers from the others
         return items
 
 
-@pytest.mark.parametrize("who", SCRIPTS)
-@pytest.mark.parametrize("turn", ["kept", "passed on"])
+@pytest.mark.parametrize("failing", SCRIPTS)
+@pytest.mark.parametrize("leadership", ["kept", "passed on"])
 @pytest.mark.parametrize(
     "faults",
-    [LOST_ANSWERS, [CONFLICT], [DIES_BEFORE, DIES_AFTER]],
+    [LOST_REPLIES, [CONFLICT], [DIES_BEFORE, DIES_AFTER]],
     ids=["lost answers", "conflicts", "deaths"],
 )
-def test_whichever_commit_fails_nothing_is_lost_doubled_or_out_of_its_place(
+def test_a_failure_of_any_commit_neither_loses_nor_duplicates_nor_reorders_items(
     db: Any,
     space: Subspace,
     monkeypatch: pytest.MonkeyPatch,
-    who: str,
-    turn: str,
+    failing: str,
+    leadership: str,
     faults: list[Fault],
 ) -> None:
-    """Each commit of each of the three, in each way."""
+    """Try each fault at each commit of each of the three processes."""
     db.options.set_transaction_max_retry_delay(1)
-    only_the_test_ends_anything(monkeypatch)
-    if turn == "passed on":
+    disable_timeouts(monkeypatch)
+    if leadership == "passed on":
         monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", 0)
 
-    def begun(name: str, scripts: dict[str, Script]) -> Story:
+    def begun(name: str, scripts: dict[str, Script]) -> Scenario:
         line = Line(db, PriorityQueue(space[name]), Sleeps())
         monkeypatch.setattr(staged_pops, "sleep_on", line.sleeps)
-        return Story(line, scripts)
+        return Scenario(line, scripts)
 
     smooth = begun("smooth", SCRIPTS)
-    assert {item.value for item in smooth.popped(who, CONFLICT)} == {0, 1, 2}
+    assert {item.value for item in smooth.popped(failing, CONFLICT)} == {0, 1, 2}
     smooth.line.assert_sound()
-    commits = smooth.processes[who].db.commits
+    commits = smooth.processes[failing].db.commits
     assert commits >= 4
     for number in range(1, commits + 1):
         for fault in faults:
             name = f"commit {number}: {fault.when} {fault.code}"
             print(name)
-            story = begun(name, {**SCRIPTS, who: {**SCRIPTS[who], number: fault}})
-            story.line.sleeps.end()  # who was not served by now looks after itself
-            check(story, who, number, fault)
+            scenario = begun(name, {**SCRIPTS, failing: {**SCRIPTS[failing], number: fault}})
+            scenario.line.sleeps.end()  # a process not yet served pops by itself
+            check(scenario, failing, number, fault)
 
 
-def check(story: Story, who: str, number: int, fault: Fault) -> None:
-    """Everybody but the one that failed has an item; the others are in their places."""
-    line, faulty = story.line, story.processes[who].db
-    popped = story.popped(who, fault)
-    faulty.until_tried(number)
+def check(scenario: Scenario, failing: str, number: int, fault: Fault) -> None:
+    """Every process but the failed one has an item; the other items keep their positions."""
+    line, faulty = scenario.line, scenario.processes[failing].db
+    popped = scenario.popped(failing, fault)
+    faulty.wait_for_commits(number)
     faulty.deliver("late", "last")
     if not faulty.is_dead:
-        assert (line.requests(), line.results()) == ([], [])  # it cleared up after itself
-    line.drop_the_dead()
-    left = line.left()
-    gone = [item for item in story.pushed if item not in popped + left]
-    assert len(gone) <= (fault == DIES_AFTER)  # with whom it was given to
-    assert left == [item for item in story.pushed if item not in popped + gone]
-    assert len(popped) + len(gone) + len(left) == len(story.pushed)
-    assert line.process().pop(100).result() == left
+        assert (line.requests(), line.results()) == ([], [])  # the failed pop removed its keys
+    line.sweep_requests()
+    remaining = line.remaining()
+    lost = [item for item in scenario.pushed if item not in popped + remaining]
+    assert len(lost) <= (fault == DIES_AFTER)  # with the process it was served to
+    assert remaining == [item for item in scenario.pushed if item not in popped + lost]
+    assert len(popped) + len(lost) + len(remaining) == len(scenario.pushed)
+    assert line.process().pop(100).result() == remaining
     line.assert_sound()

@@ -1,6 +1,6 @@
-"""Who has the turn serves the others; it goes on to one who waits or to nobody, and is taken over.
+"""The leader serves waiting processes, then hands over or resigns; a dead leader is replaced.
 
-No sleep ends by itself here: that all who wait are served says that somebody has woken them.
+No sleep times out here, so a waiting process that is served must have been woken by its watch.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from tests.coordination.line import CONFLICT, DIES_WAITING, FAST, LONG, STAGED, 
 
 
 class Clock:
-    """In the place of `time`: who has the turn looks round when the test says so."""
+    """A replacement of `time`: the leader checks for requests when the test allows it."""
 
     def __init__(self) -> None:
-        self.may_look = threading.Event()
+        self.may_check = threading.Event()
         self.monotonic = time.monotonic
 
     def sleep(self, seconds: float) -> None:
-        assert self.may_look.wait(LONG)
+        assert self.may_check.wait(LONG)
         time.sleep(seconds)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    """Until the test says so, whoever has the turn keeps it."""
+    """Keep the leader in office until the test sets `may_check`."""
     clock = Clock()
     monkeypatch.setattr(staged_pops, "time", clock)
     yield clock
-    clock.may_look.set()
+    clock.may_check.set()
 
 
-def test_who_has_the_turn_serves_those_who_came_meanwhile_with_each_of_its_pops(
+def test_the_leader_serves_requests_that_arrive_during_its_pops(
     line: Line[PriorityQueue], clock: Clock
 ) -> None:
     items = line.queue.push_many(line.db, range(7))
@@ -50,66 +50,66 @@ def test_who_has_the_turn_serves_those_who_came_meanwhile_with_each_of_its_pops(
         assert [call.result() for call in calls] == [items[at + 1 : at + 2], items[at + 2 : at + 3]]
         assert server.db.commits == commits + 1
     assert line.sleeps.woken == [True] * 4
-    clock.may_look.set()
+    clock.may_check.set()
     line.assert_sound()
 
 
-def test_a_turn_that_its_process_does_not_use_any_more_goes_on_to_one_who_waits(
+def test_an_idle_leader_hands_leadership_to_a_waiting_process(
     line: Line[PriorityQueue], clock: Clock
 ) -> None:
     items = line.queue.push_many(line.db, range(4))
     assert line.process().pop().result() == items[:1]
     calls = [line.process().pop() for _ in range(3)]
     assert len(line.requests()) == 3
-    clock.may_look.set()
+    clock.may_check.set()
     assert [call.result() for call in calls] == [items[1:2], items[2:3], items[3:4]]
     assert line.sleeps.woken == [True] * 3
     line.assert_sound()
 
 
-def test_who_asks_as_the_turn_is_about_to_go_to_nobody_gets_it(
+def test_a_request_made_while_the_leader_resigns_receives_leadership(
     line: Line[PriorityQueue], clock: Clock
 ) -> None:
-    """The holder has seen that nobody waits; then somebody does."""
+    """The request arrives after the leader has seen that no process waits."""
     items = line.queue.push_many(line.db, range(2))
-    holder, late = line.process(), line.process()
+    leader, late = line.process(), line.process()
     calls = []
-    holder.db.before_commit[STAGED + 1] = lambda: calls.append(late.pop())
-    assert holder.pop().result() == items[:1]
-    clock.may_look.set()
-    holder.db.until_tried(STAGED + 2)
+    leader.db.before_commit[STAGED + 1] = lambda: calls.append(late.pop())
+    assert leader.pop().result() == items[:1]
+    clock.may_check.set()
+    leader.db.wait_for_commits(STAGED + 2)
     assert calls[0].result() == items[1:]
     assert line.sleeps.woken == [True]
     line.assert_sound()
 
 
-def test_who_is_about_to_ask_as_the_turn_goes_to_nobody_does_not_wait(
+def test_a_process_does_not_wait_if_the_leader_resigns_before_its_request(
     line: Line[PriorityQueue], clock: Clock
 ) -> None:
-    """It has seen that another one has the turn; then nobody has."""
+    """The leader resigns after the process has seen it."""
     items = line.queue.push_many(line.db, range(2))
     assert line.process().pop().result() == items[:1]
     late = line.process()
 
-    def look() -> None:
-        clock.may_look.set()
-        line.until_there_is_no_leader()
+    def resign_leader() -> None:
+        clock.may_check.set()
+        line.wait_until_leaderless()
 
-    late.db.before_commit[STAGED] = look
+    late.db.before_commit[STAGED] = resign_leader
     assert late.pop().result() == items[1:]
     assert line.sleeps.woken == []
     line.assert_sound()
 
 
-def test_who_serves_for_too_long_has_another_one_do_it(
+def test_the_leader_hands_over_when_its_leadership_has_lasted_too_long(
     line: Line[PriorityQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One who waits is the next to serve, and the others have their items already."""
+    """A waiting process leads next; the others already have their items."""
     monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", 0)
     items = line.queue.push_many(line.db, range(6))
-    line.hold()
+    line.set_idle_leader()
     calls = [line.process().pop() for _ in range(3)]
-    line.release()
+    line.clear_leader()
     server = line.process()
     assert server.pop().result() == items[:1]
     assert [call.result() for call in calls[1:]] == [items[1:2], items[2:3]]
@@ -120,35 +120,33 @@ def test_who_serves_for_too_long_has_another_one_do_it(
 
 
 @pytest.mark.parametrize("script", [{FAST: CONFLICT}, {FAST: CONFLICT, STAGED: CONFLICT}])
-def test_those_who_wait_for_a_dead_process_take_over(
-    line: Line[PriorityQueue], script: Script
-) -> None:
-    """When their patience is over, they serve themselves and each other."""
+def test_waiting_processes_replace_a_dead_leader(line: Line[PriorityQueue], script: Script) -> None:
+    """After the request timeout, they serve themselves and each other."""
     items = line.queue.push_many(line.db, range(6))
-    line.hold()
+    line.set_idle_leader()
     calls = [line.process(script).pop() for _ in range(4)]
-    assert not any(call.is_over() for call in calls)
+    assert not any(call.is_done() for call in calls)
     line.sleeps.end()
     popped = [item for call in calls for item in call.result()]
     assert sorted(item.value for item in popped) == [0, 1, 2, 3]
-    assert line.left() == items[4:]
+    assert line.remaining() == items[4:]
     line.assert_sound()
 
 
-def test_a_turn_that_went_to_a_dead_process_is_taken_over_too(line: Line[PriorityQueue]) -> None:
+def test_a_waiting_process_replaces_a_dead_successor(line: Line[PriorityQueue]) -> None:
     items = line.queue.push_many(line.db, range(5))
-    line.hold()
+    line.set_idle_leader()
     line.process(DIES_WAITING).pop()
     served = line.process().pop()
-    line.release()
+    line.clear_leader()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staged_pops, "_MAX_LEADERSHIP", 0)
         assert line.process().pop().result() == items[:1]
     assert served.result() == items[1:2]
     waiting = line.process().pop()
-    assert not waiting.is_over()
+    assert not waiting.is_done()
     line.sleeps.end()
     assert waiting.result() == items[2:3]
-    line.drop_the_dead()
-    assert line.left() == items[3:]
+    line.sweep_requests()
+    assert line.remaining() == items[3:]
     line.assert_sound()

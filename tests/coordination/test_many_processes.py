@@ -1,4 +1,4 @@
-"""16 threads in 4 processes on one queue, through faults: each item comes out exactly once."""
+"""16 threads in 4 processes pop each item of one queue exactly once, despite faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.many_processes import (
     injected,
 )
 
-ITEMS = int(os.environ.get("FDBQ_ITEMS", "4000"))  # more by hand
+ITEMS = int(os.environ.get("FDBQ_ITEMS", "4000"))  # run more by hand
 
 INJECTED = (1007, 1020, 1021, 1031, 1039)
 BUGGIFIED = (1007, 1009, 1020, 1021, 1031, 1042, 1078)
@@ -39,7 +39,7 @@ def run_library(
     queue: PriorityQueue,
     rng: random.Random,
 ) -> Outcome:
-    """Items through the library's queue; all the while its counts equal a scan."""
+    """Move items through the library's queue; its counts match a scan throughout."""
     counted: list[int] = []
 
     def check() -> None:
@@ -50,7 +50,7 @@ def run_library(
     outcome = Work(opened, LibraryQueue, url, queue.subspace.key(), ITEMS).run(rng, check)
     assert max(counted) > 0
     if outcome.lost:
-        # A pop that failed, and then could not give back what it was to get either.
+        # A pop failed and then also failed to return the items served to it.
         time.sleep(REQUEST_TIMEOUT + 1)
         outcome.popped.update(item.value for item in PriorityQueue(queue.subspace).pop_many(db, 50))
     check()
@@ -61,7 +61,7 @@ def run_library(
 def run_recipe(
     opened: Callable[[str, int], TroubledDatabase], url: str, space: Subspace, rng: random.Random
 ) -> Outcome:
-    """Some items through the plain recipe, in the same way."""
+    """Move some items through the plain recipe in the same way."""
     return Work(opened, RecipeQueue, url, space.key(), 1_600).run(rng, lambda: None)
 
 
@@ -71,7 +71,7 @@ def assert_exactly_once(outcome: Outcome) -> None:
     assert (outcome.lost, outcome.doubled) == (Counter(), Counter())
 
 
-def test_each_item_is_popped_exactly_once_through_injected_faults(
+def test_each_item_is_popped_exactly_once_under_injected_faults(
     db: Any, shared_url: str, queue: PriorityQueue, rng: random.Random
 ) -> None:
     outcome = run_library(injected, shared_url, db, queue, rng)
@@ -79,16 +79,16 @@ def test_each_item_is_popped_exactly_once_through_injected_faults(
     assert min(outcome.errors[code] for code in INJECTED) > ITEMS / 400
 
 
-def test_the_plain_recipe_loses_and_doubles_through_injected_faults(
+def test_the_plain_recipe_loses_and_duplicates_items_under_injected_faults(
     db: Any, shared_url: str, space: Subspace, rng: random.Random
 ) -> None:
-    """This harness does see losses and doubles where there are any."""
+    """So this harness detects losses and duplicates."""
     outcome = run_recipe(injected, shared_url, space, rng)
     assert outcome.lost
     assert outcome.doubled
 
 
-def test_each_item_is_popped_exactly_once_through_the_clients_own_faults(
+def test_each_item_is_popped_exactly_once_under_client_buggification(
     cluster: Cluster, db: Any, shared_url: str, queue: PriorityQueue, rng: random.Random
 ) -> None:
     outcome = run_library(buggified, shared_url, db, queue, rng)
@@ -96,7 +96,7 @@ def test_each_item_is_popped_exactly_once_through_the_clients_own_faults(
     assert min(outcome.errors[code] for code in BUGGIFIED) > ITEMS / 2_000
 
 
-def test_the_plain_recipe_loses_and_doubles_through_the_clients_own_faults(
+def test_the_plain_recipe_loses_and_duplicates_items_under_client_buggification(
     cluster: Cluster, db: Any, shared_url: str, space: Subspace, rng: random.Random
 ) -> None:
     outcome = run_recipe(buggified, shared_url, space, rng)

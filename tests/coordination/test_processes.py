@@ -1,4 +1,4 @@
-"""Real processes on one queue: each item comes out once, in order, and everybody gets some."""
+"""Real processes on one queue pop each item once, in order, and each process gets some."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fdbqueue.coordination.staged_pops import REQUEST_TIMEOUT
 
 PROCESSES = THREADS = 4
 PUSHES = 100  # of each thread that pushes
-ITEMS = int(os.environ.get("FDBQ_ITEMS", "4000"))  # more by hand
-LONG = 120.0  # seconds after which a test fails rather than waits on
+ITEMS = int(os.environ.get("FDBQ_ITEMS", "4000"))  # run more by hand
+LONG = 120.0  # seconds after which a test fails instead of waiting
 
 # What a thread does until the queue is empty.
 CALLS = {
@@ -32,7 +32,7 @@ CALLS = {
 
 
 def process(url: str, space: bytes, kinds: list[str], journal: str, barrier: Any) -> None:
-    """A process with a thread for each kind; each writes down what it took as soon as it has it."""
+    """Run a thread for each kind of call; each logs an item as soon as it has taken it."""
     db = fdbqueue.open(url)
     queue = PriorityQueue(Subspace(rawPrefix=space))
     queue.size(db)  # a client connects
@@ -55,7 +55,7 @@ def process(url: str, space: bytes, kinds: list[str], journal: str, barrier: Any
 
 
 class Crew:
-    """Processes that begin together."""
+    """Processes that start at the same moment."""
 
     def __init__(self, url: str, queue: PriorityQueue, kinds: list[str], folder: Path) -> None:
         context = multiprocessing.get_context("spawn")
@@ -74,17 +74,17 @@ class Crew:
             assert not each.is_alive()
 
     def taken(self) -> list[list[list[str]]]:
-        """What each thread of each process has taken so far."""
+        """Return the values that each thread of each process has taken so far."""
         return [
             [path.read_text().splitlines() for path in journal.parent.glob(f"{journal.name}.*")]
             for journal in self._journals
         ]
 
 
-def test_all_get_their_share_in_order(
+def test_every_process_gets_a_share_of_the_items_in_order(
     db: Any, shared_url: str, queue: PriorityQueue, tmp_path: Path
 ) -> None:
-    """Nobody pushes meanwhile, so each thread sees the items in the order of the queue."""
+    """Nothing is pushed meanwhile, so each thread sees the items in queue order."""
     for begin in range(0, ITEMS, 1_000):
         queue.push_many(db, range(begin, begin + 1_000))
     crew = Crew(shared_url, queue, ["pop_min"] * THREADS, tmp_path)
@@ -98,7 +98,7 @@ def test_all_get_their_share_in_order(
     assert fdbqueue.check(db, queue).ok
 
 
-def test_pushes_pops_and_claims_at_once(
+def test_concurrent_pushes_pops_and_claims_return_each_item_once(
     db: Any, shared_url: str, queue: PriorityQueue, tmp_path: Path
 ) -> None:
     first = [f"first {n}" for n in range(2_000)]
@@ -107,15 +107,15 @@ def test_pushes_pops_and_claims_at_once(
     crew.join()
     left = [item.value for item in iter(lambda: queue.pop(db), None)]
     pushed = [f"{tmp_path / str(p)} 0 {n}" for p in range(PROCESSES) for n in range(PUSHES)]
-    came_out = Counter(chain(left, *chain(*crew.taken())))
-    assert came_out == Counter(first + pushed)
+    popped = Counter(chain(left, *chain(*crew.taken())))
+    assert popped == Counter(first + pushed)
     assert fdbqueue.check(db, queue).ok
 
 
-def test_the_others_go_on_when_processes_are_killed(
+def test_the_remaining_processes_continue_after_others_are_killed(
     db: Any, shared_url: str, queue: PriorityQueue, tmp_path: Path
 ) -> None:
-    """What a killed one had taken is gone with it, at most one item a thread; no other is."""
+    """A killed process loses at most the item that each of its threads had just taken."""
     for begin in range(0, ITEMS, 1_000):
         queue.push_many(db, range(begin, begin + 1_000))
     crew = Crew(shared_url, queue, ["pop_min"] * THREADS, tmp_path)
@@ -130,7 +130,7 @@ def test_the_others_go_on_when_processes_are_killed(
     assert size > 0
     time.sleep(REQUEST_TIMEOUT + 1)
     left = [item.value for item in iter(lambda: queue.pop(db), None)]
-    came_out = Counter(map(int, chain(map(str, left), *chain(*crew.taken()))))
-    assert not came_out - Counter(range(ITEMS))
-    assert (Counter(range(ITEMS)) - came_out).total() <= len(killed) * THREADS
+    popped = Counter(map(int, chain(map(str, left), *chain(*crew.taken()))))
+    assert not popped - Counter(range(ITEMS))
+    assert (Counter(range(ITEMS)) - popped).total() <= len(killed) * THREADS
     assert fdbqueue.check(db, queue).ok

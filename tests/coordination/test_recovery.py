@@ -1,4 +1,4 @@
-"""Who dies, is slow or is interrupted as it waits loses nothing, and holds nobody up."""
+"""A waiting process that dies, stalls or is interrupted neither loses items nor blocks others."""
 
 from __future__ import annotations
 
@@ -13,88 +13,88 @@ from tests.coordination.line import CONFLICT, DIES_WAITING, STAGED, Line
 # Processes that die
 
 
-def test_a_request_is_dropped_when_its_lease_is_over_and_not_before(
+def test_a_request_is_dropped_only_after_its_timeout(
     line: Line[PriorityQueue],
 ) -> None:
     items = line.queue.push_many(line.db, range(2))
-    line.hold()
+    line.set_idle_leader()
     line.process(DIES_WAITING).pop()
-    line.drop_the_dead(lease_is_over=False)
-    assert len(line.requests()) == 1  # perhaps it lives
-    line.drop_the_dead()
+    line.sweep_requests(are_expired=False)
+    assert len(line.requests()) == 1  # the process may still be alive
+    line.sweep_requests()
     assert line.requests() == []
-    assert line.left() == items
-    line.release()
+    assert line.remaining() == items
+    line.clear_leader()
     line.assert_sound()
 
 
-def test_a_request_whose_lease_is_over_takes_no_item_away(
+def test_the_leader_does_not_serve_an_expired_request(
     line: Line[PriorityQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even as long as nobody has dropped it."""
+    """This holds even before a sweep has dropped the request."""
     items = line.queue.push_many(line.db, range(4))
     server = line.process({STAGED: CONFLICT})
     assert server.pop().result() == items[:1]
-    line.hold()
+    line.set_idle_leader()
     line.process(DIES_WAITING).pop(2)
-    line.release()
+    line.clear_leader()
     monkeypatch.setattr(staged_pops, "_REQUEST_TIMEOUT_VERSIONS", 0)
     assert server.pop().result() == items[1:2]
     assert (len(line.requests()), line.results()) == (1, [])
-    assert line.left() == items[2:]
+    assert line.remaining() == items[2:]
 
 
-def test_others_are_served_beside_a_dead_process_and_do_not_wait_for_it(
+def test_a_dead_process_does_not_delay_other_requests(
     line: Line[PriorityQueue],
 ) -> None:
     items = line.queue.push_many(line.db, range(5))
-    line.hold()
+    line.set_idle_leader()
     before = line.process().pop()
     line.process(DIES_WAITING).pop()
     behind = line.process().pop()
-    line.release()
+    line.clear_leader()
     assert line.process().pop().result() == items[:1]
     assert before.result() == items[1:2]
     assert behind.result() == items[3:4]
     assert line.sleeps.woken == [True, True]
-    line.drop_the_dead()
-    assert line.left() == [items[2], items[4]]
+    line.sweep_requests()
+    assert line.remaining() == [items[2], items[4]]
     line.assert_sound()
 
 
 @pytest.mark.parametrize("at_max", [False, True])
-def test_what_a_dead_process_was_served_goes_back_to_its_own_place(
+def test_items_served_to_a_dead_process_return_to_their_positions(
     line: Line[PriorityQueue], at_max: bool
 ) -> None:
-    """Between its neighbours, those that came meanwhile too, and the counts are right."""
+    """They return between their neighbours, also new ones, and the counts are right."""
     items = line.queue.push_many(line.db, "abcdef", priorities=[1, 1, 1, 1, 2, 2])
-    line.hold()
+    line.set_idle_leader()
     line.process(DIES_WAITING).pop(3, at_max)
-    line.release()
+    line.clear_leader()
     assert line.process().pop().result() == items[:1]
     before = line.queue.push(line.db, "before", 0)
     behind = line.queue.push(line.db, "behind", 1)
     served = [items[4], items[5], items[1]] if at_max else items[1:4]
-    line.drop_the_dead(lease_is_over=False)
-    assert not [item for item in line.left() if item in served]
-    line.drop_the_dead()
-    in_priority_1 = [item for item in line.left() if item.priority == 1]
+    line.sweep_requests(are_expired=False)
+    assert not [item for item in line.remaining() if item in served]
+    line.sweep_requests()
+    in_priority_1 = [item for item in line.remaining() if item.priority == 1]
     assert [item for item in in_priority_1 if item != behind] == items[1:4]
-    assert line.left() == [before, *in_priority_1, *items[4:]]
+    assert line.remaining() == [before, *in_priority_1, *items[4:]]
     line.assert_sound()
 
 
-def test_a_result_that_takes_several_values_goes_back_whole(line: Line[PriorityQueue]) -> None:
+def test_a_result_stored_in_several_values_returns_completely(line: Line[PriorityQueue]) -> None:
     pushed = line.queue.push_many(
         line.db, ["first", *(letter * 80_000 for letter in "abc"), "y" * 95_000, "last"]
     )
-    line.hold()
+    line.set_idle_leader()
     line.process(DIES_WAITING).pop(3)
-    line.release()
+    line.clear_leader()
     assert line.process().pop().result() == pushed[:1]
     assert len(line.results()) == 3
-    line.drop_the_dead()
-    assert line.left() == pushed[1:]
+    line.sweep_requests()
+    assert line.remaining() == pushed[1:]
     line.assert_sound()
 
 
@@ -102,25 +102,25 @@ def test_a_result_that_takes_several_values_goes_back_whole(line: Line[PriorityQ
 
 
 @pytest.mark.parametrize("was_served", [False, True])
-def test_a_process_so_slow_that_it_passes_for_dead_asks_again(
+def test_a_process_whose_request_expired_asks_again(
     line: Line[PriorityQueue], was_served: bool
 ) -> None:
-    """What it was served is back in its place by then, and comes out once."""
+    """The items served to it are back in their positions by then, and are popped once."""
     items = line.queue.push_many(line.db, range(4))
     line.sleeps.may_wake.clear()
-    line.hold()
+    line.set_idle_leader()
     slow = line.process().pop()
     popped = []
     if was_served:
-        line.release()
+        line.clear_leader()
         popped += line.process().pop().result()
-        line.until_there_is_no_leader()
-        line.hold()
-    line.drop_the_dead()
-    assert line.left() == items[len(popped) :]
+        line.wait_until_leaderless()
+        line.set_idle_leader()
+    line.sweep_requests()
+    assert line.remaining() == items[len(popped) :]
     line.sleeps.may_wake.set()
-    line.sleeps.until_begun(2)
-    line.release()
+    line.sleeps.wait_for_sleeps(2)
+    line.clear_leader()
     popped += line.process().pop().result()
     popped += slow.result()
     assert popped == items[: len(popped)]
@@ -132,16 +132,16 @@ def test_a_process_so_slow_that_it_passes_for_dead_asks_again(
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), fdbqueue.FDBError(1031)], ids=["interrupt", "1031"]
 )
-def test_who_is_interrupted_as_it_waits_leaves_no_request_and_gives_back_what_it_was_served(
+def test_an_interrupted_pop_removes_its_request_and_returns_the_items_served_to_it(
     line: Line[PriorityQueue], error: BaseException, was_served: bool
 ) -> None:
     items = line.queue.push_many(line.db, range(5))
     line.sleeps.may_wake.clear()
-    line.hold()
+    line.set_idle_leader()
     interrupted = line.process().pop(2)
     popped = []
     if was_served:
-        line.release()
+        line.clear_leader()
         popped += line.process().pop().result()
         assert line.results()
     line.sleeps.error = error
@@ -149,23 +149,23 @@ def test_who_is_interrupted_as_it_waits_leaves_no_request_and_gives_back_what_it
     line.sleeps.may_wake.set()
     assert interrupted.error() is error
     assert (line.requests(), line.results()) == ([], [])
-    assert line.left() == items[len(popped) :]
+    assert line.remaining() == items[len(popped) :]
     if not was_served:
-        line.release()
+        line.clear_leader()
     line.assert_sound()
 
 
-# Items that cannot be read
+# Undecodable items
 
 
-def test_an_item_that_cannot_be_read_is_the_error_of_who_got_it_and_stays_in_its_place(
+def test_an_undecodable_item_fails_only_the_pop_it_was_served_to_and_keeps_its_position(
     line: Line[PriorityQueue],
 ) -> None:
     items = line.queue.push_many(line.db, range(7))
     line.db[items[3].key] = b"no JSON"
-    line.hold()
+    line.set_idle_leader()
     calls = [line.process().pop(n) for n in (1, 3, 1)]
-    line.release()
+    line.clear_leader()
     assert line.process().pop().result() == items[:1]
     assert calls[0].result() == items[1:2]
     error = calls[1].error()
@@ -175,21 +175,21 @@ def test_an_item_that_cannot_be_read_is_the_error_of_who_got_it_and_stays_in_its
     line.assert_sound()
     assert line.db[items[3].key] == b"no JSON"
     assert line.queue.remove(line.db, items[3].id)
-    assert line.left() == [items[2], items[4], items[6]]
+    assert line.remaining() == [items[2], items[4], items[6]]
 
 
-def test_an_item_that_cannot_be_read_is_an_error_for_all_who_would_get_it_first(
+def test_an_undecodable_first_item_fails_every_pop(
     line: Line[PriorityQueue],
 ) -> None:
-    """Nobody waits for ever, and nobody gets what comes behind it."""
+    """No pop waits forever, and no pop skips the undecodable item."""
     items = line.queue.push_many(line.db, range(4))
-    line.hold()
+    line.set_idle_leader()
     calls = [line.process().pop() for _ in range(2)]
     line.db[items[0].key] = b"no JSON"
-    line.release()
+    line.clear_leader()
     calls.append(line.process().pop())
     line.sleeps.end()
     assert [type(call.error()) for call in calls] == [UndecodableItem] * 3
     line.assert_sound()
     assert line.queue.remove(line.db, items[0].id)
-    assert line.left() == items[1:]
+    assert line.remaining() == items[1:]

@@ -1,6 +1,7 @@
-"""Pops that meet others: what FoundationDB's published high-contention queue gets wrong, right.
+"""Contended pops, including the cases that FoundationDB's published recipe gets wrong.
 
-Who serves is in `test_leader`; who dies, is slow or fails, in `test_recovery` and `test_failures`.
+`test_leader` covers leadership; `test_recovery` and `test_failures` cover processes that die, stall
+or fail.
 """
 
 from __future__ import annotations
@@ -21,38 +22,38 @@ def values(items: list[Item]) -> list[Any]:
     return [item.value for item in items]
 
 
-def test_one_transaction_serves_all_who_wait_and_the_watch_wakes_them(
+def test_one_transaction_serves_all_waiting_pops_and_their_watches_fire(
     line: Line[PriorityQueue],
 ) -> None:
-    """No commit is wasted on a conflict but the first, and nobody backs off."""
+    """Only the first commit of each pop conflicts, and no pop backs off."""
     line.queue.push_many(line.db, range(9))
-    line.hold()
+    line.set_idle_leader()
     waiting = [line.process() for _ in range(8)]
     calls = [process.pop() for process in waiting]
     assert len(line.requests()) == 8
-    line.release()
+    line.clear_leader()
     server = line.process()
     assert values(server.pop().result()) == [0]
     assert [values(call.result()) for call in calls] == [[number] for number in range(1, 9)]
     assert line.sleeps.woken == [True] * 8
     line.assert_sound()
-    # After the conflict: one that serves all, and one by which nobody has the turn any more; for
-    # each who waits, one to ask and one to take.
+    # After the conflict, the server commits twice: to serve all requests and to resign. Each
+    # waiting process commits twice: to store its request and to take its result.
     assert server.db.commits == FAST + 2
     assert [process.db.commits for process in waiting] == [FAST + 2] * 8
 
 
-def test_each_gets_what_it_asked_for_in_the_order_of_asking(line: Line[PriorityQueue]) -> None:
-    """From either end, one or many; after the last item a pop gets fewer or none."""
+def test_requests_are_served_in_the_order_they_were_made(line: Line[PriorityQueue]) -> None:
+    """Pops may be of either end and of any size; those after the last item get fewer or none."""
     line.queue.push_many(
         line.db,
         ["a", "b", "c", "d", "e", "f", "g", "x", "y", "z"],
         priorities=[1, 1, 1, 2, 3, 4, 5, 8, 9, 9],
     )
-    line.hold()
+    line.set_idle_leader()
     asked = [(3, False), (1, True), (2, True), (1, False), (9, False), (1, True), (2, False)]
     calls = [line.process().pop(*each) for each in asked]
-    line.release()
+    line.clear_leader()
     assert values(line.process().pop().result()) == ["a"]
     assert [values(call.result()) for call in calls] == [
         ["b", "c", "d"],
@@ -67,11 +68,13 @@ def test_each_gets_what_it_asked_for_in_the_order_of_asking(line: Line[PriorityQ
     line.assert_sound()
 
 
-def test_who_serves_an_empty_queue_lets_nobody_wait(line: Line[PriorityQueue]) -> None:
-    line.hold()
+def test_the_leader_answers_waiting_requests_when_the_queue_is_empty(
+    line: Line[PriorityQueue],
+) -> None:
+    line.set_idle_leader()
     calls = [line.process().pop(), line.process().pop(2, at_max=True)]
-    line.release()
-    assert line.process({}).pop().result() == []  # it looks no further: nobody waits for nothing
+    line.clear_leader()
+    assert line.process({}).pop().result() == []  # it finds no item, so it looks no further
     item = line.queue.push(line.db, "the only one")
     assert line.process().pop().result() == [item]
     assert [call.result() for call in calls] == [[], []]
@@ -79,31 +82,31 @@ def test_who_serves_an_empty_queue_lets_nobody_wait(line: Line[PriorityQueue]) -
     line.assert_sound()
 
 
-def test_a_fifo_queue_serves_those_who_wait_and_gets_back_what_the_dead_were_served(
+def test_a_fifo_queue_serves_waiting_requests_and_recovers_items_of_dead_processes(
     fifo_line: Line[Queue],
 ) -> None:
     line = fifo_line
     items = line.queue.enqueue_many(line.db, range(9))
-    line.hold()
+    line.set_idle_leader()
     line.process(DIES_WAITING).pop(2)
     calls = [line.process().pop(n) for n in (1, 2, 3, 1)]
-    line.release()
+    line.clear_leader()
     assert values(line.process().pop().result()) == [0]
     assert [values(call.result()) for call in calls] == [[3], [4, 5], [6, 7, 8], []]
     assert line.sleeps.woken == [True] * 4
-    line.drop_the_dead()
-    assert line.left() == items[1:3]
+    line.sweep_requests()
+    assert line.remaining() == items[1:3]
     line.assert_sound()
 
 
 class TestLargeValues:
-    """What is put aside for others is stored again: it must fit, and all must come out."""
+    """Staged items are stored again, so they must fit, and all of them must come out."""
 
     @pytest.mark.parametrize(
         ("count", "size", "n"),
         [(4, 7_900_000, 1), (30, 90_000, 1), (30, 90_000, 9), (12, 300_000, 2)],
     )
-    def test_several_processes_pop_them_all_in_order(
+    def test_several_processes_pop_all_items_in_order(
         self, db: Any, queue: PriorityQueue, count: int, size: int, n: int
     ) -> None:
         for number in range(count):
@@ -124,14 +127,14 @@ class TestLargeValues:
         assert report.ok, report.problems
 
     @pytest.mark.parametrize(("size", "n", "served"), [(3_000_000, 1, 0), (89_000, 3, 3)])
-    def test_who_finds_no_room_in_one_transaction_is_the_next_to_serve(
+    def test_a_request_that_does_not_fit_into_the_transaction_leads_next(
         self, line: Line[PriorityQueue], size: int, n: int, served: int
     ) -> None:
         for number in range(1 + 5 * n):
             line.queue.push(line.db, f"{number:02}" + "x" * size)
-        line.hold()
+        line.set_idle_leader()
         calls = [line.process().pop(n) for _ in range(5)]
-        line.release()
+        line.clear_leader()
         server, waiting = line.process(), []
         server.db.before_commit[FAST + 2] = lambda: waiting.append(len(line.requests()))
         taken = [values(call.result()) for call in (server.pop(), *calls)]
@@ -139,14 +142,14 @@ class TestLargeValues:
             [0],
             *([*range(1 + at, 1 + at + n)] for at in range(0, 5 * n, n)),
         ]
-        assert waiting == [5 - served]  # as the turn goes on
+        assert waiting == [5 - served]  # when the leadership passes on
         assert line.sleeps.woken == [True] * 5
         line.assert_sound()
 
 
-def test_a_pop_sees_what_others_pushed_since_the_last_one(db: Any, queue: PriorityQueue) -> None:
-    """It reads at the version of the last commit: what that is too old for must not be taken."""
-    asking = FaultyDatabase(db)  # whose commits are never certain, as on a cluster
+def test_a_pop_sees_items_pushed_since_the_last_pop(db: Any, queue: PriorityQueue) -> None:
+    """A pop reads at the version of the last commit, and must not pop from that stale view."""
+    asking = FaultyDatabase(db)  # its commits may have an unknown result, as on a cluster
     other = PriorityQueue(queue.subspace)
     for number in range(20):
         other.push(db, number)
@@ -160,7 +163,7 @@ def test_a_pop_sees_what_others_pushed_since_the_last_one(db: Any, queue: Priori
         assert queue.pop(asking) is None
 
 
-def test_a_pop_takes_what_became_more_urgent_since_the_last_one(
+def test_a_pop_takes_a_more_urgent_item_pushed_since_the_last_pop(
     db: Any, queue: PriorityQueue
 ) -> None:
     asking = FaultyDatabase(db)

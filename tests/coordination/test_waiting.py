@@ -20,14 +20,14 @@ from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as Recipe
 
 
-def test_it_takes_what_is_there_at_once(db: Any, queue: PriorityQueue) -> None:
+def test_a_pop_with_a_wait_returns_an_available_item_at_once(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, ["a", "b", "c"])
     assert queue.pop(db, wait=60).value == "a"
     assert queue.pop_max(db, wait=math.inf).value == "b"
     assert [item.value for item in queue.pop_many(db, 5, wait=60)] == ["c"]
 
 
-def test_it_gives_up_when_the_time_is_over(db: Any, queue: PriorityQueue) -> None:
+def test_a_pop_returns_none_when_its_wait_is_over(db: Any, queue: PriorityQueue) -> None:
     began = time.monotonic()
     assert queue.pop(db, wait=0.15) is None
     assert queue.pop_many(db, 2, wait=0.15) == []
@@ -35,10 +35,10 @@ def test_it_gives_up_when_the_time_is_over(db: Any, queue: PriorityQueue) -> Non
     assert queue.pop_many(db, 0, wait=math.inf) == []
 
 
-def test_there_is_a_last_look_when_the_time_is_over(
+def test_a_pop_looks_once_more_when_its_wait_is_over(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that writes only the recipe's items wakes nobody; its item is found all the same."""
+    """A push by the plain recipe fires no watch, but the last look finds its item."""
     recipe = Recipe(Subspace(rawPrefix=store_of(queue).layout.items))
 
     def push_and_sleep(watches: list[Any], seconds: float) -> Any:
@@ -49,7 +49,7 @@ def test_there_is_a_last_look_when_the_time_is_over(
     assert queue.pop(db, wait=0.5).value == 1
 
 
-def test_a_wait_without_a_pop_leaves_the_item(db: Any, queue: PriorityQueue) -> None:
+def test_wait_reports_an_item_and_leaves_it_in_the_queue(db: Any, queue: PriorityQueue) -> None:
     assert queue.wait(db, 0) is False
     assert queue.wait(db, 0.1) is False
     threading.Timer(0.1, queue.push, [db, "x"]).start()
@@ -58,8 +58,8 @@ def test_a_wait_without_a_pop_leaves_the_item(db: Any, queue: PriorityQueue) -> 
     assert queue.size(db) == 1
 
 
-def test_each_item_wakes_somebody(db: Any, queue: PriorityQueue, space: Subspace) -> None:
-    """As many waiters as items, of both kinds, and nobody is forgotten."""
+def test_every_waiting_pop_gets_an_item(db: Any, queue: PriorityQueue, space: Subspace) -> None:
+    """There are as many waiters as items, on a queue of each kind."""
     fifo, results = Queue(space["fifo"]), []
 
     def wait_for_one(number: int) -> None:
@@ -80,8 +80,8 @@ def test_each_item_wakes_somebody(db: Any, queue: PriorityQueue, space: Subspace
     assert sorted(item.value for item in results) == [-3, -2, -1, 0, 0, 1, 2, 3]
 
 
-def test_no_wake_up_is_lost(db: Any, queue: PriorityQueue) -> None:
-    """Push and waiting pop in a race, again and again, each time with another delay."""
+def test_a_push_that_races_with_a_waiting_pop_wakes_it(db: Any, queue: PriorityQueue) -> None:
+    """Push and pop race repeatedly, each time with another delay."""
     for number in range(200):
         pusher = threading.Thread(target=queue.push, args=[db, number])
         waiter: list[Any] = []
@@ -95,7 +95,7 @@ def test_no_wake_up_is_lost(db: Any, queue: PriorityQueue) -> None:
         assert waiter[0].value == number
 
 
-def test_it_waits_for_a_push_of_another_process(db: Any, shared_url: str, name: str) -> None:
+def test_a_push_from_another_process_ends_the_wait(db: Any, shared_url: str, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     program = (
         "import sys, fdbqueue; db = fdbqueue.open(sys.argv[1]); "
@@ -109,7 +109,7 @@ def test_it_waits_for_a_push_of_another_process(db: Any, shared_url: str, name: 
     assert waiter.communicate()[0] == "hello\n"
 
 
-def test_it_waits_through_faults(db: Any, queue: PriorityQueue, rng: Any) -> None:
+def test_waiting_pops_survive_injected_faults(db: Any, queue: PriorityQueue, rng: Any) -> None:
     broken = FaultyDatabase(db, before=0.2, after=0.2, conflict=0.2, seed=rng.randrange(2**32))
     results: list[Any] = []
 
@@ -127,7 +127,7 @@ def test_it_waits_through_faults(db: Any, queue: PriorityQueue, rng: Any) -> Non
     assert sorted(results) == list(range(30))
 
 
-def test_what_is_no_time_is_refused(db: Any, queue: PriorityQueue) -> None:
+def test_an_invalid_wait_is_rejected(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, "stays")
     for wrong in ("5", True, None):
         with pytest.raises(TypeError, match="number of seconds"):
