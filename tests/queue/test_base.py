@@ -1,4 +1,4 @@
-"""What all queues have in common: how they show themselves."""
+"""The behaviour that all queues share: their `repr` and `dir`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from fdbqueue import PriorityQueue, Queue, TaskQueue, aio
 
 
 @pytest.mark.parametrize("kind", [PriorityQueue, Queue, TaskQueue])
-def test_a_queue_shows_its_kind_and_its_name_or_subspace(db: Any, name: str, kind: Any) -> None:
+def test_the_repr_of_a_queue_shows_its_kind_and_its_name_or_subspace(
+    db: Any, name: str, kind: Any
+) -> None:
     space = Subspace(rawPrefix=b"space")
     assert repr(kind.named(db, name)) == f"<{kind.__name__} {name!r}>"
     assert repr(kind(space)) == f"<{kind.__name__} Subspace(rawPrefix=b'space')>"
@@ -20,7 +22,7 @@ def test_a_queue_shows_its_kind_and_its_name_or_subspace(db: Any, name: str, kin
     assert repr(of_aio(kind.named(db, name))) == f"<aio.{kind.__name__} {name!r}>"
 
 
-def test_items_tasks_and_claims_show_no_keys_and_no_tokens(db: Any, space: Subspace) -> None:
+def test_the_repr_of_items_tasks_and_claims_hides_keys_and_tokens(db: Any, space: Subspace) -> None:
     jobs, tasks = PriorityQueue(space["jobs"]), TaskQueue(space["tasks"])
     item = jobs.push(db, "send", 1)
     assert repr(item) == f"Item(value='send', priority=1, id='{item.id}')"
@@ -57,7 +59,7 @@ def test_reads_take_the_snapshot_of_a_transaction(db: Any, name: str, kind: Any)
         assert list(queue.items(reads)) == [pushed]
 
 
-def test_the_library_shows_its_public_names_and_no_modules() -> None:
+def test_dir_of_the_library_lists_public_names_and_no_modules() -> None:
     assert dir(fdbqueue) == sorted(fdbqueue.__all__)
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         fdbqueue.nothing_of_the_kind

@@ -1,4 +1,4 @@
-"""The check finds what is wrong, and the repair puts right what it can."""
+"""`check` finds damage, and its repair fixes wrong counts and orphaned pieces."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def rows(db: Any, queue: PriorityQueue) -> list[tuple[bytes, bytes]]:
     return [(row.key, row.value) for row in db.get_range_startswith(queue.subspace.key())]
 
 
-def test_a_sound_queue_has_no_problems_and_is_not_changed(db: Any, filled: PriorityQueue) -> None:
+def test_check_reports_no_problems_of_a_sound_queue_and_changes_nothing(
+    db: Any, filled: PriorityQueue
+) -> None:
     before = rows(db, filled)
     report = fdbqueue.check(db, filled, repair=True)
     assert (report.ok, report.items, report.repaired) == (True, 3, False)
     assert rows(db, filled) == before
 
 
-def test_what_is_put_aside_for_a_pop_that_waits_keeps_its_pieces(
-    db: Any, filled: PriorityQueue
-) -> None:
+def test_check_keeps_the_pieces_of_staged_items(db: Any, filled: PriorityQueue) -> None:
     layout, kept = store_of(filled).layout, store_of(filled).items
 
     @fdbqueue.transactional
@@ -85,7 +85,7 @@ def orphan_pieces(db: Any, queue: PriorityQueue) -> None:
         (orphan_pieces, "pieces of a payload that belong to no item"),
     ],
 )
-def test_damage_is_found_and_repaired(
+def test_check_finds_and_repairs_damage(
     db: Any, filled: PriorityQueue, damage: Any, words: str
 ) -> None:
     damage(db, filled)
@@ -100,7 +100,9 @@ def test_damage_is_found_and_repaired(
     assert [len(item.value) for item in filled.pop_many(db, 3)] == [1, 1, 200_000]
 
 
-def test_foreign_keys_and_lost_pieces_are_told_and_left(db: Any, filled: PriorityQueue) -> None:
+def test_check_reports_foreign_keys_and_lost_pieces_and_keeps_them(
+    db: Any, filled: PriorityQueue
+) -> None:
     foreign = [
         store_of(filled).layout.items + b"\x02text\x00",
         store_of(filled).layout.level(1) + b"\x14",
@@ -119,7 +121,7 @@ def test_foreign_keys_and_lost_pieces_are_told_and_left(db: Any, filled: Priorit
     assert all(db[key] == b"theirs" for key in foreign)
 
 
-def test_a_queue_opened_with_other_priorities_is_not_repaired(
+def test_a_queue_opened_with_another_type_of_priorities_is_not_repaired(
     db: Any, filled: PriorityQueue
 ) -> None:
     other = PriorityQueue(filled.subspace, priorities=(int, int))
@@ -130,7 +132,7 @@ def test_a_queue_opened_with_other_priorities_is_not_repaired(
     assert [len(item.value) for item in filled.pop_many(db, 3)] == [1, 1, 200_000]
 
 
-def test_a_repair_keeps_what_is_pushed_meanwhile(db: Any, filled: PriorityQueue) -> None:
+def test_a_repair_keeps_items_pushed_during_it(db: Any, filled: PriorityQueue) -> None:
     break_count(db, filled), break_total(db, filled)
     tr = db.create_transaction()
     assert fdbqueue.check(tr, filled, repair=True).repaired
@@ -140,7 +142,7 @@ def test_a_repair_keeps_what_is_pushed_meanwhile(db: Any, filled: PriorityQueue)
     assert fdbqueue.check(db, filled).ok
 
 
-def test_two_repairs_at_once_do_not_both_add_the_difference(
+def test_concurrent_repairs_correct_a_count_once(
     db: Any, filled: PriorityQueue, fdb_error: Any
 ) -> None:
     break_total(db, filled)
@@ -152,7 +154,7 @@ def test_two_repairs_at_once_do_not_both_add_the_difference(
     assert fdbqueue.check(db, filled).ok
 
 
-def test_a_check_that_outlasts_a_transaction_says_so(
+def test_a_check_that_outlasts_its_transaction_raises(
     db: Any, filled: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def too_old(*_: Any) -> None:

@@ -31,7 +31,7 @@ def test_first_in_first_out(db: Any, fifo: Queue) -> None:
     assert fifo.peek(db) is None
 
 
-def test_a_look_sees_an_item_whose_lease_ran_out(db: Any, fifo: Queue) -> None:
+def test_peek_sees_an_item_whose_lease_expired(db: Any, fifo: Queue) -> None:
     fifo.enqueue(db, "x")
     assert fifo.claim(db) is not None
     assert fifo.peek(db) is None
@@ -40,7 +40,7 @@ def test_a_look_sees_an_item_whose_lease_ran_out(db: Any, fifo: Queue) -> None:
     assert fifo.peek(db).value == "x"
 
 
-def test_the_order_survives_an_empty_queue_in_between(db: Any, fifo: Queue) -> None:
+def test_items_keep_their_order_after_the_queue_was_empty(db: Any, fifo: Queue) -> None:
     for round_number in range(3):
         fifo.enqueue_many(db, [[round_number, n] for n in range(3)])
         assert values(fifo.dequeue_many(db, 9)) == [[round_number, n] for n in range(3)]
@@ -63,7 +63,7 @@ def test_size_items_remove_and_clear(db: Any, fifo: Queue) -> None:
     assert fifo.size(db) == 0
 
 
-def test_enqueues_do_not_conflict_and_dequeues_do(db: Any, fifo: Queue, fdb_error: Any) -> None:
+def test_only_dequeues_conflict(db: Any, fifo: Queue, fdb_error: Any) -> None:
     fifo.enqueue(db, "made by the first one")
     fifo.clear(db)
     one, two = db.create_transaction(), db.create_transaction()

@@ -1,4 +1,4 @@
-"""Imports: each line once, whatever happens in between."""
+"""Imports store each line once, despite interruptions and lost replies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def numbers(db: Any, queue: PriorityQueue) -> list[int]:
     return [item.value["n"] for item in queue.items(db)]
 
 
-def test_lines_come_in_order_with_the_priority_of_their_field(
+def test_lines_are_imported_in_order_with_the_priority_of_their_field(
     db: Any, queue: PriorityQueue
 ) -> None:
     seen: list[tuple[int, int]] = []
@@ -53,7 +53,7 @@ def test_lines_come_in_order_with_the_priority_of_their_field(
     assert seen[-1] == (2500, sum(map(len, lines(range(2500)))))
 
 
-def test_an_import_that_broke_off_goes_on_where_it_was(db: Any, queue: PriorityQueue) -> None:
+def test_an_interrupted_import_resumes_where_it_stopped(db: Any, queue: PriorityQueue) -> None:
     def breaks() -> Any:
         yield from lines(range(1500))
         raise KeyboardInterrupt
@@ -67,7 +67,7 @@ def test_an_import_that_broke_off_goes_on_where_it_was(db: Any, queue: PriorityQ
     assert import_lines(db, queue, lines(range(10)), "another") == ImportReport(10, 0)
 
 
-def test_a_grown_file_adds_its_new_lines_and_a_changed_one_is_refused(
+def test_a_grown_file_adds_its_new_lines_and_a_changed_file_is_rejected(
     db: Any, queue: PriorityQueue
 ) -> None:
     import_lines(db, queue, lines(range(5)), "f")
@@ -80,7 +80,7 @@ def test_a_grown_file_adds_its_new_lines_and_a_changed_one_is_refused(
     assert queue.size(db) == 12
 
 
-def test_without_a_source_every_line_is_stored_and_nothing_is_kept(
+def test_an_import_without_a_source_stores_every_line_and_no_progress(
     db: Any, queue: PriorityQueue
 ) -> None:
     for _ in range(2):
@@ -104,7 +104,7 @@ def test_without_a_source_every_line_is_stored_and_nothing_is_kept(
         (b'{"level": 1.0}', "must be a 64-bit integer"),
     ],
 )
-def test_a_bad_line_is_named_and_those_before_it_are_stored(
+def test_a_bad_line_is_reported_and_the_lines_before_it_are_stored(
     db: Any, queue: PriorityQueue, bad: bytes, words: str
 ) -> None:
     good = lines(range(3))
@@ -118,7 +118,7 @@ def test_a_bad_line_is_named_and_those_before_it_are_stored(
     assert import_lines(db, queue, corrected, "f", priority_field="level") == ImportReport(2, 3)
 
 
-def test_blank_lines_are_passed_over_and_other_ends_of_lines_are_the_same(
+def test_blank_lines_are_skipped_and_all_line_endings_are_accepted(
     db: Any, queue: PriorityQueue
 ) -> None:
     assert import_lines(db, queue, [b"1\r\n", b"\n", b"  \n", b"2"], "f") == ImportReport(2, 0)
@@ -127,7 +127,7 @@ def test_blank_lines_are_passed_over_and_other_ends_of_lines_are_the_same(
 
 
 @pytest.mark.parametrize("source", ["f", None])
-def test_a_full_queue_takes_what_fits_and_the_rest_later(
+def test_an_import_fills_a_bounded_queue_and_resumes_later(
     db: Any, queue: PriorityQueue, source: str | None
 ) -> None:
     queue.set_max_size(db, 1010)
@@ -142,7 +142,7 @@ def test_a_full_queue_takes_what_fits_and_the_rest_later(
     assert numbers(db, queue)[5:] == list(following)[: report.stored]
 
 
-def test_tuples_come_back_as_priorities(db: Any, space: Subspace) -> None:
+def test_an_import_reads_tuples_as_priorities(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, priorities=(int, float, bytes))
     given = [(1, -math.inf, b""), (1, 0.5, b"\x00"), (1, 2.0, b"x"), (1, math.inf, b"")]
     exported = [
@@ -165,14 +165,14 @@ def test_a_field_can_be_the_value(db: Any, queue: PriorityQueue) -> None:
     assert (item.value, item.priority) == ([1], 5)
 
 
-def test_lost_answers_double_no_line(db: Any, queue: PriorityQueue, rng: random.Random) -> None:
+def test_lost_replies_duplicate_no_line(db: Any, queue: PriorityQueue, rng: random.Random) -> None:
     db.options.set_transaction_max_retry_delay(1)
     broken = FaultyDatabase(db, before=0.3, after=0.3, seed=rng.randrange(2**32))
     import_lines(broken, queue, lines(range(12_000)), "f")
     assert numbers(db, queue) == list(range(12_000))
 
 
-def test_two_imports_of_one_source_at_once_double_no_line(db: Any, queue: PriorityQueue) -> None:
+def test_concurrent_imports_of_one_source_duplicate_no_line(db: Any, queue: PriorityQueue) -> None:
     def interrupted() -> Any:
         for number, line in enumerate(lines(range(3000))):
             if number == 1500:
@@ -206,7 +206,7 @@ def test_an_import_killed_at_random_stores_each_line_once(
     assert killed > 1
 
 
-# What an import leaves behind
+# Stored progress of imports
 
 
 def marks(db: Any, queue: PriorityQueue) -> int:
@@ -216,13 +216,13 @@ def marks(db: Any, queue: PriorityQueue) -> int:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A clock at the beginning of a week, which a test sets."""
+    """Return a clock that the test sets; it starts at the beginning of a week."""
     clock = SimpleNamespace(now=WEEK * (time.time() // WEEK))
     monkeypatch.setattr(importing, "time", SimpleNamespace(time=lambda: clock.now))
     return clock
 
 
-def test_clear_forgets_imports_too(db: Any, queue: PriorityQueue) -> None:
+def test_clear_forgets_imports(db: Any, queue: PriorityQueue) -> None:
     for number in range(20):
         import_lines(db, queue, lines([number]), f"file {number}")
     queue.clear(db)
@@ -231,7 +231,7 @@ def test_clear_forgets_imports_too(db: Any, queue: PriorityQueue) -> None:
     assert numbers(db, queue) == [7]
 
 
-def test_an_import_under_way_ends_when_the_queue_is_cleared(db: Any, queue: PriorityQueue) -> None:
+def test_clear_ends_a_running_import(db: Any, queue: PriorityQueue) -> None:
     def clears() -> Any:
         yield from lines(range(1500))
         queue.clear(db)
@@ -271,7 +271,7 @@ def test_an_import_is_remembered_for_at_least_four_weeks_and_at_most_five(
     assert import_lines(db, queue, lines([1]), "f") == ImportReport(1, 0)
 
 
-def test_an_import_that_is_run_each_week_is_never_forgotten(
+def test_an_import_repeated_every_week_is_never_forgotten(
     db: Any, queue: PriorityQueue, clock: Any
 ) -> None:
     import_lines(db, queue, lines([1]), "f")
@@ -281,15 +281,17 @@ def test_an_import_that_is_run_each_week_is_never_forgotten(
         assert marks(db, queue) <= 6
 
 
-def test_an_import_of_an_earlier_release_goes_on(db: Any, queue: PriorityQueue, clock: Any) -> None:
+def test_an_import_begun_by_an_earlier_release_resumes(
+    db: Any, queue: PriorityQueue, clock: Any
+) -> None:
     import_lines(db, queue, lines([1]), "f")
     week = int(clock.now // WEEK)
-    del db[store_of(queue).layout.import_week(week, "f")]  # which that release did not write
+    del db[store_of(queue).layout.import_week(week, "f")]  # the earlier release did not write it
     clock.now += 50 * WEEK
     assert import_lines(db, queue, lines([1, 2]), "f") == ImportReport(1, 1)
 
 
-def test_a_sweep_does_not_forget_an_import_that_goes_on_meanwhile(
+def test_a_sweep_does_not_forget_an_import_that_resumes_during_it(
     db: Any, queue: PriorityQueue, clock: Any
 ) -> None:
     import_lines(db, queue, lines([1]), "f")

@@ -1,4 +1,4 @@
-"""When a lease begins: not long before the call that begins it returns, whatever held that up."""
+"""A lease begins shortly before the call returns, however long the call was delayed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ STOPS = ("before the commit", "after the commit", "before a lost answer")
 
 
 class StoppingDatabase(FaultyDatabase):
-    """A database whose first transaction stands still, as that of a process that is stopped."""
+    """A database whose first transaction stops, as in a stopped process."""
 
     def __init__(self, db: Any, where: str) -> None:
         super().__init__(db)
-        self.stands, self.goes_on = threading.Event(), threading.Event()
+        self.is_stopped, self.may_resume = threading.Event(), threading.Event()
         self.transactions = 0
         self.is_gone = False
         self._where = where
@@ -40,7 +40,7 @@ class StoppingDatabase(FaultyDatabase):
         self.transactions += 1
         if self.transactions == 1 and self._where == "before the commit":
             transaction.wrapped.get_read_version().wait()
-            self._stand()
+            self._stop()
         return transaction
 
     def before_call(self, name: str) -> None:
@@ -49,25 +49,25 @@ class StoppingDatabase(FaultyDatabase):
 
     def commit(self, transaction: FaultyTransaction) -> None:
         super().commit(transaction)
-        if self.stands.is_set() or self._where not in STOPS[1:]:
+        if self.is_stopped.is_set() or self._where not in STOPS[1:]:
             return
-        self._stand()
+        self._stop()
         if self._where == "before a lost answer":
             raise FDBError(1021)
 
-    def _stand(self) -> None:
-        self.stands.set()
-        assert self.goes_on.wait(60)
+    def _stop(self) -> None:
+        self.is_stopped.set()
+        assert self.may_resume.wait(60)
 
 
 class StallingCluster(FaultyDatabase):
-    """A cluster whose first transaction reads at the version of a moment ago."""
+    """A cluster whose first transaction reads at an old version."""
 
     def __init__(self, db: Any, space: Subspace) -> None:
         super().__init__(db)
         self._version: int | None = read_version(db)
         time.sleep(STOP)
-        db[space["commit"].key()] = b""  # what a cluster reads goes on with its commits
+        db[space["commit"].key()] = b""  # the versions of a cluster advance with its commits
 
     def create_transaction(self) -> FaultyTransaction:
         transaction = super().create_transaction()
@@ -77,7 +77,7 @@ class StallingCluster(FaultyDatabase):
         return transaction
 
 
-def in_a_thread(call: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
+def in_thread(call: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
     return ThreadPoolExecutor(1).submit(call, *arguments, **options)
 
 
@@ -86,7 +86,7 @@ def read_version(db: Any) -> int:
 
 
 def lease_ends(db: Any, queue: Any) -> list[int]:
-    """When the leases end, in versions."""
+    """Return the versions at which the leases end."""
     layout = store_of(queue).layout
     rows = db[slice(*layout.range_of(layout.leases))]
     return [layout.decode_timer(layout.leases, row.key)[0] for row in rows]
@@ -103,18 +103,18 @@ CALLS: dict[str, Callable[[Any, Any, Claim], Any]] = {
 
 @pytest.mark.parametrize("where", STOPS)
 @pytest.mark.parametrize("call", CALLS)
-def test_a_lease_lasts_though_the_process_was_stopped_in_the_call(
+def test_a_lease_is_complete_when_the_process_was_stopped_during_the_call(
     db: Any, space: Subspace, call: str, where: str
 ) -> None:
     tasks = TaskQueue(space["tasks"])
     tasks.push_many(db, [{"agent_name": "ada"}] * 3)
     held = tasks.claim(db, lease=LEASE) if call.startswith("extend") else None
     stopping = StoppingDatabase(db, where)
-    outcome = in_a_thread(CALLS[call], tasks, stopping, held)
-    assert stopping.stands.wait(60)
+    outcome = in_thread(CALLS[call], tasks, stopping, held)
+    assert stopping.is_stopped.wait(60)
     time.sleep(STOP)
     version = read_version(db)
-    stopping.goes_on.set()
+    stopping.may_resume.set()
     outcome.result(60)
     ends = lease_ends(db, tasks)
     assert len(ends) == (2 if call == "claim of several" else 1)
@@ -123,10 +123,10 @@ def test_a_lease_lasts_though_the_process_was_stopped_in_the_call(
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_lease_lasts_though_a_cluster_gave_an_old_version(
+def test_a_lease_is_complete_when_the_cluster_returned_an_old_version(
     db: Any, space: Subspace, call: str
 ) -> None:
-    """The embedded engine gives none."""
+    """The embedded engine never returns an old version."""
     if getattr(db, "commits_are_certain", False):
         pytest.skip("the versions of this engine are its clock's")
     tasks = TaskQueue(space["tasks"])
@@ -139,34 +139,36 @@ def test_a_lease_lasts_though_a_cluster_gave_an_old_version(
     assert check(db, tasks).ok
 
 
-def test_who_joins_a_transaction_that_is_old_has_a_whole_lease(
+def test_a_claim_that_joins_an_old_transaction_gets_a_complete_lease(
     db: Any, queue: PriorityQueue
 ) -> None:
     queue.push_many(db, "ab")
     stopping = StoppingDatabase(db, "before the commit")
-    leader = in_a_thread(queue.claim, stopping, lease=LEASE)
-    assert stopping.stands.wait(60)
+    leader = in_thread(queue.claim, stopping, lease=LEASE)
+    assert stopping.is_stopped.wait(60)
     time.sleep(STOP)
     version = read_version(db)
-    joiner = in_a_thread(queue.claim, stopping, lease=LEASE)
+    joiner = in_thread(queue.claim, stopping, lease=LEASE)
     while not store_of(queue).claims._lines[stopping].waiting:
         time.sleep(0.001)
-    stopping.goes_on.set()
+    stopping.may_resume.set()
     claims = [leader.result(60), joiner.result(60)]
     assert [claim.item.value for claim in claims] == ["a", "b"]
     assert min(lease_ends(db, queue)) >= version + LEASE * VERSIONS
 
 
-def test_what_others_took_meanwhile_is_not_handed_out(db: Any, queue: PriorityQueue) -> None:
+def test_a_claim_skips_an_item_that_another_client_claimed_meanwhile(
+    db: Any, queue: PriorityQueue
+) -> None:
     queue.push_many(db, "abc")
     stopping = StoppingDatabase(db, "after the commit")
-    stopped = in_a_thread(queue.claim, stopping, lease=LEASE)
-    assert stopping.stands.wait(60)
+    stopped_call = in_thread(queue.claim, stopping, lease=LEASE)
+    assert stopping.is_stopped.wait(60)
     time.sleep(STOP)
     lapse(db, queue)
     other = PriorityQueue(queue.subspace).claim(db, lease=60)
-    stopping.goes_on.set()
-    claim = stopped.result(60)
+    stopping.may_resume.set()
+    claim = stopped_call.result(60)
     assert (other.item.value, claim.item.value) == ("a", "b")
     queue.ack(db, other)
     queue.ack(db, claim)
@@ -174,50 +176,54 @@ def test_what_others_took_meanwhile_is_not_handed_out(db: Any, queue: PriorityQu
     assert check(db, queue).ok
 
 
-def test_a_claim_is_none_if_others_took_all(db: Any, queue: PriorityQueue) -> None:
+def test_a_claim_returns_none_if_another_client_claimed_every_item_meanwhile(
+    db: Any, queue: PriorityQueue
+) -> None:
     queue.push(db, "a")
     stopping = StoppingDatabase(db, "after the commit")
-    stopped = in_a_thread(queue.claim, stopping, lease=LEASE)
-    assert stopping.stands.wait(60)
+    stopped_call = in_thread(queue.claim, stopping, lease=LEASE)
+    assert stopping.is_stopped.wait(60)
     time.sleep(STOP)
     lapse(db, queue)
     other = PriorityQueue(queue.subspace).claim(db, lease=60)
-    stopping.goes_on.set()
-    assert stopped.result(60) is None
+    stopping.may_resume.set()
+    assert stopped_call.result(60) is None
     queue.ack(db, other)
 
 
-def test_an_extension_of_what_others_took_meanwhile_says_so(db: Any, queue: PriorityQueue) -> None:
+def test_extending_a_claim_that_another_client_took_over_raises_lease_lost(
+    db: Any, queue: PriorityQueue
+) -> None:
     queue.push(db, "a")
     claim = queue.claim(db, lease=LEASE)
     stopping = StoppingDatabase(db, "after the commit")
-    stopped = in_a_thread(queue.extend, stopping, claim, LEASE)
-    assert stopping.stands.wait(60)
+    stopped_call = in_thread(queue.extend, stopping, claim, LEASE)
+    assert stopping.is_stopped.wait(60)
     time.sleep(STOP)
     lapse(db, queue)
     other = PriorityQueue(queue.subspace).claim(db, lease=60)
-    stopping.goes_on.set()
+    stopping.may_resume.set()
     with pytest.raises(LeaseLost):
-        stopped.result(60)
+        stopped_call.result(60)
     queue.ack(db, other)
 
 
-def test_a_claim_whose_lease_cannot_begin_again_is_not_handed_out_and_comes_back(
+def test_a_claim_whose_lease_cannot_be_renewed_fails_and_its_item_returns(
     db: Any, queue: PriorityQueue, fdb_error: Callable[[int], Any]
 ) -> None:
     queue.push(db, "a")
     stopping = StoppingDatabase(db, "after the commit")
-    stopped = in_a_thread(queue.claim, stopping, lease=LEASE)
-    assert stopping.stands.wait(60)
+    stopped_call = in_thread(queue.claim, stopping, lease=LEASE)
+    assert stopping.is_stopped.wait(60)
     time.sleep(STOP)
     stopping.is_gone = True
-    stopping.goes_on.set()
+    stopping.may_resume.set()
     with fdb_error(1031):
-        stopped.result(60)
+        stopped_call.result(60)
     assert queue.claim(db, wait=60).attempt == 2
 
 
-def test_a_quick_call_is_one_transaction_and_a_lease_that_no_call_is_quick_for_takes_a_few(
+def test_a_fast_call_needs_one_transaction_and_a_tiny_lease_a_bounded_number(
     db: Any, queue: PriorityQueue
 ) -> None:
     queue.push_many(db, "ab")

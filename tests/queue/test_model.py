@@ -45,7 +45,7 @@ class QueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.model: list[tuple[int, int, Any]] = []
-        # What each id finds: an item that was moved away and back has its old id again.
+        # Maps ids to entries: an item that moves away and back has its old id again.
         self.items: dict[str, tuple[int, int, Any]] = {}
         self.arrivals = 0
 
@@ -138,7 +138,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert fdbqueue.check(self.db, self.fifo).ok
 
 
-def test_a_queue_is_a_sorted_list(db: Any, space: Subspace) -> None:
+def test_a_queue_agrees_with_a_sorted_list(db: Any, space: Subspace) -> None:
     machine = type("Machine", (QueueMachine,), {"db": db, "space": space})
     run_state_machine_as_test(
         machine,

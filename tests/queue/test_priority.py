@@ -27,20 +27,20 @@ def values(items: Any) -> list[Any]:
 
 
 def stored(db: Any, queue: PriorityQueue) -> list[Any]:
-    """All rows of a queue, but for the receipts of commits."""
+    """Return all rows of a queue except the receipts of commits."""
     whole, receipts = queue.subspace.range(), store_of(queue).layout.receipts
     return [row for row in db[whole.start : whole.stop] if not receipts.contains(row.key)]
 
 
 @pytest.fixture
 def mixed(db: Any, queue: PriorityQueue) -> PriorityQueue:
-    """Two items of priority 1, three of 5, one of 9, pushed in another order."""
+    """Return a queue with two items of priority 1, three of 5 and one of 9, pushed unordered."""
     for value, priority in [("5a", 5), ("1a", 1), ("9a", 9), ("5b", 5), ("1b", 1), ("5c", 5)]:
         queue.push(db, value, priority)
     return queue
 
 
-def test_pop_min_gives_the_lowest_first_and_the_oldest_within(
+def test_pop_min_returns_the_oldest_item_of_the_lowest_priority(
     db: Any, mixed: PriorityQueue
 ) -> None:
     popped = [mixed.pop_min(db) for _ in range(6)]
@@ -48,7 +48,7 @@ def test_pop_min_gives_the_lowest_first_and_the_oldest_within(
     assert mixed.pop_min(db) is None
 
 
-def test_pop_max_gives_the_highest_first_and_the_oldest_within(
+def test_pop_max_returns_the_oldest_item_of_the_highest_priority(
     db: Any, mixed: PriorityQueue
 ) -> None:
     popped = [mixed.pop_max(db) for _ in range(6)]
@@ -56,14 +56,14 @@ def test_pop_max_gives_the_highest_first_and_the_oldest_within(
     assert mixed.pop_max(db) is None
 
 
-def test_pop_is_pop_min_and_peek_is_peek_min() -> None:
+def test_pop_and_peek_are_aliases_of_pop_min_and_peek_min() -> None:
     assert PriorityQueue.pop is PriorityQueue.pop_min
     assert PriorityQueue.peek is PriorityQueue.peek_min
 
 
 @pytest.mark.parametrize("max", [False, True])
 @pytest.mark.parametrize("n", [0, 1, 2, 4, 6, 7])
-def test_pop_many_takes_the_first_n_in_order(
+def test_pop_many_returns_the_first_n_items_in_order(
     db: Any, mixed: PriorityQueue, n: int, max: bool
 ) -> None:
     order = ["9a", "5a", "5b", "5c", "1a", "1b"] if max else ["1a", "1b", "5a", "5b", "5c", "9a"]
@@ -73,13 +73,13 @@ def test_pop_many_takes_the_first_n_in_order(
     assert fdbqueue.check(db, mixed).ok
 
 
-def test_peek_leaves_the_item(db: Any, mixed: PriorityQueue) -> None:
+def test_peek_leaves_the_item_in_the_queue(db: Any, mixed: PriorityQueue) -> None:
     assert mixed.peek_min(db).value == "1a"
     assert mixed.peek_max(db).value == "9a"
     assert mixed.size(db) == 6
 
 
-def test_negative_zero_and_large_priorities_are_in_order(db: Any, queue: PriorityQueue) -> None:
+def test_negative_zero_and_large_priorities_are_ordered(db: Any, queue: PriorityQueue) -> None:
     priorities = [0, -1, 255, 256, -256, 2**63 - 1, -(2**63), 65536]
     for priority in priorities:
         queue.push(db, priority, priority)
@@ -99,7 +99,7 @@ def test_counts_size_and_emptiness(db: Any, mixed: PriorityQueue) -> None:
     assert mixed.peek(db) is None
 
 
-def test_items_are_browsed_in_order_whole_or_in_part(db: Any, mixed: PriorityQueue) -> None:
+def test_items_lists_all_items_or_a_part_in_order(db: Any, mixed: PriorityQueue) -> None:
     order = ["1a", "1b", "5a", "5b", "5c", "9a"]
     assert values(mixed.items(db)) == order
     assert values(mixed.items(db, reverse=True)) == order[::-1]
@@ -117,7 +117,7 @@ def test_items_are_browsed_in_order_whole_or_in_part(db: Any, mixed: PriorityQue
         list(mixed.items(db, limit=-1))
 
 
-def test_browsing_a_long_queue_takes_pages(db: Any, queue: PriorityQueue) -> None:
+def test_items_reads_a_long_queue_in_pages(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, range(1700), priority=3)
     assert values(queue.items(db)) == list(range(1700))
     assert values(queue.items(db, reverse=True)) == list(range(1699, -1, -1))
@@ -140,16 +140,14 @@ def test_an_item_is_frozen_and_can_be_found_by_its_id(db: Any, queue: PriorityQu
     assert queue.is_empty(db)
 
 
-def test_remove_takes_one_item_from_the_middle(db: Any, mixed: PriorityQueue) -> None:
+def test_remove_deletes_one_item_from_the_middle(db: Any, mixed: PriorityQueue) -> None:
     middle = list(mixed.items(db))[3]
     assert mixed.remove(db, middle)
     assert values(mixed.items(db)) == ["1a", "1b", "5a", "5c", "9a"]
     assert mixed.counts(db) == {1: 2, 5: 2, 9: 1}
 
 
-def test_reprioritize_puts_an_item_behind_those_of_its_new_priority(
-    db: Any, mixed: PriorityQueue
-) -> None:
+def test_reprioritize_appends_an_item_to_its_new_priority(db: Any, mixed: PriorityQueue) -> None:
     last = list(mixed.items(db))[-1]
     moved = mixed.reprioritize(db, last, 1)
     assert (moved.value, moved.priority) == ("9a", 1)
@@ -160,9 +158,7 @@ def test_reprioritize_puts_an_item_behind_those_of_its_new_priority(
     assert fdbqueue.check(db, mixed).ok
 
 
-def test_clear_empties_the_queue_and_only_it(
-    db: Any, mixed: PriorityQueue, space: Subspace
-) -> None:
+def test_clear_empties_only_its_own_queue(db: Any, mixed: PriorityQueue, space: Subspace) -> None:
     other = PriorityQueue(space["other"])
     other.push(db, "stays")
     mixed.clear(db)
@@ -188,10 +184,10 @@ def test_push_many_is_all_or_nothing(db: Any, queue: PriorityQueue) -> None:
     assert queue.size(db) == 3
 
 
-def test_everything_in_one_transaction_of_the_caller(
+def test_calls_in_a_callers_transaction_commit_together(
     db: Any, queue: PriorityQueue, space: Subspace
 ) -> None:
-    """Pop a job, write its result, push what follows: together or not at all."""
+    """A pop, the write of its result and the next push commit together or not at all."""
     queue.push(db, "job", 1)
 
     @fdbqueue.transactional
@@ -212,7 +208,7 @@ def test_everything_in_one_transaction_of_the_caller(
     assert queue.counts(db) == {2: 2}
 
 
-def test_pushes_do_not_conflict_and_pops_do(db: Any, queue: PriorityQueue, fdb_error: Any) -> None:
+def test_only_pops_conflict(db: Any, queue: PriorityQueue, fdb_error: Any) -> None:
     queue.push(db, "made by the first push")
     queue.clear(db)
     one, two = db.create_transaction(), db.create_transaction()
@@ -226,9 +222,7 @@ def test_pushes_do_not_conflict_and_pops_do(db: Any, queue: PriorityQueue, fdb_e
         two.commit().wait()
 
 
-def test_a_push_does_not_conflict_with_a_pop_behind_which_it_comes(
-    db: Any, queue: PriorityQueue
-) -> None:
+def test_a_push_behind_the_popped_item_does_not_conflict(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, ["a", "b"], priority=1)
     pop, push = db.create_transaction(), db.create_transaction()
     assert queue.pop(pop).value == "a"
@@ -238,7 +232,7 @@ def test_a_push_does_not_conflict_with_a_pop_behind_which_it_comes(
     assert values(queue.items(db)) == ["b", "c"]
 
 
-def test_a_push_that_would_have_come_first_conflicts_with_a_pop(
+def test_a_push_ahead_of_the_popped_item_conflicts(
     db: Any, queue: PriorityQueue, fdb_error: Any
 ) -> None:
     queue.push(db, "second", 2)
@@ -250,7 +244,7 @@ def test_a_push_that_would_have_come_first_conflicts_with_a_pop(
 
 
 @pytest.mark.parametrize("value", [None, True, 0, -1.5, "", "tëxt", [], {}, {"a": [{"b": None}]}])
-def test_any_json_value_comes_back_as_it_was(db: Any, queue: PriorityQueue, value: Any) -> None:
+def test_json_values_are_returned_unchanged(db: Any, queue: PriorityQueue, value: Any) -> None:
     queue.push(db, value)
     popped = queue.pop(db)
     assert popped is not None
@@ -272,13 +266,13 @@ def test_any_json_value_comes_back_as_it_was(db: Any, queue: PriorityQueue, valu
         "\ud800",
     ],
 )
-def test_a_value_that_is_not_json_is_refused(db: Any, queue: PriorityQueue, value: Any) -> None:
+def test_a_value_that_is_not_json_is_rejected(db: Any, queue: PriorityQueue, value: Any) -> None:
     with pytest.raises(InvalidValue, match="cannot be stored"):
         queue.push(db, value)
     assert stored(db, queue) == []
 
 
-def test_a_value_that_contains_itself_is_refused(db: Any, queue: PriorityQueue) -> None:
+def test_a_value_that_contains_itself_is_rejected(db: Any, queue: PriorityQueue) -> None:
     value: list[Any] = []
     value.append(value)
     with pytest.raises(InvalidValue):
@@ -290,9 +284,7 @@ class Level(IntEnum):
 
 
 @pytest.mark.parametrize("priority", [True, False, 1.0, "1", None, (1,), b"1", 2**63, -(2**63) - 1])
-def test_a_priority_that_is_no_integer_is_refused(
-    db: Any, queue: PriorityQueue, priority: Any
-) -> None:
+def test_a_non_integer_priority_is_rejected(db: Any, queue: PriorityQueue, priority: Any) -> None:
     with pytest.raises(InvalidPriority, match="must be a 64-bit integer") as error:
         queue.push(db, "x", priority)
     assert error.value.priority is priority
@@ -303,24 +295,22 @@ def test_a_priority_that_is_no_integer_is_refused(
     assert queue.peek(db) == item
 
 
-def test_an_enumeration_of_integers_is_as_good_as_its_numbers(
-    db: Any, queue: PriorityQueue
-) -> None:
+def test_an_int_enum_is_a_valid_priority(db: Any, queue: PriorityQueue) -> None:
     item = queue.push(db, "x", Level.URGENT)
     assert type(item.priority) is int
     assert queue.counts(db) == {1: 1}
 
 
-def test_an_item_of_another_queue_is_refused(
+def test_an_item_of_another_queue_is_rejected(
     db: Any, mixed: PriorityQueue, space: Subspace
 ) -> None:
     other = PriorityQueue(space["another"])
-    theirs = other.push(db, "theirs")
+    foreign = other.push(db, "foreign")
     for call in (
-        lambda: mixed.remove(db, theirs),
-        lambda: mixed.reprioritize(db, theirs, 1),
-        lambda: mixed.put_back(db, [theirs]),
-        lambda: list(mixed.items(db, after=theirs)),
+        lambda: mixed.remove(db, foreign),
+        lambda: mixed.reprioritize(db, foreign, 1),
+        lambda: mixed.put_back(db, [foreign]),
+        lambda: list(mixed.items(db, after=foreign)),
     ):
         with pytest.raises(InvalidItemId):
             call()
@@ -329,8 +319,8 @@ def test_an_item_of_another_queue_is_refused(
 
 
 @pytest.mark.parametrize(("n", "size"), [(150, 80_000), (3, 7_900_000), (18_000, 10)])
-def test_any_number_of_items_is_put_back(db: Any, space: Subspace, n: int, size: int) -> None:
-    """A pop only clears, so it takes more than a transaction can put back."""
+def test_put_back_returns_any_number_of_items(db: Any, space: Subspace, n: int, size: int) -> None:
+    """A pop only clears keys, so it can take more items than one transaction can put back."""
     queue = PriorityQueue(space, codec="bytes")
     for begin in range(0, n, max(1, 5_000_000 // (size + 250))):
         end = min(n, begin + max(1, 5_000_000 // (size + 250)))
@@ -344,7 +334,7 @@ def test_any_number_of_items_is_put_back(db: Any, space: Subspace, n: int, size:
     assert fdbqueue.check(db, queue).ok
 
 
-def test_items_are_put_back_into_their_own_places(db: Any, mixed: PriorityQueue) -> None:
+def test_put_back_returns_items_to_their_positions(db: Any, mixed: PriorityQueue) -> None:
     before = list(mixed.items(db))
     taken = mixed.pop_many(db, 4)
     mixed.push(db, "5d", 5)
@@ -355,7 +345,7 @@ def test_items_are_put_back_into_their_own_places(db: Any, mixed: PriorityQueue)
     assert fdbqueue.check(db, mixed).ok
 
 
-def test_tuples_as_priorities_order_by_their_elements(db: Any, space: Subspace) -> None:
+def test_tuple_priorities_are_ordered_by_their_elements(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, priorities=(int, float, str))
     priorities = [(2, 0.5, "a"), (1, 9.0, "z"), (1, -3.5, "b"), (1, 9.0, "a")]
     for priority in priorities:
@@ -379,7 +369,7 @@ def test_tuples_as_priorities_order_by_their_elements(db: Any, space: Subspace) 
         (1, float("nan"), ""),
     ],
 )
-def test_a_tuple_of_another_shape_is_refused(db: Any, space: Subspace, priority: Any) -> None:
+def test_a_tuple_of_another_shape_is_rejected(db: Any, space: Subspace, priority: Any) -> None:
     queue = PriorityQueue(space, priorities=(int, float, str))
     with pytest.raises(InvalidPriority, match=r"must be a tuple \(int, float, str\)"):
         queue.push(db, "x", priority)
@@ -395,7 +385,7 @@ def test_minus_zero_is_zero(db: Any, space: Subspace) -> None:
 
 
 @pytest.mark.parametrize("priority", [("\ud800",), ("x" * 11_000,)])
-def test_a_priority_that_makes_no_key_is_refused(
+def test_a_priority_that_cannot_be_encoded_is_rejected(
     db: Any, space: Subspace, priority: tuple[str]
 ) -> None:
     queue = PriorityQueue(space, priorities=(str,))
@@ -405,25 +395,25 @@ def test_a_priority_that_makes_no_key_is_refused(
 
 
 @pytest.mark.parametrize("kind", [str, (), (list,), "int", (bool,), None])
-def test_priorities_are_of_a_kind_that_has_an_order(space: Subspace, kind: Any) -> None:
+def test_an_unordered_type_of_priorities_is_rejected(space: Subspace, kind: Any) -> None:
     with pytest.raises(ValueError, match="priorities must be int or a tuple"):
         PriorityQueue(space, priorities=kind)
 
 
 @pytest.mark.parametrize("n", [-1, True, 1.0, "2", None])
-def test_a_number_of_items_is_a_number(db: Any, queue: PriorityQueue, n: Any) -> None:
+def test_an_invalid_number_of_items_is_rejected(db: Any, queue: PriorityQueue, n: Any) -> None:
     with pytest.raises(ValueError, match="n is a number"):
         queue.pop_many(db, n)
 
 
 @pytest.mark.parametrize("item_id", ["", "?", "é", "AAAA", "FQE", "FQEUAQA=", "x" * 1000, None, 7])
-def test_a_text_that_is_no_id_is_refused(db: Any, mixed: PriorityQueue, item_id: Any) -> None:
+def test_an_invalid_item_id_is_rejected(db: Any, mixed: PriorityQueue, item_id: Any) -> None:
     with pytest.raises(InvalidItemId, match="is not the id of an item"):
         mixed.remove(db, item_id)
     assert mixed.size(db) == 6
 
 
-def test_codecs_of_bytes_tuples_and_ones_own(db: Any, space: Subspace) -> None:
+def test_bytes_tuples_and_custom_codecs(db: Any, space: Subspace) -> None:
     class Upper:
         def encode(self, value: str) -> bytes:
             return value.upper().encode()
@@ -448,7 +438,7 @@ def test_codecs_of_bytes_tuples_and_ones_own(db: Any, space: Subspace) -> None:
         PriorityQueue(space, codec="pickle")
 
 
-def test_a_codec_that_makes_no_bytes_is_refused(db: Any, space: Subspace) -> None:
+def test_a_codec_that_does_not_return_bytes_is_rejected(db: Any, space: Subspace) -> None:
     class Broken:
         def encode(self, value: Any) -> Any:
             return "text"
@@ -459,9 +449,7 @@ def test_a_codec_that_makes_no_bytes_is_refused(db: Any, space: Subspace) -> Non
         PriorityQueue(space, codec=Broken()).push(db, 1)
 
 
-def test_an_item_that_the_codec_cannot_read_stays_and_can_be_removed(
-    db: Any, space: Subspace
-) -> None:
+def test_an_undecodable_item_stays_and_can_be_removed(db: Any, space: Subspace) -> None:
     PriorityQueue(space, codec="bytes").push(db, b"\xff not JSON")
     queue = PriorityQueue(space)
     for call in (queue.pop, queue.peek, lambda db: list(queue.items(db))):
@@ -472,14 +460,14 @@ def test_an_item_that_the_codec_cannot_read_stays_and_can_be_removed(
     assert fdbqueue.check(db, queue).ok
 
 
-def leftover(db: Any, queue: PriorityQueue) -> list[bytes]:
-    """The keys of an empty queue, but for its totals."""
+def remaining_keys(db: Any, queue: PriorityQueue) -> list[bytes]:
+    """Return the keys of an empty queue except its totals."""
     totals = store_of(queue).layout.totals
     return [row.key for row in stored(db, queue) if not row.key.startswith(totals)]
 
 
 @pytest.mark.parametrize("size", [89_999, 90_000, 90_001, 100_001, 1_000_000, 7_999_000])
-def test_a_large_payload_comes_back_whole_and_leaves_nothing(
+def test_a_large_payload_is_returned_completely_and_leaves_no_keys(
     db: Any, space: Subspace, size: int
 ) -> None:
     queue = PriorityQueue(space, codec="bytes")
@@ -491,20 +479,20 @@ def test_a_large_payload_comes_back_whole_and_leaves_nothing(
     assert queue.reprioritize(db, queue.peek(db), 3).value == payload
     assert fdbqueue.check(db, queue).ok
     assert values(queue.pop_many(db, 2)) == [b"small", payload]
-    assert leftover(db, queue) == [store_of(queue).layout.options]
+    assert remaining_keys(db, queue) == [store_of(queue).layout.options]
 
 
-def test_large_payloads_go_with_remove_and_clear(db: Any, space: Subspace) -> None:
+def test_remove_and_clear_delete_large_payloads(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, codec="bytes")
     item = queue.push(db, b"x" * 300_000)
     queue.remove(db, item)
-    assert leftover(db, queue) == [store_of(queue).layout.options]
+    assert remaining_keys(db, queue) == [store_of(queue).layout.options]
     queue.push(db, b"x" * 300_000)
     queue.clear(db)
     assert [row.key for row in stored(db, queue)] == [store_of(queue).layout.options]
 
 
-def test_a_payload_that_looks_like_the_mark_of_pieces_is_still_itself(
+def test_a_payload_that_resembles_the_marker_of_pieces_is_returned_unchanged(
     db: Any, space: Subspace
 ) -> None:
     queue = PriorityQueue(space, codec="bytes")
@@ -513,7 +501,7 @@ def test_a_payload_that_looks_like_the_mark_of_pieces_is_still_itself(
         assert queue.pop(db).value == payload
 
 
-def test_a_payload_over_the_limit_is_refused(db: Any, queue: PriorityQueue) -> None:
+def test_a_payload_over_the_limit_is_rejected(db: Any, queue: PriorityQueue) -> None:
     with pytest.raises(
         PayloadTooLarge, match="8,000,003 bytes and an item holds at most 8,000,000"
     ):
@@ -522,12 +510,12 @@ def test_a_payload_over_the_limit_is_refused(db: Any, queue: PriorityQueue) -> N
 
 
 @pytest.mark.parametrize("wrong", ["", " ", "a ", "a\nb", "a\x00", "x" * 256, None, 7, b"bytes"])
-def test_a_name_is_printable_text(db: Any, wrong: Any) -> None:
+def test_an_invalid_queue_name_is_rejected(db: Any, wrong: Any) -> None:
     with pytest.raises(InvalidQueueName, match="cannot be the name of a queue"):
         PriorityQueue.named(db, wrong)
 
 
-def test_an_item_tells_when_it_was_pushed(db: Any, queue: PriorityQueue) -> None:
+def test_pushed_at_returns_the_time_of_the_push(db: Any, queue: PriorityQueue) -> None:
     before = datetime.now(timezone.utc) - timedelta(milliseconds=1)
     item = queue.push(db, "x", 5)
     after = datetime.now(timezone.utc)
@@ -540,7 +528,7 @@ def test_an_item_tells_when_it_was_pushed(db: Any, queue: PriorityQueue) -> None
         queue.pushed_at("nonsense")
 
 
-def test_what_came_and_went_is_counted(db: Any, queue: PriorityQueue) -> None:
+def test_throughput_counts_items_pushed_and_removed(db: Any, queue: PriorityQueue) -> None:
     assert queue.throughput(db) == (0, 0)
     item, *_ = queue.push_many(db, range(5), 1)
     queue.pop_many(db, 2)
@@ -552,9 +540,9 @@ def test_what_came_and_went_is_counted(db: Any, queue: PriorityQueue) -> None:
 
 
 def counter_reads(db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Note each range read of the queue's counters from now on.
+    """Record each range read of the queue's counters from now on.
 
-    How many other reads a call takes depends on the time since the last call, and on retries.
+    The number of other reads depends on the time since the last call and on retries.
     """
     noted: list[bytes] = []
     counts = store_of(queue).layout.counts
@@ -563,10 +551,10 @@ def counter_reads(db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
     )
     get_range = reader.get_range
 
-    def noting(self: Any, begin: bytes, *arguments: Any, **others: Any) -> Any:
+    def noting(self: Any, begin: bytes, *arguments: Any, **options: Any) -> Any:
         if begin.startswith(counts):
             noted.append(begin)
-        return get_range(self, begin, *arguments, **others)
+        return get_range(self, begin, *arguments, **options)
 
     monkeypatch.setattr(reader, "get_range", noting)
     return noted
@@ -591,7 +579,7 @@ def test_only_the_log_of_counts_reads_the_counters(
     assert bool(noted) == bool(caplog.records) == is_read
 
 
-def test_what_comes_and_goes_is_logged_for_debugging(
+def test_pushes_and_pops_are_logged_at_debug(
     db: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = PriorityQueue.named(db, name)
@@ -605,7 +593,7 @@ def test_what_comes_and_goes_is_logged_for_debugging(
     ]
 
 
-def test_the_log_of_counts_says_what_is_left_if_it_is_wanted(
+def test_the_log_of_counts_lists_the_remaining_items(
     db: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = PriorityQueue.named(db, name)
@@ -624,7 +612,7 @@ def test_the_log_of_counts_says_what_is_left_if_it_is_wanted(
     ]
 
 
-def test_a_log_that_cannot_be_complete_loses_no_item(
+def test_a_failure_to_log_counts_loses_no_item(
     db: Any, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(tr: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Queues that have a name: made, listed, renamed, dropped; and options that all agree on."""
+"""Named queues are created, listed, renamed and dropped; all handles share their options."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 
 
-def mine(db: Any, name: str) -> dict[str, int]:
-    """The queues of the test and their sizes."""
+def sizes(db: Any, name: str) -> dict[str, int]:
+    """Return the sizes of the queues of this test by name."""
     return {each: size for each, size in fdbqueue.queues(db).items() if each.startswith(name)}
 
 
 def stored(db: Any, space: Subspace) -> dict[bytes, bytes]:
-    """All rows of a subspace but for the receipts of commits."""
+    """Return all rows of a subspace except the receipts of commits."""
     rows = db.get_range_startswith(space.key())
     return {row.key: row.value for row in rows if not space[4].contains(row.key)}
 
 
 class Reversed:
-    """A codec of the caller's own."""
+    """A custom codec."""
 
     def encode(self, value: bytes, /) -> bytes:
         return value[::-1]
@@ -55,26 +55,26 @@ def test_named_queues_are_independent_and_listed_with_their_sizes(db: Any, name:
         PriorityQueue.named(db, each).push(db, each)
     jobs = PriorityQueue.named(db, f"{name}jobs")
     assert jobs.pop(db).value == f"{name}jobs"
-    assert mine(db, name) == {each: int(each != f"{name}jobs") for each in sorted(names)}
-    assert list(mine(db, name)) == sorted(names)
+    assert sizes(db, name) == {each: int(each != f"{name}jobs") for each in sorted(names)}
+    assert list(sizes(db, name)) == sorted(names)
     assert set(names) <= set(fdbqueue.queue_names(db))
 
 
-def test_a_queue_is_made_by_its_first_push_and_not_by_a_look(db: Any, name: str) -> None:
+def test_the_first_push_creates_a_queue_and_reads_do_not(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, f"{name}new", max_size=5)
     assert queue.pop(db) is None
     assert queue.counts(db) == {}
-    assert mine(db, name) == {}
+    assert sizes(db, name) == {}
     with pytest.raises(QueueNotFound, match="new'"):
         PriorityQueue.existing(db, f"{name}new")
     assert queue.push(db, 1).value == 1
     assert PriorityQueue.existing(db, f"{name}new").options(db).max_size == 5
     queue.clear(db)
-    assert mine(db, name) == {f"{name}new": 0}
+    assert sizes(db, name) == {f"{name}new": 0}
 
 
 @pytest.mark.parametrize("bad", ["", " x", "x ", "a\nb", "a\x00", "é" * 128, 5, None, b"x"])
-def test_what_is_no_name_is_refused(db: Any, bad: Any) -> None:
+def test_an_invalid_name_is_rejected(db: Any, bad: Any) -> None:
     with pytest.raises(InvalidQueueName):
         PriorityQueue.named(db, bad)
     with pytest.raises(InvalidQueueName):
@@ -83,12 +83,12 @@ def test_what_is_no_name_is_refused(db: Any, bad: Any) -> None:
         fdbqueue.drop_queue(db, bad)
 
 
-def test_a_renamed_queue_keeps_its_items_and_who_has_it_open_goes_on(db: Any, name: str) -> None:
+def test_a_renamed_queue_keeps_its_items_and_open_handles_still_work(db: Any, name: str) -> None:
     old, new = f"{name}old", f"{name}new"
     queue = PriorityQueue.named(db, old, max_size=3)
     queue.push_many(db, ["a", "b"])
     fdbqueue.rename_queue(db, old, new)
-    assert mine(db, name) == {new: 2}
+    assert sizes(db, name) == {new: 2}
     assert queue.push(db, "c").value == "c"
     renamed = PriorityQueue.existing(db, new)
     assert [renamed.pop(db).value for _ in range(3)] == ["a", "b", "c"]
@@ -97,18 +97,18 @@ def test_a_renamed_queue_keeps_its_items_and_who_has_it_open_goes_on(db: Any, na
         PriorityQueue.existing(db, old)
 
 
-def test_a_name_that_was_given_up_is_free_for_another_queue(db: Any, name: str) -> None:
+def test_a_name_freed_by_a_rename_is_available_for_another_queue(db: Any, name: str) -> None:
     first, second = f"{name}a", f"{name}b"
     for number in range(3):
         queue = PriorityQueue.named(db, first)
         queue.push(db, number)
         fdbqueue.rename_queue(db, first, f"{second}{number}")
     PriorityQueue.named(db, first).push_many(db, ["x", "y"])
-    assert mine(db, name) == {first: 2, f"{second}0": 1, f"{second}1": 1, f"{second}2": 1}
+    assert sizes(db, name) == {first: 2, f"{second}0": 1, f"{second}1": 1, f"{second}2": 1}
     assert [PriorityQueue.existing(db, f"{second}{n}").pop(db).value for n in range(3)] == [0, 1, 2]
 
 
-def test_renaming_what_is_not_there_or_to_what_is_there_changes_nothing(db: Any, name: str) -> None:
+def test_a_rename_of_a_missing_queue_or_to_a_taken_name_changes_nothing(db: Any, name: str) -> None:
     one, two = f"{name}1", f"{name}2"
     for each in (one, two):
         PriorityQueue.named(db, each).push(db, each)
@@ -116,15 +116,15 @@ def test_renaming_what_is_not_there_or_to_what_is_there_changes_nothing(db: Any,
         fdbqueue.rename_queue(db, one, two)
     with pytest.raises(QueueNotFound):
         fdbqueue.rename_queue(db, f"{name}3", f"{name}4")
-    assert mine(db, name) == {one: 1, two: 1}
+    assert sizes(db, name) == {one: 1, two: 1}
 
 
-def test_a_dropped_queue_is_gone_and_made_anew_by_the_next_push(db: Any, name: str) -> None:
+def test_a_dropped_queue_is_created_again_by_the_next_push(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, f"{name}x", codec="bytes", max_size=1)
     queue.push(db, b"x" * 100_000)
     fdbqueue.drop_queue(db, f"{name}x")
     assert list(db.get_range_startswith(queue.subspace.key())) == []
-    assert mine(db, name) == {}
+    assert sizes(db, name) == {}
     with pytest.raises(QueueNotFound):
         fdbqueue.drop_queue(db, f"{name}x")
     PriorityQueue.named(db, f"{name}x").push(db, "another codec")
@@ -132,9 +132,7 @@ def test_a_dropped_queue_is_gone_and_made_anew_by_the_next_push(db: Any, name: s
         queue.push(db, b"y")
 
 
-def test_a_queue_that_lost_its_name_to_another_one_is_not_made_anew_under_it(
-    db: Any, name: str
-) -> None:
+def test_an_old_handle_does_not_push_to_a_queue_that_took_its_name(db: Any, name: str) -> None:
     old = PriorityQueue.named(db, f"{name}x")
     old.push(db, 1)
     fdbqueue.rename_queue(db, f"{name}x", f"{name}y")
@@ -142,13 +140,13 @@ def test_a_queue_that_lost_its_name_to_another_one_is_not_made_anew_under_it(
     fdbqueue.drop_queue(db, f"{name}y")
     with pytest.raises(QueueRenamed, match="open it again"):
         old.push(db, 3)
-    assert mine(db, name) == {f"{name}x": 1}
+    assert sizes(db, name) == {f"{name}x": 1}
 
 
-def test_a_queue_that_was_renamed_and_dropped_does_not_become_another_one(
+def test_an_old_handle_of_a_renamed_and_dropped_queue_does_not_reach_its_replacement(
     db: Any, name: str
 ) -> None:
-    """Who has it open must not push into, or pop from, a queue that took its place."""
+    """The handle must not push to, or pop from, a queue that took over the name."""
     PriorityQueue.named(db, f"{name}a").push(db, "old")
     fdbqueue.rename_queue(db, f"{name}a", f"{name}b")
     old = PriorityQueue.named(db, f"{name}b")
@@ -156,33 +154,31 @@ def test_a_queue_that_was_renamed_and_dropped_does_not_become_another_one(
     PriorityQueue.named(db, f"{name}a").push(db, "new")
     assert old.pop(db) is None
     assert old.push(db, "made anew").value == "made anew"
-    assert mine(db, name) == {f"{name}a": 1, f"{name}b": 1}
+    assert sizes(db, name) == {f"{name}a": 1, f"{name}b": 1}
     assert PriorityQueue.existing(db, f"{name}a").pop(db).value == "new"
     assert PriorityQueue.existing(db, f"{name}b").pop(db).value == "made anew"
 
 
 def traces(db: Any) -> dict[bytes, bytes]:
-    """Read what renames left behind, in the whole database."""
+    """Read the traces of renames in the whole database."""
     return {row.key: row.value for row in db[RENAMES.range()]}
 
 
-def test_a_queue_that_is_renamed_again_and_again_leaves_one_trace(db: Any, name: str) -> None:
+def test_repeated_renames_of_a_queue_leave_one_trace(db: Any, name: str) -> None:
     before = traces(db)
     queue = PriorityQueue.named(db, f"{name}0")
     queue.push(db, "kept")
     for number in range(100):
         fdbqueue.rename_queue(db, f"{name}{number}", f"{name}{number + 1}")
     assert len(traces(db).keys() - before.keys()) <= 1
-    assert mine(db, name) == {f"{name}100": 1}
+    assert sizes(db, name) == {f"{name}100": 1}
     assert PriorityQueue.named(db, f"{name}50").push(db, "another").value == "another"
     assert queue.pop(db).value == "kept"
-    assert mine(db, name) == {f"{name}100": 0, f"{name}50": 1}
+    assert sizes(db, name) == {f"{name}100": 0, f"{name}50": 1}
 
 
-def test_queues_that_were_renamed_and_dropped_leave_a_bounded_number_of_traces(
-    db: Any, name: str
-) -> None:
-    """And none of them becomes another one, whoever has it open."""
+def test_renamed_and_dropped_queues_leave_a_bounded_number_of_traces(db: Any, name: str) -> None:
+    """Open handles of them never reach another queue."""
     old = []
     for number in range(40):
         PriorityQueue.named(db, f"{name}{number}").push(db, "old")
@@ -193,38 +189,38 @@ def test_queues_that_were_renamed_and_dropped_leave_a_bounded_number_of_traces(
     for number in range(40):
         PriorityQueue.named(db, f"{name}{number}").push(db, "new")
     assert [queue.pop(db) for queue in old] == [None] * 40
-    assert mine(db, name) == {f"{name}{number}": 1 for number in range(40)}
+    assert sizes(db, name) == {f"{name}{number}": 1 for number in range(40)}
 
 
-def test_no_queue_is_made_where_a_renamed_one_was(
+def test_a_subspace_is_never_reused_for_another_queue(
     db: Any, name: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations_names, "MAX_TRACES", rng.choice([0, 1, 3]))
     names = [f"{name}{letter}" for letter in "abcde"]
-    where: dict[str, bytes] = {}  # the queues that there are
-    had: dict[bytes, set[str]] = {}  # the names that each subspace ever had
+    subspaces: dict[str, bytes] = {}  # of the existing queues
+    names_of: dict[bytes, set[str]] = {}  # all names that each subspace has had
     for _ in range(300):
         each, other = rng.sample(names, 2)
-        if each not in where:
+        if each not in subspaces:
             queue = PriorityQueue.named(db, each)
             queue.push(db, each)
             subspace = queue.subspace.key()
-            assert had.get(subspace, {each}) == {each}, "it was another queue's"
-            assert subspace not in where.values()
-            where[each], had[subspace] = subspace, {each}
+            assert names_of.get(subspace, {each}) == {each}, "it was another queue's"
+            assert subspace not in subspaces.values()
+            subspaces[each], names_of[subspace] = subspace, {each}
         elif rng.random() < 0.3:
             fdbqueue.drop_queue(db, each)
-            del where[each]
-        elif other not in where:
+            del subspaces[each]
+        elif other not in subspaces:
             fdbqueue.rename_queue(db, each, other)
-            where[other] = where.pop(each)
-            had[where[other]].add(other)
+            subspaces[other] = subspaces.pop(each)
+            names_of[subspaces[other]].add(other)
     found = registry.subspaces(db)
-    assert {each: found[each].key() for each in names if each in found} == where
+    assert {each: found[each].key() for each in names if each in found} == subspaces
 
 
 @pytest.mark.parametrize("first", ["fold", "other"])
-def test_a_rename_that_folds_the_traces_and_another_one_at_once_lose_none(
+def test_a_rename_that_folds_traces_conflicts_with_a_concurrent_rename(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     for each in "abc":
@@ -243,7 +239,7 @@ def test_a_rename_that_folds_the_traces_and_another_one_at_once_lose_none(
 
 
 @pytest.mark.parametrize("lose", ["before", "after"])
-def test_names_change_once_even_if_the_answer_is_lost(db: Any, name: str, lose: str) -> None:
+def test_a_rename_takes_effect_once_despite_a_lost_reply(db: Any, name: str, lose: str) -> None:
     faults: dict[str, Any] = {lose: 0.6}
     faulty = FaultyDatabase(db, seed=1, **faults)
     for number in range(6):
@@ -251,24 +247,24 @@ def test_names_change_once_even_if_the_answer_is_lost(db: Any, name: str, lose: 
         fdbqueue.rename_queue(faulty, f"{name}{number}", f"{name}new{number}")
         if number % 2:
             fdbqueue.drop_queue(faulty, f"{name}new{number}")
-    assert mine(db, name) == {f"{name}new{number}": 1 for number in (0, 2, 4)}
+    assert sizes(db, name) == {f"{name}new{number}": 1 for number in (0, 2, 4)}
 
 
-def test_names_change_with_the_rest_of_a_transaction(db: Any, name: str) -> None:
+def test_names_change_with_the_callers_transaction(db: Any, name: str) -> None:
     PriorityQueue.named(db, f"{name}a").push(db, 1)
 
     @fdbqueue.transactional
     def exchange(tr: Any) -> dict[str, int]:
         fdbqueue.rename_queue(tr, f"{name}a", f"{name}b")
-        listed = mine(tr, name)
+        listed = sizes(tr, name)
         fdbqueue.drop_queue(tr, f"{name}b")
         return listed
 
     assert exchange(db) == {f"{name}b": 1}
-    assert mine(db, name) == {}
+    assert sizes(db, name) == {}
 
 
-def test_options_are_those_of_the_queue_unless_others_are_asked_for(db: Any, name: str) -> None:
+def test_a_handle_uses_the_stored_options_and_rejects_different_ones(db: Any, name: str) -> None:
     full = f"{name}tuples"
     PriorityQueue.named(db, full, codec="tuple", priorities=(int, str), max_size=9).push(
         db, (1, b"x"), (0, "a")
@@ -301,7 +297,7 @@ def test_a_push_with_other_options_stores_nothing(db: Any, space: Subspace) -> N
     assert stored(db, space) == before
 
 
-def test_a_codec_of_the_callers_own_is_known_by_the_name_of_its_class(db: Any, name: str) -> None:
+def test_a_custom_codec_is_identified_by_its_class_name(db: Any, name: str) -> None:
     full = f"{name}own"
     PriorityQueue.named(db, full, codec=Reversed()).push(db, b"ab")
     without = PriorityQueue.named(db, full)
@@ -316,7 +312,7 @@ def test_a_codec_of_the_callers_own_is_known_by_the_name_of_its_class(db: Any, n
 
 
 @pytest.mark.parametrize("codec", [5, object(), bytes, None])
-def test_what_is_no_codec_is_refused_at_once(space: Subspace, codec: Any) -> None:
+def test_an_invalid_codec_is_rejected_at_once(space: Subspace, codec: Any) -> None:
     with pytest.raises(TypeError, match="a codec must be"):
         PriorityQueue(space, codec=codec)
     for options in ({"codec": ""}, {"priorities": ()}):
@@ -324,7 +320,7 @@ def test_what_is_no_codec_is_refused_at_once(space: Subspace, codec: Any) -> Non
             PriorityQueue.named(fdbqueue.open("memory:"), "jobs", **options)
 
 
-def test_the_first_pushes_of_several_agree_on_who_made_the_queue(db: Any, space: Subspace) -> None:
+def test_racing_first_pushes_agree_on_the_options(db: Any, space: Subspace) -> None:
     transactions = [db.create_transaction() for _ in range(2)]
     for tr, bound in zip(transactions, (1, 2)):
         PriorityQueue(space, max_size=bound).push(tr, bound)
@@ -355,7 +351,7 @@ OPENED = {
 
 
 def make(db: Any, name: str, kind: str) -> Any:
-    """A queue with options of its own, and an item."""
+    """Create a queue with non-default options and one item."""
     queue = OPENED[kind](db, name)
     if kind == "task":
         queue.push(db)
@@ -365,7 +361,7 @@ def make(db: Any, name: str, kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", OPENED)
-def test_a_queue_is_opened_in_one_transaction_with_the_options_that_it_has(
+def test_opening_a_queue_takes_one_transaction_and_uses_its_stored_options(
     db: Any, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = make(db, name, kind)
@@ -386,9 +382,7 @@ def test_a_queue_is_opened_in_one_transaction_with_the_options_that_it_has(
 
 
 @pytest.mark.parametrize("kind", OPENED)
-def test_a_queue_that_is_not_there_is_not_opened_as_an_existing_one(
-    db: Any, name: str, kind: str
-) -> None:
+def test_opening_a_missing_queue_as_existing_raises(db: Any, name: str, kind: str) -> None:
     opened = OPENED[kind](db, name)
     for open_it in (type(opened).existing, fdbqueue.existing_queue):
         with pytest.raises(QueueNotFound):
@@ -396,7 +390,7 @@ def test_a_queue_that_is_not_there_is_not_opened_as_an_existing_one(
 
 
 @pytest.mark.parametrize("kind", OPENED)
-def test_a_queue_of_another_kind_is_not_opened(db: Any, name: str, kind: str) -> None:
+def test_opening_a_queue_of_another_kind_raises(db: Any, name: str, kind: str) -> None:
     queue = make(db, name, kind)
     for other in {PriorityQueue, Queue, TaskQueue} - {type(queue)}:
         for open_it in (other.named, other.existing):
@@ -405,7 +399,7 @@ def test_a_queue_of_another_kind_is_not_opened(db: Any, name: str, kind: str) ->
 
 
 def count_transactions(db: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A list that grows by one for each transaction that is created."""
+    """Return a list that grows by one for each transaction that is created."""
     created: list[int] = []
     create = type(db).create_transaction
     monkeypatch.setattr(
@@ -414,7 +408,7 @@ def count_transactions(db: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return created
 
 
-def test_many_queues_are_read_in_pages_of_bounded_transactions(
+def test_the_overview_reads_many_queues_in_bounded_transactions(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(7):
@@ -436,10 +430,10 @@ def test_many_queues_are_read_in_pages_of_bounded_transactions(
         ]
         assert seen == expected
         assert fdbqueue.transactional(lambda tr: fdbqueue.overview(tr))(db) == fdbqueue.overview(db)
-        assert mine(db, name) == {f"{name}{number}": number for number in range(7)}
+        assert sizes(db, name) == {f"{name}{number}": number for number in range(7)}
 
 
-def test_a_queue_whose_options_are_lost_has_its_name_yet(db: Any, name: str) -> None:
+def test_a_queue_whose_options_are_lost_keeps_its_name(db: Any, name: str) -> None:
     jobs = PriorityQueue.named(db, name)
     jobs.push(db, 1)
     del db[store_of(jobs).layout.options]

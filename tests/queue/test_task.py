@@ -1,4 +1,4 @@
-"""The task queue: its order, its indexes, its numbers, and what it refuses."""
+"""The task queue: its order, indexes, statistics and validation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CRITICAL, HIGH, MEDIUM, LOW, DEFERRED = TaskPriority
 
 @pytest.fixture
 def tasks(space: Subspace) -> TaskQueue:
-    """An empty task queue."""
+    """Return an empty task queue."""
     return TaskQueue(space["tasks"])
 
 
@@ -38,7 +38,9 @@ def payloads(found: Any) -> list[Any]:
 # Order
 
 
-def test_priority_then_deadline_then_cost_then_creation(db: Any, tasks: TaskQueue) -> None:
+def test_tasks_are_ordered_by_priority_then_deadline_then_cost_then_creation(
+    db: Any, tasks: TaskQueue
+) -> None:
     late = NOON + timedelta(hours=5)
     in_order: list[dict[str, Any]] = [
         {"priority": CRITICAL, "cost": 99},
@@ -66,7 +68,7 @@ def test_the_example_of_two_deadlines_and_three_costs(db: Any, tasks: TaskQueue)
     assert payloads(tasks.pop_many(db, 3)) == [[14, 1], [14, 5], [16, 3]]
 
 
-def test_a_task_comes_back_as_it_was_pushed(db: Any, tasks: TaskQueue) -> None:
+def test_a_task_is_returned_as_it_was_pushed(db: Any, tasks: TaskQueue) -> None:
     before = datetime.now(timezone.utc) - timedelta(milliseconds=1)
     deadline = datetime(2026, 5, 4, 14, 30, 0, 123456, timezone(timedelta(hours=2)))
     payload = {"invoice": "ü", "lines": [1, None, 2.5]}
@@ -87,9 +89,7 @@ def test_a_task_comes_back_as_it_was_pushed(db: Any, tasks: TaskQueue) -> None:
     assert tasks.get_task(db, task_id) is None
 
 
-def test_deadlines_stand_in_the_order_of_time_in_any_zone_and_century(
-    db: Any, tasks: TaskQueue
-) -> None:
+def test_deadlines_are_ordered_by_time_in_any_zone_and_century(db: Any, tasks: TaskQueue) -> None:
     zones = [timezone(timedelta(hours=hours)) for hours in (-11, 0, 14)]
     times = [datetime(year, 1, 1, tzinfo=zone) for year in (1, 1969, 2026, 9999) for zone in zones]
     times = [time for time in times if 1 < time.year < 9999 or time.utcoffset() == timedelta(0)]
@@ -99,13 +99,13 @@ def test_deadlines_stand_in_the_order_of_time_in_any_zone_and_century(
     assert found == [*sorted(times), None]
 
 
-def test_create_deadline_is_so_far_from_now() -> None:
+def test_create_deadline_adds_an_offset_to_the_current_time() -> None:
     now = datetime.now(timezone.utc)
     ahead = create_deadline(days_ahead=1, hours_ahead=2, minutes_ahead=3) - now
     assert timedelta(0) <= ahead - timedelta(days=1, hours=2, minutes=3) < timedelta(minutes=1)
 
 
-# What is refused
+# Validation
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -139,23 +139,23 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("task", "words"), BAD, ids=[words[:30] for _, words in BAD])
-def test_a_bad_task_is_told_and_nothing_is_stored(
+def test_an_invalid_task_is_rejected_and_stores_nothing(
     db: Any, tasks: TaskQueue, task: dict[str, Any], words: str
 ) -> None:
-    told = re.escape(words)
-    with pytest.raises(ValueError, match=told):
+    message = re.escape(words)
+    with pytest.raises(ValueError, match=message):
         tasks.push(db, **task)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         tasks.push_many(db, [{"payload": "good"}, task])
     assert list(db.get_range_startswith(tasks.subspace.key())) == []
     kept = tasks.push(db, agent_name="ada", payload="good", priority=4)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         tasks.reprioritize(db, kept, **task)
     assert tasks.get_task(db, kept).payload == "good"
     assert check(db, tasks).ok
 
 
-def test_what_is_no_id_and_no_name_is_refused(db: Any, tasks: TaskQueue) -> None:
+def test_an_invalid_id_or_name_is_rejected(db: Any, tasks: TaskQueue) -> None:
     for bad in ("", "x" * 32, "0" * 31, "A" * 32, None, 7, b"0" * 32):
         for method in (tasks.get_task, tasks.remove, tasks.position, tasks.reprioritize):
             with pytest.raises(InvalidItemId):
@@ -179,7 +179,7 @@ def test_what_is_no_id_and_no_name_is_refused(db: Any, tasks: TaskQueue) -> None
 
 def test_tasks_are_found_by_agent_and_client(db: Any, tasks: TaskQueue) -> None:
     agents = ("ada", "ada", "bob", "adam", None)
-    for begin in range(0, 1500, 250):  # 600 of them are hers: more than a page
+    for begin in range(0, 1500, 250):  # 600 of them belong to ada: more than a page
         numbers = range(begin, begin + 250)
         found_by = [(agents[n % 5], str(n % 3), 5 - n % 7 % 5) for n in numbers]
         fields = ("agent_name", "client_id", "priority")
@@ -194,7 +194,7 @@ def test_tasks_are_found_by_agent_and_client(db: Any, tasks: TaskQueue) -> None:
     assert check(db, tasks).ok
 
 
-def test_an_agent_takes_its_own_best_task(db: Any, tasks: TaskQueue) -> None:
+def test_an_agent_pops_its_own_most_urgent_task(db: Any, tasks: TaskQueue) -> None:
     tasks.push(db, priority=CRITICAL, payload="anybody's")
     for priority in (LOW, HIGH, LOW):
         tasks.push(db, priority=priority, agent_name="ada", payload=priority)
@@ -216,7 +216,7 @@ def test_an_agent_waits_for_its_own_task(db: Any, tasks: TaskQueue) -> None:
     assert tasks.pop(db, agent="ada", wait=0.05) is None
 
 
-def test_a_task_with_a_large_payload_is_found_and_leaves_nothing(db: Any, tasks: TaskQueue) -> None:
+def test_a_task_with_a_large_payload_is_found_and_leaves_no_keys(db: Any, tasks: TaskQueue) -> None:
     large = "x" * 300_000
     ids = [tasks.push(db, agent_name="ada", client_id="7", payload=large) for _ in range(4)]
     assert payloads(tasks.get_tasks_for_agent(db, "ada")) == [large] * 4
@@ -233,7 +233,7 @@ def test_a_task_with_a_large_payload_is_found_and_leaves_nothing(db: Any, tasks:
     assert {key for key in left if not store_of(tasks).layout.receipts.contains(key)} == kept
 
 
-def test_removed_tasks_are_gone_and_others_stay(db: Any, tasks: TaskQueue) -> None:
+def test_remove_deletes_only_the_given_tasks(db: Any, tasks: TaskQueue) -> None:
     ids = tasks.push_many(db, [{"payload": n, "agent_name": "ada"} for n in range(5)])
     assert tasks.remove(db, ids[2])
     assert not tasks.remove(db, ids[2])
@@ -242,7 +242,9 @@ def test_removed_tasks_are_gone_and_others_stay(db: Any, tasks: TaskQueue) -> No
     assert [tasks.position(db, each) for each in ids] == [0, 1, None, 2, 3]
 
 
-def test_a_task_stands_for_its_id_and_has_the_time_of_its_push(db: Any, tasks: TaskQueue) -> None:
+def test_a_task_is_accepted_in_place_of_its_id_and_has_a_push_time(
+    db: Any, tasks: TaskQueue
+) -> None:
     task_id = tasks.push(db, payload=1)
     task = tasks.get_task(db, task_id)
     assert tasks.state(db, task) == tasks.state(db, task_id) == "waiting"
@@ -252,7 +254,7 @@ def test_a_task_stands_for_its_id_and_has_the_time_of_its_push(db: Any, tasks: T
     assert tasks.state(db, task) is None
 
 
-def test_popped_tasks_are_put_back_to_their_own_places_with_their_ids(
+def test_put_back_returns_tasks_to_their_positions_with_their_ids(
     db: Any, tasks: TaskQueue
 ) -> None:
     large = "x" * 200_000
@@ -266,9 +268,7 @@ def test_popped_tasks_are_put_back_to_their_own_places_with_their_ids(
     assert check(db, tasks).ok
 
 
-def test_a_task_that_is_back_already_is_not_put_back_wherever_it_stands(
-    db: Any, tasks: TaskQueue
-) -> None:
+def test_put_back_skips_a_task_that_is_already_in_the_queue(db: Any, tasks: TaskQueue) -> None:
     task_id = tasks.push(db, payload=1)
     task = tasks.pop(db)
     tasks.put_back(db, [task])
@@ -283,7 +283,9 @@ def test_a_task_that_is_back_already_is_not_put_back_wherever_it_stands(
     assert check(db, tasks).ok
 
 
-def test_only_a_task_of_the_queue_is_put_back(db: Any, space: Subspace, tasks: TaskQueue) -> None:
+def test_put_back_rejects_a_task_of_another_queue(
+    db: Any, space: Subspace, tasks: TaskQueue
+) -> None:
     others = TaskQueue(space["others"])
     others.push(db)
     for stranger in (others.pop(db), "0" * 32):
@@ -292,7 +294,7 @@ def test_only_a_task_of_the_queue_is_put_back(db: Any, space: Subspace, tasks: T
     assert tasks.is_empty(db)
 
 
-def test_a_task_is_changed_and_keeps_its_id(db: Any, tasks: TaskQueue) -> None:
+def test_reprioritize_changes_a_task_and_keeps_its_id(db: Any, tasks: TaskQueue) -> None:
     first, second = tasks.push_many(
         db, [{"payload": n, "deadline": NOON, "agent_name": "ada", "cost": 3} for n in range(2)]
     )
@@ -306,16 +308,16 @@ def test_a_task_is_changed_and_keeps_its_id(db: Any, tasks: TaskQueue) -> None:
     assert tasks.get_task(db, second).deadline is None
     assert [tasks.position(db, each) for each in (first, second)] == [1, 0]
     assert [task.id for task in tasks.get_tasks_for_agent(db, "bob")] == [second]
-    assert tasks.reprioritize(db, first)  # behind those that are equal to it
+    assert tasks.reprioritize(db, first)  # moves behind its equals
     tasks.pop_many(db, 2)
     assert not tasks.reprioritize(db, first, cost=0)
     assert check(db, tasks).ok
 
 
-# Numbers
+# Statistics
 
 
-def test_statistics_tell_what_came_of_the_tasks(db: Any, tasks: TaskQueue) -> None:
+def test_statistics_count_tasks_by_outcome(db: Any, tasks: TaskQueue) -> None:
     empty = tasks.get_stats(db)
     assert (empty.success_rate, empty.rejection_rate, empty.oldest) == (0, 0, None)
     tasks.set_max_size(db, 6)
@@ -339,7 +341,7 @@ def test_statistics_tell_what_came_of_the_tasks(db: Any, tasks: TaskQueue) -> No
     assert check(db, tasks).ok
 
 
-def test_a_full_queue_takes_no_task(db: Any, tasks: TaskQueue) -> None:
+def test_a_full_queue_rejects_tasks(db: Any, tasks: TaskQueue) -> None:
     tasks.set_max_size(db, 3)
     assert len(tasks.push_many(db, [{}] * 4, as_many_as_fit=True)) == 3
     assert tasks.push_many(db, [{}, {}]) == []
@@ -349,7 +351,9 @@ def test_a_full_queue_takes_no_task(db: Any, tasks: TaskQueue) -> None:
     assert tasks.push(db) is not None
 
 
-def test_in_a_transaction_all_is_part_of_it(db: Any, tasks: TaskQueue, space: Subspace) -> None:
+def test_task_calls_take_part_in_the_callers_transaction(
+    db: Any, tasks: TaskQueue, space: Subspace
+) -> None:
     task_id = tasks.push(db, agent_name="ada", payload="old")
     tr = db.create_transaction()
     assert tasks.pop(tr, agent="ada").payload == "old"
@@ -366,10 +370,10 @@ def test_in_a_transaction_all_is_part_of_it(db: Any, tasks: TaskQueue, space: Su
 # Ageing
 
 
-def test_with_ageing_nothing_pushed_much_later_comes_first(
+def test_with_ageing_a_task_is_not_overtaken_by_tasks_pushed_much_later(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bound that the class states, for a task of each priority among a flood of urgent ones."""
+    """Check the bound in the class docstring for each priority under a flood of urgent tasks."""
     tasks = TaskQueue(space["ageing"], ageing=timedelta(seconds=60))
     began = 1_000_000_007.0
     for second in range(0, 600, 10):
@@ -401,11 +405,13 @@ def test_ageing_is_an_option_that_all_clients_agree_on(db: Any, name: str) -> No
             TaskQueue(subspace, ageing=bad)
 
 
-# Against a model, and at once
+# Against a model, and concurrently
 
 
-def test_it_does_what_a_sorted_list_does(db: Any, tasks: TaskQueue, rng: random.Random) -> None:
-    """Random calls; the model is a list of tasks that is sorted by the issue's order."""
+def test_a_task_queue_agrees_with_a_sorted_list(
+    db: Any, tasks: TaskQueue, rng: random.Random
+) -> None:
+    """Compare random calls with a sorted list of tasks."""
     waiting: list[tuple[Any, str]] = []  # (order, id)
     agents: dict[str, str | None] = {}
     pushed = 0
@@ -458,10 +464,10 @@ def test_it_does_what_a_sorted_list_does(db: Any, tasks: TaskQueue, rng: random.
     assert check(db, tasks) == fdbqueue.CheckReport(len(waiting), (), False)
 
 
-def test_agents_and_others_take_each_task_once(
+def test_concurrent_calls_take_each_task_once(
     db: Any, tasks: TaskQueue, rng: random.Random
 ) -> None:
-    """Threads that pop of agents, of all, remove and change, with answers of commits lost."""
+    """Threads pop for agents and for all, remove and change tasks; replies get lost."""
     faulty = FaultyDatabase(db, before=0.1, after=0.1, seed=rng.randrange(2**32))
     ids = tasks.push_many(
         faulty,
@@ -490,7 +496,7 @@ def test_agents_and_others_take_each_task_once(
     assert check(db, tasks) == fdbqueue.CheckReport(0, (), False)
 
 
-def test_check_finds_and_repairs_what_is_wrong_with_indexes(db: Any, tasks: TaskQueue) -> None:
+def test_check_finds_and_repairs_broken_indexes(db: Any, tasks: TaskQueue) -> None:
     ids = [tasks.push(db, agent_name="ada", client_id="7", priority=2) for _ in range(3)]
     layout = store_of(tasks).layout
     keys = [row.key for index in layout.indexes for row in db.get_range_startswith(index)]
@@ -508,7 +514,7 @@ def test_check_finds_and_repairs_what_is_wrong_with_indexes(db: Any, tasks: Task
     assert tasks.get_task(db, ids[0]).id == ids[0]
 
 
-# The pattern alone
+# The recipe
 
 
 def test_the_recipe_has_the_same_order(db: Any, space: Subspace, rng: random.Random) -> None:
@@ -522,7 +528,7 @@ def test_the_recipe_has_the_same_order(db: Any, space: Subspace, rng: random.Ran
     assert recipe.pop(db) is None
 
 
-def test_a_deadline_that_no_calendar_has_in_utc_is_refused(db: Any, space: Subspace) -> None:
+def test_a_deadline_outside_the_calendar_in_utc_is_rejected(db: Any, space: Subspace) -> None:
     tasks = TaskQueue(space["tasks"])
     west, east = timezone(timedelta(hours=-5)), timezone(timedelta(hours=5))
     for bad in (datetime(9999, 12, 31, 23, tzinfo=west), datetime(1, 1, 1, tzinfo=east)):
