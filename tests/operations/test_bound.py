@@ -1,4 +1,4 @@
-"""A queue with a bound never has more items than that, and has room for every one up to it."""
+"""A bounded queue never exceeds its bound and accepts pushes up to it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from fdbqueue.queue.base import store_of
 from tests.support.many_processes import injected, until_told
 
 PUSHES = int(os.environ.get("FDBQ_RACING_PUSHES", "1200"))
-"""Of the race of processes; by hand a million."""
+"""Pushes in the race of processes; run a million by hand."""
 
 ORDERS = int(os.environ.get("FDBQ_BOUND_ORDERS", "100"))
-"""Of transactions, each a queue of its own; by hand ten thousand."""
+"""Random orders of transactions, each on its own queue; run ten thousand by hand."""
 
 
 def length(db: Any, queue: PriorityQueue) -> int:
-    """Count the items that wait."""
+    """Count the waiting items."""
     begin, end = store_of(queue).layout.range_of(store_of(queue).layout.items)
     return len(list(db.get_range(begin, end)))
 
@@ -42,7 +42,7 @@ def stored(db: Any, space: Subspace) -> dict[bytes, bytes]:
 
 
 def unfinished(db: Any, queue: PriorityQueue) -> int:
-    """Count the items that hold a place in the bound: they wait, are delayed or claimed."""
+    """Count the items that the bound limits: waiting, delayed and claimed ones."""
     layout = store_of(queue).layout
 
     def count(tr: Any) -> int:
@@ -65,7 +65,7 @@ def test_a_push_to_a_full_queue_stores_nothing(db: Any, space: Subspace) -> None
     assert [item.value for item in queue.items(db)] == [1, "again"]
 
 
-def test_several_are_pushed_all_or_none_or_as_many_as_fit(db: Any, space: Subspace) -> None:
+def test_push_many_stores_all_or_none_or_as_many_as_fit(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, max_size=5)
     assert len(queue.push_many(db, "abc", priorities=[3, 2, 1])) == 3
     assert queue.push_many(db, "defg") == []
@@ -80,7 +80,7 @@ def test_several_are_pushed_all_or_none_or_as_many_as_fit(db: Any, space: Subspa
     assert [item.value for item in queue.items(db)] == ["c", "b", "a", "d", "e"]
 
 
-def test_a_fifo_queue_has_a_bound_too(db: Any, space: Subspace) -> None:
+def test_a_fifo_queue_can_be_bounded(db: Any, space: Subspace) -> None:
     queue = Queue(space, max_size=1)
     assert queue.enqueue(db, "a").value == "a"
     assert queue.enqueue(db, "b") is None
@@ -89,9 +89,7 @@ def test_a_fifo_queue_has_a_bound_too(db: Any, space: Subspace) -> None:
     assert queue.enqueue_many(db, "bc", as_many_as_fit=True)[0].value == "b"
 
 
-def test_a_transaction_that_pushes_and_pops_has_room_for_what_it_popped(
-    db: Any, space: Subspace
-) -> None:
+def test_a_pop_makes_room_for_a_push_in_the_same_transaction(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, max_size=3)
 
     @fdbqueue.transactional
@@ -104,9 +102,7 @@ def test_a_transaction_that_pushes_and_pops_has_room_for_what_it_popped(
     assert [item.value for item in queue.items(db)] == [1, 2, 4]
 
 
-def test_the_bound_is_stored_and_holds_for_those_who_were_not_told(
-    db: Any, space: Subspace
-) -> None:
+def test_the_stored_bound_applies_to_handles_opened_without_it(db: Any, space: Subspace) -> None:
     early = PriorityQueue(space)
     PriorityQueue(space, max_size=1).push(db, "a")
     assert early.push(db, "b") is None
@@ -124,14 +120,16 @@ def test_the_bound_is_stored_and_holds_for_those_who_were_not_told(
 
 
 @pytest.mark.parametrize("bound", [0, -1, True, 1.5, "2"])
-def test_what_is_no_bound_is_refused(db: Any, space: Subspace, bound: Any) -> None:
+def test_an_invalid_bound_is_rejected(db: Any, space: Subspace, bound: Any) -> None:
     with pytest.raises(ValueError, match="max_size is a number from 1, or None"):
         PriorityQueue(space, max_size=bound)
     with pytest.raises(ValueError, match="max_size"):
         PriorityQueue(space).set_max_size(db, bound)
 
 
-def test_a_claimed_item_keeps_its_place_until_it_ends(db: Any, space: Subspace) -> None:
+def test_a_claimed_item_counts_towards_the_bound_until_it_is_finished(
+    db: Any, space: Subspace
+) -> None:
     queue = PriorityQueue(space, max_size=3, max_attempts=2)
     queue.push_many(db, "abc")
     claims = [queue.claim(db, within=1) for _ in range(3)]
@@ -156,7 +154,7 @@ def test_a_claimed_item_keeps_its_place_until_it_ends(db: Any, space: Subspace) 
     assert fdbqueue.check(db, queue).ok
 
 
-def test_a_lease_that_runs_out_changes_nothing_about_the_bound(db: Any, space: Subspace) -> None:
+def test_an_expired_lease_does_not_change_the_bound_count(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, max_size=2)
     queue.push_many(db, "ab")
     queue.claim(db, lease=0.001, n=2)
@@ -167,7 +165,7 @@ def test_a_lease_that_runs_out_changes_nothing_about_the_bound(db: Any, space: S
     assert unfinished(db, queue) == 2
 
 
-def test_a_dead_letter_is_not_retried_into_a_full_queue(db: Any, space: Subspace) -> None:
+def test_a_dead_letter_cannot_be_retried_into_a_full_queue(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, max_size=1, max_attempts=1)
     dead = queue.push(db, "dead")
     queue.nack(db, queue.claim(db))
@@ -185,9 +183,7 @@ def test_a_dead_letter_is_not_retried_into_a_full_queue(db: Any, space: Subspace
     assert queue.claim(db).item.value == "dead"
 
 
-def test_retries_of_dead_letters_and_pushes_at_once_take_places_of_their_own(
-    db: Any, space: Subspace
-) -> None:
+def test_concurrent_retries_and_pushes_do_not_share_a_slot(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, max_size=2, max_attempts=1)
     dead = queue.push_many(db, "ab")
     queue.nack(db, queue.claim(db, n=2))
@@ -201,10 +197,10 @@ def test_retries_of_dead_letters_and_pushes_at_once_take_places_of_their_own(
 
 
 @pytest.mark.parametrize("end", ["ack", "nack"])
-def test_a_transaction_that_was_refused_conflicts_with_the_end_of_a_claim(
+def test_a_transaction_with_a_rejected_push_conflicts_with_the_end_of_a_claim(
     db: Any, space: Subspace, end: str
 ) -> None:
-    """It may rely on the queue's being full."""
+    """Its other writes may depend on the queue being full."""
     queue = PriorityQueue(space, max_size=1, max_attempts=1)
     queue.push(db, "a")
     claim = queue.claim(db)
@@ -215,8 +211,8 @@ def test_a_transaction_that_was_refused_conflicts_with_the_end_of_a_claim(
     assert not commits(tr)
 
 
-def test_a_bound_that_is_set_counts_what_is_claimed_already(db: Any, space: Subspace) -> None:
-    """As on a queue that an earlier release filled, whose claims did not count."""
+def test_a_new_bound_counts_items_claimed_before(db: Any, space: Subspace) -> None:
+    """An earlier release may have filled the queue without counting claims."""
     queue = PriorityQueue(space)
     queue.push_many(db, range(5))
     first, second, third, _ = list(queue.claim(db, n=4) or [])
@@ -235,21 +231,21 @@ def test_a_bound_that_is_set_counts_what_is_claimed_already(db: Any, space: Subs
 def test_transactions_in_any_order_never_exceed_the_bound(
     db: Any, space: Subspace, rng: random.Random, engine: str
 ) -> None:
-    """Transactions that began and commit in any order, and do several things each."""
+    """Transactions overlap, commit in any order and make several calls each."""
     refused = 0
     for number in range(10 if engine == "cluster" else ORDERS):
         bound = rng.randrange(1, 7)
         queue = PriorityQueue(space[number], max_size=bound, max_attempts=rng.choice([1, 2, None]))
         queue.push(db, "first")
-        under_way: list[Any] = []
+        in_flight: list[Any] = []
         claims: list[Any] = []
         for _ in range(80):
-            if rng.random() < 0.5 or not under_way:
+            if rng.random() < 0.5 or not in_flight:
                 tr = db.create_transaction()
                 claim = act(tr, queue, claims, rng)
-                under_way.append((tr, claim))
+                in_flight.append((tr, claim))
             else:
-                tr, claim = under_way.pop(rng.randrange(len(under_way)))
+                tr, claim = in_flight.pop(rng.randrange(len(in_flight)))
                 if not commits(tr):
                     refused += 1
                 elif claim is not None:
@@ -261,7 +257,7 @@ def test_transactions_in_any_order_never_exceed_the_bound(
 
 
 def act(tr: Any, queue: PriorityQueue, claims: list[Any], rng: random.Random) -> Any:
-    """Do something in a transaction, with claims of others too; return what it claims."""
+    """Make random calls in a transaction, on any of the claims; return its own claim."""
     claim = None
     if rng.random() < 0.3:
         queue.pop(tr)
@@ -283,7 +279,7 @@ def act(tr: Any, queue: PriorityQueue, claims: list[Any], rng: random.Random) ->
 
 
 def commits(tr: Any) -> bool:
-    """Whether a transaction commits; the other way is a conflict."""
+    """Return whether a transaction commits; any error but a conflict is raised."""
     try:
         tr.commit().wait()
     except fdbqueue.error_classes() as error:
@@ -291,11 +287,11 @@ def commits(tr: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("turn", range(12))
-def test_a_push_that_began_long_ago_finds_that_the_queue_has_filled_up(
-    db: Any, space: Subspace, turn: int
+@pytest.mark.parametrize("repetition", range(12))
+def test_an_old_push_conflicts_if_the_queue_has_filled_up(
+    db: Any, space: Subspace, repetition: int
 ) -> None:
-    """Whatever place it took, and though each of the others saw the one before."""
+    """This holds for every slot it may draw; the later pushes saw each other."""
     queue = PriorityQueue(space, max_size=3)
     queue.push(db, "made")
     queue.clear(db)
@@ -307,11 +303,11 @@ def test_a_push_that_began_long_ago_finds_that_the_queue_has_filled_up(
     assert length(db, queue) == 3
 
 
-@pytest.mark.parametrize("turn", range(12))
-def test_a_push_finds_that_an_older_one_took_the_last_place(
-    db: Any, space: Subspace, turn: int
+@pytest.mark.parametrize("repetition", range(12))
+def test_racing_pushes_for_the_last_slot_conflict(
+    db: Any, space: Subspace, repetition: int
 ) -> None:
-    """It saw more items than the older one, and took another place."""
+    """The newer push saw more items and drew another slot."""
     queue = PriorityQueue(space, max_size=2)
     queue.push(db, "made")
     queue.clear(db)
@@ -323,7 +319,7 @@ def test_a_push_finds_that_an_older_one_took_the_last_place(
     assert length(db, queue) == 2
 
 
-def test_far_from_the_bound_pushes_do_not_conflict(db: Any, space: Subspace) -> None:
+def test_pushes_far_from_the_bound_do_not_conflict(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, max_size=10**9)
     queue.push_many(db, range(100))
     transactions = [db.create_transaction() for _ in range(50)]
@@ -335,9 +331,9 @@ def test_far_from_the_bound_pushes_do_not_conflict(db: Any, space: Subspace) -> 
 
 
 def push_and_take(url: str, space: Subspace, seed: int, pushes: int, pipe: Any) -> None:
-    """One process of the race: four threads that push, and sometimes pop or claim.
+    """Run one process of the race: four threads that push, and sometimes pop or claim.
 
-    What they pushed, less what they popped and acknowledged, goes to `pipe`.
+    Send the number of items pushed, less those popped and acknowledged, to `pipe`.
     """
     db = injected(url, seed)
     queue = PriorityQueue(space, codec="bytes")
@@ -362,7 +358,7 @@ def push_and_take(url: str, space: Subspace, seed: int, pushes: int, pipe: Any) 
 
 
 def claimed_and_ended(db: Any, queue: PriorityQueue, rng: random.Random) -> int:
-    """Claim items and end the claim, or leave it to its lease; how many items ended."""
+    """Claim items, then end the claim or let it expire; return how many items ended."""
     lease = rng.choice([0.02, 60, 60])
     claim = until_told(lambda: queue.claim(db, lease=lease, n=rng.randrange(1, 4)))
     if claim is None:
@@ -380,7 +376,7 @@ def claimed_and_ended(db: Any, queue: PriorityQueue, rng: random.Random) -> int:
 def test_racing_processes_never_exceed_the_bound(
     db: Any, shared_url: str, space: Subspace, rng: random.Random
 ) -> None:
-    """Seen at any read version, and answers get lost; at the end every item is accounted for."""
+    """The bound holds at every read version despite lost replies, and no item is lost."""
     bound = 40
     queue = PriorityQueue(space, codec="bytes", max_size=bound, max_attempts=3)
     queue.push(db, b"x")
@@ -405,7 +401,7 @@ def test_racing_processes_never_exceed_the_bound(
 
 
 @pytest.mark.parametrize("lose", ["before", "after"])
-def test_a_push_whose_answer_is_lost_takes_one_place(
+def test_a_push_with_a_lost_reply_takes_one_slot(
     db: Any, space: Subspace, lose: str, rng: random.Random
 ) -> None:
     faults: dict[str, Any] = {lose: 0.5}

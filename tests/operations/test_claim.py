@@ -1,4 +1,4 @@
-"""Claims under a lease: who has an item, for how long, and what becomes of it at last."""
+"""Claims under a lease: ownership, expiry, retries and dead letters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.leases import come_due, lapse, values
 # Claim and acknowledge
 
 
-def test_a_claimed_item_is_nobody_elses(db: Any, queue: PriorityQueue) -> None:
+def test_a_claimed_item_is_hidden_from_other_clients(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, ["a", "b"])
     claim = queue.claim(db, lease=60)
     assert (claim.item.value, claim.attempt, len(claim)) == ("a", 1, 1)
@@ -41,7 +41,7 @@ def test_a_claimed_item_is_nobody_elses(db: Any, queue: PriorityQueue) -> None:
         assert error.value.item_id == claim.item.id
 
 
-def test_the_end_of_a_job_is_one_with_what_it_wrote(
+def test_an_ack_commits_together_with_the_writes_of_the_job(
     db: Any, queue: PriorityQueue, space: Subspace
 ) -> None:
     queue.push(db, "a")
@@ -54,7 +54,7 @@ def test_the_end_of_a_job_is_one_with_what_it_wrote(
         queue.ack(tr, claim)
 
     lapse(db, queue)
-    other = queue.claim(db)  # takes it away first
+    other = queue.claim(db)  # replaces the expired claim
     with pytest.raises(LeaseLost):
         finish(db)
     assert db[done] is None
@@ -64,10 +64,10 @@ def test_the_end_of_a_job_is_one_with_what_it_wrote(
     assert db[done] == b"yes"
 
 
-def test_a_late_worker_does_not_commit_what_another_one_is_doing_again(
+def test_a_late_worker_conflicts_with_the_claim_that_replaced_its_own(
     db: Any, queue: PriorityQueue, space: Subspace
 ) -> None:
-    """Both read before either commits: the conflict decides."""
+    """Both read before either commits, so the later commit conflicts."""
     queue.push(db, "a")
     claim = queue.claim(db)
     late = db.create_transaction()
@@ -80,7 +80,9 @@ def test_a_late_worker_does_not_commit_what_another_one_is_doing_again(
     assert error.value.code == 1020
 
 
-def test_several_items_are_one_claim_or_one_each(db: Any, queue: PriorityQueue) -> None:
+def test_a_claim_of_several_items_ends_as_a_whole_or_item_by_item(
+    db: Any, queue: PriorityQueue
+) -> None:
     queue.push_many(db, "abcde", priorities=[5, 4, 3, 2, 1])
     claim = queue.claim(db, n=4)
     assert values(claim.items) == ["e", "d", "c", "b"]
@@ -95,7 +97,9 @@ def test_several_items_are_one_claim_or_one_each(db: Any, queue: PriorityQueue) 
     assert queue.claim(db, n=10).attempts == (2, 1, 1, 1)
 
 
-def test_all_of_a_claim_is_acknowledged_or_nothing(db: Any, queue: PriorityQueue) -> None:
+def test_a_claim_of_several_items_is_acknowledged_completely_or_not_at_all(
+    db: Any, queue: PriorityQueue
+) -> None:
     queue.push_many(db, "ab")
     claim = queue.claim(db, n=2)
     queue.ack(db, list(claim)[1])
@@ -105,10 +109,12 @@ def test_all_of_a_claim_is_acknowledged_or_nothing(db: Any, queue: PriorityQueue
     assert values(queue.items(db)) == ["a"]
 
 
-# The end of a lease
+# Expiry of leases
 
 
-def test_what_a_lease_ran_out_of_is_back_in_its_own_place(db: Any, queue: PriorityQueue) -> None:
+def test_an_item_with_an_expired_lease_returns_to_its_position(
+    db: Any, queue: PriorityQueue
+) -> None:
     queue.push_many(db, "abcd", priorities=[1, 1, 2, 2])
     claims = [queue.claim(db, lease=60) for _ in range(3)]
     queue.push(db, "e", 1)
@@ -121,7 +127,7 @@ def test_what_a_lease_ran_out_of_is_back_in_its_own_place(db: Any, queue: Priori
             queue.ack(db, claim)
 
 
-def test_a_lease_is_over_in_the_databases_time(db: Any, queue: PriorityQueue) -> None:
+def test_a_lease_expires_by_the_clock_of_the_database(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, "a")
     claim = queue.claim(db, lease=1000)
     assert queue.claim(db) is None
@@ -132,7 +138,7 @@ def test_a_lease_is_over_in_the_databases_time(db: Any, queue: PriorityQueue) ->
     assert (again.item, again.attempt) == (claim.item, 2)
 
 
-def test_an_extended_lease_lasts(db: Any, queue: PriorityQueue) -> None:
+def test_an_extended_lease_does_not_expire_early(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, "ab")
     kept, lost = queue.claim(db, lease=400), queue.claim(db, lease=400)
     queue.extend(db, kept, lease=1000)
@@ -143,7 +149,9 @@ def test_an_extended_lease_lasts(db: Any, queue: PriorityQueue) -> None:
     queue.ack(db, kept)
 
 
-def test_a_pop_in_a_transaction_finds_what_was_given_back(db: Any, queue: PriorityQueue) -> None:
+def test_a_pop_in_a_transaction_finds_an_item_with_an_expired_lease(
+    db: Any, queue: PriorityQueue
+) -> None:
     queue.push(db, "a")
     queue.claim(db)
     lapse(db, queue)
@@ -152,9 +160,7 @@ def test_a_pop_in_a_transaction_finds_what_was_given_back(db: Any, queue: Priori
     assert check(db, queue).ok
 
 
-def test_what_is_pushed_stands_behind_what_is_claimed_or_delayed(
-    db: Any, queue: PriorityQueue
-) -> None:
+def test_a_new_item_stands_behind_claimed_and_delayed_items(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, "abc")
     first, *others = list(queue.claim(db, n=3))
     queue.release(db, first)
@@ -170,7 +176,7 @@ def test_what_is_pushed_stands_behind_what_is_claimed_or_delayed(
 # Failures
 
 
-def test_a_failed_item_waits_longer_each_time(db: Any, queue: PriorityQueue) -> None:
+def test_the_retry_delay_of_an_item_grows_with_each_failure(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, "a")
     layout = store_of(queue).layout
     for attempt in range(1, 16):
@@ -188,7 +194,7 @@ def test_a_failed_item_waits_longer_each_time(db: Any, queue: PriorityQueue) -> 
         come_due(db, queue)
 
 
-def test_an_item_that_fails_too_often_is_a_dead_letter(db: Any, space: Subspace) -> None:
+def test_an_item_that_fails_too_often_becomes_a_dead_letter(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["dead"], max_attempts=3)
     item = queue.push(db, "a", 7)
     for attempt in range(1, 4):
@@ -216,7 +222,7 @@ def test_an_item_that_fails_too_often_is_a_dead_letter(db: Any, space: Subspace)
     assert list(queue.dead_letters(db)) == []
 
 
-def test_large_payloads_live_as_long_as_their_items(db: Any, space: Subspace) -> None:
+def test_large_payloads_are_deleted_with_their_items(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["large"], codec="bytes", max_attempts=2)
     large = b"\xffattempts:" + b"x" * 300_000
     ids = [queue.push(db, large).id for _ in range(3)]
@@ -242,7 +248,7 @@ def test_large_payloads_live_as_long_as_their_items(db: Any, space: Subspace) ->
     assert list(db[begin:end]) == []
 
 
-def test_clear_takes_everything(db: Any, queue: PriorityQueue) -> None:
+def test_clear_removes_claimed_delayed_and_dead_items(db: Any, queue: PriorityQueue) -> None:
     queue.set_max_attempts(db, 1)
     queue.push_many(db, range(3))
     queue.push(db, "later", delay=60)
@@ -258,7 +264,7 @@ def test_clear_takes_everything(db: Any, queue: PriorityQueue) -> None:
 # Delays
 
 
-def test_a_delayed_item_comes_when_it_is_due(db: Any, queue: PriorityQueue) -> None:
+def test_a_delayed_item_becomes_available_when_it_is_due(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, "last", 5)
     queue.push(db, "later", 1, delay=1000)
     assert (queue.size(db), queue.counts(db)) == (2, {5: 1})
@@ -273,7 +279,7 @@ def test_a_delayed_item_comes_when_it_is_due(db: Any, queue: PriorityQueue) -> N
     assert check(db, queue) == fdbqueue.CheckReport(0, (), False)
 
 
-def test_a_delayed_item_has_the_place_of_when_it_was_pushed(db: Any, queue: PriorityQueue) -> None:
+def test_a_delayed_item_keeps_the_position_of_its_push(db: Any, queue: PriorityQueue) -> None:
     at = datetime.now(timezone.utc) + timedelta(hours=1)
     for value, time_or_none in [("a", None), ("b", at), ("c", at), ("d", None)]:
         queue.push(db, value, 1, at=time_or_none)
@@ -285,9 +291,7 @@ def test_a_delayed_item_has_the_place_of_when_it_was_pushed(db: Any, queue: Prio
     assert set(values(queue.pop_many(db, 2))) == {"old", "now"}
 
 
-def test_a_waiting_pop_sleeps_no_longer_than_until_the_next_is_due(
-    db: Any, queue: PriorityQueue
-) -> None:
+def test_a_waiting_pop_wakes_when_the_next_item_is_due(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, "far", delay=1000)
     popped: list[Any] = []
     thread = threading.Thread(target=lambda: popped.append(queue.pop(db, wait=60)))
@@ -298,7 +302,7 @@ def test_a_waiting_pop_sleeps_no_longer_than_until_the_next_is_due(
     assert popped[0].value == "near"
 
 
-def test_delayed_items_count_for_the_bound(db: Any, queue: PriorityQueue) -> None:
+def test_delayed_items_count_towards_the_bound(db: Any, queue: PriorityQueue) -> None:
     queue.set_max_size(db, 2)
     assert queue.push(db, "a", delay=60) is not None
     assert queue.push(db, "b") is not None
@@ -319,14 +323,14 @@ def test_delayed_items_count_for_the_bound(db: Any, queue: PriorityQueue) -> Non
         {"at": datetime.now(timezone.utc), "delay": 1},
     ],
 )
-def test_what_is_no_time_is_refused(db: Any, queue: PriorityQueue, options: Any) -> None:
+def test_an_invalid_delay_is_rejected(db: Any, queue: PriorityQueue, options: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=r"delay|at is"):
         queue.push(db, 1, **options)
     assert list(db.get_range_startswith(queue.subspace.key())) == []
 
 
 @pytest.mark.parametrize("lease", [0, -1, math.nan, math.inf, "1", True, None])
-def test_what_is_no_lease_is_refused(db: Any, queue: PriorityQueue, lease: Any) -> None:
+def test_an_invalid_lease_is_rejected(db: Any, queue: PriorityQueue, lease: Any) -> None:
     queue.push(db, 1)
     with pytest.raises((ValueError, TypeError), match="a lease is"):
         queue.claim(db, lease=lease)
@@ -344,7 +348,9 @@ def test_what_is_no_lease_is_refused(db: Any, queue: PriorityQueue, lease: Any) 
 # Tasks
 
 
-def test_tasks_are_claimed_in_their_order_and_found_again(db: Any, space: Subspace) -> None:
+def test_tasks_are_claimed_in_order_and_indexed_again_after_release(
+    db: Any, space: Subspace
+) -> None:
     tasks = TaskQueue(space["tasks"])
     ids = [tasks.push(db, priority=p, agent_name="ada", payload=p) for p in (3, 1, 2)]
     claim = tasks.claim(db)
@@ -372,7 +378,7 @@ def test_an_agent_claims_its_own_tasks(db: Any, space: Subspace) -> None:
     assert check(db, tasks).ok
 
 
-def test_a_task_that_fails_too_often_is_a_dead_letter(db: Any, name: str) -> None:
+def test_a_task_that_fails_too_often_becomes_a_dead_letter(db: Any, name: str) -> None:
     tasks = TaskQueue.named(db, name, max_attempts=1)
     task_id = tasks.push(db, agent_name="ada", payload={"n": 1})
     tasks.nack(db, tasks.claim(db), error="no paper")
@@ -387,13 +393,13 @@ def test_a_task_that_fails_too_often_is_a_dead_letter(db: Any, name: str) -> Non
     assert check(db, tasks).ok
 
 
-# At once
+# Concurrency
 
 
-def test_each_effect_takes_place_once_though_leases_run_out_and_answers_are_lost(
+def test_each_job_takes_effect_once_despite_expired_leases_and_lost_replies(
     db: Any, queue: PriorityQueue, space: Subspace, rng: random.Random
 ) -> None:
-    """Workers that are too slow, fail, give back; each job adds one to its counter as it ends."""
+    """Workers stall, fail and release; each job increments its counter as it ends."""
     db.options.set_transaction_max_retry_delay(1)
     queue.push_many(db, range(60))
     effects = space["effects"]

@@ -1,4 +1,4 @@
-"""Much that is due at once: each call does a bounded part of it, and takes what is there."""
+"""Many items due at once: each call moves a bounded number and takes an available item."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fdbqueue.queue.base import store_of
 
 ITEMS = 2_000
 BATCH = 256
-"""Items of each kind that one transaction moves."""
+"""The number of items of each kind that one transaction moves."""
 
 
 def backlog(db: Any, space: Subspace, n: int = ITEMS, **options: Any) -> PriorityQueue:
-    """Make a queue of items that are due, the last of them of the lowest priority."""
+    """Return a queue of due items whose last item has the lowest priority."""
     queue = PriorityQueue(space, **options)
     now = datetime.now(timezone.utc)
     for begin in range(0, n, 500):
@@ -33,8 +33,8 @@ def rows(db: Any, prefix: bytes) -> int:
     return len(list(db.get_range_startswith(prefix)))
 
 
-def commits(db: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Note each transaction of a database from now on."""
+def count_transactions(db: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows by one for each transaction from now on."""
     created: list[int] = []
     create = type(db).create_transaction
 
@@ -47,10 +47,12 @@ def commits(db: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("take", ["pop", "claim", "peek"])
-def test_a_call_moves_a_bounded_part_of_what_is_due(
+def test_a_call_moves_a_bounded_number_of_due_items(
     db: Any, space: Subspace, take: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeper, "_SWEEP", 60.0)  # without more to do it would wait for so long
+    monkeypatch.setattr(
+        sweeper, "_SWEEP", 60.0
+    )  # the pause between sweeps if nothing is left to move
     queue = backlog(db, space)
     assert getattr(queue, take)(db) is not None
     left = rows(db, store_of(queue).layout.delayed)
@@ -59,11 +61,11 @@ def test_a_call_moves_a_bounded_part_of_what_is_due(
     assert left - 2 * BATCH <= rows(db, store_of(queue).layout.delayed) < left
 
 
-def test_a_call_takes_a_bounded_number_of_transactions(
+def test_a_call_runs_a_bounded_number_of_transactions(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = backlog(db, space)
-    created = commits(db, monkeypatch)
+    created = count_transactions(db, monkeypatch)
     for _ in range(3):
         created.clear()
         assert queue.pop(db) is not None
@@ -71,7 +73,7 @@ def test_a_call_takes_a_bounded_number_of_transactions(
 
 
 @pytest.mark.parametrize("take", ["pop", "claim"])
-def test_all_that_is_due_is_taken_once_and_in_order_when_it_has_come(
+def test_due_items_are_taken_once_and_in_order_after_all_are_moved(
     db: Any, space: Subspace, take: str
 ) -> None:
     queue = backlog(db, space, 4 * BATCH)
@@ -79,29 +81,27 @@ def test_all_that_is_due_is_taken_once_and_in_order_when_it_has_come(
     while item := queue.pop(db) if take == "pop" else queue.claim(db, lease=600, within=1):
         taken.append(item.value if take == "pop" else item.item.value)
     assert sorted(taken) == list(range(4 * BATCH))
-    # Each call moves a batch before it takes one: then all have come, and stand in order.
-    settled = taken[4 + 2 :]
-    assert settled == sorted(settled, reverse=True)
+    # Each call moves a batch before it takes an item. After the last batch all are in order.
+    ordered = taken[4 + 2 :]
+    assert ordered == sorted(ordered, reverse=True)
     assert rows(db, store_of(queue).layout.delayed) == 0
     assert fdbqueue.check(db, queue).ok
 
 
-def test_several_are_taken_though_more_than_one_sweep_has_to_bring_them(
-    db: Any, space: Subspace
-) -> None:
+def test_a_pop_of_many_items_runs_as_many_sweeps_as_it_needs(db: Any, space: Subspace) -> None:
     queue = backlog(db, space)
     assert len(queue.pop_many(db, 1_000)) == 1_000
     assert len(queue.peek_many(db, 900)) == 900
     assert len(queue.pop_many(db, ITEMS)) == ITEMS - 1_000
 
 
-def test_what_waits_and_is_due_first_is_not_passed_over(db: Any, space: Subspace) -> None:
+def test_a_backlog_of_due_items_does_not_hide_a_waiting_item(db: Any, space: Subspace) -> None:
     queue = backlog(db, space)
     queue.push(db, "first of all", -(10**6))
     assert queue.pop(db).value == "first of all"
 
 
-def test_nothing_that_expired_is_taken_however_much_did(db: Any, space: Subspace) -> None:
+def test_expired_items_are_never_taken_however_many_there_are(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space)
     for priority in range(0, 1_000, 250):
         queue.push_many(db, range(250), priority, ttl=0.2)
@@ -114,7 +114,7 @@ def test_nothing_that_expired_is_taken_however_much_did(db: Any, space: Subspace
 
 
 @pytest.mark.parametrize("take", ["pop", "claim", "peek"])
-def test_a_call_goes_on_while_all_that_it_moves_is_a_dead_letter(
+def test_a_call_keeps_sweeping_while_every_due_item_becomes_a_dead_letter(
     db: Any, space: Subspace, take: str
 ) -> None:
     queue = PriorityQueue(space, max_attempts=2)
@@ -131,7 +131,7 @@ def test_a_call_goes_on_while_all_that_it_moves_is_a_dead_letter(
     assert fdbqueue.check(db, again).ok
 
 
-def test_a_paused_queue_hands_out_nothing_of_much_that_is_due(db: Any, space: Subspace) -> None:
+def test_a_paused_queue_returns_none_of_many_due_items(db: Any, space: Subspace) -> None:
     queue = backlog(db, space, 600)
     queue.pause(db)
     assert (queue.pop(db), queue.claim(db)) == (None, None)

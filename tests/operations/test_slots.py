@@ -1,4 +1,4 @@
-"""What may be claimed and stored: paused queues, limits of concurrency, unique items, expiry."""
+"""Limits on claims and pushes: paused queues, concurrency limits, unique items, expiry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.leases import come_due, lapse
 
 
 def expire(db: Any, queue: Any) -> None:
-    """Let what has a time to live be to expire now."""
+    """Make all items with a time to live expire now."""
     layout = store_of(queue).layout
 
     @fdbqueue.transactional
@@ -38,14 +38,14 @@ def expire(db: Any, queue: Any) -> None:
 
 
 def in_transaction(method: Any) -> Any:
-    """A method as the body of a transaction."""
+    """Return a method as a transactional function."""
     return fdbqueue.transactional(lambda tr: method(tr))
 
 
 # Unique
 
 
-def test_of_pushes_with_one_key_one_is_stored_until_it_is_done(db: Any, space: Subspace) -> None:
+def test_a_unique_key_stores_one_item_until_it_is_finished(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["unique"], max_attempts=1)
     first = queue.push(db, "first", 5, unique="report")
     assert first == next(queue.items(db))
@@ -53,10 +53,10 @@ def test_of_pushes_with_one_key_one_is_stored_until_it_is_done(db: Any, space: S
     assert queue.push(db, "other", 9, unique="another") != first
     claim = queue.claim(db)
     assert queue.push(db, "third", 1, unique="report") == first
-    queue.nack(db, claim)  # it is a dead letter, and no more to be done
+    queue.nack(db, claim)  # it becomes a dead letter, which frees the key
     second = queue.push(db, "fourth", 1, unique="report")
     assert second.value == "fourth"
-    assert not queue.retry_dead_letter(db, first)  # it would be there twice
+    assert not queue.retry_dead_letter(db, first)  # the key would be in use twice
     queue.ack(db, queue.claim(db))
     assert queue.retry_dead_letter(db, first)
     assert queue.push(db, "fifth", unique="report") == first
@@ -66,7 +66,7 @@ def test_of_pushes_with_one_key_one_is_stored_until_it_is_done(db: Any, space: S
 @pytest.mark.parametrize(
     "end", ["pop", "pop_many", "in a transaction", "remove", "clear", "expire"]
 )
-def test_whatever_ends_an_item_frees_its_key(db: Any, space: Subspace, end: str) -> None:
+def test_the_end_of_an_item_frees_its_unique_key(db: Any, space: Subspace, end: str) -> None:
     queue = PriorityQueue(space["unique"])
     item = queue.push(db, 1, unique="k", ttl=1000)
     if end == "pop":
@@ -87,7 +87,7 @@ def test_whatever_ends_an_item_frees_its_key(db: Any, space: Subspace, end: str)
     assert check(db, queue).ok
 
 
-def test_what_has_expired_is_in_nobodys_way(db: Any, space: Subspace) -> None:
+def test_an_expired_item_does_not_block_its_unique_key(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["unique"])
     queue.push(db, 1, unique="k", ttl=1000)
     expire(db, queue)
@@ -95,7 +95,9 @@ def test_what_has_expired_is_in_nobodys_way(db: Any, space: Subspace) -> None:
     assert queue.size(db) == 1
 
 
-def test_a_unique_item_stays_so_wherever_it_goes(db: Any, space: Subspace) -> None:
+def test_an_item_keeps_its_unique_key_through_moves_delays_and_claims(
+    db: Any, space: Subspace
+) -> None:
     queue = PriorityQueue(space["unique"])
     queue.push(db, 1, 5, unique="k")
     moved = queue.reprioritize(db, next(queue.items(db)), 7)
@@ -123,7 +125,7 @@ def test_large_and_delayed_unique_items(db: Any, space: Subspace) -> None:
     assert check(db, queue).ok
 
 
-def test_many_that_push_one_key_at_once_store_one(db: Any, space: Subspace) -> None:
+def test_concurrent_pushes_of_one_unique_key_store_one_item(db: Any, space: Subspace) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     queue = PriorityQueue(space["unique"])
@@ -138,7 +140,7 @@ def test_many_that_push_one_key_at_once_store_one(db: Any, space: Subspace) -> N
     assert check(db, queue).ok
 
 
-def test_a_unique_push_to_a_full_queue(db: Any, space: Subspace) -> None:
+def test_a_unique_push_to_a_full_queue_returns_the_existing_item(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["unique"], max_size=1)
     item = queue.push(db, 1, unique="k")
     assert queue.push(db, 2, unique="k") == item
@@ -150,7 +152,7 @@ def test_a_unique_push_to_a_full_queue(db: Any, space: Subspace) -> None:
 
 
 @pytest.mark.parametrize("key", ["", 1, b"k", "x" * 256, "\ud800"])
-def test_a_bad_unique_key_is_refused(db: Any, space: Subspace, key: Any) -> None:
+def test_an_invalid_unique_key_is_rejected(db: Any, space: Subspace, key: Any) -> None:
     queue, tasks = PriorityQueue(space["unique"]), TaskQueue(space["tasks"])
     with pytest.raises(InvalidUniqueKey):
         queue.push(db, 1, unique=key)
@@ -160,7 +162,7 @@ def test_a_bad_unique_key_is_refused(db: Any, space: Subspace, key: Any) -> None
     assert tasks.is_empty(db)
 
 
-def test_a_unique_task_has_one_id(db: Any, space: Subspace) -> None:
+def test_repeated_pushes_of_a_unique_task_return_one_id(db: Any, space: Subspace) -> None:
     tasks = TaskQueue(space["tasks"])
     task = tasks.push(db, agent_name="ada", unique="k")
     assert tasks.push(db, priority=1, unique="k") == task
@@ -179,7 +181,9 @@ def test_a_unique_task_has_one_id(db: Any, space: Subspace) -> None:
 
 
 @pytest.mark.parametrize("is_inside", [False, True])
-def test_what_nobody_took_in_time_is_dropped(db: Any, space: Subspace, is_inside: bool) -> None:
+def test_an_item_is_dropped_after_its_time_to_live(
+    db: Any, space: Subspace, is_inside: bool
+) -> None:
     queue = PriorityQueue(space["ttl"])
     queue.push_many(db, range(40), ttl=1000)
     queue.push(db, "stays", 1)
@@ -191,7 +195,7 @@ def test_what_nobody_took_in_time_is_dropped(db: Any, space: Subspace, is_inside
     assert check(db, queue).ok
 
 
-def test_nothing_is_claimed_after_its_time(db: Any, space: Subspace) -> None:
+def test_an_expired_item_is_not_claimed(db: Any, space: Subspace) -> None:
     tasks = TaskQueue(space["tasks"])
     tasks.push_many(db, [{"ttl": 0.01, "agent_name": "ada"} for _ in range(300)])
     time.sleep(0.02)
@@ -202,7 +206,7 @@ def test_nothing_is_claimed_after_its_time(db: Any, space: Subspace) -> None:
     assert check(db, tasks).ok
 
 
-def test_a_claimed_item_expires_only_once_it_is_back(
+def test_a_claimed_item_expires_only_after_it_returns(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = PriorityQueue(space["ttl"])
@@ -221,7 +225,7 @@ def test_a_claimed_item_expires_only_once_it_is_back(
 
 
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), "1", True, 10**11])
-def test_a_bad_time_to_live_is_refused(db: Any, space: Subspace, ttl: Any) -> None:
+def test_an_invalid_time_to_live_is_rejected(db: Any, space: Subspace, ttl: Any) -> None:
     queue = PriorityQueue(space["ttl"])
     with pytest.raises((TypeError, ValueError), match="ttl is a number of seconds"):
         queue.push(db, 1, ttl=ttl)
@@ -231,7 +235,7 @@ def test_a_bad_time_to_live_is_refused(db: Any, space: Subspace, ttl: Any) -> No
 # Pause and resume
 
 
-def test_a_paused_queue_takes_pushes_and_hands_out_nothing(db: Any, space: Subspace) -> None:
+def test_a_paused_queue_accepts_pushes_and_returns_no_items(db: Any, space: Subspace) -> None:
     queue, tasks = PriorityQueue(space["jobs"]), TaskQueue(space["tasks"])
     queue.push(db, 1)
     tasks.push(db, agent_name="ada", payload=1)
@@ -254,27 +258,27 @@ def test_a_paused_queue_takes_pushes_and_hands_out_nothing(db: Any, space: Subsp
     assert tasks.pop(db, agent="ada").payload == 1
 
 
-def test_another_handle_sees_that_a_queue_is_paused_within_a_second(db: Any, name: str) -> None:
-    ours, theirs = PriorityQueue.named(db, name), PriorityQueue.named(db, name)
+def test_another_handle_notices_a_pause_within_a_second(db: Any, name: str) -> None:
+    ours, other = PriorityQueue.named(db, name), PriorityQueue.named(db, name)
     ours.push_many(db, range(3))
-    assert theirs.pop(db).value == 0
+    assert other.pop(db).value == 0
     ours.pause(db)
-    assert theirs.claim(db) is None  # at once
-    store_of(theirs).sweeper._next_look = 0.0  # as after a second
-    assert theirs.pop(db) is None
+    assert other.claim(db) is None  # at once
+    store_of(other).sweeper._next_look = 0.0  # as after a second
+    assert other.pop(db) is None
     ours.resume(db)
-    assert theirs.claim(db).item.value == 1
+    assert other.claim(db).item.value == 1
 
 
 @pytest.fixture
 def only_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits does not look now and then besides."""
+    """Make waiting clients rely on watches, without periodic polls."""
     monkeypatch.setattr(waiting, "REQUEST_TIMEOUT", 1000)
 
 
 @pytest.mark.usefixtures("only_watches")
 @pytest.mark.parametrize("take", ["pop", "claim", "agent"])
-def test_who_waits_is_woken_when_the_queue_goes_on(db: Any, space: Subspace, take: str) -> None:
+def test_resume_wakes_waiting_clients(db: Any, space: Subspace, take: str) -> None:
     tasks = TaskQueue(space["tasks"])
     tasks.push(db, agent_name="ada", payload=1)
     tasks.pause(db)
@@ -291,7 +295,7 @@ def test_who_waits_is_woken_when_the_queue_goes_on(db: Any, space: Subspace, tak
         assert waits.result(60) == 1
 
 
-def test_who_waits_at_a_paused_queue_sleeps(
+def test_a_client_that_waits_on_a_paused_queue_sleeps(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
@@ -304,10 +308,10 @@ def test_who_waits_at_a_paused_queue_sleeps(
     assert len(looks) == 2
 
 
-# Limits of concurrency
+# Concurrency limits
 
 
-def test_no_more_items_are_claimed_at_a_time_than_the_limit(db: Any, space: Subspace) -> None:
+def test_claims_do_not_exceed_the_concurrency_limit(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["limit"])
     queue.push_many(db, range(10))
     queue.set_concurrency(db, 3)
@@ -339,7 +343,7 @@ def test_an_extended_claim_keeps_its_slot(db: Any, space: Subspace) -> None:
     assert check(db, queue).ok
 
 
-def test_a_lower_limit_holds_for_those_that_come(db: Any, space: Subspace) -> None:
+def test_a_lowered_limit_applies_to_new_claims(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["limit"])
     queue.push_many(db, range(20))
     queue.set_concurrency(db, 8)
@@ -355,7 +359,7 @@ def test_a_lower_limit_holds_for_those_that_come(db: Any, space: Subspace) -> No
     assert len(queue.claim(db, n=9)) == 1
 
 
-def test_an_agent_at_its_limit_lets_others_pass(db: Any, space: Subspace) -> None:
+def test_an_agent_at_its_limit_does_not_block_other_agents(db: Any, space: Subspace) -> None:
     tasks = TaskQueue(space["tasks"])
     for agent, count in (("ada", 600), ("bob", 3), (None, 2)):
         tasks.push_many(db, [{"agent_name": agent} for _ in range(count)])
@@ -371,7 +375,7 @@ def test_an_agent_at_its_limit_lets_others_pass(db: Any, space: Subspace) -> Non
     assert check(db, tasks).ok
 
 
-def test_tasks_of_agents_with_room_come_in_their_order(db: Any, space: Subspace) -> None:
+def test_tasks_of_agents_below_their_limit_are_claimed_in_order(db: Any, space: Subspace) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -392,7 +396,7 @@ def test_tasks_of_agents_with_room_come_in_their_order(db: Any, space: Subspace)
     assert check(db, tasks).ok
 
 
-def test_the_limits_hold_for_all_workers_together(db: Any, space: Subspace) -> None:
+def test_the_limits_apply_across_all_workers(db: Any, space: Subspace) -> None:
     tasks = TaskQueue(space["tasks"])
     tasks.push_many(db, [{"agent_name": "ab"[n % 2]} for n in range(60)])
     tasks.set_concurrency(db, 5)
@@ -419,7 +423,7 @@ def test_the_limits_hold_for_all_workers_together(db: Any, space: Subspace) -> N
 
 
 @pytest.mark.usefixtures("only_watches")
-def test_who_waits_for_a_slot_is_woken_when_one_is_free(db: Any, space: Subspace) -> None:
+def test_a_free_slot_wakes_a_waiting_claim(db: Any, space: Subspace) -> None:
     tasks = TaskQueue(space["tasks"])
     tasks.push_many(db, [{"agent_name": "ada", "payload": n} for n in range(2)])
     tasks.set_agent_concurrency(db, 1)
@@ -438,7 +442,7 @@ def test_who_waits_for_a_slot_is_woken_when_one_is_free(db: Any, space: Subspace
 
 
 @pytest.mark.parametrize("limit", [0, -1, 10_001, 1.5, True, "3"])
-def test_a_bad_limit_is_refused(db: Any, space: Subspace, limit: Any) -> None:
+def test_an_invalid_limit_is_rejected(db: Any, space: Subspace, limit: Any) -> None:
     tasks = TaskQueue(space["tasks"])
     for change in (tasks.set_concurrency, tasks.set_agent_concurrency):
         with pytest.raises(ValueError, match="concurrency is a number from 1 to 10,000"):
@@ -446,7 +450,7 @@ def test_a_bad_limit_is_refused(db: Any, space: Subspace, limit: Any) -> None:
     assert tasks.options(db).concurrency is None
 
 
-def test_what_has_expired_leaves_room_in_a_full_queue(db: Any, space: Subspace) -> None:
+def test_an_expired_item_makes_room_in_a_full_queue(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["ttl"], max_size=1)
     queue.push(db, 1, ttl=1000)
     assert queue.push(db, 2) is None
@@ -456,10 +460,10 @@ def test_what_has_expired_leaves_room_in_a_full_queue(db: Any, space: Subspace) 
     assert queue.push(db, 2).value == 2
 
 
-# What has become of an item
+# States of items
 
 
-def test_the_state_of_an_item_is_told(db: Any, space: Subspace) -> None:
+def test_state_returns_the_state_of_an_item(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["jobs"], max_attempts=2)
     item = queue.push(db, 1, delay=1000)
     states = [queue.state(db, item)]
@@ -478,7 +482,7 @@ def test_the_state_of_an_item_is_told(db: Any, space: Subspace) -> None:
     assert states == ["delayed", "claimed", "dead", "waiting", None]
 
 
-def test_a_task_is_found_wherever_it_is(db: Any, space: Subspace) -> None:
+def test_a_task_is_found_in_every_state(db: Any, space: Subspace) -> None:
     tasks = TaskQueue(space["tasks"], max_attempts=1)
     task = tasks.push(db, payload=1, delay=1000, client_id="7")
     whole = tasks.get_task(db, task)
@@ -497,7 +501,7 @@ def test_a_task_is_found_wherever_it_is(db: Any, space: Subspace) -> None:
     assert check(db, tasks).ok
 
 
-def test_a_delayed_task_is_removed(db: Any, space: Subspace) -> None:
+def test_remove_deletes_a_delayed_task(db: Any, space: Subspace) -> None:
     tasks = TaskQueue(space["tasks"])
     task = tasks.push(db, delay=1000, agent_name="ada")
     assert tasks.remove(db, task)
@@ -509,7 +513,7 @@ def test_a_delayed_task_is_removed(db: Any, space: Subspace) -> None:
     assert check(db, tasks).ok
 
 
-def test_a_dead_task_goes_by_its_own_id(db: Any, space: Subspace) -> None:
+def test_a_dead_task_is_retried_or_dropped_by_its_own_id(db: Any, space: Subspace) -> None:
     tasks = TaskQueue(space["tasks"], max_attempts=1)
     ids = [tasks.push(db, payload=n, ttl=1000) for n in range(2)]
     for _ in ids:
@@ -520,7 +524,7 @@ def test_a_dead_task_goes_by_its_own_id(db: Any, space: Subspace) -> None:
     assert [letter.id for letter in letters] == ids
     assert tasks.retry_dead_letter(db, ids[0])
     assert tasks.drop_dead_letter(db, letters[1].item)
-    expire(db, tasks)  # who retries a task wants it done, though it be late
+    expire(db, tasks)  # a retried task no longer expires
     assert tasks.claim(db).item.id == ids[0]
     assert tasks.get_stats(db).total_died == 1
     assert check(db, tasks).ok
@@ -535,14 +539,16 @@ def test_a_dead_task_goes_by_its_own_id(db: Any, space: Subspace) -> None:
         (None, None),
     ],
 )
-def test_what_went_wrong_is_kept(db: Any, space: Subspace, error: Any, kept: str | None) -> None:
+def test_a_dead_letter_keeps_its_error(
+    db: Any, space: Subspace, error: Any, kept: str | None
+) -> None:
     queue = PriorityQueue(space["jobs"], max_attempts=1)
     queue.push(db, 1)
     queue.nack(db, queue.claim(db), error=error)
     assert [letter.error for letter in queue.dead_letters(db)] == [kept]
 
 
-def test_a_bad_error_is_refused_before_anything_is_changed(db: Any, space: Subspace) -> None:
+def test_an_invalid_error_is_rejected_and_changes_nothing(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["jobs"], max_attempts=1)
     item = queue.push(db, 1)
     claim = queue.claim(db)
@@ -553,7 +559,7 @@ def test_a_bad_error_is_refused_before_anything_is_changed(db: Any, space: Subsp
     assert queue.state(db, item) == "claimed"
 
 
-def test_a_clock_before_1970_is_an_error_and_changes_nothing(
+def test_a_clock_before_1970_raises_and_changes_nothing(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
