@@ -1,4 +1,4 @@
-"""Workers: each job's effect once, whatever becomes of the workers."""
+"""Each job takes effect exactly once, even if workers are killed or stopped."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from tests.support.leases import come_due, lapse
 from tests.support.shell import Shell, error_of
 
 JOBS = int(os.environ.get("FDBQ_WORKER_JOBS", "1000"))
-"""Of the test that kills workers; by hand 20,000."""
+"""The number of jobs in the test that kills workers; run 20,000 by hand."""
 
 LEASE = 3.0
-"""Seconds. A worker extends a lease after a third; two thirds are left if the machine is busy."""
+"""Seconds. A worker extends a lease after a third, so a busy machine has two thirds left."""
 
 
 def test_a_handler_gets_each_item_in_order(db: Any, queue: PriorityQueue) -> None:
@@ -56,10 +56,10 @@ def test_a_handler_gets_each_item_in_order(db: Any, queue: PriorityQueue) -> Non
     assert check(db, queue) == fdbqueue.CheckReport(0, (), False)
 
 
-def test_what_a_handler_writes_and_the_end_of_its_job_are_one(
+def test_a_transactional_handler_commits_together_with_its_ack(
     db: Any, queue: PriorityQueue, space: Subspace, rng: random.Random
 ) -> None:
-    """Bodies run again, answers get lost, and every job counts once."""
+    """Bodies run again and replies get lost, but every job counts once."""
     db.options.set_transaction_max_retry_delay(1)
     faulty = FaultyDatabase(db, before=0.1, after=0.1, conflict=0.1, seed=rng.randrange(2**32))
     queue.push_many(db, range(1, 101))
@@ -71,7 +71,7 @@ def test_what_a_handler_writes_and_the_end_of_its_job_are_one(
     assert int.from_bytes(db[space.pack(("sum",))], "little") == 5050
 
 
-def test_coroutines_run_at_a_time(db: Any, queue: PriorityQueue) -> None:
+def test_coroutine_handlers_run_concurrently(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, range(20))
     running: list[int] = []
     most = 0
@@ -90,7 +90,7 @@ def test_coroutines_run_at_a_time(db: Any, queue: PriorityQueue) -> None:
     assert 2 <= most <= 5
 
 
-def test_a_bad_job_is_retried_and_at_last_a_dead_letter_and_stops_nobody(
+def test_a_failing_job_becomes_a_dead_letter_and_does_not_block_others(
     db: Any, space: Subspace, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = PriorityQueue(space["queue"], max_attempts=2)
@@ -140,7 +140,7 @@ def test_the_lease_of_a_long_job_is_extended(db: Any, queue: PriorityQueue) -> N
     assert worker.report.lost + other.report.lost == 0
 
 
-def test_who_is_stopped_ends_its_jobs_and_gives_the_others_back(
+def test_a_stopped_worker_finishes_running_jobs_and_releases_the_rest(
     db: Any, queue: PriorityQueue
 ) -> None:
     queue.push_many(db, range(10))
@@ -163,7 +163,7 @@ def test_who_is_stopped_ends_its_jobs_and_gives_the_others_back(
     assert queue.claim(db).attempt == 1
 
 
-def test_a_worker_outlives_a_database_that_does_not_answer(db: Any, queue: PriorityQueue) -> None:
+def test_a_worker_survives_an_unresponsive_database(db: Any, queue: PriorityQueue) -> None:
     class Down:
         """A database that fails for the first few transactions."""
 
@@ -183,7 +183,7 @@ def test_a_worker_outlives_a_database_that_does_not_answer(db: Any, queue: Prior
     assert worker.run() == WorkerReport(done=1)
 
 
-def test_an_agents_worker_does_its_own_tasks(db: Any, space: Subspace) -> None:
+def test_a_worker_of_an_agent_runs_only_tasks_of_that_agent(db: Any, space: Subspace) -> None:
     tasks = TaskQueue(space["tasks"])
     for number in range(6):
         tasks.push(db, agent_name="ab"[number % 2], payload=number)
@@ -193,9 +193,9 @@ def test_an_agents_worker_does_its_own_tasks(db: Any, space: Subspace) -> None:
     assert tasks.size(db) == 3
 
 
-def test_what_is_no_handler_is_refused(db: Any, queue: PriorityQueue) -> None:
+def test_an_invalid_handler_is_rejected(db: Any, queue: PriorityQueue) -> None:
     async def handler(tr: Any, item: Any) -> None:
-        """It cannot be the body of a transaction."""
+        """A coroutine cannot be the body of a transaction."""
 
     for bad in (None, "print", handler):
         with pytest.raises(TypeError, match="handler"):
@@ -206,7 +206,7 @@ def test_what_is_no_handler_is_refused(db: Any, queue: PriorityQueue) -> None:
 
 @pytest.fixture(scope="module")
 def exporter() -> InMemorySpanExporter:
-    """What the process's one provider of traces exports."""
+    """Return the exporter of the only trace provider of this process."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -214,7 +214,7 @@ def exporter() -> InMemorySpanExporter:
     return exporter
 
 
-def test_prometheus_and_opentelemetry_are_told_of_jobs(
+def test_jobs_are_reported_to_prometheus_and_opentelemetry(
     db: Any, name: str, exporter: InMemorySpanExporter
 ) -> None:
     queue = PriorityQueue.named(db, name)
@@ -228,7 +228,7 @@ def test_prometheus_and_opentelemetry_are_told_of_jobs(
     assert dict(spans[0].attributes)["messaging.operation.type"] == "process"
 
 
-def test_what_cannot_be_read_keeps_no_worker_from_the_rest(
+def test_undecodable_items_do_not_block_the_other_items(
     db: Any, space: Subspace, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = PriorityQueue(space["queue"], max_attempts=2)
@@ -252,7 +252,7 @@ def test_what_cannot_be_read_keeps_no_worker_from_the_rest(
     assert check(db, queue).ok
 
 
-def test_a_worker_that_was_stopped_past_its_lease_leaves_the_job_to_others(
+def test_a_worker_stopped_past_its_lease_leaves_the_job_to_another_worker(
     db: Any, queue: PriorityQueue
 ) -> None:
     queue.push_many(db, ["first", "claimed ahead"])
@@ -276,7 +276,7 @@ def test_a_worker_that_was_stopped_past_its_lease_leaves_the_job_to_others(
     assert seen == ["first"]
 
 
-def test_a_database_that_fails_for_a_while_ends_no_drain(
+def test_a_temporary_database_failure_does_not_end_a_drain(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.push(db, 1)
@@ -291,8 +291,8 @@ def test_a_database_that_fails_for_a_while_ends_no_drain(
     assert Worker(db, queue, lambda item: None).run(drain=True).done == 1
 
 
-def test_what_came_back_is_not_claimed_ahead(db: Any, space: Subspace) -> None:
-    """Whoever dies of one job takes no attempt of those that it had not begun."""
+def test_retried_items_are_not_claimed_ahead(db: Any, space: Subspace) -> None:
+    """A job that kills its worker must not cost other items an attempt."""
     queue = PriorityQueue(space["queue"])
     queue.push_many(db, range(30))
     claim = queue.claim(db, n=30)
@@ -304,7 +304,7 @@ def test_what_came_back_is_not_claimed_ahead(db: Any, space: Subspace) -> None:
     assert max(held) <= 2
 
 
-def test_with_one_attempt_in_all_nothing_is_claimed_ahead(db: Any, space: Subspace) -> None:
+def test_items_with_a_single_attempt_are_not_claimed_ahead(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["queue"], max_attempts=1)
     queue.push_many(db, range(20))
     held: list[int] = []
@@ -314,7 +314,7 @@ def test_with_one_attempt_in_all_nothing_is_claimed_ahead(db: Any, space: Subspa
     assert not list(queue.dead_letters(db))
 
 
-def test_what_a_handler_returns_is_awaited_or_told(
+def test_a_returned_awaitable_is_awaited_and_other_results_are_reported(
     db: Any, queue: PriorityQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[Any] = []
@@ -338,7 +338,7 @@ def test_what_a_handler_returns_is_awaited_or_told(
     assert "returned a generator" in caplog.text
 
 
-class Unspeakable(Exception):
+class Unprintable(Exception):
     def __str__(self) -> str:
         raise ValueError
 
@@ -351,12 +351,12 @@ async def stops_the_loop(_: Any) -> None:
     asyncio.get_running_loop().stop()
 
 
-def cannot_be_told(_: Any) -> None:
-    raise Unspeakable
+def raises_unprintable(_: Any) -> None:
+    raise Unprintable
 
 
-@pytest.mark.parametrize("handler", [exits, stops_the_loop, cannot_be_told])
-def test_no_handler_keeps_a_worker_from_the_next_job(
+@pytest.mark.parametrize("handler", [exits, stops_the_loop, raises_unprintable])
+def test_a_worker_continues_after_any_failure_of_a_handler(
     db: Any, queue: PriorityQueue, handler: Any
 ) -> None:
     queue.push_many(db, range(3))
@@ -365,7 +365,7 @@ def test_no_handler_keeps_a_worker_from_the_next_job(
 
 
 @pytest.mark.parametrize("handler", [lambda item: None, lambda tr, item: None])
-def test_a_progress_that_raises_is_logged(
+def test_a_failing_progress_callback_is_logged(
     db: Any, queue: PriorityQueue, handler: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue.push_many(db, range(3))
@@ -377,7 +377,7 @@ def test_a_progress_that_raises_is_logged(
     assert "no terminal" in caplog.text
 
 
-def test_a_handler_too_slow_for_a_transaction_has_failed(
+def test_a_handler_too_slow_for_its_transaction_fails_the_job(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fdbqueue.worker.worker._TRANSACTION", 0.05)
@@ -393,7 +393,7 @@ def test_a_handler_too_slow_for_a_transaction_has_failed(
     assert "a transaction lives five" in str(letter.error)
 
 
-def test_a_worker_that_is_stopped_tries_no_transaction_again(db: Any, queue: PriorityQueue) -> None:
+def test_a_stopped_worker_does_not_retry_transactions(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, 1)
 
     def conflicts(tr: Any, item: Any) -> None:
@@ -405,13 +405,15 @@ def test_a_worker_that_is_stopped_tries_no_transaction_again(db: Any, queue: Pri
     assert queue.claim(db).attempt == 1
 
 
-def test_many_leases_are_extended_together(db: Any, queue: PriorityQueue) -> None:
+def test_leases_are_extended_in_one_transaction(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, range(100))
     worker = Worker(db, queue, lambda item: time.sleep(LEASE * 1.2), concurrency=100, lease=LEASE)
     assert worker.run(drain=True) == WorkerReport(done=100)
 
 
-def test_a_job_pushes_its_successor_under_its_own_key(db: Any, queue: PriorityQueue) -> None:
+def test_a_job_can_push_its_successor_with_its_own_unique_key(
+    db: Any, queue: PriorityQueue
+) -> None:
     ticks: list[int] = []
 
     def tick(tr: Any, item: Any) -> None:
@@ -424,7 +426,7 @@ def test_a_job_pushes_its_successor_under_its_own_key(db: Any, queue: PriorityQu
     assert ticks == [1, 2, 3]
 
 
-def test_a_worker_that_cannot_work_is_not_made(db: Any, queue: PriorityQueue) -> None:
+def test_invalid_worker_arguments_are_rejected(db: Any, queue: PriorityQueue) -> None:
     tasks = TaskQueue(queue.subspace["tasks"])
     bad: Any
     for bad in (
@@ -443,24 +445,24 @@ def test_a_worker_that_cannot_work_is_not_made(db: Any, queue: PriorityQueue) ->
             bad()
 
 
-# Killed
+# Killed workers
 
 
-def work_until_told(url: str, space: bytes) -> None:
-    """A worker process: each job adds its amount to the balance, with its end."""
+def work_until_stopped(url: str, space: bytes) -> None:
+    """Run a worker whose jobs add their amount to the balance as they end."""
     db = fdbqueue.open(url)
     own = Subspace(rawPrefix=space)
     queue = PriorityQueue(own["queue"])
 
     def add(tr: Any, item: Any) -> None:
-        time.sleep(random.random() * 0.15)  # so that many are in the middle of a job
+        time.sleep(random.random() * 0.15)  # so that kills interrupt many jobs
         tr.add(own.pack(("balance",)), item.value["amount"].to_bytes(8, "little"))
         tr.add(own.pack(("effects", item.value["n"])), (1).to_bytes(8, "little"))
 
     Worker(db, queue, add, concurrency=2, lease=1).run()
 
 
-def test_the_balance_is_exact_though_workers_are_killed_and_stopped(
+def test_the_balance_is_exact_although_workers_are_killed_and_stopped(
     db: Any, shared_url: str, space: Subspace, rng: random.Random
 ) -> None:
     queue = PriorityQueue(space["queue"])
@@ -472,7 +474,7 @@ def test_the_balance_is_exact_though_workers_are_killed_and_stopped(
 
     def start() -> Any:
         arguments = (shared_url, space.key())
-        process = context.Process(target=work_until_told, args=arguments, daemon=True)
+        process = context.Process(target=work_until_stopped, args=arguments, daemon=True)
         process.start()
         return process
 
@@ -492,7 +494,7 @@ def test_the_balance_is_exact_though_workers_are_killed_and_stopped(
                 workers[workers.index(victim)] = start()
                 killed += 1
             else:
-                os.kill(victim.pid, signal.SIGSTOP)  # past its lease, with whatever it holds
+                os.kill(victim.pid, signal.SIGSTOP)  # past its lease, with all jobs it holds
                 time.sleep(1.5)
                 os.kill(victim.pid, signal.SIGCONT)
                 paused += 1
@@ -517,7 +519,7 @@ def test_the_balance_is_exact_though_workers_are_killed_and_stopped(
     assert counted == {(1).to_bytes(8, "little")}
 
 
-# From the shell
+# The `work` command
 
 
 @pytest.fixture
@@ -525,7 +527,7 @@ def fdbq(db: Any, shared_url: str, name: str, tmp_path: Path) -> Shell:
     return Shell(tmp_path, shared_url, name)
 
 
-def test_the_command_works_by_a_function_or_a_line_of_the_shell(fdbq: Shell, name: str) -> None:
+def test_the_work_command_runs_a_function_or_a_shell_command(fdbq: Shell, name: str) -> None:
     (fdbq.path / "mailer.py").write_text(
         "def send(item):\n    print('sent', item.value['to'], flush=True)\n"
         "def note(tr, item):\n    pass\n"
@@ -547,7 +549,7 @@ def test_the_command_works_by_a_function_or_a_line_of_the_shell(fdbq: Shell, nam
     assert "has no agents" in error_of(fdbq("work", name, "--exec", "x", "--agent", "ada"))
 
 
-def test_the_command_ends_what_runs_when_it_is_told_to_stop(fdbq: Shell, name: str) -> None:
+def test_the_work_command_finishes_running_jobs_when_stopped(fdbq: Shell, name: str) -> None:
     fdbq.output("import", name, stdin="1\n2\n3\n")
     process = subprocess.Popen(
         [sys.executable, "-m", "fdbq", "work", name, "--exec", "touch began; sleep 1; touch ended"],
@@ -565,7 +567,7 @@ def test_the_command_ends_what_runs_when_it_is_told_to_stop(fdbq: Shell, name: s
     assert fdbq.output("pop", name, "-n", "5") == "2\n3\n"
 
 
-def test_the_command_tells_prometheus_of_its_jobs(fdbq: Shell, name: str) -> None:
+def test_the_work_command_reports_jobs_to_prometheus(fdbq: Shell, name: str) -> None:
     fdbq.output("import", name, stdin="1\n2\n")
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

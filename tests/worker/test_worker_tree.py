@@ -1,4 +1,4 @@
-"""A real job queue: `fdbq work` hashes each file of a tree once, though its workers are killed."""
+"""`fdbq work` hashes each file of a tree once, although workers are killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fdbqueue import PriorityQueue, check
 from tests.support.shell import Shell
 
 TREE = os.environ.get("FDBQ_WORKER_TREE", "")
-"""By hand a large one, as /usr; else that of a package, and each file takes a while."""
+"""By default a package, with a pause for each file; by hand a large tree such as /usr."""
 
 HASHES = """
 import hashlib, os, time
@@ -45,7 +45,7 @@ def fdbq(db: Any, shared_url: str, name: str, tmp_path: Path, space: Subspace) -
     return shell
 
 
-def test_each_file_of_a_tree_is_hashed_once_though_workers_are_killed(
+def test_each_file_of_a_tree_is_hashed_once_although_workers_are_killed(
     fdbq: Shell, db: Any, name: str, space: Subspace
 ) -> None:
     tree = Path(TREE or encodings.__path__[0])
@@ -55,7 +55,7 @@ def test_each_file_of_a_tree_is_hashed_once_though_workers_are_killed(
     digests = space["digest"].range()
     fdbq.environment["LAST"] = paths[-1]
     hold = fdbq.path / "hold"
-    hold.touch()  # so that the workers are killed before all is done
+    hold.touch()  # so that the workers are killed before they finish
 
     def start(*options: str) -> subprocess.Popen[bytes]:
         work = ["work", name, "hashes:sha256", "--concurrency", "2", "--lease", "2", *options]
@@ -78,7 +78,7 @@ def test_each_file_of_a_tree_is_hashed_once_though_workers_are_killed(
     assert codes == [0, -9, 0, -9]
     done = len(list(db[digests.start : digests.stop]))
     assert 0 < done < len(paths)
-    time.sleep(2.5)  # the leases of those that were killed are over
+    time.sleep(2.5)  # the leases of the killed workers have expired
     workers = [start("--drain") for _ in range(4)]
     assert [worker.wait(120 + len(paths) / 50) for worker in workers] == [0] * 4
 
