@@ -27,7 +27,7 @@ AnyQueue: TypeAlias = PriorityQueue | Queue
 _Q = TypeVar("_Q", bound=AnyQueue)
 _T = TypeVar("_T")
 
-LONG = 60.0  # seconds after which a test fails instead of waiting
+TIMEOUT = 60.0  # seconds after which a test fails instead of waiting
 DEAD = 1025
 
 
@@ -108,7 +108,7 @@ class ScriptedDatabase(FaultyDatabase):
     def wait_for_commits(self, commits: int) -> None:
         """Wait until the process, or a thread of it, has tried this number of commits."""
         with self._guard:
-            assert self._guard.wait_for(lambda: self.commits >= commits, LONG)
+            assert self._guard.wait_for(lambda: self.commits >= commits, TIMEOUT)
 
     def deliver(self, *when: str) -> None:
         """Apply delayed commits of these kinds; those that conflict have no effect."""
@@ -144,18 +144,18 @@ class Call(threading.Thread, Generic[_T]):
         return self._future.done()
 
     def result(self) -> _T:
-        return self._future.result(LONG)
+        return self._future.result(TIMEOUT)
 
     def error(self) -> BaseException | None:
-        return self._future.exception(LONG)
+        return self._future.exception(TIMEOUT)
 
 
 def disable_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no request, leadership or contention time out, however slow the machine is."""
     monkeypatch.setattr(staged_pops, "REQUEST_TIMEOUT", 1e6)
     monkeypatch.setattr(staged_pops, "_REQUEST_TIMEOUT_VERSIONS", 10**12)
-    monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", LONG)
-    monkeypatch.setattr(staged_pops, "_CONTENDED", LONG)
+    monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", TIMEOUT)
+    monkeypatch.setattr(staged_pops, "_CONTENDED", TIMEOUT)
 
 
 class Sleeps:
@@ -183,10 +183,10 @@ class Sleeps:
         thread = threading.current_thread()
         if isinstance(thread, Call):
             thread.settled.set()
-        fired = sleep_on(watches, 0.01 if self._has_ended else LONG)
+        fired = sleep_on(watches, 0.01 if self._has_ended else TIMEOUT)
         woken = fired is not None and watch in self._sleeping
         self.woken.append(woken)
-        assert self.may_wake.wait(LONG)
+        assert self.may_wake.wait(TIMEOUT)
         if self.error is not None:
             raise self.error
         return watch if woken else None
@@ -194,7 +194,7 @@ class Sleeps:
     def wait_for_sleeps(self, number: int) -> None:
         """Wait until this number of sleeps have begun."""
         with self._guard:
-            assert self._guard.wait_for(lambda: self._started >= number, LONG)
+            assert self._guard.wait_for(lambda: self._started >= number, TIMEOUT)
 
     def end(self) -> None:
         """Time out all current sleeps now, and later sleeps almost at once."""
@@ -215,7 +215,7 @@ class Process(Generic[_Q]):
     def start(self, call: Callable[[_Q, Any], _T]) -> Call[_T]:
         """Begin a call on the queue and the database; return once it sleeps or is done."""
         begun_call = Call(lambda: call(self.queue, self.db))
-        assert begun_call.settled.wait(LONG)
+        assert begun_call.settled.wait(TIMEOUT)
         return begun_call
 
     def pop(self, n: int = 1, at_max: bool = False) -> Call[list[Item]]:
@@ -269,7 +269,7 @@ class Line(Generic[_Q]):
         leader = self.layout.leader
         while self.db[leader] is not None:
             watches = begin_watches(self.db, lambda tr: [leader] if tr[leader].present() else [])
-            assert not watches or sleep_on(watches, LONG)
+            assert not watches or sleep_on(watches, TIMEOUT)
 
     def assert_sound(self) -> None:
         """Assert that waiting pops left no keys and that the counts are right."""

@@ -13,7 +13,7 @@ import pytest
 
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination import staged_pops
-from tests.coordination.line import CONFLICT, DIES_WAITING, FAST, LONG, STAGED, Line, Script
+from tests.coordination.line import CONFLICT, DIES_WAITING, FAST, STAGED, TIMEOUT, Line, Script
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
         self.monotonic = time.monotonic
 
     def sleep(self, seconds: float) -> None:
-        assert self.may_check.wait(LONG)
+        assert self.may_check.wait(TIMEOUT)
         time.sleep(seconds)
 
 

@@ -21,7 +21,7 @@ from fdbqueue.coordination.staged_pops import REQUEST_TIMEOUT
 PROCESSES = THREADS = 4
 PUSHES = 100  # of each thread that pushes
 ITEMS = int(os.environ.get("FDBQ_ITEMS", "4000"))  # run more by hand
-LONG = 120.0  # seconds after which a test fails instead of waiting
+TIMEOUT = 120.0  # seconds after which a test fails instead of waiting
 
 # What a thread does until the queue is empty.
 CALLS = {
@@ -36,7 +36,7 @@ def process(url: str, space: bytes, kinds: list[str], journal: str, barrier: Any
     db = fdbqueue.open(url)
     queue = PriorityQueue(Subspace(rawPrefix=space))
     queue.size(db)  # a client connects
-    barrier.wait(LONG)
+    barrier.wait(TIMEOUT)
 
     def work(number: int, kind: str) -> None:
         with Path(f"{journal}.{number}").open("w", buffering=1) as lines:
@@ -66,11 +66,11 @@ class Crew:
             arguments = (url, queue.subspace.key(), kinds, str(journal), barrier)
             self.processes.append(context.Process(target=process, args=arguments, daemon=True))
             self.processes[-1].start()
-        barrier.wait(LONG)
+        barrier.wait(TIMEOUT)
 
     def join(self) -> None:
         for each in self.processes:
-            each.join(LONG)
+            each.join(TIMEOUT)
             assert not each.is_alive()
 
     def taken(self) -> list[list[list[str]]]:

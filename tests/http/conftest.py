@@ -1,4 +1,4 @@
-"""Servers of the test's own, in the process of the test and as users start them."""
+"""Servers for one test: in the process of the test, and as users start them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["client"]
 
 @pytest.fixture
 def client(db: Any) -> Iterator[TestClient]:
-    """A client of a server without tokens."""
+    """Return a client of a server without tokens."""
     app = create_app(db)
     with TestClient(app, "http://127.0.0.1", raise_server_exceptions=False) as client:
         yield client
@@ -25,5 +25,5 @@ def client(db: Any) -> Iterator[TestClient]:
 
 @pytest.fixture
 def serve(shared_url: str, db: Any) -> Callable[..., Any]:
-    """`with serve("--option") as (process, client)`: `fdbq serve` on a free port."""
+    """Run `fdbq serve` on a free port: `with serve("--option") as (process, client)`."""
     return partial(served, shared_url)

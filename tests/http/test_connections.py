@@ -1,4 +1,4 @@
-"""What a client can make `fdbq serve` do before its token is looked at: nothing without a limit."""
+"""Limits on unauthenticated clients of `fdbq serve`: sizes, times and connections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 
 from tests.support.server import served
 
-LONG = 60.0  # seconds; far more than any limit in these tests
+TIMEOUT = 60.0  # seconds, much longer than any limit in these tests
 HEAD = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n"
 WAIT = b"POST /queue/%b/pop?wait=%d HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 PUSH = b"POST /queue/%b/push HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
@@ -29,23 +29,23 @@ PUSH = b"POST /queue/%b/push HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: applic
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Callable[..., Any]:
-    """A server of one engine: none of this depends on the database."""
+    """Return a server on one engine; these tests do not depend on the database."""
     return partial(served, str(tmp_path / "db"))
 
 
 @contextmanager
 def connected(client: httpx.Client, count: int = 1) -> Iterator[list[socket.socket]]:
-    """Connections of their own to the server of a client."""
+    """Open separate connections to the server of a client."""
     with ExitStack() as stack:
         address = (client.base_url.host, client.base_url.port)
         yield [
-            stack.enter_context(socket.create_connection(address, timeout=LONG))
+            stack.enter_context(socket.create_connection(address, timeout=TIMEOUT))
             for _ in range(count)
         ]
 
 
 def until_closed(connection: socket.socket) -> bytes:
-    """What comes until the server closes the connection."""
+    """Return all bytes until the server closes the connection."""
     answer = b""
     with suppress(ConnectionResetError):
         while piece := connection.recv(65536):
@@ -56,7 +56,7 @@ def until_closed(connection: socket.socket) -> bytes:
 def sends_until_closed(
     connection: socket.socket, piece: bytes, pause: float = 0, most: int = 1000
 ) -> tuple[int, bytes]:
-    """How often a client could send a piece, and what it was answered."""
+    """Send a piece until the server closes; return how often, and the response."""
     for sent in range(most):
         time.sleep(pause)
         try:
@@ -71,13 +71,13 @@ def status(answer: bytes) -> int:
 
 
 def resident(process: Any) -> float:
-    """The memory of a process, in MB."""
+    """Return the resident memory of a process in MB."""
     text = Path(f"/proc/{process.pid}/status").read_text()
     return int(re.search(r"VmRSS:\s+(\d+)", text)[1]) / 1024  # type: ignore[index]
 
 
 def sockets_of(process: Any) -> int:
-    """How many sockets a process has open."""
+    """Return the number of open sockets of a process."""
     found = 0
     for each in Path(f"/proc/{process.pid}/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -86,7 +86,7 @@ def sockets_of(process: Any) -> int:
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + LONG
+    end = time.monotonic() + TIMEOUT
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -106,7 +106,7 @@ def eventually(holds: Callable[[], bool]) -> None:
     ],
     ids=["value", "many", "name", "url", "blank lines", "method", "trailers", "chunk extension"],
 )
-def test_a_head_without_an_end_is_refused(serve: Any, begin: bytes, piece: bytes) -> None:
+def test_an_unbounded_head_is_rejected(serve: Any, begin: bytes, piece: bytes) -> None:
     with serve() as (process, client), connected(client) as [connection]:
         assert client.get("/health").status_code == 200
         before = resident(process)
@@ -116,7 +116,7 @@ def test_a_head_without_an_end_is_refused(serve: Any, begin: bytes, piece: bytes
         assert client.get("/health").status_code == 200
 
 
-def test_a_head_up_to_the_limits_is_read(serve: Any) -> None:
+def test_a_head_within_the_limits_is_accepted(serve: Any) -> None:
     with serve("--header-limit", "2000", "--header-count-limit", "10") as (_, client):
 
         def answer(*headers: bytes) -> int:
@@ -136,7 +136,7 @@ def test_a_head_up_to_the_limits_is_read(serve: Any) -> None:
         )
 
 
-def test_a_large_body_is_not_part_of_the_head(serve: Any, name: str) -> None:
+def test_a_large_body_does_not_count_as_head(serve: Any, name: str) -> None:
     with serve("--header-limit", "1000") as (_, client):
         item = {"item": {"x": "x" * 1_000_000}}
         assert client.post(f"/queue/{name}/push", json=item).status_code == 201
@@ -146,9 +146,7 @@ def test_a_large_body_is_not_part_of_the_head(serve: Any, name: str) -> None:
         assert answer.status_code == 201
 
 
-def test_more_requests_ahead_of_their_answers_than_allowed_are_refused(
-    serve: Any, name: str
-) -> None:
+def test_excess_pipelined_requests_are_rejected(serve: Any, name: str) -> None:
     with serve() as (process, client):
         for amount, closes in ((100, False), (1_000_000, True)):
             with connected(client) as [connection]:
@@ -179,14 +177,14 @@ def test_more_requests_ahead_of_their_answers_than_allowed_are_refused(
     ],
     ids=["nothing", "part of a line", "byte by byte", "line by line", "second", "blank lines"],
 )
-def test_a_head_has_to_come_in_time(serve: Any, begin: bytes, piece: bytes, expected: int) -> None:
+def test_a_slow_head_times_out(serve: Any, begin: bytes, piece: bytes, expected: int) -> None:
     with serve("--header-timeout", "1.5") as (process, client):
         with connected(client, 20) as connections:
             for each in connections:
                 each.sendall(begin)
             if piece:
                 _, answer = sends_until_closed(connections[0], piece, 0.1)
-                assert status(answer) in (expected, 200, 0)  # 0: reset, with the answer lost
+                assert status(answer) in (expected, 200, 0)  # 0: reset, with the response lost
             for each in connections[1:]:
                 answer = until_closed(each)
                 if begin.endswith(HEAD) and begin != HEAD:
@@ -197,21 +195,21 @@ def test_a_head_has_to_come_in_time(serve: Any, begin: bytes, piece: bytes, expe
 
 
 @pytest.mark.parametrize("token", ["", "authorization: Bearer wrong\r\n"])
-def test_a_body_has_to_come_in_time(serve: Any, name: str, token: str) -> None:
+def test_a_slow_body_times_out(serve: Any, name: str, token: str) -> None:
     options = {"FDBQ_TOKEN": "right"} if token else {}
     with serve("--body-timeout", "0.6", **options) as (_, client):
         with connected(client, 2) as connections:
             for each in connections:
                 each.sendall(PUSH % name.encode() + token.encode())
                 each.sendall(b'content-length: 9000\r\n\r\n{"item": ')
-            # After an early answer no other one comes.
+            # The server sends only one response, even an early one.
             assert status(until_closed(connections[0])) == (401 if token else 408)
             sends_until_closed(connections[1], b" ", 0.1)
         right = {"authorization": "Bearer right"}
         assert client.get("/queues", headers=right).json() == {"queues": []}
 
 
-def test_a_body_that_does_not_come_is_not_logged_as_a_failure(serve: Any, name: str) -> None:
+def test_a_missing_body_is_not_logged_as_a_failure(serve: Any, name: str) -> None:
     with serve("--body-timeout", "0.2") as (process, client):
         with connected(client, 3) as connections:
             for each in connections:
@@ -222,7 +220,7 @@ def test_a_body_that_does_not_come_is_not_logged_as_a_failure(serve: Any, name: 
         assert process.stderr.read() == ""
 
 
-def test_a_connection_without_requests_is_closed(serve: Any) -> None:
+def test_an_idle_connection_is_closed(serve: Any) -> None:
     with serve("--keep-alive-timeout", "2") as (_, client), connected(client, 2) as connections:
         for each in connections:
             each.sendall(HEAD + b"\r\n")
@@ -233,7 +231,7 @@ def test_a_connection_without_requests_is_closed(serve: Any) -> None:
         assert [until_closed(each) for each in connections] == [b"", b""]
 
 
-def test_a_request_that_waits_outlasts_every_time_limit(serve: Any, name: str) -> None:
+def test_a_waiting_request_may_exceed_the_connection_timeouts(serve: Any, name: str) -> None:
     limits = ("--header-timeout", "--body-timeout", "--keep-alive-timeout")
     with serve(*(part for limit in limits for part in (limit, "1"))) as (_, client):
         client.post(f"/queue/{name}/push", json={"item": {}})
@@ -246,7 +244,7 @@ def test_a_request_that_waits_outlasts_every_time_limit(serve: Any, name: str) -
                 assert b'{"items":[]}' in until_closed(each)
 
 
-def test_a_client_that_reads_nothing_of_its_answer_is_disconnected(serve: Any, name: str) -> None:
+def test_a_client_that_does_not_read_its_response_is_disconnected(serve: Any, name: str) -> None:
     with serve("--body-timeout", "1") as (process, client):
         path = f"/queue/{name}"
         for _ in range(3):
@@ -259,8 +257,8 @@ def test_a_client_that_reads_nothing_of_its_answer_is_disconnected(serve: Any, n
         assert client.get("/health").status_code == 200
 
 
-def test_a_client_that_has_read_its_answer_may_be_idle(serve: Any, name: str) -> None:
-    """The time for reading an answer ends with the answer."""
+def test_a_client_that_has_read_its_response_may_idle(serve: Any, name: str) -> None:
+    """The time limit for reading a response ends with the response."""
     with serve("--body-timeout", "2") as (_, client):
         path = f"/queue/{name}"
         client.post(f"{path}/push", json={"item": {"x": "x" * 7_000_000}})
@@ -273,7 +271,7 @@ def test_a_client_that_has_read_its_answer_may_be_idle(serve: Any, name: str) ->
                 time.sleep(idle)
 
 
-def test_idle_connections_make_room_for_those_that_ask(serve: Any) -> None:
+def test_idle_connections_are_closed_to_accept_new_requests(serve: Any) -> None:
     with serve("--connection-limit", "20") as (process, client):
         assert client.get("/health").status_code == 200
         with connected(client, 100) as connections:
@@ -283,10 +281,10 @@ def test_idle_connections_make_room_for_those_that_ask(serve: Any) -> None:
                 until_closed(each)
             assert sockets_of(process) <= 20 + 4
             for _ in range(30):
-                assert httpx.get(f"{client.base_url}/health", timeout=LONG).status_code == 200
+                assert httpx.get(f"{client.base_url}/health", timeout=TIMEOUT).status_code == 200
 
 
-def test_as_many_idle_connections_as_the_limit_stay_open(serve: Any) -> None:
+def test_idle_connections_within_the_limit_stay_open(serve: Any) -> None:
     with serve("--connection-limit", "20") as (process, client), connected(client, 20) as idle:
         eventually(lambda: sockets_of(process) == 20 + 3)
         for each in idle:
@@ -294,7 +292,9 @@ def test_as_many_idle_connections_as_the_limit_stay_open(serve: Any) -> None:
             assert status(each.recv(65536)) == 200
 
 
-def test_at_the_limit_others_are_told_so_and_health_is_answered(serve: Any, name: str) -> None:
+def test_at_the_connection_limit_requests_get_503_and_health_is_served(
+    serve: Any, name: str
+) -> None:
     busy = {"detail": "the server is busy; retry later"}
     with serve("--connection-limit", "20", "--body-timeout", "600") as (process, client):
         with ExitStack() as stack:
@@ -304,7 +304,7 @@ def test_at_the_limit_others_are_told_so_and_health_is_answered(serve: Any, name
             eventually(lambda: client.get("/").status_code == 503)
             stack.enter_context(connected(client, 50))
             for _ in range(20):
-                with httpx.Client(base_url=client.base_url, timeout=LONG) as other:
+                with httpx.Client(base_url=client.base_url, timeout=TIMEOUT) as other:
                     answer = other.post(f"/queue/{name}/push", json={"item": {}})
                     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
                     assert answer.json() == busy
@@ -313,10 +313,12 @@ def test_at_the_limit_others_are_told_so_and_health_is_answered(serve: Any, name
             for each in working:
                 each.sendall(b'{"item":{}}')
                 assert status(each.recv(65536)) == 201
-        assert httpx.get(f"{client.base_url}/", timeout=LONG).status_code == 200
+        assert httpx.get(f"{client.base_url}/", timeout=TIMEOUT).status_code == 200
 
 
-def test_few_descriptors_are_enough_for_many_idle_connections(serve: Any, name: str) -> None:
+def test_the_server_survives_more_idle_connections_than_file_descriptors(
+    serve: Any, name: str
+) -> None:
     limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))  # noqa: E731
     with serve(preexec_fn=limit) as (process, client):
         log: list[str] = []
@@ -324,7 +326,7 @@ def test_few_descriptors_are_enough_for_many_idle_connections(serve: Any, name: 
         reading.start()
         with connected(client, 400):
             for number in range(20):
-                with httpx.Client(base_url=client.base_url, timeout=LONG) as other:
+                with httpx.Client(base_url=client.base_url, timeout=TIMEOUT) as other:
                     assert other.get("/health").status_code == 200
                     body = {"item": {"n": number}}
                     assert other.post(f"/queue/{name}/push", json=body).status_code == 201
@@ -333,7 +335,7 @@ def test_few_descriptors_are_enough_for_many_idle_connections(serve: Any, name: 
         assert log == [""]
 
 
-def test_descriptors_that_run_out_are_not_logged_without_an_end(serve: Any) -> None:
+def test_running_out_of_descriptors_does_not_flood_the_log(serve: Any) -> None:
     with serve() as (process, client):
         assert client.get("/health").status_code == 200
         client.close()
@@ -344,23 +346,25 @@ def test_descriptors_that_run_out_are_not_logged_without_an_end(serve: Any) -> N
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (used + room, before[1]))
             with connected(client, 100) as connections:
                 if room:
-                    health = httpx.get(f"{client.base_url}/health", timeout=LONG)
+                    health = httpx.get(f"{client.base_url}/health", timeout=TIMEOUT)
                     assert health.status_code == 200
                 else:
                     assert {until_closed(each) for each in connections} == {b""}
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
-        assert httpx.get(f"{client.base_url}/health", timeout=LONG).status_code == 200
+        assert httpx.get(f"{client.base_url}/health", timeout=TIMEOUT).status_code == 200
         process.terminate()
         assert process.stderr.read() == ""
 
 
-def test_more_connections_than_descriptors_are_refused_at_the_start(tmp_path: Path) -> None:
+def test_a_connection_limit_above_the_descriptor_limit_is_rejected_at_startup(
+    tmp_path: Path,
+) -> None:
     def refusal(files: int, *options: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "fdbq", "serve", "--db", "memory:", "--port", "0", *options],
             capture_output=True,
             text=True,
-            timeout=LONG,
+            timeout=TIMEOUT,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)),
         )
         assert done.returncode == 2

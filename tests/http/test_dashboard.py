@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: live, by keyboard, on a phone, safe with what is stored."""
+"""The dashboard in a real browser: live updates, keyboard, phone layout, escaping."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium o
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        # Its sandbox needs rights that containers do not have; the pages are our own.
+        # The sandbox needs rights that containers lack; the pages are trusted.
         yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page on whose console nothing is wrong, but for the end of the server."""
+    """Return a page; its console must show no errors except a lost server."""
     page = browser.new_page(viewport={"width": 1000, "height": 800})
     said: list[str] = []
     page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
@@ -41,7 +41,9 @@ def card(page: Page, name: str) -> Any:
     return page.get_by_role("region", name=f"Queue {name}", exact=True)
 
 
-def test_queues_appear_change_and_go_without_a_reload(page: Page, serve: Any, name: str) -> None:
+def test_queues_appear_change_and_disappear_without_a_reload(
+    page: Page, serve: Any, name: str
+) -> None:
     with serve() as (_, client):
         page.goto(str(client.base_url))
         expect(page.get_by_role("status")).to_have_text("Live")
@@ -57,7 +59,9 @@ def test_queues_appear_change_and_go_without_a_reload(page: Page, serve: Any, na
         expect(shown).to_have_count(0)
 
 
-def test_push_pop_and_drop_by_keyboard_with_confirmation(page: Page, serve: Any, name: str) -> None:
+def test_items_are_pushed_and_popped_and_queues_dropped_by_keyboard(
+    page: Page, serve: Any, name: str
+) -> None:
     with serve() as (_, client):
         page.goto(str(client.base_url))
         page.get_by_role("button", name="Push to another queue").focus()
@@ -83,7 +87,7 @@ def test_push_pop_and_drop_by_keyboard_with_confirmation(page: Page, serve: Any,
         assert name not in client.get("/queues").text
 
 
-def test_what_cannot_be_pushed_is_told(page: Page, serve: Any, name: str) -> None:
+def test_the_page_reports_an_invalid_push(page: Page, serve: Any, name: str) -> None:
     with serve() as (_, client):
         client.post(f"/queue/{name}/push", json={"item": {}})
         page.goto(str(client.base_url))
@@ -93,7 +97,7 @@ def test_what_cannot_be_pushed_is_told(page: Page, serve: Any, name: str) -> Non
         expect(page.get_by_role("status")).to_contain_text("push: priority: ")
 
 
-def test_what_is_stored_is_text_and_never_markup(page: Page, serve: Any, name: str) -> None:
+def test_stored_markup_is_displayed_as_text(page: Page, serve: Any, name: str) -> None:
     evil = f"{name}<img src=x onerror=alert(1)>"
     with serve() as (_, client):
         client.post(
@@ -111,7 +115,7 @@ def test_what_is_stored_is_text_and_never_markup(page: Page, serve: Any, name: s
         assert "unsafe" not in policy
 
 
-def test_it_asks_for_a_token_once(page: Page, serve: Any, name: str) -> None:
+def test_the_page_asks_for_a_token_once(page: Page, serve: Any, name: str) -> None:
     with serve(FDBQ_TOKEN="secret") as (_, client):
         headers = {"authorization": "Bearer secret"}
         client.post(f"/queue/{name}/push", json={"item": {}}, headers=headers)
@@ -124,7 +128,7 @@ def test_it_asks_for_a_token_once(page: Page, serve: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_on_a_phone(
+def test_the_page_fits_on_a_phone(
     browser: Browser, serve: Any, name: str, scheme: Any, tmp_path: Path
 ) -> None:
     with serve() as (_, client):
@@ -138,7 +142,7 @@ def test_it_fits_on_a_phone(
         page.close()
 
 
-def test_it_comes_back_when_the_server_does_not_answer_for_a_while(
+def test_the_page_recovers_after_the_server_was_unreachable(
     page: Page, serve: Any, name: str
 ) -> None:
     with serve() as (process, client):

@@ -1,4 +1,4 @@
-"""Pushes with an idempotency key: stored once within a day, and forgotten after it."""
+"""A push with an idempotency key is stored once; the key expires after a day."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR = 3600.0
 
 
 class Clock:
-    """A clock that a test sets, in place of the module `time`."""
+    """A clock set by the test that replaces the module `time`."""
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -40,13 +40,13 @@ def push(db: Any, queue: PriorityQueue, key: str, value: Any = 1) -> str:
     return item_id
 
 
-def notes(db: Any, queue: PriorityQueue) -> int:
-    """Count the rows that are kept about idempotency keys."""
+def key_rows(db: Any, queue: PriorityQueue) -> int:
+    """Count the stored rows of idempotency keys."""
     prefixes = (store_of(queue).layout.idempotency_keys, store_of(queue).layout.idempotency_hours)
     return sum(len(list(db.get_range_startswith(prefix))) for prefix in prefixes)
 
 
-def test_a_key_is_a_new_key_after_its_day_though_no_other_was_used(
+def test_an_expired_key_is_new_even_if_no_other_key_was_used(
     db: Any, queue: PriorityQueue, clock: Clock
 ) -> None:
     ids = [push(db, queue, "daily-report")]
@@ -54,7 +54,7 @@ def test_a_key_is_a_new_key_after_its_day_though_no_other_was_used(
         queue.pop(db)
         clock.now += days * 24 * HOUR
         ids.append(push(db, queue, "daily-report"))
-        assert (queue.size(db), notes(db, queue)) == (1, 2)
+        assert (queue.size(db), key_rows(db, queue)) == (1, 2)
     assert len(set(ids)) == 4
     assert push(db, queue, "daily-report") == ids[-1]
     assert fdbqueue.check(db, queue).ok
@@ -75,9 +75,7 @@ def test_a_key_is_remembered_for_at_least_24_hours_and_at_most_25(
     assert push(db, queue, "key") != first
 
 
-def test_a_key_whose_day_is_over_takes_other_values(
-    db: Any, queue: PriorityQueue, clock: Clock
-) -> None:
+def test_an_expired_key_accepts_other_values(db: Any, queue: PriorityQueue, clock: Clock) -> None:
     push(db, queue, "key", "a")
     with pytest.raises(IdempotencyKeyReused):
         push(db, queue, "key", "b")
@@ -86,15 +84,13 @@ def test_a_key_whose_day_is_over_takes_other_values(
     assert [item.value for item in queue.items(db)] == ["a", "b"]
 
 
-def test_a_clock_that_is_behind_forgets_nothing(
-    db: Any, queue: PriorityQueue, clock: Clock
-) -> None:
+def test_a_slow_clock_forgets_no_keys(db: Any, queue: PriorityQueue, clock: Clock) -> None:
     first = push(db, queue, "key")
     clock.now -= 48 * HOUR
     assert push(db, queue, "key") == first
 
 
-def test_old_keys_are_swept_in_bounded_work(
+def test_each_push_sweeps_a_bounded_number_of_old_keys(
     db: Any, queue: PriorityQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idempotency, "_MAX_DROPPED", 3)
@@ -102,15 +98,15 @@ def test_old_keys_are_swept_in_bounded_work(
         push(db, queue, f"{number}")
     clock.now += 25 * HOUR
     left = []
-    for _ in range(6):  # the first is new, the others repeat it
+    for _ in range(6):  # the first push is new, the others repeat it
         push(db, queue, "9")
-        left.append(notes(db, queue) // 2)
+        left.append(key_rows(db, queue) // 2)
     assert left == [7, 4, 1, 1, 1, 1]
     assert queue.size(db) == 11
 
 
 @pytest.mark.parametrize("lose", ["before", "after"])
-def test_a_push_with_an_old_key_whose_answer_is_lost_is_stored_once(
+def test_a_push_with_an_old_key_and_a_lost_reply_is_stored_once(
     db: Any, space: Subspace, clock: Clock, lose: str
 ) -> None:
     queue = PriorityQueue(space)
@@ -120,13 +116,13 @@ def test_a_push_with_an_old_key_whose_answer_is_lost_is_stored_once(
         clock.now += 30 * HOUR
         push(faulty, queue, "key", day)
     assert [item.value for item in queue.items(db)] == [0, 1, 2, 3, 4]
-    assert notes(db, queue) == 2
+    assert key_rows(db, queue) == 2
 
 
-def test_a_sweep_does_not_forget_a_key_that_is_used_again_meanwhile(
+def test_a_sweep_does_not_forget_a_key_reused_during_it(
     db: Any, queue: PriorityQueue, clock: Clock
 ) -> None:
-    """And pushes that sweep at once do not conflict."""
+    """Concurrent pushes that sweep do not conflict either."""
     push(db, queue, "key")
     push(db, queue, "other")
     clock.now += 48 * HOUR
@@ -137,4 +133,4 @@ def test_a_sweep_does_not_forget_a_key_that_is_used_again_meanwhile(
     for tr in sweeps:
         tr.commit().wait()
     assert push(db, queue, "key") == second
-    assert notes(db, queue) == 2
+    assert key_rows(db, queue) == 2

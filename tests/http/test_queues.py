@@ -1,4 +1,4 @@
-"""Queues over HTTP: the examples of the N-queue, and what else each route does."""
+"""Queues over HTTP: the examples of the N-queue, and route else each route does."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Remote:
         self.client = client
         self.path = f"/queue/{name}"
 
-    def push(self, item: Any, **more: Any) -> Any:
-        return self.client.post(f"{self.path}/push", json={"item": item, **more})
+    def push(self, item: Any, **fields: Any) -> Any:
+        return self.client.post(f"{self.path}/push", json={"item": item, **fields})
 
     def pushed(self, *priorities: int) -> list[str]:
-        """Push items that are told by their numbers; their ids."""
+        """Push numbered items and return their ids."""
         answers = [
             self.push({"n": number}, priority=priority)
             for number, priority in enumerate(priorities)
@@ -41,8 +41,8 @@ class Remote:
         assert answer.status_code == 200, answer.text
         return [(item["priority"], item["item"]["n"]) for item in answer.json()["items"]]
 
-    def get(self, what: str, **query: Any) -> Any:
-        answer = self.client.get(f"{self.path}/{what}", params=query)
+    def get(self, route: str, **query: Any) -> Any:
+        answer = self.client.get(f"{self.path}/{route}", params=query)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
@@ -52,7 +52,7 @@ def remote(client: TestClient, name: str) -> Remote:
     return Remote(client, f"{name}jobs")
 
 
-# The N-queue.
+# The N-queue
 
 
 def test_basic_priorities(remote: Remote) -> None:
@@ -60,7 +60,7 @@ def test_basic_priorities(remote: Remote) -> None:
     assert [remote.pop()[0] for _ in range(3)] == [(0, 0), (2, 2), (5, 1)]
 
 
-def test_a_level_is_drained_before_the_next(remote: Remote) -> None:
+def test_each_level_is_drained_before_the_next(remote: Remote) -> None:
     remote.pushed(1, 0, 0, 0)
     assert remote.pop(depth=3) == [(0, 1), (0, 2), (0, 3)]
     assert remote.pop() == [(1, 0)]
@@ -78,13 +78,13 @@ def test_the_default_priority_is_zero(remote: Remote) -> None:
     assert remote.pop() == [(0, 7)]
 
 
-def test_a_depth_larger_than_the_queue(remote: Remote) -> None:
+def test_a_depth_larger_than_the_queue_returns_all_items(remote: Remote) -> None:
     remote.pushed(3, 1)
     assert remote.pop(depth=100) == [(1, 1), (3, 0)]
     assert remote.pop(depth=100) == []
 
 
-def test_all_drained(remote: Remote) -> None:
+def test_a_drained_queue_returns_no_items(remote: Remote) -> None:
     remote.pushed(0, 0)
     assert len(remote.pop(depth=2)) == 2
     assert remote.pop() == []
@@ -122,7 +122,7 @@ def test_a_count_without_an_item_does_not_hide_the_next_level(
         (b"[" * 100_000, 400, "body"),
     ],
 )
-def test_what_cannot_be_pushed_is_told_and_not_stored(
+def test_an_invalid_push_is_rejected_and_stores_nothing(
     remote: Remote, name: str, db: Any, body: bytes, status: int, words: str
 ) -> None:
     headers = {"content-type": "application/json"}
@@ -132,15 +132,15 @@ def test_what_cannot_be_pushed_is_told_and_not_stored(
     assert f"{name}jobs" not in fdbqueue.queue_names(db)
 
 
-def test_a_body_that_is_not_sent_as_json_is_refused(remote: Remote) -> None:
-    """Else a page of any site could make a browser push."""
+def test_a_body_with_another_content_type_is_rejected(remote: Remote) -> None:
+    """Otherwise a page of any site could make a browser push."""
     answer = remote.client.post(f"{remote.path}/push", content=b'{"item": {}}')
     assert answer.status_code == 415
     assert "Content-Type: application/json" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(
-    ("method", "what"),
+    ("method", "route"),
     [
         ("POST", "/pop"),
         ("GET", "/peek"),
@@ -150,17 +150,19 @@ def test_a_body_that_is_not_sent_as_json_is_refused(remote: Remote) -> None:
         ("DELETE", ""),
     ],
 )
-def test_an_unknown_queue_is_not_made_by_asking(remote: Remote, method: str, what: str) -> None:
-    answer = remote.client.request(method, remote.path + what)
+def test_a_request_for_an_unknown_queue_does_not_create_it(
+    remote: Remote, method: str, route: str
+) -> None:
+    answer = remote.client.request(method, remote.path + route)
     assert answer.status_code == 404
     assert "there is no queue named" in answer.json()["detail"]
     assert remote.path.removeprefix("/queue/") not in remote.client.get("/queues").text
 
 
-# What else there is.
+# Other routes
 
 
-def test_peek_leaves_what_pop_takes(remote: Remote) -> None:
+def test_peek_leaves_items_in_the_queue(remote: Remote) -> None:
     remote.pushed(2, 1)
     peeked = remote.get("peek", depth=5)["items"]
     assert [item["priority"] for item in peeked] == [1, 2]
@@ -168,7 +170,7 @@ def test_peek_leaves_what_pop_takes(remote: Remote) -> None:
     assert remote.pop(depth=5) == [(1, 1), (2, 0)]
 
 
-def test_items_page_by_page(remote: Remote) -> None:
+def test_items_are_listed_in_pages(remote: Remote) -> None:
     ids = remote.pushed(0, 0, 1, 1, 1)
     found, after = [], None
     for size in (2, 2, 1):
@@ -183,7 +185,7 @@ def test_items_page_by_page(remote: Remote) -> None:
     assert remote.client.get(f"{remote.path}/items?after=nonsense").status_code == 422
 
 
-def test_an_item_is_removed_once(remote: Remote) -> None:
+def test_an_item_is_deleted_once(remote: Remote) -> None:
     first, second = remote.pushed(0, 0)
     assert remote.client.delete(f"{remote.path}/items/{first}").status_code == 204
     assert remote.client.delete(f"{remote.path}/items/{first}").status_code == 404
@@ -191,7 +193,7 @@ def test_an_item_is_removed_once(remote: Remote) -> None:
     assert [item["id"] for item in remote.get("items")["items"]] == [second]
 
 
-def test_a_dropped_queue_is_gone(remote: Remote) -> None:
+def test_a_dropped_queue_is_unknown_until_the_next_push(remote: Remote) -> None:
     remote.pushed(0, 1)
     assert remote.client.delete(remote.path).status_code == 204
     assert remote.client.get(f"{remote.path}/counts").status_code == 404
@@ -199,7 +201,7 @@ def test_a_dropped_queue_is_gone(remote: Remote) -> None:
     assert remote.pop(depth=9) == [(3, 0)]
 
 
-def test_a_queue_that_another_client_dropped_is_soon_unknown(
+def test_a_queue_dropped_by_another_client_becomes_unknown(
     remote: Remote, db: Any, name: str
 ) -> None:
     remote.pushed(0)
@@ -209,7 +211,9 @@ def test_a_queue_that_another_client_dropped_is_soon_unknown(
     assert statuses == {404}
 
 
-def test_a_batch_is_pushed_whole_or_not_at_all(remote: Remote, db: Any, name: str) -> None:
+def test_a_batch_is_pushed_completely_or_not_at_all_unless_partial_is_allowed(
+    remote: Remote, db: Any, name: str
+) -> None:
     PriorityQueue.named(db, f"{name}jobs", max_size=3).push(db, {"n": 0})
     path = f"{remote.path}/batch"
     three = [{"item": {"n": number}, "priority": number} for number in (1, 2, 3)]
@@ -236,12 +240,12 @@ def test_a_push_with_an_idempotency_key_is_stored_once(remote: Remote) -> None:
     assert push("b", 1).json() != first.json()
     assert push("a", 2).status_code == 422
     assert remote.pop(depth=9) == [(0, 1), (0, 1)]
-    assert push("a", 1).json() == first.json()  # though it is popped
+    assert push("a", 1).json() == first.json()  # even after the item was popped
     assert remote.pop() == []
     assert push("k" * 256, 1).status_code == 422
 
 
-def test_names_are_any_text(client: TestClient, name: str) -> None:
+def test_a_queue_name_may_be_any_printable_text(client: TestClient, name: str) -> None:
     for path, listed in [("a%20b", "a b"), ("a%2Fb", "a/b"), ("%C3%BC", "ü")]:
         answer = client.post(f"/queue/{name}{path}/push", json={"item": {}})
         assert answer.status_code == 201, answer.text
@@ -252,7 +256,7 @@ def test_names_are_any_text(client: TestClient, name: str) -> None:
     assert "cannot be the name of a queue" in answer.json()["detail"]
 
 
-def test_a_queue_that_is_not_of_json_is_left_to_python(
+def test_a_queue_with_another_codec_is_only_available_in_python(
     client: TestClient, db: Any, name: str
 ) -> None:
     PriorityQueue.named(db, f"{name}b", codec="bytes").push(db, b"x")
@@ -278,7 +282,7 @@ def test_a_pop_waits_for_an_item(remote: Remote) -> None:
     assert remote.pop(wait=0.05) == []
 
 
-def test_what_prometheus_asks_for(remote: Remote, name: str) -> None:
+def test_metrics_are_exposed_for_prometheus(remote: Remote, name: str) -> None:
     remote.pushed(0, 1, 1)
     remote.pop()
     lines = remote.client.get("/metrics").text.splitlines()
@@ -292,14 +296,14 @@ def test_what_prometheus_asks_for(remote: Remote, name: str) -> None:
     assert f"fdbqueue_http_requests_total{{{pushes}}} 3.0" in lines
 
 
-def test_numbers_are_read_strictly_where_items_are_taken(remote: Remote) -> None:
+def test_a_malformed_depth_is_rejected_and_pops_nothing(remote: Remote) -> None:
     remote.pushed(*range(5))
     for depth in ("1_0", "٣", " 1", "1.0", "0x1", "", "inf", "-1"):
         assert remote.client.post(f"{remote.path}/pop?depth={depth}").status_code == 422
     assert remote.pop(depth=9) == [(n, n) for n in range(5)]
 
 
-def test_an_idempotency_key_that_is_too_long_is_refused(remote: Remote) -> None:
+def test_an_idempotency_key_that_is_too_long_is_rejected(remote: Remote) -> None:
     headers = {"Idempotency-Key": b"\xe9" * 128}  # two bytes each in UTF-8
     for route, body in (("push", {"item": {}}), ("batch", {"items": [{"item": {}}]})):
         answer = remote.client.post(f"{remote.path}/{route}", json=body, headers=headers)
@@ -307,12 +311,12 @@ def test_an_idempotency_key_that_is_too_long_is_refused(remote: Remote) -> None:
         assert "255" in answer.json()["detail"]
 
 
-def test_a_name_that_is_no_utf_8_is_refused(client: TestClient) -> None:
+def test_a_queue_name_that_is_not_utf_8_is_rejected(client: TestClient) -> None:
     answer = client.post("/queue/%ff/push", json={"item": {}})
     assert (answer.status_code, "UTF-8" in answer.json()["detail"]) == (422, True)
 
 
-def test_prometheus_is_told_of_conflicts(remote: Remote, db: Any, space: Subspace) -> None:
+def test_metrics_count_conflicts(remote: Remote, db: Any, space: Subspace) -> None:
     def conflicts() -> float:
         lines = remote.client.get("/metrics").text.splitlines()
         begin = 'fdbqueue_transaction_retries_total{code="1020"} '
@@ -332,7 +336,7 @@ def test_prometheus_is_told_of_conflicts(remote: Remote, db: Any, space: Subspac
     del db[b"other" + key]
 
 
-def test_health_and_readiness(client: TestClient) -> None:
+def test_health_and_readiness_report_a_stopping_server(client: TestClient) -> None:
     assert client.get("/health").json() == {"status": "ok"}
     assert client.get("/ready").json() == {"status": "ok"}
     client.app.state.stop()
@@ -340,7 +344,7 @@ def test_health_and_readiness(client: TestClient) -> None:
     assert client.get("/ready").status_code == 503
 
 
-def test_requests_share_one_queue_object_for_as_long_as_it_is_the_same_queue(
+def test_requests_share_a_queue_object_until_its_name_means_another_queue(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "_KNOWN_FOR", 0.0)

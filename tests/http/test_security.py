@@ -1,4 +1,4 @@
-"""Who may do what: tokens, pages of other sites, sizes and rates."""
+"""Access control: tokens, cross-site requests, size and rate limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def push(client: TestClient, name: str, **options: Any) -> Any:
     return client.post(f"/queue/{name}/push", json={"item": {}}, **options)
 
 
-def test_without_a_token_nothing_is_shown_or_done(made: Any, db: Any, name: str) -> None:
+def test_requests_without_a_token_are_rejected(made: Any, db: Any, name: str) -> None:
     client = made("http://any.example", tokens=Tokens(["full"], ["read"]))
     for headers in ({}, bearer("wrong"), bearer(""), {"authorization": "Basic full"}):
         for answer in (
@@ -47,7 +47,9 @@ def test_without_a_token_nothing_is_shown_or_done(made: Any, db: Any, name: str)
     assert name not in fdbqueue.queue_names(db)
 
 
-def test_a_full_token_does_everything_and_a_read_only_one_reads(made: Any, name: str) -> None:
+def test_a_full_token_allows_writes_and_a_read_only_token_allows_reads(
+    made: Any, name: str
+) -> None:
     client = made("http://any.example", tokens=Tokens(["full"], ["read"]))
     assert push(client, name, headers=bearer("full")).status_code == 201
     assert client.get(f"/queue/{name}/peek", headers=bearer("read")).status_code == 200
@@ -58,7 +60,7 @@ def test_a_full_token_does_everything_and_a_read_only_one_reads(made: Any, name:
     assert client.get("/queues", headers=bearer("full")).json()["queues"]
 
 
-def test_a_page_of_another_site_changes_nothing(made: Any, db: Any, name: str) -> None:
+def test_a_cross_site_request_changes_nothing(made: Any, db: Any, name: str) -> None:
     client = made()
     assert push(client, name, headers={"origin": "http://evil.example"}).status_code == 403
     assert push(client, name, headers={"origin": "null"}).status_code == 403
@@ -80,23 +82,23 @@ def test_a_page_of_another_site_changes_nothing(made: Any, db: Any, name: str) -
         "::1",
     ],
 )
-def test_without_tokens_it_answers_to_names_of_this_machine_alone(made: Any, host: str) -> None:
+def test_a_server_without_tokens_rejects_foreign_host_names(made: Any, host: str) -> None:
     answer = made().get("/queues", headers={"host": host})
     assert answer.status_code == 403
     assert "serves only this machine" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:1", "[::1]:8080", "127.0.0.2"])
-def test_names_of_this_machine(made: Any, host: str) -> None:
+def test_a_server_without_tokens_accepts_local_host_names(made: Any, host: str) -> None:
     assert made().get("/queues", headers={"host": host}).status_code == 200
 
 
-def test_a_body_over_the_limit_is_refused(made: Any, db: Any, name: str) -> None:
+def test_a_body_over_the_limit_is_rejected(made: Any, db: Any, name: str) -> None:
     client = made(limits=Limits(body=100))
     path, headers = f"/queue/{name}/push", {"content-type": "application/json"}
     large = b'{"item": {"x": "%b"}}' % (b"x" * 100)
     assert client.post(path, content=large, headers=headers).status_code == 413
-    # Without a length, in pieces.
+    # In chunks, without a content length.
     assert (
         client.post(path, content=iter([large[:60], large[60:]]), headers=headers).status_code
         == 413
@@ -105,14 +107,14 @@ def test_a_body_over_the_limit_is_refused(made: Any, db: Any, name: str) -> None
     assert push(client, name).status_code == 201
 
 
-def test_an_item_over_the_limit_of_an_item_is_refused(made: Any, db: Any, name: str) -> None:
+def test_an_item_over_the_size_limit_is_rejected(made: Any, db: Any, name: str) -> None:
     answer = made().post(f"/queue/{name}/push", json={"item": {"x": "x" * 8_000_000}})
     assert answer.status_code == 422
     assert "at most 8,000,000" in answer.json()["detail"]
     assert name not in fdbqueue.queue_names(db)
 
 
-def test_more_requests_than_the_rate_have_to_wait(made: Any) -> None:
+def test_requests_over_the_rate_limit_are_rejected(made: Any) -> None:
     client = made(limits=Limits(rate="3/minute"))
     assert [client.get("/health").status_code for _ in range(4)] == [200, 200, 200, 429]
     answer = client.get("/health")
@@ -122,9 +124,9 @@ def test_more_requests_than_the_rate_have_to_wait(made: Any) -> None:
             Limits(rate=bad)
 
 
-def test_an_error_of_the_server_shows_nothing_of_it(db: Any) -> None:
+def test_a_server_error_reveals_no_details(db: Any) -> None:
     class Broken:
-        """A database that is none."""
+        """A database whose calls fail."""
 
         def create_transaction(self) -> Any:
             raise RuntimeError("secret")

@@ -1,4 +1,4 @@
-"""`fdbq serve` as a process: where it listens, how it stops, and that nobody holds up others."""
+"""`fdbq serve` as a process: its address, its shutdown and its concurrency."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refused(*options: str) -> str:
     return done.stderr
 
 
-def test_another_address_than_the_loopbacks_needs_a_token(tmp_path: Path) -> None:
+def test_listening_beyond_loopback_requires_a_token(tmp_path: Path) -> None:
     assert "give a token" in refused("--host", "0.0.0.0")
     (tmp_path / "empty").write_text("\n")
     assert "no token in it" in refused("--token-file", str(tmp_path / "empty"))
@@ -36,7 +36,9 @@ def test_another_address_than_the_loopbacks_needs_a_token(tmp_path: Path) -> Non
     assert "does not appear to be" in refused("--forwarded-allow-ips", "proxy.example")
 
 
-def test_tokens_come_from_a_file_or_the_environment(serve: Any, name: str, tmp_path: Path) -> None:
+def test_tokens_are_read_from_a_file_or_the_environment(
+    serve: Any, name: str, tmp_path: Path
+) -> None:
     file = tmp_path / "tokens"
     file.write_text("one\n\ntwo\n")
     with serve("--token-file", str(file), FDBQ_READ_ONLY_TOKEN="three") as (_, client):
@@ -47,7 +49,7 @@ def test_tokens_come_from_a_file_or_the_environment(serve: Any, name: str, tmp_p
     assert statuses == [200, 200, 200, 401]
 
 
-def test_a_byte_order_mark_or_a_comment_is_not_a_token(
+def test_a_token_file_may_contain_a_byte_order_mark_and_comments(
     serve: Any, name: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "tokens"
@@ -68,7 +70,7 @@ def test_a_byte_order_mark_or_a_comment_is_not_a_token(
 @pytest.mark.parametrize(
     "line", ["two words", "one # comment", "schlüssel", "\ufeffone", "a\x00b", "a\x7fb"]
 )
-def test_a_line_that_cannot_be_a_token_is_refused(tmp_path: Path, line: str) -> None:
+def test_an_invalid_line_in_a_token_file_is_rejected(tmp_path: Path, line: str) -> None:
     file = tmp_path / "tokens"
     file.write_text(f"good\n{line}\n", "utf-8")
     message = refused("--token-file", str(file))
@@ -92,7 +94,7 @@ FORWARDED = [f"10.0.0.{number}" for number in range(5)]
         ((), {"FORWARDED_ALLOW_IPS": "127.0.0.1"}, True),
     ],
 )
-def test_a_rate_counts_forwarded_addresses_of_named_proxies_alone(
+def test_the_rate_limit_trusts_forwarded_addresses_of_named_proxies_only(
     serve: Any, name: str, options: Any, environment: Any, counted_alone: bool
 ) -> None:
     with serve("--rate", "2/hour", *options, **environment) as (_, client):
@@ -109,7 +111,7 @@ def test_a_rate_counts_forwarded_addresses_of_named_proxies_alone(
             assert again == [200, 429]
 
 
-def test_requests_in_flight_finish_when_it_is_stopped(serve: Any, name: str) -> None:
+def test_requests_in_flight_finish_when_the_server_stops(serve: Any, name: str) -> None:
     path = f"/queue/{name}/pop"
     with serve() as (process, client):
         client.post(f"/queue/{name}/push", json={"item": {}})
@@ -118,14 +120,14 @@ def test_requests_in_flight_finish_when_it_is_stopped(serve: Any, name: str) -> 
         with socket.create_connection(address, timeout=60) as waiting:
             head = f"POST {path}?wait=300 HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 0\r\n\r\n"
             waiting.sendall(head.encode())
-            for _ in range(2):  # after which the server has read what came before
+            for _ in range(2):  # after these the server has read the earlier requests
                 assert client.get("/health").status_code == 200
             process.send_signal(signal.SIGTERM)
             assert waiting.makefile("rb").read().endswith(b'\r\n\r\n{"items":[]}')
         assert process.wait(60) in (0, -signal.SIGTERM)
 
 
-def test_who_goes_away_while_it_waits_takes_nothing(serve: Any, name: str) -> None:
+def test_a_client_that_disconnects_while_waiting_takes_no_item(serve: Any, name: str) -> None:
     with serve() as (_, client):
         client.post(f"/queue/{name}/push", json={"item": {"n": 0}})
         client.post(f"/queue/{name}/pop")
@@ -138,7 +140,7 @@ def test_who_goes_away_while_it_waits_takes_nothing(serve: Any, name: str) -> No
         assert answer.json()["items"][0]["item"] == {"n": 1}
 
 
-def test_those_who_wait_or_are_slow_do_not_hold_up_others(serve: Any, name: str) -> None:
+def test_waiting_and_slow_clients_do_not_block_other_clients(serve: Any, name: str) -> None:
     with serve() as (_, client):
         client.post(f"/queue/{name}/push", json={"item": {}})
         client.post(f"/queue/{name}/pop")
@@ -154,12 +156,12 @@ def test_those_who_wait_or_are_slow_do_not_hold_up_others(serve: Any, name: str)
         began = time.monotonic()
         for _ in range(20):
             assert client.get("/queues").status_code == 200
-        assert time.monotonic() - began < 50  # they wait for a minute
+        assert time.monotonic() - began < 50  # the waiting clients wait for a minute
         for each in slow:
             each.close()
 
 
-def test_clients_at_once_get_each_item_once(serve: Any, name: str) -> None:
+def test_concurrent_clients_pop_each_item_once(serve: Any, name: str) -> None:
     with serve() as (_, client):
         lock = threading.Lock()
         taken: list[int] = []

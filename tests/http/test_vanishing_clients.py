@@ -1,4 +1,4 @@
-"""Clients that go away while they are answered: what they did not get is back in the queue."""
+"""Items that a vanishing client did not receive return to the queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fdbqueue.queue.base import store_of
 
 
 class Connection:
-    """A request to an application, as an ASGI server makes it."""
+    """A request to an application, made as an ASGI server does."""
 
     def __init__(self, app: Any, path: str, query: str = "") -> None:
         self.app = app
@@ -46,15 +46,15 @@ class Connection:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Any) -> None:
-        """A client that is gone gets nothing more, and nobody says so."""
+        """Drop messages to a client that has left, without an error."""
         if not (self.is_closed or self.is_gone.is_set()):
             self.body += message.get("body", b"")
 
     def leave(self) -> None:
-        """Go away, as asyncio's transports see it.
+        """Disconnect, as asyncio's transports see it.
 
-        In its next turn the loop reads the end of the connection, and closes its own: it drops what
-        is written from then on. In the turn after that the server learns of it.
+        In its next iteration the loop reads the end of the connection and closes its own end: it
+        drops all later writes. One iteration after that, the server learns of it.
         """
         loop = asyncio.get_running_loop()
 
@@ -65,12 +65,12 @@ class Connection:
         loop.call_soon(close)
 
     async def run(self) -> list[Any]:
-        """Have the request answered; the items that the client got."""
+        """Run the request and return the items that the client received."""
         await self.app(self.scope, self.receive, self.send)
         try:
             return [item["item"]["n"] for item in json.loads(self.body)["items"]]
         except ValueError:
-            return []  # it is not whole
+            return []  # the response is incomplete
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def filled(db: Any, name: str) -> PriorityQueue:
 
 @pytest.mark.parametrize("depth", [1, 5])
 @pytest.mark.parametrize("query", ["", "&wait=5"])
-def test_a_client_gets_items_or_they_are_back_at_whatever_turn_of_the_loop_it_goes(
+def test_a_vanishing_client_gets_its_items_or_they_return_at_whichever_iteration_it_leaves(
     db: Any, filled: PriorityQueue, depth: int, query: str
 ) -> None:
     async def main() -> None:
@@ -110,7 +110,7 @@ def test_a_client_gets_items_or_they_are_back_at_whatever_turn_of_the_loop_it_go
 
 
 @pytest.mark.parametrize("sent", range(5))
-def test_a_part_of_the_answer_that_cannot_be_written_returns_the_items(
+def test_a_response_that_cannot_be_written_returns_its_items(
     db: Any, filled: PriorityQueue, sent: int
 ) -> None:
     class Leaving(Connection):
@@ -131,7 +131,7 @@ def test_a_part_of_the_answer_that_cannot_be_written_returns_the_items(
 
 
 @pytest.mark.parametrize("sent", range(5))
-def test_a_cancel_while_a_part_is_sent_returns_the_items_unless_it_is_the_last(
+def test_a_cancel_during_the_response_returns_the_items_unless_all_was_sent(
     db: Any, filled: PriorityQueue, sent: int
 ) -> None:
     class Cancelled(Connection):
@@ -155,7 +155,7 @@ def test_a_cancel_while_a_part_is_sent_returns_the_items_unless_it_is_the_last(
 
 
 @pytest.mark.parametrize("cancels", [1, 3])
-def test_a_request_that_the_server_cancels_takes_nothing_but_what_was_sent(
+def test_a_cancelled_request_takes_only_items_it_has_sent(
     db: Any, filled: PriorityQueue, cancels: int
 ) -> None:
     async def main() -> None:
@@ -178,10 +178,10 @@ def test_a_request_that_the_server_cancels_takes_nothing_but_what_was_sent(
 
 
 @pytest.mark.parametrize("levels", [940, 956, 964, 972, *range(980, 1000)])
-def test_an_item_that_cannot_be_answered_stays(
+def test_an_item_that_cannot_be_serialized_stays_in_the_queue(
     client: TestClient, db: Any, name: str, levels: int
 ) -> None:
-    """An older release took JSON that is nested too deeply for its own answers."""
+    """An older release accepted JSON nested too deeply for its own responses."""
     queue = PriorityQueue.named(db, f"{name}jobs")
     db[queue.push(db, {}).key] = b'{"a":' * levels + b"1" + b"}" * levels
     answer = client.post(f"/queue/{name}jobs/pop")
@@ -191,7 +191,7 @@ def test_an_item_that_cannot_be_answered_stays(
         assert answer.text.count('{"a":') == levels
 
 
-def test_json_that_is_nested_too_deeply_is_refused(client: TestClient, name: str) -> None:
+def test_json_that_is_nested_too_deeply_is_rejected(client: TestClient, name: str) -> None:
     headers = {"content-type": "application/json"}
     for levels in (101, 150, 500, 975, 5000):
         item = b'{"a":' * levels + b"1" + b"}" * levels
@@ -210,10 +210,10 @@ def test_json_that_is_nested_too_deeply_is_refused(client: TestClient, name: str
         assert item in client.post(f"/queue/{name}jobs/pop").content
 
 
-def test_clients_that_vanish_by_the_hundred_lose_nothing(
+def test_hundreds_of_vanishing_clients_lose_no_items(
     serve: Any, name: str, rng: random.Random
 ) -> None:
-    """Each ends its side of the connection at some moment, and reads what comes all the same."""
+    """Each client closes its side at a random moment and reads the rest of the response."""
     received: list[int] = []
 
     def vanish(address: Any, seconds: float) -> None:
@@ -245,7 +245,7 @@ def test_clients_that_vanish_by_the_hundred_lose_nothing(
         left = client.get(f"/queue/{name}/items", params={"limit": 1000}).json()["items"]
         deadline = time.monotonic() + 60
         while len(received) + len(left) < 200 and time.monotonic() < deadline:
-            time.sleep(0.1)  # the last ones are being put back
+            time.sleep(0.1)  # the last items are still being put back
             left = client.get(f"/queue/{name}/items", params={"limit": 1000}).json()["items"]
         print(f"{len(received)} of 200 received")
         assert sorted(received + [each["item"]["n"] for each in left]) == list(range(200))
