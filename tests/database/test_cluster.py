@@ -1,4 +1,4 @@
-"""What only a cluster has: its client library, its API versions, and that it may not answer."""
+"""Cluster-specific behaviour: the client library, API versions and unresponsive clusters."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ print(fdb.get_api_version())
 
 
 @pytest.mark.parametrize("version", [0, 610, 710, 730])
-def test_a_program_may_have_selected_another_api_version(
+def test_open_accepts_another_selected_api_version(
     db: Any, cluster: Cluster, space: Any, version: int
 ) -> None:
     arguments = [str(cluster.file), space.key().hex(), str(version)]
@@ -60,7 +60,7 @@ def test_a_program_may_have_selected_another_api_version(
 
 
 def python(program: str, *arguments: str) -> str:
-    """The one line that a program prints to standard error, instead of a traceback."""
+    """Run a program; return the one line that it prints to standard error, without a traceback."""
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True
     )
@@ -101,7 +101,7 @@ main()
     ],
     ids=["missing", "older"],
 )
-def test_without_a_fitting_client_library_one_sentence_says_what_to_install(
+def test_a_missing_client_library_is_reported_in_one_sentence(
     tmp_path: Path, program: str, words: str
 ) -> None:
     file = tmp_path / "fdb.cluster"
@@ -111,16 +111,14 @@ def test_without_a_fitting_client_library_one_sentence_says_what_to_install(
     assert "install the package foundationdb-clients" in sentence
 
 
-def test_a_cluster_that_does_not_answer_is_an_error_in_time(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_an_unresponsive_cluster_times_out(cluster: Cluster, tmp_path: Path) -> None:
     file = tmp_path / "nobody.cluster"
     file.write_text("test:test@127.0.0.1:1\n")
     fdbq = Shell(tmp_path, str(file))
     began = time.monotonic()
     for arguments in (["push", "jobs", "1"], ["pop", "jobs", "--wait", "60"], ["info"]):
-        told = error_of(fdbq(*arguments, "--timeout", "0.5"))
-        assert "did not answer within 0.5 seconds (--timeout)" in told
+        message = error_of(fdbq(*arguments, "--timeout", "0.5"))
+        assert "did not answer within 0.5 seconds (--timeout)" in message
     assert time.monotonic() - began < 60
     del fdbq.environment["FDBQ_DB"]
     fdbq.environment["FDB_CLUSTER_FILE"] = str(file)
@@ -128,7 +126,7 @@ def test_a_cluster_that_does_not_answer_is_an_error_in_time(
     assert os.listdir(tmp_path) == ["nobody.cluster"]
 
 
-def test_commands_find_the_cluster_by_option_and_environment(
+def test_commands_find_the_cluster_by_option_or_environment(
     db: Any, cluster: Cluster, name: str, tmp_path: Path
 ) -> None:
     fdbq = Shell(tmp_path, "")
@@ -162,22 +160,20 @@ print(queue.pop(db).value)
 """
 
 
-def test_a_forked_child_is_told_that_the_cluster_does_not_work_in_it(
-    db: Any, cluster: Cluster, name: str
-) -> None:
+def test_using_a_cluster_in_a_forked_child_raises(db: Any, cluster: Cluster, name: str) -> None:
     command = [sys.executable, "-c", FORKS, str(cluster.file), name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
-    *told, popped = done.stdout.splitlines()
-    assert len(told) == 3
-    assert all("open clusters after the fork" in line for line in told)
+    *message, popped = done.stdout.splitlines()
+    assert len(message) == 3
+    assert all("open clusters after the fork" in line for line in message)
     assert popped == "1"
 
 
-def test_a_malformed_cluster_file_has_the_words_of_the_binding(
+def test_a_malformed_cluster_file_is_reported_in_the_words_of_the_binding(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     file = tmp_path / "fdb.cluster"
     file.write_text("docker:docker@127.0.0.1\n")
-    told = error_of(Shell(tmp_path, str(file))("ls", "--timeout", "1"))
-    assert "onnection string" in told
+    message = error_of(Shell(tmp_path, str(file))("ls", "--timeout", "1"))
+    assert "onnection string" in message

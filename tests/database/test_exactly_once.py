@@ -1,4 +1,4 @@
-"""`transactional`, and exactly one effect even when the answer to a commit is lost."""
+"""`transactional`, and exactly one effect even when the reply to a commit is lost."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ def append(tr: Any, key: Any, suffix: bytes) -> bytes:
     return value
 
 
-def test_given_a_database_it_commits_and_returns_the_result(db: Any, space: Subspace) -> None:
+def test_transactional_on_a_database_commits_and_returns_the_result(
+    db: Any, space: Subspace
+) -> None:
     assert append(db, space["k"], b"a") == b"a"
     assert append(db, space["k"], suffix=b"b") == b"ab"
     assert append(tr=db, key=space["k"], suffix=b"c") == b"abc"
     assert db[space["k"]] == b"abc"
 
 
-def test_given_a_transaction_it_neither_commits_nor_retries(
+def test_transactional_on_a_transaction_neither_commits_nor_retries(
     db: Any, space: Subspace, fdb_error: Any
 ) -> None:
     tr = db.create_transaction()
@@ -53,7 +55,7 @@ def test_given_a_transaction_it_neither_commits_nor_retries(
     assert len(calls) == 1
 
 
-def test_it_runs_again_after_a_conflict(db: Any, space: Subspace) -> None:
+def test_transactional_retries_after_a_conflict(db: Any, space: Subspace) -> None:
     calls = []
 
     @transactional
@@ -69,7 +71,9 @@ def test_it_runs_again_after_a_conflict(db: Any, space: Subspace) -> None:
     assert db[space["n"]] == b"11"
 
 
-def test_another_exception_ends_it_and_nothing_is_stored(db: Any, space: Subspace) -> None:
+def test_any_other_exception_ends_the_transaction_and_stores_nothing(
+    db: Any, space: Subspace
+) -> None:
     @transactional
     def fails(tr: Any) -> None:
         tr[space["k"]] = b"v"
@@ -80,7 +84,9 @@ def test_another_exception_ends_it_and_nothing_is_stored(db: Any, space: Subspac
     assert db[space["k"]] is None
 
 
-def test_methods_other_parameters_and_nesting(db: Any, space: Subspace) -> None:
+def test_transactional_supports_methods_other_parameters_and_nesting(
+    db: Any, space: Subspace
+) -> None:
     class Counter:
         @transactional(parameter="transaction")
         def up(self, key: bytes, transaction: Any) -> None:
@@ -93,14 +99,14 @@ def test_methods_other_parameters_and_nesting(db: Any, space: Subspace) -> None:
     assert append.__name__ == "append"
 
 
-def test_a_function_without_the_argument_is_told_so(db: Any) -> None:
+def test_a_function_without_a_transaction_argument_is_rejected(db: Any) -> None:
     with pytest.raises(ValueError, match="no positional argument 'tr'"):
         transactional(lambda transaction: None)
     with pytest.raises(TypeError, match="needs a database or transaction"):
         append()
 
 
-def test_generators_and_coroutines_are_refused(db: Any, space: Subspace) -> None:
+def test_generators_and_coroutines_are_rejected(db: Any, space: Subspace) -> None:
     async def later(tr: Any) -> None:
         tr[space["k"]] = b"v"
 
@@ -117,7 +123,7 @@ def test_generators_and_coroutines_are_refused(db: Any, space: Subspace) -> None
         transactional(lambda tr: (row for row in tr[:]))(db)
 
 
-# Lost answers
+# Lost replies
 
 
 def faulty(db: Any, rng: random.Random, share: float = 0.25) -> FaultyDatabase:
@@ -141,15 +147,15 @@ def faulty(db: Any, rng: random.Random, share: float = 0.25) -> FaultyDatabase:
         *({"lost_as": codes} for codes in ((), (1020,), (9999,))),
     ],
 )
-def test_faults_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_faults_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"share|more than 1|lost_as"):
         FaultyDatabase(None, **wrong)
 
 
-def test_the_plain_recipe_loses_and_doubles_under_lost_answers(
+def test_the_plain_recipe_loses_and_duplicates_items_under_lost_replies(
     db: Any, space: Subspace, rng: random.Random
 ) -> None:
-    """The faults are real: what has no receipts does go wrong under them."""
+    """Code without receipts goes wrong under these faults, so the faults are real."""
     recipe, broken = Recipe(space), faulty(db, rng)
     pushed = [b"%d" % number for number in range(200)]
     for value in pushed:
@@ -162,7 +168,7 @@ def test_the_plain_recipe_loses_and_doubles_under_lost_answers(
     assert len(popped) < len(stored)
 
 
-def test_pushes_and_pops_neither_lose_nor_double(
+def test_pushes_and_pops_neither_lose_nor_duplicate_items(
     db: Any, queue: PriorityQueue, rng: random.Random
 ) -> None:
     broken = faulty(db, rng)
@@ -178,7 +184,7 @@ def test_pushes_and_pops_neither_lose_nor_double(
     assert fdbqueue.check(db, queue).ok
 
 
-def test_every_changing_method_takes_effect_once(
+def test_every_mutating_method_takes_effect_once(
     db: Any, queue: PriorityQueue, space: Subspace, rng: random.Random
 ) -> None:
     broken, fifo = faulty(db, rng, 0.35), Queue(space["fifo"])
@@ -235,8 +241,8 @@ def test_a_users_function_takes_effect_once_with_receipts(
     assert [increment(broken) for _ in range(100)] == list(range(1, 101))
 
 
-def test_exactly_once_do_not_pile_up(db: Any, queue: PriorityQueue, rng: random.Random) -> None:
-    """One key a client, however many operations; those of yesterday go."""
+def test_receipts_do_not_accumulate(db: Any, queue: PriorityQueue, rng: random.Random) -> None:
+    """There is one receipt per client, and those of yesterday are removed."""
     broken = faulty(db, rng)
     receipts = store_of(queue).layout.receipts
     stale = receipts.pack((1, b"a client of long ago"))
@@ -252,7 +258,7 @@ def test_exactly_once_do_not_pile_up(db: Any, queue: PriorityQueue, rng: random.
 
 
 class DyingDatabase(FaultyDatabase):
-    """Its first commit takes place, or not, and ends with an error that allows no other attempt."""
+    """A database whose first commit applies or not, and raises an error that forbids a retry."""
 
     def __init__(self, db: Any, took_place: bool) -> None:
         super().__init__(db)
@@ -266,13 +272,13 @@ class DyingDatabase(FaultyDatabase):
             raise fdbqueue.FDBError(1031)
 
 
-def test_a_time_out_after_the_commit_still_has_its_result(db: Any, queue: PriorityQueue) -> None:
+def test_a_timeout_after_the_commit_returns_the_result(db: Any, queue: PriorityQueue) -> None:
     dying = DyingDatabase(db, took_place=True)
     assert queue.push(dying, "once").value == "once"
     assert queue.size(db) == 1
 
 
-def test_a_time_out_before_the_commit_is_raised_and_nothing_is_stored(
+def test_a_timeout_before_the_commit_raises_and_stores_nothing(
     db: Any, queue: PriorityQueue, fdb_error: Any
 ) -> None:
     dying = DyingDatabase(db, took_place=False)
@@ -282,7 +288,7 @@ def test_a_time_out_before_the_commit_is_raised_and_nothing_is_stored(
 
 
 class DelayedDatabase(FaultyDatabase):
-    """Its first commit is on its way while the client is told that the outcome is unknown."""
+    """A database whose first commit is in flight while the client gets an unknown result."""
 
     def __init__(self, db: Any, meanwhile: Callable[[], object] = lambda: None) -> None:
         super().__init__(db)
@@ -292,15 +298,15 @@ class DelayedDatabase(FaultyDatabase):
         if self.late is not None:
             transaction.wrapped.commit().wait()
             return
-        transaction.wrapped.get_read_version().wait()  # as a commit on its way has one
+        transaction.wrapped.get_read_version().wait()  # as a commit in flight has one
         self.late = transaction.wrapped
         transaction.wrapped = self.db.create_transaction()
         self.meanwhile()
         raise fdbqueue.FDBError(1021)
 
 
-def test_an_attempt_that_comes_late_is_fenced(db: Any, space: Subspace, fdb_error: Any) -> None:
-    """A commit on its way while the client tries again: only one of the two takes place."""
+def test_a_late_commit_is_fenced_by_the_retry(db: Any, space: Subspace, fdb_error: Any) -> None:
+    """The first commit is in flight during the retry; only one of the two applies."""
 
     def body(tr: Any) -> str:
         tr.add(space["n"], b"\x01")
@@ -313,10 +319,10 @@ def test_an_attempt_that_comes_late_is_fenced(db: Any, space: Subspace, fdb_erro
     assert db[space["n"]] == b"\x01"
 
 
-def test_an_attempt_that_writes_nothing_fences_the_one_before_it_too(
+def test_a_retry_without_writes_also_fences_the_late_commit(
     db: Any, space: Subspace, fdb_error: Any
 ) -> None:
-    """Told that nothing was done, the caller must be able to rely on it."""
+    """The caller must be able to rely on the result that nothing was done."""
 
     def body(tr: Any) -> bool:
         if not tr.snapshot[space["flag"]].present():
@@ -333,7 +339,7 @@ def test_an_attempt_that_writes_nothing_fences_the_one_before_it_too(
 
 
 class OvertakenDatabase(DelayedDatabase):
-    """Its first commit arrives after all, just before that of the second attempt."""
+    """A database whose first commit applies late, just before that of the second try."""
 
     has_arrived = False
 
@@ -344,8 +350,8 @@ class OvertakenDatabase(DelayedDatabase):
         super().commit(transaction)
 
 
-def test_the_result_is_that_of_the_attempt_that_committed(db: Any, queue: PriorityQueue) -> None:
-    """The second attempt found another place for the item; the item is where the first put it."""
+def test_the_result_is_that_of_the_try_that_committed(db: Any, queue: PriorityQueue) -> None:
+    """The second try chose another position; the item is where the first try put it."""
     overtaken = OvertakenDatabase(db, meanwhile=lambda: queue.push(db, "other"))
     item = queue.push(overtaken, "mine")
     assert {each.value: each.id for each in queue.items(db)}["mine"] == item.id

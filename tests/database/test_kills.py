@@ -1,7 +1,7 @@
-"""Clients killed with -9 while others work, and a server killed and started again under them.
+"""Clients are killed with -9 while others work; a server is killed and restarted under them.
 
 Values go through a pipeline: some clients push them to the queue `jobs`; some work, which moves a
-value to `done` in one transaction; some pop from `done`. Each tells what was acknowledged.
+value to `done` in one transaction; some pop from `done`. Each prints the acknowledged values.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fdbqueue import PriorityQueue
 from tests.support.cluster import Server, find_programs
 
 KINDS = ("push", "work", "pop")
-BATCH = 3  # the most that a client pops at once
+BATCH = 3  # maximum number of items per pop
 PROGRAM = """
 import itertools, os, sys, fdbqueue
 from fdbqueue.queue.base import store_of
-url, name, kind, own, stop, batch = sys.argv[1:]
+url, name, kind, client_id, stop, batch = sys.argv[1:]
 db = fdbqueue.open(url)
-# Two that take from one queue conflict, and a cluster's client backs off for up to a second each
-# time: nobody is to look locked who is only unlucky.
+# Two clients that pop from one queue conflict, and a cluster's client backs off for up to a second
+# each time. A client that is only unlucky must not look locked.
 db.options.set_transaction_max_retry_delay(50)
 jobs, done = (fdbqueue.PriorityQueue.named(db, name + part) for part in ("jobs", "done"))
 
@@ -40,7 +40,7 @@ def move(tr):
     return [done.push(tr, item.value, item.priority) for item in jobs.pop_many(tr, 1)]
 
 act = {
-    "push": lambda number: [jobs.push(db, f"{own}-{number}", number % 3)],
+    "push": lambda number: [jobs.push(db, f"{client_id}-{number}", number % 3)],
     "work": lambda number: move(db),
     "pop": lambda number: done.pop_many(db, 1 + number % int(batch), wait=0.5),
 }[kind]
@@ -54,19 +54,19 @@ for number in itertools.count():
 
 
 class Client:
-    """A process, and what it told."""
+    """A client process and its output."""
 
-    def __init__(self, url: str, name: str, kind: str, own: str, directory: Path) -> None:
-        self.kind, self.own = kind, own
-        self._output = directory / own
+    def __init__(self, url: str, name: str, kind: str, client_id: str, directory: Path) -> None:
+        self.kind, self.client_id = kind, client_id
+        self._output = directory / client_id
         with self._output.open("wb") as output:
-            arguments = [url, name, kind, own, str(directory / "stop"), str(BATCH)]
+            arguments = [url, name, kind, client_id, str(directory / "stop"), str(BATCH)]
             self.process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, *arguments], stdout=output
             )
 
-    def told(self) -> list[str]:
-        """The values whose operation it knew to be committed."""
+    def acknowledged(self) -> list[str]:
+        """Return the values of the operations that the client knew to be committed."""
         return self._output.read_text().split("\n")[:-1]
 
     def kill(self) -> None:
@@ -79,53 +79,58 @@ class Client:
 
 
 class Crowd:
-    """Two clients of each kind; for each that is killed another one starts."""
+    """Two clients of each kind; a new client replaces each killed one."""
 
     def __init__(self, url: str, name: str, rng: random.Random, directory: Path) -> None:
-        self._where, self._directory, self._rng = (url, name), directory, rng
+        self._location, self._directory, self._rng = (url, name), directory, rng
         self.clients: list[Client] = []
         for kind in KINDS * 2:
             self._start(kind)
 
     def _start(self, kind: str) -> None:
-        own = f"{kind}{len(self.clients)}"
-        self.clients.append(Client(*self._where, kind, own, self._directory))
+        client_id = f"{kind}{len(self.clients)}"
+        self.clients.append(Client(*self._location, kind, client_id, self._directory))
 
-    def _living(self) -> list[Client]:
-        living = [client for client in self.clients if client.process.poll() is None]
-        assert len(living) == 2 * len(KINDS), "a client ended by itself"
-        return living
+    def _running(self) -> list[Client]:
+        running = [client for client in self.clients if client.process.poll() is None]
+        assert len(running) == 2 * len(KINDS), "a client ended by itself"
+        return running
 
     def kill_one(self, kinds: tuple[str, ...]) -> None:
-        victim = self._rng.choice([client for client in self._living() if client.kind in kinds])
+        victim = self._rng.choice([client for client in self._running() if client.kind in kinds])
         victim.kill()
         self._start(victim.kind)
 
-    def goes_on(self) -> None:
-        """Everybody gets something done, the newest client too."""
+    def assert_progress(self) -> None:
+        """Assert that every client makes progress, also the newest one."""
         deadline = time.monotonic() + 60
-        for client in self._living():
-            before = len(client.told())
-            while len(client.told()) == before:
-                assert time.monotonic() < deadline, f"{client.own} does nothing any more"
+        for client in self._running():
+            before = len(client.acknowledged())
+            while len(client.acknowledged()) == before:
+                assert time.monotonic() < deadline, f"{client.client_id} does nothing any more"
                 time.sleep(0.02)
 
     def stop(self) -> None:
-        """Let everybody who lives come to the end of what is under way."""
-        living = self._living()
+        """Stop all clients after their current operation."""
+        running = self._running()
         (self._directory / "stop").touch()
-        assert [client.process.wait(60) for client in living] == [0] * len(living)
+        assert [client.process.wait(60) for client in running] == [0] * len(running)
 
-    def told(self, kind: str) -> list[str]:
-        """The values that all clients of a kind told, also those that were killed."""
-        return [value for client in self.clients if client.kind == kind for value in client.told()]
+    def acknowledged(self, kind: str) -> list[str]:
+        """Return the values of all clients of a kind, also of killed ones."""
+        return [
+            value
+            for client in self.clients
+            if client.kind == kind
+            for value in client.acknowledged()
+        ]
 
 
 @pytest.fixture
 def crowd(
     db: Any, shared_url: str, name: str, rng: random.Random, tmp_path: Path
 ) -> Iterator[Crowd]:
-    """Clients at work; they end before the database is emptied."""
+    """Start clients, and end them before the database is emptied."""
     directory = tmp_path / "crowd"
     directory.mkdir()
     crowd = Crowd(shared_url, name, rng, directory)
@@ -134,42 +139,44 @@ def crowd(
         client.kill()
 
 
-def assert_all_is_there_once(db: Any, name: str, crowd: Crowd) -> None:
-    """What was acknowledged is where it belongs, and a client that was killed leaves one doubt.
+def assert_values_exist_once(db: Any, name: str, crowd: Crowd) -> None:
+    """Assert that every acknowledged value exists once, except values in flight during a kill.
 
-    One that pushed may have committed a value that it did not tell; one that popped, a batch.
+    A killed pusher may have committed one value without printing it; a killed popper, one batch.
     """
     jobs, done = (PriorityQueue.named(db, name + part) for part in ("jobs", "done"))
     assert fdbqueue.check(db, jobs).ok
     assert fdbqueue.check(db, done).ok
     to_do = [item.value for item in jobs.items(db)]
-    found = Counter(to_do + [item.value for item in done.items(db)] + crowd.told("pop"))
+    found = Counter(to_do + [item.value for item in done.items(db)] + crowd.acknowledged("pop"))
     assert [value for value, times in found.items() if times > 1] == []
 
-    pushed = set(crowd.told("push"))
+    pushed = set(crowd.acknowledged("push"))
     killed = [client for client in crowd.clients if client.was_killed]
-    under_way = {f"{each.own}-{len(each.told())}" for each in killed if each.kind == "push"}
-    assert found.keys() - pushed <= under_way
+    in_flight = {
+        f"{each.client_id}-{len(each.acknowledged())}" for each in killed if each.kind == "push"
+    }
+    assert found.keys() - pushed <= in_flight
     lost = pushed - found.keys()
     assert len(lost) <= BATCH * sum(each.kind == "pop" for each in killed), sorted(lost)
-    assert not set(to_do).intersection(crowd.told("work"))
+    assert not set(to_do).intersection(crowd.acknowledged("work"))
 
 
 @pytest.mark.parametrize("victims", [("push", "work"), ("pop",)], ids="-".join)
-def test_killed_clients_lose_nothing_and_lock_nothing(
+def test_killed_clients_lose_no_values_and_leave_no_locks(
     db: Any, name: str, crowd: Crowd, rng: random.Random, victims: tuple[str, ...]
 ) -> None:
-    crowd.goes_on()
+    crowd.assert_progress()
     for _ in range(10):
         time.sleep(rng.uniform(0, 0.8))
         crowd.kill_one(victims)
-    crowd.goes_on()
+    crowd.assert_progress()
     crowd.stop()
-    assert_all_is_there_once(db, name, crowd)
+    assert_values_exist_once(db, name, crowd)
 
 
-class TestOnAServerOfItsOwn:
-    """An `fdbserver` on disk: what it acknowledged outlives it."""
+class TestKilledServer:
+    """Commits that an `fdbserver` on disk acknowledged survive its kill."""
 
     @pytest.fixture
     def server(self, tmp_path: Path) -> Iterator[Server]:
@@ -186,10 +193,10 @@ class TestOnAServerOfItsOwn:
     def url(self, server: Server) -> str:
         return str(server.cluster_file)
 
-    def test_clients_outlive_a_killed_server_and_each_other(
+    def test_clients_survive_kills_of_the_server_and_of_each_other(
         self, db: Any, name: str, crowd: Crowd, server: Server, rng: random.Random
     ) -> None:
-        crowd.goes_on()
+        crowd.assert_progress()
         for _ in range(4):
             time.sleep(rng.uniform(0, 1))
             server.kill()
@@ -197,9 +204,9 @@ class TestOnAServerOfItsOwn:
                 crowd.kill_one(("push", "work"))
                 time.sleep(rng.uniform(0, 0.5))
             finally:
-                server.start()  # also after a failure: the fixtures tidy up on it
-            crowd.goes_on()
+                server.start()  # also after a failure, because the fixtures clean up on it
+            crowd.assert_progress()
             crowd.kill_one(("push", "work"))
-        crowd.goes_on()
+        crowd.assert_progress()
         crowd.stop()
-        assert_all_is_there_once(db, name, crowd)
+        assert_values_exist_once(db, name, crowd)

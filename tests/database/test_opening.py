@@ -1,4 +1,4 @@
-"""What `open` makes of its argument and of the environment."""
+"""How `open` interprets its argument and the environment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def opened_path(url: str | Path | None = None) -> Path:
         return db.path
 
 
-def test_nothing_is_the_users_data_directory(tmp_path: Path) -> None:
+def test_open_without_a_url_uses_the_data_directory_of_the_user(tmp_path: Path) -> None:
     assert opened_path() == tmp_path / "data" / "fdbqueue"
 
 
@@ -62,7 +62,7 @@ def test_relative_paths_and_the_home_directory(
 
 
 @pytest.mark.parametrize("url", ["", "embedded:", "postgres://host/db", "redis:6379"])
-def test_what_is_no_database_is_said_to_be_none(url: str) -> None:
+def test_an_invalid_url_is_rejected(url: str) -> None:
     with pytest.raises(ValueError, match=r"embedded:|empty text"):
         fdbqueue.open(url)
 
