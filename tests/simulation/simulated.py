@@ -64,7 +64,7 @@ class Simulated:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(staged_pops, "_REQUEST_TIMEOUT_VERSIONS", -(10**15))
             behind = store_of(queue)
-            staged_pops.StagedPops(behind.layout, behind.rows, behind.codec).sweep(self._raw)
+            staged_pops.StagedPops(behind.layout, behind.items, behind.codec).sweep(self._raw)
 
     def _sleep_on(self, watches: list[Any], seconds: float) -> Any:
         """Sleep while others do something; sometimes too long, sometimes not long enough."""

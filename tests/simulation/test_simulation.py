@@ -143,7 +143,7 @@ class Simulation(Simulated):
             behind = store_of(queue)
             level = behind.layout.level(priority)
             entry = Entry(level, behind.codec.encode(f"{item.value}'"), random_part)
-            behind.rows.append(tr, level, [entry], behind.rows.last(tr, level))
+            behind.items.append(tr, level, [entry], behind.items.last(tr, level))
             return [item.value]
 
         moved: list[str] = body(self.db)
