@@ -1,4 +1,4 @@
-"""The checks of types and style pass."""
+"""The checks of types, style and spelling pass."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.mark.parametrize(
     "command",
-    [["mypy"], ["ruff", "check"], ["ruff", "format", "--check"]],
-    ids=["types", "style", "format"],
+    [["mypy"], ["ruff", "check"], ["ruff", "format", "--check"], ["codespell_lib"]],
+    ids=["types", "style", "format", "spelling"],
 )
 def test_the_tree_passes(command: list[str]) -> None:
     done = subprocess.run(

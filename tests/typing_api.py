@@ -175,7 +175,7 @@ def transactions(db: Database, tr: Transaction, service: Service) -> None:
     service.work("nonsense", b"k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     service.work_once("nonsense", b"k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     work(db, "text")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    work(db, b"k", agian=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    work(db, b"k", repeat=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 def worker(db: Database, queue: TaskQueue, handler: Callable[[Task], Any]) -> None:
