@@ -26,7 +26,7 @@ def write(log: CommitLog, version: int, *keys: bytes) -> None:
     log.publish(log.append(log.published[0], version, [(key, None) for key in keys]), version)
 
 
-def test_entries_since_a_place(log: CommitLog) -> None:
+def test_entries_since_an_offset(log: CommitLog) -> None:
     begin, version = log.published
     assert version == 100
     write(log, 101, b"a", b"b")
@@ -71,11 +71,11 @@ def test_the_ring_goes_round_and_says_what_it_no_longer_knows(
     log: CommitLog, fdb_error: Any
 ) -> None:
     begin, _ = log.published
-    places = []
+    offsets = []
     for number in range(3000):
-        places.append(log.published[0])
+        offsets.append(log.published[0])
         write(log, 101 + number, b"%05d" % number + b"x" * 5000)
-    assert [key[:5] for key, _ in log.since(places[-500])] == [
+    assert [key[:5] for key, _ in log.since(offsets[-500])] == [
         b"%05d" % number for number in range(2500, 3000)
     ]
     with fdb_error(1007):

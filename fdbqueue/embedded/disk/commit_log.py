@@ -169,11 +169,11 @@ class CommitLog:
         os.pwrite(self._descriptor, _VERSION.pack(version), _BEGAN_AT)
 
     def give_up(self) -> None:
-        """Announce that no commit is under way any more."""
+        """Announce that no commit is under way."""
         os.pwrite(self._descriptor, _VERSION.pack(0), _BEGAN_AT)
 
     def raise_ceiling(self, version: int) -> None:
-        """Note a ceiling that is already stored in the database."""
+        """Store a new ceiling, which the database already contains."""
         os.pwrite(self._descriptor, _VERSION.pack(version), _CEILING_AT)
 
     @property
@@ -189,7 +189,7 @@ class CommitLog:
     def synced(self) -> Extent:
         """The part of SQLite's write-ahead log that is on disk; no frames if unknown.
 
-        The first process to open the database reads what the last one noted.
+        The first process to open the database reads the value that the last process stored.
         """
         if os.lseek(self._descriptor, 0, os.SEEK_END) == 0:
             return Extent(0, 0)
@@ -203,7 +203,7 @@ class CommitLog:
         """Write the entry of a commit that is about to happen; return the tail after it."""
         packed = pack_ranges(writes)
         if len(packed) > _LARGEST_ENTRY:
-            # One range around all of them may cause more conflicts than necessary, never fewer.
+            # One range around all writes may cause unnecessary conflicts, but misses none.
             packed = pack_ranges(
                 [(min(b for b, _ in writes), max(e or b + b"\0" for b, e in writes))]
             )
@@ -216,33 +216,33 @@ class CommitLog:
         return tail + len(entry)
 
     def publish(self, tail: int, version: int) -> None:
-        """Note that a commit took effect."""
+        """Store that a commit took effect."""
         os.pwrite(self._descriptor, _PUBLISHED.pack(tail, version), _PUBLISHED_AT)
 
-    def since(self, place: int) -> Iterator[Range]:
+    def since(self, offset: int) -> Iterator[Range]:
         """Yield the ranges written by commits since an offset; the caller holds the writers' lock.
 
         Raises:
             FDBError: 1007, the log no longer has them.
         """
         tail = self.published[0]
-        while place < tail:
-            size, _ = self._entry(place)
-            yield from unpack_ranges(self._get(place + _ENTRY.size, size))
-            place += _ENTRY.size + size + _VERSION.size
+        while offset < tail:
+            size, _ = self._entry(offset)
+            yield from unpack_ranges(self._get(offset + _ENTRY.size, size))
+            offset += _ENTRY.size + size + _VERSION.size
 
-    def version_after(self, place: int) -> int:
+    def version_after(self, offset: int) -> int:
         """Return the version of the first commit since an offset, which must have one."""
-        return self._entry(place)[1]
+        return self._entry(offset)[1]
 
-    def _entry(self, place: int) -> tuple[int, int]:
-        size, version = _ENTRY.unpack(self._get(place, _ENTRY.size))
-        if self.published[0] - place > _KEPT:  # checked after the read: writers may continue
+    def _entry(self, offset: int) -> tuple[int, int]:
+        size, version = _ENTRY.unpack(self._get(offset, _ENTRY.size))
+        if self.published[0] - offset > _KEPT:  # checked after the read: writers may continue
             raise FDBError(1007)
         return size, version
 
-    def _get(self, place: int, size: int) -> bytes:
-        at = place % _RING
+    def _get(self, offset: int, size: int) -> bytes:
+        at = offset % _RING
         room = _RING - at
         data = self._read(min(size, room), _BEGIN + at)
         return data if size <= room else data + self._read(size - room, _BEGIN)

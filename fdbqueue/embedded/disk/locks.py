@@ -19,7 +19,7 @@ from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.write_ahead_log import Extent, next_commit
 from fdbqueue.errors import FDBError, LockTimeout, StorageError
 
-__all__ = ["SharedSync", "Turn", "WritersLock", "lock_owners"]
+__all__ = ["SharedSync", "WriteLockHold", "WritersLock", "lock_owners"]
 
 logger = logging.getLogger("fdbqueue")
 
@@ -50,23 +50,23 @@ class WritersLock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Reentrant, because a finalizer may end a turn while its thread is inside.
+        # Reentrant, because a finalizer may end a hold while its thread is inside.
         self._inside = threading.RLock()
-        self._turn: Turn | None = None
+        self._hold: WriteLockHold | None = None
         self._descriptor = self._opened()
 
     def _opened(self) -> int:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def run(
-        self, section: Callable[[], _T], deadline: float | None, turn: Turn | None = None
+        self, section: Callable[[], _T], deadline: float | None, hold: WriteLockHold | None = None
     ) -> _T:
         """Wait for the lock, and call a section while holding it.
 
         Args:
             section: The function to call.
             deadline: When to give up, by `time.monotonic()`; `None` waits forever.
-            turn: The caller's turn, which ends with the section.
+            hold: The hold of the caller's transaction, which ends with the section.
 
         Returns:
             The result of the section.
@@ -79,7 +79,7 @@ class WritersLock:
         slow = None
         while True:
             with self._inside:
-                if self._lock(turn):
+                if self._lock(hold):
                     try:
                         return section()
                     finally:
@@ -106,23 +106,23 @@ class WritersLock:
                 self._unlock()
         return True
 
-    def take_turn(self, deadline: float | None) -> Turn:
-        """Take the lock for a whole transaction."""
-        turn = Turn(self)
+    def take_hold(self, deadline: float | None) -> WriteLockHold:
+        """Take the lock until a transaction ends."""
+        hold = WriteLockHold(self)
 
         def begin() -> None:
-            self._turn = turn
+            self._hold = hold
 
         self.run(begin, deadline)
-        return turn
+        return hold
 
-    def _lock(self, turn: Turn | None = None) -> bool:
+    def _lock(self, hold: WriteLockHold | None = None) -> bool:
         if self._descriptor < 0:
             raise FDBError(1025)
-        if self._turn is not None:
-            if self._turn is not turn:
+        if self._hold is not None:
+            if self._hold is not hold:
                 return False
-            self._turn = None
+            self._hold = None
             return True
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,49 +131,49 @@ class WritersLock:
         return True
 
     def _unlock(self) -> None:
-        if self._turn is None:
+        if self._hold is None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def end_turn(self, turn: Turn) -> None:
-        """Release the lock, unless the turn is already over."""
+    def end_hold(self, hold: WriteLockHold) -> None:
+        """Release the lock, unless the hold has already ended."""
         with self._inside:
-            self._end_turn(turn)
+            self._end_hold(hold)
 
-    def _end_turn(self, turn: Turn | None) -> None:
-        if turn is not None and turn is self._turn:
-            self._turn = None
+    def _end_hold(self, hold: WriteLockHold | None) -> None:
+        if hold is not None and hold is self._hold:
+            self._hold = None
             self._unlock()
 
     def reclaim(self, undo: Callable[[], None]) -> None:
-        """Call `undo()` and release a lock left by an interrupt, or end a turn that takes too long.
+        """Call `undo()` and release a lock left by an interrupt, or end a hold that takes too long.
 
-        A turn ends at the second call that finds it.
+        The second call that finds the same hold ends it.
         """
         with self._inside:
             if self._descriptor < 0:
                 return
-            if self._turn is None:
+            if self._hold is None:
                 undo()
                 self._unlock()
-            elif self._turn.is_seen:
-                self._end_turn(self._turn)
+            elif self._hold.is_seen:
+                self._end_hold(self._hold)
             else:
-                self._turn.is_seen = True
+                self._hold.is_seen = True
 
     def close(self) -> None:
         """Close the lock for good: no section is called any more."""
         with self._inside:
-            self._turn = None
+            self._hold = None
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
 
     def before_fork(self) -> None:
-        """Keep all other threads out of sections, and end a turn."""
+        """Keep all other threads out of sections, and end a hold."""
         self._inside.acquire()
-        self._end_turn(self._turn)
+        self._end_hold(self._hold)
 
     def after_fork(self, in_child: bool) -> None:
-        """Let threads into sections again. A child opens a lock of its own."""
+        """Let threads into sections again. In a child, open the lock file again."""
         if in_child:
             os.close(self._descriptor)
             self._descriptor = self._opened()
@@ -201,18 +201,18 @@ def lock_owners(inode: int, kind: str, mode: str, at: range = _ANYWHERE) -> dict
             process, first = int(found[3]), int(found[5])
             last = sys.maxsize if found[6] == "EOF" else int(found[6])
             if process > 0 and first < at.stop and last >= at.start:
-                # The state follows the name, which may contain parentheses itself.
+                # The state follows the name in parentheses, which may itself contain some.
                 state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
                 owners[process] = state in ("T", "t")
     return owners
 
 
-class Turn:
-    """A turn of a starved transaction, which holds the lock from its first read until it ends.
+class WriteLockHold:
+    """The hold of a starved transaction on the writers' lock, from its first read until its end.
 
-    No other transaction commits during the turn, so its commit cannot conflict.
-    `WritersLock.reclaim`, called every quarter of a second, ends the turn at the second call. A
-    transaction that is slow, or waits for another one, therefore blocks the others only briefly.
+    No other transaction commits meanwhile, so its commit cannot conflict. `WritersLock.reclaim`,
+    called every quarter of a second, ends the hold at the second call. A transaction that is slow,
+    or waits for another one, therefore blocks other transactions only briefly.
     """
 
     def __init__(self, lock: WritersLock) -> None:
@@ -220,8 +220,8 @@ class Turn:
         self.is_seen = False
 
     def end(self) -> None:
-        """Release the lock, unless the turn is already over."""
-        self._lock.end_turn(self)
+        """Release the lock, unless the hold has already ended."""
+        self._lock.end_hold(self)
 
 
 class SharedSync:

@@ -27,7 +27,7 @@ _BACKWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key D
 class Snapshot:
     """The database at one read version, until it is ended or five seconds old.
 
-    SQLite takes its snapshot at the first read. `place`, the offset in the log of commits, and
+    SQLite takes its snapshot at the first read. `offset`, its offset in the log of commits, and
     `version` are noted before that. If a commit happens in between, they are noted again and the
     read is repeated.
     """
@@ -38,7 +38,7 @@ class Snapshot:
         "busy",
         "connection",
         "expires",
-        "place",
+        "offset",
         "version",
     )
 
@@ -50,7 +50,7 @@ class Snapshot:
         self.expires = time.monotonic() + TRANSACTION_LIFETIME
         self.busy = threading.Lock()  # held by a reading thread, and by the thread that expires it
         self._settled = False
-        self.place, self.version, _ = newest
+        self.offset, self.version, _ = newest
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or `None`."""
@@ -91,9 +91,9 @@ class Snapshot:
                 rows = self.connection.execute(statement, parameters).fetchall()
                 while not self._settled:
                     now = self._storage.log.newest
-                    self._settled = now == (self.place, self.version, self.connection.generation)
+                    self._settled = now == (self.offset, self.version, self.connection.generation)
                     if not self._settled:
-                        self.place, self.version, generation = now
+                        self.offset, self.version, generation = now
                         if generation != self.connection.generation:
                             raise FDBError(1007)  # it would miss all later commits
                         self.connection.execute("ROLLBACK")

@@ -40,7 +40,7 @@ from fdbqueue.embedded.disk.files import (
     shorten_write_ahead_log,
     storage_errors,
 )
-from fdbqueue.embedded.disk.locks import SharedSync, Turn, WritersLock
+from fdbqueue.embedded.disk.locks import SharedSync, WriteLockHold, WritersLock
 from fdbqueue.embedded.disk.rotation import Rotation
 from fdbqueue.embedded.limits import VERSIONS_PER_SECOND
 from fdbqueue.embedded.mutations import Mutation
@@ -219,9 +219,9 @@ class Storage:
                 del self._active[snapshot]
                 self._connections.give_back(connection)
 
-    def turn(self, deadline: float | None) -> Turn:
+    def hold_write_lock(self, deadline: float | None) -> WriteLockHold:
         """Take the writers' lock for a transaction that conflicted too often."""
-        return self._lock.take_turn(deadline)
+        return self._lock.take_hold(deadline)
 
     def read_version(self, snapshot: Snapshot) -> int:
         """Return the newest version whose state the snapshot certainly is, without waiting.
@@ -234,9 +234,9 @@ class Storage:
         while True:
             # The next commit may have this very microsecond as its version.
             now = microseconds() + self._shift - 1
-            place, _, _, began, ceiling = self.log.state()
-            if place != snapshot.place:
-                return self.log.version_after(snapshot.place) - 1
+            offset, _, _, began, ceiling = self.log.state()
+            if offset != snapshot.offset:
+                return self.log.version_after(snapshot.offset) - 1
             if began is None:
                 break
             if not self.recover():  # the commit is not that of a killed process
@@ -278,7 +278,7 @@ class Storage:
         _thread.start_new_thread(self._look_after, ())
 
     def _look_after(self) -> None:
-        """Expire old snapshots, end long turns and follow the files, until the database is closed.
+        """Expire old snapshots, end long holds and follow the files, until the database is closed.
 
         This runs in its own thread, which no signal handler interrupts. An interrupted thread may
         have started it twice; the second one ends immediately.
@@ -340,7 +340,7 @@ class Storage:
     def commit(
         self,
         snapshot: Snapshot | None,
-        turn: Turn | None,
+        hold: WriteLockHold | None,
         reads: list[Range],
         mutations: list[Mutation],
         writes: list[tuple[bytes, bytes | None]],
@@ -353,7 +353,7 @@ class Storage:
 
         Args:
             snapshot: The snapshot of the reads; `None` if there are none.
-            turn: The transaction's turn, or `None`.
+            hold: The hold of the transaction on the writers' lock, or `None`.
             reads: The read conflict ranges.
             mutations: The writes, in order.
             writes: The write conflict ranges.
@@ -367,7 +367,7 @@ class Storage:
         section = partial(self._commit, snapshot, reads, mutations, writes, stamped_keys)
         while True:
             try:
-                version, sync, ticket = self._lock.run(section, deadline, turn)
+                version, sync, ticket = self._lock.run(section, deadline, hold)
                 break
             except generations.Outdated:
                 self._follow()
@@ -388,7 +388,7 @@ class Storage:
             self._undo()
         connection = self._writing = self._taken(snapshot)
         try:
-            place, version, ceiling = self._write(connection, snapshot, reads, mutations)
+            offset, version, ceiling = self._write(connection, snapshot, reads, mutations)
             if stamped_keys:
                 writes = writes + [(stamped(key, version), None) for key in stamped_keys]
             self._connections.files.check()
@@ -396,12 +396,12 @@ class Storage:
             if is_raised:
                 ceiling = version + _CEILING_STEP
                 connection.execute("UPDATE clock SET ceiling = ?", (ceiling,))
-            place = self.log.append(place, version, writes)
+            offset = self.log.append(offset, version, writes)
             connection.execute("COMMIT")
             if is_raised:
                 self.log.raise_ceiling(ceiling)
-            self.log.publish(place, version)
-            self._writer.committed(place)
+            self.log.publish(offset, version)
+            self._writer.committed(offset)
             sync = self._connections.sync
             ticket = sync.ticket() if self._durable else 0
             if version >= self._next_checkpoint:
@@ -448,34 +448,34 @@ class Storage:
         restarted SQLite's log, or a process with another lock committed, which requires a replaced
         file. In that case conflicts are checked again, now under SQLite's own lock.
         """
-        place, last, ceiling = self._recovered(connection)
-        goes_on = snapshot is not None and place == snapshot.place and connection.in_transaction
+        offset, last, ceiling = self._recovered(connection)
+        goes_on = snapshot is not None and offset == snapshot.offset and connection.in_transaction
         while True:
             if not goes_on:
                 self._begin_anew(connection)
-                place, last, ceiling = self._recovered(connection)
+                offset, last, ceiling = self._recovered(connection)
             if snapshot is not None and reads:
                 if time.monotonic() > snapshot.expires:
                     raise snapshot.too_old()
-                if place != snapshot.place:
-                    self._check_conflicts(snapshot.place, reads)
+                if offset != snapshot.offset:
+                    self._check_conflicts(snapshot.offset, reads)
             self.log.begin(microseconds() + self._shift)
             version = max(last + 1, microseconds() + self._shift)
             try:
-                self._writer.apply(connection, mutations, version, place)
+                self._writer.apply(connection, mutations, version, offset)
             except sqlite3.OperationalError as error:
                 if not goes_on or "locked" not in str(error):
                     raise
                 goes_on = False
             else:
-                return place, version, ceiling
+                return offset, version, ceiling
 
     def _recovered(self, connection: Connection) -> tuple[int, int, int]:
         """Return tail and version of the last commit, and the ceiling."""
-        place, version, generation, ceiling = self.log.recover()
+        offset, version, generation, ceiling = self.log.recover()
         if generation != connection.generation:
             raise generations.Outdated
-        return place, version, ceiling
+        return offset, version, ceiling
 
     @staticmethod
     def _begin_anew(connection: sqlite3.Connection) -> None:
@@ -483,9 +483,9 @@ class Storage:
             connection.execute("ROLLBACK")
         connection.execute("BEGIN IMMEDIATE")
 
-    def _check_conflicts(self, place: int, reads: list[Range]) -> None:
+    def _check_conflicts(self, offset: int, reads: list[Range]) -> None:
         read = RangeSet(reads)
-        for begin, end in self.log.since(place):
+        for begin, end in self.log.since(offset):
             if read.overlaps(begin, end):
                 raise FDBError(1020)
 

@@ -30,14 +30,14 @@ class Writer:
     def __init__(self) -> None:
         self._known: dict[bytes, bytes | None] = {}
         self._changed: dict[bytes, bytes | None] = {}
-        self._place = -1
+        self._offset = -1
 
     def apply(
-        self, connection: sqlite3.Connection, mutations: list[Mutation], version: int, place: int
+        self, connection: sqlite3.Connection, mutations: list[Mutation], version: int, offset: int
     ) -> None:
-        """Write mutations in order; `place` is the current end of the log of commits."""
+        """Write mutations in order; `offset` is the current end of the log of commits."""
         known = self._known
-        if place != self._place or len(known) > _KNOWN_AT_MOST:
+        if offset != self._offset or len(known) > _KNOWN_AT_MOST:
             known.clear()
         changed = self._changed = {}
         pending: dict[bytes, bytes | None] = {}
@@ -67,10 +67,10 @@ class Writer:
                 pending[key] = changed[key] = ATOMICS[kind](value, param)
         self._flush(connection, pending)
 
-    def committed(self, place: int) -> None:
+    def committed(self, offset: int) -> None:
         """Note that the last `apply` was committed, and the new end of the log of commits."""
         self._known.update(self._changed)
-        self._place = place
+        self._offset = offset
 
     def _flush(self, connection: sqlite3.Connection, pending: dict[bytes, bytes | None]) -> None:
         gone: list[bytes] = []

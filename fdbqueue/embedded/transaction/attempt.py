@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from fdbqueue.embedded import limits
-from fdbqueue.embedded.disk.locks import Turn
+from fdbqueue.embedded.disk.locks import WriteLockHold
 from fdbqueue.embedded.mutations import Mutation, MutationType
 from fdbqueue.embedded.ranges import Range, key_after
 from fdbqueue.embedded.storage.snapshot import Snapshot
@@ -65,7 +65,7 @@ class Attempt:
 
     # Class attributes, because most attempts never change them.
     snapshot: Snapshot | None = None
-    turn: Turn | None = None
+    write_lock: WriteLockHold | None = None
     version: int | None = None
     stamped_keys: tuple[bytes, ...] = ()
     has_read = False
@@ -102,20 +102,20 @@ class Attempt:
             if self.version is not None:
                 snapshot = self.storage.begin_at(self.version)
             else:
-                if self._starved and self.turn is None:
-                    self.turn = self.storage.turn(self.deadline)
+                if self._starved and self.write_lock is None:
+                    self.write_lock = self.storage.hold_write_lock(self.deadline)
                 snapshot = self.storage.begin()
             self.snapshot = snapshot
         return snapshot
 
     def release(self) -> None:
-        """Release the snapshot and the turn."""
+        """Release the snapshot and the writers' lock."""
         snapshot, self.snapshot = self.snapshot, None
         if snapshot is not None:
             self.storage.end(snapshot)
-        turn, self.turn = self.turn, None
-        if turn is not None:
-            turn.end()
+        hold, self.write_lock = self.write_lock, None
+        if hold is not None:
+            hold.end()
 
     def read_version(self) -> int:
         """Return the version of the snapshot."""
@@ -133,10 +133,10 @@ class Attempt:
         if self.reads and self.snapshot is None:
             self.view()  # conflict ranges added without a read count from now
         snapshot, self.snapshot = self.snapshot, None
-        turn, self.turn = self.turn, None
+        hold, self.write_lock = self.write_lock, None
         return self.storage.commit(
             snapshot,
-            turn,
+            hold,
             self.reads,
             self.mutations,
             self.writes,
