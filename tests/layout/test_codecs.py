@@ -1,4 +1,4 @@
-"""What is nested too deeply to be read everywhere is refused, by whatever way it comes."""
+"""Values nested too deeply to be read everywhere are rejected in every interface."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def _push(db: Any, queue: PriorityQueue, value: Any) -> None:
 
 @pytest.mark.parametrize("way", PUSHES)
 @pytest.mark.parametrize("levels", [MAX_NESTING + 2, 960, 974, 986, 5000])
-def test_values_nested_too_deeply_are_refused_and_nothing_is_stored(
+def test_values_nested_too_deeply_are_rejected_and_nothing_is_stored(
     db: Any, queue: PriorityQueue, way: str, levels: int
 ) -> None:
     with pytest.raises((InvalidValue, InvalidLine), match="nested too deeply: 100 levels"):
@@ -62,18 +62,20 @@ def test_values_nested_too_deeply_are_refused_and_nothing_is_stored(
 
 
 @pytest.mark.parametrize("way", PUSHES)
-def test_values_nested_to_the_limit_come_back(db: Any, queue: PriorityQueue, way: str) -> None:
+def test_values_nested_to_the_limit_are_returned_unchanged(
+    db: Any, queue: PriorityQueue, way: str
+) -> None:
     PUSHES[way](db, queue, MAX_NESTING)
     written = json_bytes(queue.pop(db).value)
     assert written.count(b"[") + written.count(b"{") == MAX_NESTING
 
 
-def test_one_level_more_than_the_limit_is_refused(db: Any, queue: PriorityQueue) -> None:
+def test_a_value_nested_one_level_over_the_limit_is_rejected(db: Any, queue: PriorityQueue) -> None:
     with pytest.raises(InvalidValue, match="nested too deeply"):
         queue.push(db, nested(MAX_NESTING + 1))
 
 
-def test_tasks_and_tuples_have_the_same_limit(db: Any, space: Subspace) -> None:
+def test_tasks_and_tuples_have_the_same_nesting_limit(db: Any, space: Subspace) -> None:
     tasks = TaskQueue(space["tasks"])
     task = tasks.push(db, payload=nested(MAX_NESTING))
     with pytest.raises(InvalidValue, match="nested too deeply"):
@@ -88,7 +90,7 @@ def test_tasks_and_tuples_have_the_same_limit(db: Any, space: Subspace) -> None:
     assert tuples.pop(db).value == nested_tuple(MAX_NESTING)
 
 
-def test_a_value_that_contains_itself_is_refused(db: Any, queue: PriorityQueue) -> None:
+def test_a_value_that_contains_itself_is_rejected(db: Any, queue: PriorityQueue) -> None:
     value: list[Any] = []
     value += [value, value]
     with pytest.raises(InvalidValue, match="nested too deeply"):
@@ -96,7 +98,7 @@ def test_a_value_that_contains_itself_is_refused(db: Any, queue: PriorityQueue) 
 
 
 def with_frames_left(frames: int, call: Callable[[], Any]) -> Any:
-    """Call a function where the stack has room for so many further calls."""
+    """Call a function where the stack has room for `frames` further calls."""
     depth = 0
     frame: Any = sys._getframe()
     while frame is not None:
@@ -109,7 +111,7 @@ def with_frames_left(frames: int, call: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["json", "tuple"])
-def test_a_reader_deep_in_its_stack_reads_and_writes_all_that_may_be_stored(
+def test_all_valid_values_are_read_and_written_deep_in_the_stack(
     db: Any, space: Subspace, kind: str
 ) -> None:
     queue = PriorityQueue(space["queue"], codec=kind)
@@ -126,19 +128,19 @@ def test_a_reader_deep_in_its_stack_reads_and_writes_all_that_may_be_stored(
         for frames in (500, 300, 150, 120):
             with_frames_left(frames, call)
             queue.put_back(db, [item])
-        for frames in range(119, 10, -4):  # the queue itself may have too little room here
+        for frames in range(119, 10, -4):  # the queue itself may run out of stack here
             try:
                 with_frames_left(frames, call)
             except (UndecodableItem, InvalidValue):
                 raise
-            except (RecursionError, ctypes.ArgumentError):  # the second one is of the binding
+            except (RecursionError, ctypes.ArgumentError):  # the binding raises the second error
                 break
             finally:
                 queue.put_back(db, [item])
 
 
 @pytest.mark.parametrize("levels", [101, 400, 940, 975])
-def test_items_that_an_older_release_stored_are_read_and_put_back(
+def test_deeply_nested_items_of_an_older_release_are_read_and_put_back(
     db: Any, queue: PriorityQueue, levels: int
 ) -> None:
     item = queue.push(db, [])
@@ -152,8 +154,8 @@ def test_items_that_an_older_release_stored_are_read_and_put_back(
     assert queue.reprioritize(db, queue.peek(db), 7).id == queue.pop(db).id
 
 
-def test_text_that_is_half_a_character_is_put_back(db: Any, queue: PriorityQueue) -> None:
-    """Another program may have written it, as JSON's escape."""
+def test_text_with_a_lone_surrogate_is_put_back(db: Any, queue: PriorityQueue) -> None:
+    """Another program may have written it as a JSON escape."""
     item = queue.push(db, "")
     db[item.key] = b'["\\ud83d",NaN]'
     popped = queue.pop(db)
@@ -161,13 +163,13 @@ def test_text_that_is_half_a_character_is_put_back(db: Any, queue: PriorityQueue
     assert db[item.key] == b'["\\ud83d",NaN]'
 
 
-def test_json_is_written_from_anywhere_in_the_stack() -> None:
+def test_json_is_written_at_any_depth_of_the_stack() -> None:
     value = nested(MAX_NESTING)
     written = with_frames_left(60, lambda: json_bytes(value))
     assert json.loads(written) == value
 
 
-def test_the_command_line_refuses_and_reads_what_the_library_does(
+def test_the_command_line_has_the_same_nesting_limit_as_the_library(
     db: Any, shared_url: str, name: str, tmp_path: Path
 ) -> None:
     fdbq = Shell(tmp_path, shared_url, name)
@@ -180,7 +182,7 @@ def test_the_command_line_refuses_and_reads_what_the_library_does(
     fdbq.output("push", name, text)
     assert [fdbq.output("peek", name), fdbq.output("pop", name)] == [text, text]
     queue = PriorityQueue.named(db, name)
-    old = "[" * 960 + "]" * 960  # of a release that had no limit
+    old = "[" * 960 + "]" * 960  # as stored by a release without a limit
     db[queue.push(db, []).key] = old.encode()
     for command in ("peek", "items", "export", "pop"):
         assert old in fdbq.output(command, name)

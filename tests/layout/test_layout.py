@@ -1,4 +1,4 @@
-"""The promise of the layout: these very bytes, shared with the recipes."""
+"""The stored bytes of the layout are fixed, and shared with the recipes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:
-    """All rows of a subspace without its prefix, but for the receipts of commits."""
+    """Return all rows of a subspace except receipts, without the prefix of the subspace."""
     found = db.get_range_startswith(space.key())
     return {
         row.key.removeprefix(space.key()): row.value
@@ -41,7 +41,7 @@ def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:
 
 
 NO_OTHERS = bytes(5) + b"\x26"
-"""No bound, ageing, largest number of attempts, concurrency, nor one by agent; not paused."""
+"""Without bound, ageing, max_attempts, concurrency or agent_concurrency; not paused."""
 
 PACKED_RANDOM = b"\x01\x00\xff" + RANDOM[1:] + b"\x00"
 
@@ -61,7 +61,7 @@ def test_golden_bytes_of_a_priority_queue(db: Any, space: Subspace, fixed_random
     }
 
 
-def test_a_level_that_was_emptied_goes_on_behind_what_was_in_it(db: Any, space: Subspace) -> None:
+def test_an_emptied_level_continues_its_positions(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space)
     keys = []
     for number in range(3):
@@ -102,8 +102,8 @@ def test_golden_bytes_of_a_payload_in_pieces(db: Any, space: Subspace, fixed_ran
     count=st.integers(0, 2**63 - 1),
     random=st.binary(min_size=1, max_size=20),
 )
-def test_keys_are_those_of_the_tuple_layer(priority: int, count: int, random: bytes) -> None:
-    """The layout packs and reads them by itself, for speed."""
+def test_keys_equal_those_of_the_tuple_layer(priority: int, count: int, random: bytes) -> None:
+    """The layout packs and unpacks them itself, for speed."""
     space = Subspace(("any",))
     layout = store_of(PriorityQueue(space)).layout
     level = layout.level(priority)
@@ -133,7 +133,7 @@ def test_an_exactly_once_commit_leaves_a_receipt_under_four(db: Any, space: Subs
     assert len(client) == 16
 
 
-def test_golden_bytes_of_pops_that_wait(db: Any, space: Subspace) -> None:
+def test_golden_bytes_of_waiting_pops(db: Any, space: Subspace) -> None:
     layout = store_of(PriorityQueue(space)).layout
     request = layout.request_key(258, b"name")
     item = KeyValue(layout.item_key(layout.level(5), 0, b"r"), b"payload")
@@ -162,7 +162,7 @@ def test_golden_bytes_of_pops_that_wait(db: Any, space: Subspace) -> None:
         st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.binary(max_size=90_000)))
     )
 )
-def test_a_result_comes_back_as_it_was_in_values_of_a_size_that_fits(
+def test_a_result_is_split_into_values_that_fit_and_restored(
     pops: list[list[tuple[bytes, bytes]]],
 ) -> None:
     layout = store_of(PriorityQueue(Subspace(("any",)))).layout
@@ -180,11 +180,11 @@ def test_golden_bytes_of_a_name(db: Any, name: str) -> None:
     assert name_key("mail") == b"\x02fdbqueue\x00\x14\x02mail\x00"
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
-    number = decode_count(db[renames_key(None)])  # of a cluster, where others may rename queues
+    number = decode_count(db[renames_key(None)])  # on a cluster, other clients may rename queues
     assert db[name_key(name)] == queue.subspace.key() == default_subspace(name, number).key()
 
 
-def test_golden_bytes_of_what_renames_and_imports_leave(space: Subspace) -> None:
+def test_golden_bytes_of_renames_and_imports(space: Subspace) -> None:
     assert renames_key("mail") == b"\x02fdbqueue\x00\x15\x03\x02mail\x00"
     assert renames_key(None) == b"\x02fdbqueue\x00\x15\x03\x00"
     layout = store_of(PriorityQueue(space)).layout
@@ -196,7 +196,7 @@ def test_golden_bytes_of_what_renames_and_imports_leave(space: Subspace) -> None
     assert layout.import_key("f") < begin <= note < end
 
 
-def test_golden_bytes_of_the_places_of_a_bounded_queue(space: Subspace) -> None:
+def test_golden_bytes_of_the_slots_of_a_bounded_queue(space: Subspace) -> None:
     layout = store_of(PriorityQueue(space)).layout
     begin, end = layout.places_between(layout.places_below, 0, 258)
     assert begin == space.key() + b"\x15\x0a\x15\x01\x14"
@@ -233,14 +233,14 @@ def test_golden_bytes_of_the_key_spaces() -> None:
     assert found == {name: bytes.fromhex(key) for name, key in expected.items()}
 
 
-def test_every_row_of_the_key_table_begins_with_the_number_of_its_space() -> None:
+def test_every_row_of_the_key_table_starts_with_the_number_of_its_space() -> None:
     for space in Space:
         assert space.rows
         for row in space.rows:
             assert re.match(rf"\({int(space)}[,)]", row.key), row
 
 
-def test_another_layout_version_is_refused(db: Any, name: str) -> None:
+def test_another_layout_version_is_rejected(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
     db[store_of(queue).layout.options] = b"\x15\x63"
@@ -251,7 +251,7 @@ def test_another_layout_version_is_refused(db: Any, name: str) -> None:
 # The recipe and the library
 
 
-def test_the_library_reads_what_the_recipe_wrote(db: Any, space: Subspace) -> None:
+def test_the_library_reads_items_of_the_recipe(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, codec="bytes")
     recipe = PriorityRecipe(Subspace(rawPrefix=store_of(queue).layout.items))
     for value, priority in [(b"c", 3), (b"a", 1), (b"b", 1)]:
@@ -269,7 +269,7 @@ def test_the_library_reads_what_the_recipe_wrote(db: Any, space: Subspace) -> No
     assert fdbqueue.check(db, queue).ok
 
 
-def test_the_recipe_reads_what_the_library_wrote(db: Any, space: Subspace) -> None:
+def test_the_recipe_reads_items_of_the_library(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, codec="bytes")
     recipe = PriorityRecipe(Subspace(rawPrefix=store_of(queue).layout.items))
     queue.push_many(db, [b"c", b"a", b"b"], priorities=[3, 1, 1])
@@ -295,7 +295,7 @@ def test_the_fifo_recipe_and_the_library_share_a_queue(db: Any, space: Subspace)
     assert recipe.dequeue(db) is None
 
 
-def test_both_sides_work_on_one_queue_at_once(db: Any, space: Subspace) -> None:
+def test_library_and_recipe_use_one_queue_concurrently(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, codec="bytes")
     recipe = PriorityRecipe(Subspace(rawPrefix=store_of(queue).layout.items))
     for number in range(20):

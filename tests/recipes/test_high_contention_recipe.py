@@ -1,4 +1,4 @@
-"""The staging recipe, where clients live and every commit is answered: each item once, in order."""
+"""The staging recipe pops each item once, in order, if no client dies and no reply is lost."""
 
 from __future__ import annotations
 
@@ -43,16 +43,18 @@ def test_many_clients_pop_each_item_once_and_each_client_in_order(
     assert not list(db.get_range_startswith(space.key()))
 
 
-def test_who_asked_first_is_served_first(db: Any, recipe: HighContentionQueue) -> None:
+def test_requests_are_served_in_the_order_they_were_made(
+    db: Any, recipe: HighContentionQueue
+) -> None:
     for value in (b"1", b"2"):
         recipe.push(db, value, 1)
     requests = [recipe._append(db, recipe.requests, b"") for _ in range(3)]
-    assert recipe.pop_min(db) is None  # it passes nobody, and serves them on its way
+    assert recipe.pop_min(db) is None  # it overtakes no request and serves them on its way
     results = [run(db, partial(recipe._attempt, request=each)) for each in reversed(requests)]
     assert results == [(True, None), (True, b"2"), (True, b"1")]
 
 
-def test_a_pop_that_meets_conflicts_takes_one_item_and_leaves_nothing_behind(
+def test_a_pop_with_conflicts_takes_one_item_and_leaves_no_keys(
     db: Any, recipe: HighContentionQueue, space: Subspace
 ) -> None:
     for number in range(30):

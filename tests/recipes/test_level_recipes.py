@@ -1,4 +1,4 @@
-"""The recipes with levels: one key an item with a map of counts, and one key a segment of items."""
+"""The recipes with levels: one key per item with a map of counts, or one key per segment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recipes.segmented_queue import SegmentedQueue
 
 
 class Segmented(SegmentedQueue):
-    """The segmented queue with the N-queue's pop of several."""
+    """The segmented queue with the N-queue's pop of several items."""
 
     def pop(self, db: Any, depth: int = 1) -> Any:
         taken = (super(Segmented, self).pop(db) for _ in range(depth))
@@ -49,7 +49,7 @@ def test_the_default_is_the_most_urgent_level(db: Any, levels: Any) -> None:
     assert levels.pop(db) == [(0, b"now")]
 
 
-def test_a_depth_beyond_the_queue_takes_what_there_is(db: Any, levels: Any) -> None:
+def test_a_depth_larger_than_the_queue_returns_all_items(db: Any, levels: Any) -> None:
     for level in (1000, 0, 5):
         levels.push(db, b"x", level)
     assert levels.pop(db, 0) == []
@@ -58,7 +58,7 @@ def test_a_depth_beyond_the_queue_takes_what_there_is(db: Any, levels: Any) -> N
 
 
 @pytest.mark.parametrize("level", [-1, 1.0, "1", None, True])
-def test_what_is_no_level_is_refused(db: Any, levels: Any, space: Subspace, level: Any) -> None:
+def test_an_invalid_level_is_rejected(db: Any, levels: Any, space: Subspace, level: Any) -> None:
     with pytest.raises(ValueError, match="a level is an integer from 0"):
         levels.push(db, b"x", level)
     assert list(db.get_range_startswith(space.key())) == []
@@ -81,7 +81,9 @@ def test_pushes_to_levels_do_not_conflict(db: Any, space: Subspace) -> None:
     assert queue.counts(db) == {0: 5}
 
 
-def test_threads_that_push_and_pop_segments_get_each_item_once(db: Any, space: Subspace) -> None:
+def test_concurrent_threads_pop_each_item_of_a_segmented_queue_once(
+    db: Any, space: Subspace
+) -> None:
     def push(number: int) -> None:
         for item in range(40):
             SegmentedQueue(space, 7).push(db, b"%d %02d" % (number, item))
@@ -112,7 +114,7 @@ def test_threads_that_push_and_pop_segments_get_each_item_once(db: Any, space: S
 
 
 def test_segments_agree_with_lists(db: Any, space: Subspace, rng: random.Random) -> None:
-    """Any pushes and pops, through two queue objects, with segments of any size."""
+    """Random pushes and pops through two queue objects, with segments of random sizes."""
     size = rng.randrange(1, 5)
     clients = [SegmentedQueue(space, size, buffer_segments=rng.randrange(3)) for _ in range(2)]
     model: dict[int, deque[bytes]] = {}
@@ -130,7 +132,7 @@ def test_segments_agree_with_lists(db: Any, space: Subspace, rng: random.Random)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_who_pops_holds_few_segments(db: Any, space: Subspace, ahead: int) -> None:
+def test_a_pop_loads_few_segments(db: Any, space: Subspace, ahead: int) -> None:
     queue = SegmentedQueue(space, segment_size=100, buffer_segments=ahead)
 
     @fdbqueue.transactional

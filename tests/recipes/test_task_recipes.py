@@ -1,4 +1,4 @@
-"""What the task queue was made for: invoices, reminders of bookings, collections."""
+"""Uses of the task queue: invoices, booking reminders and debt collection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def popped(db: Any, tasks: TaskQueue, field: str) -> list[Any]:
     return [(task.payload[field], task.priority) for task in tasks.pop_many(db, 99)]
 
 
-def test_large_invoices_come_first_then_those_due_first(db: Any, tasks: TaskQueue) -> None:
+def test_large_invoices_come_first_then_the_earliest_due(db: Any, tasks: TaskQueue) -> None:
     for number, amount, days in [
         ("a-1", 999.99, 1),
         ("a-2", 100_000, 9),
@@ -46,9 +46,7 @@ def test_large_invoices_come_first_then_those_due_first(db: Any, tasks: TaskQueu
     ]
 
 
-def test_reminders_go_by_the_days_left_and_by_when_they_have_to_be_out(
-    db: Any, tasks: TaskQueue
-) -> None:
+def test_reminders_are_ordered_by_days_left_then_by_deadline(db: Any, tasks: TaskQueue) -> None:
     for guest, days, hours in [
         ("in a year", 365, 24),
         ("in a month", 30, 24),
@@ -71,7 +69,7 @@ def test_reminders_go_by_the_days_left_and_by_when_they_have_to_be_out(
     ]
 
 
-def test_debts_go_by_the_days_overdue_and_by_what_they_cost(db: Any, tasks: TaskQueue) -> None:
+def test_debts_are_ordered_by_days_overdue_then_by_cost(db: Any, tasks: TaskQueue) -> None:
     today = date(2030, 6, 1)
     for debtor, amount, days in [
         ("not yet", 10, 0),
