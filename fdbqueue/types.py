@@ -38,17 +38,17 @@ __all__ = [
     "create_deadline",
 ]
 
-Priority: TypeAlias = "int | tuple[Any, ...]"
+Priority: TypeAlias = int | tuple[Any, ...]
 """An item's rank: a 64-bit integer or a tuple. The lowest is popped first."""
 
-PriorityJson: TypeAlias = "int | list[Any]"
+PriorityJson: TypeAlias = int | list[Any]
 """The JSON form of a priority: an integer, or a list for a tuple."""
 
-PriorityKind: TypeAlias = "type[int] | tuple[type, ...]"
+PriorityKind: TypeAlias = type[int] | tuple[type, ...]
 """The type of a queue's priorities: `int`, or the types of a tuple's elements, `(int, float)`."""
 
 
-Json: TypeAlias = "dict[str, Any] | list[Any] | str | float | None"
+Json: TypeAlias = dict[str, Any] | list[Any] | str | float | None
 """A JSON value."""
 
 
@@ -292,10 +292,10 @@ class _HasValue(Protocol):
         ...
 
 
-KeyLike: TypeAlias = "bytes | _HasKey"
+KeyLike: TypeAlias = bytes | _HasKey
 """A key, or an object with a key, such as a `Subspace`."""
 
-ValueLike: TypeAlias = "bytes | _HasValue"
+ValueLike: TypeAlias = bytes | _HasValue
 """A value, or an object with a value."""
 
 
@@ -320,7 +320,7 @@ class KeySelector(Protocol):
     def __add__(self, offset: int, /) -> KeySelector: ...
 
 
-KeyOrSelector: TypeAlias = "KeyLike | KeySelector"
+KeyOrSelector: TypeAlias = KeyLike | KeySelector
 """A key, or a key selector."""
 
 
@@ -636,8 +636,8 @@ class Database(_Writes, Protocol):
     def __getitem__(self, key: slice, /) -> Sequence[KeyValue]: ...
 
 
-Transactor: TypeAlias = "Transaction | Database"
+Transactor: TypeAlias = Transaction | Database
 """A transaction of the caller's, or a database for one of the library's own."""
 
-ReadTransactor: TypeAlias = "ReadTransaction | Database"
+ReadTransactor: TypeAlias = ReadTransaction | Database
 """A transaction, its `snapshot`, or a database: reads need no more."""

@@ -1,7 +1,7 @@
-"""The engines at hand, and a database on each for every test that asks for one.
+"""The available engines, and a database on each of them for every test that needs one.
 
-A test gets a subspace and a queue name of its own, which are empty again after it: the cluster may
-be somebody's.
+Each test gets its own subspace and queue name, which are emptied after it, because the cluster may
+hold other data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue.database.retrying import run
 from fdbqueue.layout import ROOT
-from tests.support.cluster import Cluster, NoCluster, a_cluster
+from tests.support.cluster import Cluster, NoCluster, start_or_find_cluster
 
 ENGINES = ("embedded", "memory", "cluster")
 
@@ -34,9 +34,9 @@ _cluster_line = pytest.StashKey[str]()
 def cluster_or_reason(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster | str]:
-    """The cluster of this run, or why there is none."""
+    """Return the cluster of this run, or the reason for having none."""
     try:
-        with a_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        with start_or_find_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
             _note(request.config, f"cluster ({cluster.source})")
             yield cluster
             if cluster.is_own:
@@ -53,7 +53,7 @@ def cluster_or_reason(
 
 @pytest.fixture
 def cluster(cluster_or_reason: Cluster | str) -> Cluster:
-    """The cluster, or no test; with FDBQ_REQUIRE_CLUSTER=1 a failed one."""
+    """Return the cluster, or skip the test; with FDBQ_REQUIRE_CLUSTER=1 fail it."""
     if isinstance(cluster_or_reason, Cluster):
         return cluster_or_reason
     if os.environ.get("FDBQ_REQUIRE_CLUSTER") == "1":
@@ -62,7 +62,7 @@ def cluster(cluster_or_reason: Cluster | str) -> Cluster:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every test that has a database runs on every engine that can have it."""
+    """Run every test with a database on every engine that supports it."""
     if "engine" not in metafunc.fixturenames:
         return
     if "cluster" in metafunc.fixturenames:
@@ -75,13 +75,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def engine() -> str:
-    """The engine of this run of the test; set by `pytest_generate_tests`."""
+    """Return the engine of this run of the test, set by `pytest_generate_tests`."""
     raise NotImplementedError
 
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
-    """What opens the database of this test."""
+    """Return the URL of the database of this test."""
     if engine == "cluster":
         return str(request.getfixturevalue("cluster").file)
     return "memory:" if engine == "memory" else f"embedded:{tmp_path / 'db'}"
@@ -89,16 +89,16 @@ def url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
 
 @pytest.fixture
 def shared_url(url: str) -> str:
-    """What opens the database of this test in other processes too."""
+    """Return the URL of the database of this test, if other processes can open it too."""
     return url
 
 
 @pytest.fixture
 def db(url: str, space: Subspace, name: str) -> Iterator[Any]:
-    """A database of each engine, in which the test's subspace is empty."""
+    """Return a database of the engine with an empty subspace for the test."""
     database = fdbqueue.open(url)
     if not hasattr(database, "close"):
-        # The binding gives one object for a cluster file, whose options would stay.
+        # The binding shares one object per cluster file, so its options would persist.
         database = fdb.impl.create_database(url)
     yield database
     remove(database, space, name)
@@ -107,7 +107,7 @@ def db(url: str, space: Subspace, name: str) -> Iterator[Any]:
 
 
 def remove(db: Any, space: Subspace, name: str) -> None:
-    """Remove what a test put into its subspace, and its queues: those that begin with its name."""
+    """Clear the subspace of a test, and drop its queues, whose names start with `name`."""
     db.options.set_transaction_timeout(30_000)
     db.options.set_transaction_retry_limit(-1)
     db.options.set_transaction_size_limit(10_000_000)
@@ -119,19 +119,19 @@ def remove(db: Any, space: Subspace, name: str) -> None:
 
 @pytest.fixture
 def space() -> Subspace:
-    """A subspace of the test's own."""
+    """Return a subspace that only this test uses."""
     return Subspace(("test", os.getpid(), next(_numbers)))
 
 
 @pytest.fixture
 def name() -> str:
-    """A queue name of the test's own; queues whose names begin with it are the test's too."""
+    """Return a queue name of this test; it also owns all names with this prefix."""
     return f"test-{os.getpid()}-{next(_numbers)}-"
 
 
 @pytest.fixture
 def queue(space: Subspace) -> fdbqueue.PriorityQueue:
-    """An empty priority queue."""
+    """Return an empty priority queue."""
     return fdbqueue.PriorityQueue(space["queue"])
 
 
@@ -141,7 +141,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
-    """A source of chance whose seed is printed; `--seed` repeats it."""
+    """Return a random generator whose seed is printed; `--seed` repeats it."""
     given = request.config.getoption("--seed")
     seed = random.randrange(2**32) if given is None else given
     print(f"--seed={seed}")
@@ -150,7 +150,7 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 
 @pytest.fixture
 def fdb_error() -> Callable[[int], Any]:
-    """`with fdb_error(1020): ...`: the block raises an error with this code."""
+    """Assert that a block raises an error with a code: `with fdb_error(1020): ...`."""
 
     class Expected:
         def __init__(self, code: int) -> None:
@@ -170,9 +170,9 @@ def fdb_error() -> Callable[[int], Any]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Have the programs of the tests end by SIGHUP, though `nohup` runs the tests.
+    """Let SIGHUP end the programs of the tests, even if `nohup` runs the tests.
 
-    A program inherits that a signal is ignored, but not that it is handled.
+    A program inherits an ignored signal, but not a handled one.
     """
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
@@ -180,13 +180,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """Run two tests at a time on each core: many wait for a server, a process or a lease."""
+    """Run two tests per core, because many wait for a server, a process or a lease."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
-        return None  # xdist reads it
+        return None  # xdist reads the variable
     return 2 * (os.cpu_count() or 1)
 
 
-# One line at the end of a run says which engines it had.
+# One line at the end of a run names its engines.
 
 
 def _note(config: pytest.Config, line: str) -> None:

@@ -36,7 +36,7 @@ def parameters(function: Any) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("kind", ["PriorityQueue", "Queue", "TaskQueue", "Worker"])
-def test_a_class_has_the_names_and_parameters_of_the_one_that_blocks(kind: str) -> None:
+def test_an_asyncio_class_has_the_names_and_parameters_of_the_blocking_class(kind: str) -> None:
     blocking, awaited = getattr(fdbqueue, kind), getattr(aio, kind)
     names = [name for name in dir(blocking) if not name.startswith("_")]
     assert [name for name in dir(awaited) if not name.startswith("_")] == names
@@ -47,7 +47,7 @@ def test_a_class_has_the_names_and_parameters_of_the_one_that_blocks(kind: str) 
             assert (here.__name__, parameters(here)) == (there.__name__, parameters(there))
 
 
-def test_every_function_of_a_database_is_there_with_its_parameters() -> None:
+def test_every_database_function_exists_with_the_same_parameters() -> None:
     blocking = {
         name: function
         for name in fdbqueue.__all__
@@ -62,7 +62,7 @@ def test_every_function_of_a_database_is_there_with_its_parameters() -> None:
         assert name in aio.__all__
 
 
-def test_many_tasks_get_each_item_once(db: Any, name: str, rng: random.Random) -> None:
+def test_concurrent_tasks_pop_each_item_once(db: Any, name: str, rng: random.Random) -> None:
     async def main() -> list[Any]:
         jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
 
@@ -81,7 +81,7 @@ def test_many_tasks_get_each_item_once(db: Any, name: str, rng: random.Random) -
     assert sorted(run(main())) == [[task, number] for task in range(30) for number in range(10)]
 
 
-def test_methods_do_what_those_of_the_queue_do(db: Any, name: str) -> None:
+def test_asyncio_methods_return_the_same_results(db: Any, name: str) -> None:
     async def main() -> None:
         jobs = await aio.PriorityQueue.named(db, f"{name}jobs", max_size=5)
         first, second = await jobs.push_many(db, ["a", "b"], priorities=[2, 1])
@@ -108,7 +108,7 @@ def test_methods_do_what_those_of_the_queue_do(db: Any, name: str) -> None:
     run(main())
 
 
-def test_errors_are_those_of_the_queue(db: Any, name: str) -> None:
+def test_asyncio_methods_raise_the_same_errors(db: Any, name: str) -> None:
     async def main() -> None:
         jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
         for pushing, error in [
@@ -128,7 +128,7 @@ def test_errors_are_those_of_the_queue(db: Any, name: str) -> None:
     run(main())
 
 
-def test_a_pop_waits_and_is_woken(db: Any, space: Subspace) -> None:
+def test_a_push_wakes_a_waiting_pop(db: Any, space: Subspace) -> None:
     async def main() -> None:
         mail = aio.Queue(fdbqueue.Queue(space))
         waiting = [asyncio.ensure_future(mail.dequeue(db, wait=30)) for _ in range(100)]
@@ -143,8 +143,8 @@ def test_a_pop_waits_and_is_woken(db: Any, space: Subspace) -> None:
     run(main())
 
 
-def test_who_is_cancelled_takes_nothing(db: Any, name: str, rng: random.Random) -> None:
-    """Whenever it is: before the pop, in the middle, after it."""
+def test_a_cancelled_pop_takes_no_item(db: Any, name: str, rng: random.Random) -> None:
+    """This holds for a cancel before, during and after the pop."""
 
     async def main() -> list[Any]:
         jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
@@ -166,7 +166,7 @@ def test_who_is_cancelled_takes_nothing(db: Any, name: str, rng: random.Random) 
     assert sorted(run(main())) == list(range(60))
 
 
-def test_each_call_takes_effect_once_though_answers_are_lost(
+def test_each_call_takes_effect_once_despite_lost_replies(
     db: Any, name: str, rng: random.Random
 ) -> None:
     faulty = FaultyDatabase(db, before=0.2, after=0.2, conflict=0.1, seed=rng.randrange(2**32))
@@ -180,7 +180,7 @@ def test_each_call_takes_effect_once_though_answers_are_lost(
     assert sorted(run(main())) == list(range(100))
 
 
-def test_one_loop_after_the_other(db: Any, name: str) -> None:
+def test_a_queue_works_in_consecutive_event_loops(db: Any, name: str) -> None:
     async def main(number: int) -> Any:
         jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
         await jobs.push(db, number)
@@ -218,7 +218,7 @@ def test_tasks_and_claims(db: Any, name: str) -> None:
     run(main())
 
 
-def test_a_claim_that_is_cancelled_leaves_the_item(db: Any, name: str) -> None:
+def test_a_cancelled_claim_leaves_the_item_in_the_queue(db: Any, name: str) -> None:
     async def main() -> None:
         jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
         await jobs.push_many(db, range(50))
@@ -232,7 +232,7 @@ def test_a_claim_that_is_cancelled_leaves_the_item(db: Any, name: str) -> None:
         waits = [asyncio.ensure_future(jobs.claim(db, n=50, wait=60)) for _ in range(60)]
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         assert done
-        await asyncio.sleep(0.1)  # more wait than there are threads, and a push still goes through
+        await asyncio.sleep(0.1)  # more calls wait than there are threads, yet a push succeeds
         await asyncio.wait_for(jobs.push(db, "late"), 60)
         for each in waits:
             each.cancel()
@@ -242,9 +242,7 @@ def test_a_claim_that_is_cancelled_leaves_the_item(db: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [aio.PriorityQueue, aio.Queue, aio.TaskQueue])
-def test_a_queue_of_any_kind_is_opened_by_its_name_and_where_it_is(
-    db: Any, name: str, kind: Any
-) -> None:
+def test_queues_of_any_kind_are_opened_by_name_or_location(db: Any, name: str, kind: Any) -> None:
     async def main() -> None:
         queue = await kind.named(db, f"{name}any", max_size=3)
         with pytest.raises(fdbqueue.errors.QueueNotFound):
@@ -270,7 +268,7 @@ def test_a_queue_of_any_kind_is_opened_by_its_name_and_where_it_is(
     run(main())
 
 
-def test_an_item_that_has_expired_makes_room(db: Any, name: str) -> None:
+def test_an_expired_item_makes_room(db: Any, name: str) -> None:
     async def main() -> None:
         jobs = await aio.PriorityQueue.named(db, f"{name}jobs", max_size=1)
         await jobs.push(db, "expires", ttl=0.05)
@@ -309,7 +307,7 @@ TAKING: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("level", [logging.INFO, logging.WARNING])
 @pytest.mark.parametrize("call", TAKING)
-def test_what_a_cancelled_call_took_is_back_when_it_has_ended_however_often_it_is_cancelled(
+def test_a_cancelled_call_returns_its_items_before_it_ends_despite_repeated_cancels(
     db: Any,
     name: str,
     rng: random.Random,
@@ -346,8 +344,8 @@ def test_what_a_cancelled_call_took_is_back_when_it_has_ended_however_often_it_i
     run(main())
 
 
-def test_the_end_of_the_loop_loses_nothing(db: Any, name: str, rng: random.Random) -> None:
-    """Tasks that wait are cancelled then, as by Ctrl-C, and none outlives the loop."""
+def test_the_end_of_the_loop_loses_no_items(db: Any, name: str, rng: random.Random) -> None:
+    """Waiting tasks are cancelled, as by Ctrl-C, and none outlives the loop."""
     queue = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
     queue.push_many(db, range(400))
     taken: list[Any] = []
@@ -372,7 +370,7 @@ def test_the_end_of_the_loop_loses_nothing(db: Any, name: str, rng: random.Rando
 
 @pytest.fixture
 def wait_for_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Waits until the threads of `aio` have done all that they were given, and what that began."""
+    """Return a function that waits until the threads of `aio` have finished all their work."""
     jobs: deque[Future[Any]] = deque()
     submit = pool.submit
 
@@ -388,7 +386,7 @@ def wait_for_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return wait
 
 
-def test_a_loop_that_is_closed_over_pops_loses_nothing(
+def test_closing_a_loop_with_running_pops_loses_no_items(
     db: Any, name: str, rng: random.Random, wait_for_threads: Callable[[], None]
 ) -> None:
     queue = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
@@ -407,7 +405,7 @@ def test_a_loop_that_is_closed_over_pops_loses_nothing(
     assert queue.size(db) == 100 - taken
 
 
-def test_a_cancel_ends_a_wait_though_a_push_comes_at_the_same_time(
+def test_a_cancel_ends_a_wait_although_a_push_arrives_at_the_same_time(
     db: Any, name: str, rng: random.Random
 ) -> None:
     """`asyncio.wait_for` drops such a cancel before Python 3.12."""
@@ -429,7 +427,7 @@ def test_a_cancel_ends_a_wait_though_a_push_comes_at_the_same_time(
     run(main())
 
 
-def test_a_worker_awaits_its_handlers_in_the_loop_that_awaits_it(db: Any, name: str) -> None:
+def test_a_worker_runs_its_handlers_in_its_own_event_loop(db: Any, name: str) -> None:
     told: list[int] = []
 
     async def main() -> None:
@@ -454,7 +452,7 @@ def test_a_worker_awaits_its_handlers_in_the_loop_that_awaits_it(db: Any, name: 
 
 
 @pytest.mark.parametrize("cancels", [1, 3])
-def test_a_worker_that_is_cancelled_ends_the_jobs_that_run_and_begins_no_other(
+def test_a_cancelled_worker_finishes_running_jobs_and_starts_no_others(
     db: Any, name: str, cancels: int
 ) -> None:
     async def main() -> None:

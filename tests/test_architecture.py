@@ -1,4 +1,4 @@
-"""The tree keeps its shape: rooms, imports that point down, modules that stay small."""
+"""The structure of the code: rooms, downward imports and small modules."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "fdbqueue"
 
-# The rooms that each room may import from. Every room may import `errors` and `types`, every room
-# of `embedded` the modules that stand beside those rooms.
+# The rooms that each room may import from. Every room may import `errors` and `types`. Every room
+# of `embedded` may import the modules beside those rooms.
 ROOMS = {
     "cli": {"aio", "embedded", "http"},
     "http": {"aio", "queue"},
@@ -38,9 +38,9 @@ ROOMS = {
 ANYBODYS = {"errors", "types"}
 ENGINES_OWN = {"embedded.limits", "embedded.mutations", "embedded.ranges"}
 
-# What does not keep to the table yet. It may only become less.
+# Exceptions from the table. This list may only shrink.
 EXCEPTIONS = {
-    # aio drives the operations of the queues.
+    # aio runs the operations of the queues.
     "aio": {"coordination.event_loop", "coordination.steps", "database.pages"},
     # The library lacks public names for these.
     "cli.common": {
@@ -71,11 +71,11 @@ EXCEPTIONS = {
 # The modules that code inside a transaction must not be able to name.
 NOT_IN_A_TRANSACTION = {"os", "random", "secrets", "threading", "time", "uuid"}
 
-MODULES = sorted(LIBRARY.rglob("*.py"))  # the first one has the public names
+MODULES = sorted(LIBRARY.rglob("*.py"))  # the first module has the public names
 COMMANDS = sorted((ROOT / "cli").glob("*.py"))
 RECIPES = sorted((ROOT / "recipes").glob("*.py"))
 USES = ("invoices", "booking_reminders", "debt_collection")
-"""Of the recipes, those that show what the task queue is for, instead of how a queue is made."""
+"""Recipes that show uses of the task queue instead of how a queue is built."""
 
 
 def relative(path: Path) -> str:
@@ -83,7 +83,7 @@ def relative(path: Path) -> str:
 
 
 def dotted(path: Path) -> str:
-    """The name of a module: of one of the library without that of the library."""
+    """Return the name of a module, within the library without the name of the library."""
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     return name.removeprefix("fdbqueue.")
 
@@ -100,7 +100,7 @@ def is_module(name: str) -> bool:
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """The modules of the library that code imports, by names without that of the library."""
+    """Yield the library modules that code imports, without the name of the library."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "fdbqueue":
             package = (node.module or "").removeprefix("fdbqueue").removeprefix(".")
@@ -131,7 +131,7 @@ def test_imports_point_down(path: Path) -> None:
     assert outside == EXCEPTIONS.get(module, set())
 
 
-def test_no_import_is_a_circle() -> None:
+def test_imports_have_no_cycles() -> None:
     graph: dict[str, set[str]] = defaultdict(set)
     for path in MODULES:
         tree = ast.parse(path.read_text())
@@ -143,7 +143,7 @@ def test_no_import_is_a_circle() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((LIBRARY / "operations").glob("*.py")), ids=relative)
-def test_code_inside_a_transaction_cannot_read_a_clock_or_draw_a_number(path: Path) -> None:
+def test_code_inside_a_transaction_cannot_use_clocks_or_randomness(path: Path) -> None:
     names = {
         name.split(".")[0]
         for node in ast.walk(ast.parse(path.read_text()))
@@ -158,7 +158,7 @@ def test_code_inside_a_transaction_cannot_read_a_clock_or_draw_a_number(path: Pa
 
 
 def packs(path: Path) -> bool:
-    """Whether a module uses the tuple layer, or makes a subspace of a prefix."""
+    """Return whether a module uses the tuple layer or creates a subspace from a prefix."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module, node.names[0].name) == (
             "fdb",
@@ -181,7 +181,7 @@ def test_only_the_layout_packs_keys() -> None:
     assert not outside
 
 
-def test_a_room_is_seen_at_a_glance() -> None:
+def test_a_room_holds_a_limited_number_of_modules() -> None:
     top = [path.name for path in LIBRARY.iterdir() if path.suffix == ".py" or path.is_dir()]
     assert len({*top} - {"__pycache__"}) <= 13
     folders = {path.parent for path in MODULES} - {LIBRARY}
@@ -190,7 +190,7 @@ def test_a_room_is_seen_at_a_glance() -> None:
     assert {*sizes, "aio", "cli", "testing"} == set(ROOMS)
 
 
-def test_tests_stand_in_the_rooms_of_what_they_test() -> None:
+def test_tests_are_in_the_rooms_of_the_code_they_test() -> None:
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
     assert {path.name for path in LIBRARY.iterdir() if path.is_dir()} <= folders | {"__pycache__"}
 
@@ -228,7 +228,7 @@ def test_a_recipe_needs_only_open_and_transactional(path: Path) -> None:
     assert names <= {"open", "transactional"}
 
 
-def test_recipes_run_as_they_are() -> None:
+def test_recipes_run_as_programs() -> None:
     for path in sorted((ROOT / "recipes").glob("[!_]*.py")):
         done = subprocess.run([sys.executable, path], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, ""), path
@@ -252,12 +252,12 @@ def test_importing_the_library_loads_no_client_library_and_selects_no_api_versio
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_importing_the_library_imports_no_module_that_a_recipe_is_named_after() -> None:
+def test_importing_the_library_does_not_import_the_standard_queue_module() -> None:
     program = "import sys, fdbqueue; assert 'queue' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_push_waits_for_no_module_that_only_others_need(tmp_path: Path) -> None:
+def test_a_push_imports_only_the_modules_it_needs(tmp_path: Path) -> None:
     program = (
         "import sys, fdbqueue; from fdbq.main import cli;"
         f"cli(['push', 'jobs', '1', '--db', {str(tmp_path / 'db')!r}], standalone_mode=False);"
@@ -268,7 +268,7 @@ def test_a_push_waits_for_no_module_that_only_others_need(tmp_path: Path) -> Non
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_the_top_level_holds_nothing_else() -> None:
+def test_the_top_level_has_only_known_entries() -> None:
     listed = subprocess.run(
         ["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=True
     ).stdout.split()

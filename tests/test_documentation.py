@@ -1,4 +1,4 @@
-"""The documentation tells what is there: it builds, it is complete, and its examples run."""
+"""The documentation builds and is complete, and its examples run."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.support.shell import Shell, commands
 README = (ROOT / "README.md").read_text()
 REFERENCE = "\n".join(path.read_text() for path in sorted((DOCS / "reference").glob("*.md")))
 
-# What runs, what is read for the commands of `fdbq` in it, and what is no code.
+# Languages that are executed, that are checked for `fdbq` commands, and that are not code.
 RUN = {"python", "console"}
 READ = {"sh", "ini", "dockerfile", "yaml"}
 NO_CODE = {"text", "{eval-rst}", "{toctree}", "{glossary}"}
 
 
 def pages_with(*languages: str) -> list[Any]:
-    """The pages that have code in some languages, as parameters of a test."""
+    """Return the pages with code in these languages as test parameters."""
     return [
         pytest.param(path, id=str(path.relative_to(ROOT)))
         for path in PAGES
@@ -67,7 +67,7 @@ def test_a_guide_shows_every_command(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*fdbqueue.__all__, *errors.__all__])
-def test_the_reference_names_what_the_library_offers(name: str) -> None:
+def test_the_reference_lists_every_public_name(name: str) -> None:
     if name != "DESCRIPTIONS":  # rendered as a table
         assert re.search(rf"\b{name}\b", REFERENCE)
 
@@ -87,7 +87,7 @@ def public_names(handle: type) -> set[str]:
 
 
 def listed(title: str) -> set[str]:
-    """The names in the first column of the table of the reference with this title."""
+    """Return the names in the first column of the reference table with this title."""
     (rows,) = re.findall(
         rf"^\| {re.escape(title)} \| \|\n\| --- \| --- \|\n((?:\|.*\n)+)", REFERENCE, re.M
     )
@@ -96,11 +96,11 @@ def listed(title: str) -> set[str]:
 
 
 @pytest.mark.parametrize("handle", HANDLES)
-def test_a_queue_shows_exactly_what_the_reference_lists(handle: type) -> None:
+def test_the_public_names_of_a_queue_match_the_reference(handle: type) -> None:
     assert public_names(handle) == listed("every queue") | listed(f"`{handle.__name__}`")
 
 
-def test_what_the_reference_lists_for_every_queue_is_what_all_have() -> None:
+def test_names_listed_for_every_queue_exist_on_all_queues() -> None:
     assert listed("every queue") == set.intersection(*map(public_names, HANDLES))
 
 
@@ -126,7 +126,7 @@ def public_methods() -> list[tuple[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "member"), public_methods(), ids=[name for name, _ in public_methods()]
 )
-def test_public_docstrings_have_a_line_and_an_example(name: str, member: Any) -> None:
+def test_public_docstrings_have_a_summary_and_an_example(name: str, member: Any) -> None:
     text = inspect.getdoc(member) or ""
     assert text.split("\n")[0].endswith(".")
     assert ">>>" in text
@@ -134,7 +134,7 @@ def test_public_docstrings_have_a_line_and_an_example(name: str, member: Any) ->
 
 @pytest.fixture
 def example_url(request: pytest.FixtureRequest, url: str, engine: str) -> Iterator[str]:
-    """The database of an example, which uses names and keys as a reader would."""
+    """Return the URL of an empty database for an example, which uses names as a reader would."""
     if engine != "cluster":
         yield url
         return
@@ -147,15 +147,15 @@ def example_url(request: pytest.FixtureRequest, url: str, engine: str) -> Iterat
 
 @pytest.fixture
 def shared_example_url(shared_url: str, example_url: str) -> str:
-    """The same, on the engines that other processes can share."""
+    """Return the same URL on the engines that processes can share."""
     return example_url
 
 
 @pytest.mark.parametrize("path", pages_with("python"))
-def test_the_python_of_a_page_runs_and_prints_what_it_shows(
+def test_the_python_examples_of_a_page_print_the_output_shown(
     path: Path, example_url: str, tmp_path: Path
 ) -> None:
-    """The blocks of a page are one program; a comment behind each `print` is what it prints."""
+    """The blocks form one program; the comment behind each `print` is its output."""
     text = program(path).replace('"embedded:example"', repr(example_url))
     done = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, cwd=tmp_path
@@ -167,10 +167,10 @@ def test_the_python_of_a_page_runs_and_prints_what_it_shows(
 
 
 @pytest.mark.parametrize("path", pages_with("console"))
-def test_the_commands_of_a_page_print_what_it_shows(
+def test_the_shell_examples_of_a_page_print_the_output_shown(
     path: Path, shared_example_url: str, tmp_path: Path
 ) -> None:
-    """The blocks of a page run one after the other; requests go to a server of the test's own."""
+    """The blocks run in order; requests go to a server started for the test."""
     shell = Shell(tmp_path, shared_example_url)
     text = "".join(blocks(path.read_text(), "console"))
     if "curl " not in text:
@@ -181,7 +181,7 @@ def test_the_commands_of_a_page_print_what_it_shows(
 
 
 @pytest.mark.parametrize("path", pages_with(*READ))
-def test_the_commands_that_a_page_only_shows_have_the_options_that_they_use(path: Path) -> None:
+def test_commands_in_a_page_use_existing_options(path: Path) -> None:
     for block in blocks(path.read_text(), *READ):
         for line in re.findall(r"\bfdbq ((?!run)[a-z].*)", block.replace("\\\n", " ")):
             words = shlex.split(re.split(r"[|;&>]|\)|\(", line)[0], comments=True)
@@ -192,14 +192,14 @@ def test_the_commands_that_a_page_only_shows_have_the_options_that_they_use(path
             command.make_parser(click.Context(command)).parse_args(words)
 
 
-def test_every_block_of_code_runs_or_is_read() -> None:
+def test_every_code_block_is_executed_or_checked() -> None:
     for path in PAGES:
         languages = set(re.findall(r"^```(\S+)$", path.read_text(), re.M))
         assert languages <= RUN | READ | NO_CODE, path
 
 
 def run_commands(shell: Shell, block: str) -> None:
-    """Run what a block shows, and compare what it prints."""
+    """Run the commands of a block and compare their output."""
     commands = re.findall(r"^\$ (.*(?:\n> .*)*)\n((?:(?!\$ ).*\n)*)", block, re.M)
     assert commands
     for command, expected in commands:
@@ -209,12 +209,12 @@ def run_commands(shell: Shell, block: str) -> None:
 
 
 def matches(output: str, expected: str) -> bool:
-    """Whether the output is what is shown, where `...` stands for anything."""
+    """Return whether the output matches; `...` in the expected output matches anything."""
     pattern = ".*".join(re.escape(part) for part in expected.split("..."))
     return re.fullmatch(pattern, output, re.S) is not None
 
 
-def test_the_first_screen_installs_runs_and_tests() -> None:
+def test_the_first_screen_shows_how_to_install_run_and_test() -> None:
     first, second = blocks(README, "sh")[:2]
     assert "pip install" in first
     assert "fdbq" in first
@@ -223,13 +223,13 @@ def test_the_first_screen_installs_runs_and_tests() -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
-def test_links_into_the_repository_lead_somewhere(name: str) -> None:
+def test_links_into_the_repository_resolve(name: str) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / name).read_text()):
         assert (ROOT / target).exists(), target
 
 
-def test_no_text_installs_the_package_by_its_name() -> None:
-    """It is not on PyPI."""
+def test_no_page_installs_the_package_from_pypi() -> None:
+    """The package is not on PyPI."""
     files = subprocess.run(["git", "ls-files"], capture_output=True, text=True, cwd=ROOT).stdout
     for name in files.split():
         text = (ROOT / name).read_bytes()

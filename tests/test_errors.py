@@ -1,4 +1,4 @@
-"""Errors travel between processes, as those of a worker in a pool do."""
+"""Errors can be pickled, so that processes of a pool can pass them on."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ ALL = [
 
 
 @pytest.mark.parametrize("error", ALL, ids=lambda error: type(error).__name__)
-def test_a_pickled_error_comes_back_as_it_was(error: Exception) -> None:
+def test_an_unpickled_error_equals_the_original(error: Exception) -> None:
     back = pickle.loads(pickle.dumps(error))
     assert type(back) is type(error)
     assert (str(back), back.args, vars(back)) == (str(error), error.args, vars(error))
 
 
-def test_no_error_is_forgotten_here() -> None:
+def test_every_error_class_has_a_pickling_test() -> None:
     classes = {name for name in errors.__all__ if name[0].isupper() and name != "DESCRIPTIONS"}
     assert {type(error).__name__ for error in ALL} == classes - {"FdbqueueError"}

@@ -1,4 +1,4 @@
-"""The checks of types, style and spelling pass."""
+"""The type, style and spelling checks pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
     [["mypy"], ["ruff", "check"], ["ruff", "format", "--check"], ["codespell_lib"]],
     ids=["types", "style", "format", "spelling"],
 )
-def test_the_tree_passes(command: list[str]) -> None:
+def test_the_code_passes_type_and_style_checks(command: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", *command], capture_output=True, text=True, cwd=ROOT
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.hostile.clients import KINDS
 from tests.hostile.storm import Amount, Storm
-from tests.support.cluster import a_cluster
+from tests.support.cluster import start_or_find_cluster
 
 LONG = Amount(operations=100_000, kills=1_000, stops=1_000, cancelled=10_000, vanished=10_000)
 
@@ -43,7 +43,7 @@ def main() -> int:
         directory = directory.resolve()  # the clients have another working directory
         url = f"embedded:{directory / 'db'}"
         if given.engine == "cluster":
-            url = str(stack.enter_context(a_cluster(directory)).file)
+            url = str(stack.enter_context(start_or_find_cluster(directory)).file)
         storm = Storm(url, f"storm-{given.seed}-", given.seed, directory, given.kinds)
         began = time.monotonic()
         verdict = storm.run(amount)

@@ -19,7 +19,7 @@ from fdbqueue import PriorityQueue, Queue
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import LeaseLost, OptionsMismatch, QueueFull
 from fdbqueue.queue.base import store_of
-from tests.support.many_processes import injected, until_told
+from tests.support.many_processes import injected, retry_timeouts
 
 PUSHES = int(os.environ.get("FDBQ_RACING_PUSHES", "1200"))
 """Pushes in the race of processes; run a million by hand."""
@@ -342,15 +342,15 @@ def push_and_take(url: str, space: Subspace, seed: int, pushes: int, pipe: Any) 
         rng = random.Random(seed * 10 + thread)
         difference = 0
         for _ in range(pushes // 4):
-            difference += until_told(queue.push, db, b"x") is not None
+            difference += retry_timeouts(queue.push, db, b"x") is not None
             if rng.random() < 0.2:
-                difference -= len(until_told(queue.pop_many, db, rng.randrange(1, 4)))
+                difference -= len(retry_timeouts(queue.pop_many, db, rng.randrange(1, 4)))
             if rng.random() < 0.3:
                 difference -= claimed_and_ended(db, queue, rng)
             if rng.random() < 0.05:
-                for letter in until_told(lambda: list(queue.dead_letters(db)))[:3]:
+                for letter in retry_timeouts(lambda: list(queue.dead_letters(db)))[:3]:
                     with suppress(QueueFull):
-                        until_told(queue.retry_dead_letter, db, letter.id)
+                        retry_timeouts(queue.retry_dead_letter, db, letter.id)
         return difference
 
     with ThreadPoolExecutor(4) as threads:
@@ -360,14 +360,14 @@ def push_and_take(url: str, space: Subspace, seed: int, pushes: int, pipe: Any) 
 def claimed_and_ended(db: Any, queue: PriorityQueue, rng: random.Random) -> int:
     """Claim items, then end the claim or let it expire; return how many items ended."""
     lease = rng.choice([0.02, 60, 60])
-    claim = until_told(lambda: queue.claim(db, lease=lease, n=rng.randrange(1, 4)))
+    claim = retry_timeouts(lambda: queue.claim(db, lease=lease, n=rng.randrange(1, 4)))
     if claim is None:
         return 0
     if lease < 1:
         time.sleep(rng.choice([0.0, 0.03]))
     end = rng.choice([queue.ack, queue.release, queue.nack])
     try:
-        until_told(lambda: end(db, claim, **({"delay": 0} if end == queue.nack else {})))
+        retry_timeouts(lambda: end(db, claim, **({"delay": 0} if end == queue.nack else {})))
     except LeaseLost:
         return 0
     return len(claim) if end == queue.ack else 0

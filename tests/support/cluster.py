@@ -1,4 +1,4 @@
-"""A FoundationDB cluster for the tests: one that is named, or started, or none and why."""
+"""A FoundationDB cluster for the tests: a configured one, a new one, or the reason for none."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ import fdbqueue
 from fdbqueue.errors import ClusterUnavailable
 
 IMAGE = "foundationdb/foundationdb:7.3.79"
-_READY = 60.0  # seconds that a new cluster may take until it answers
+_READY = 60.0  # seconds until a new cluster must respond
 
 
 class NoCluster(Exception):
-    """There is none; the text says why."""
+    """No cluster is available; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that answers."""
+    """A cluster that responds."""
 
     file: Path
     source: str
-    """Where it is from, for the line at the end of a run."""
+    """Its origin, for the line at the end of a run."""
     is_own: bool
-    """Whether it was started for the tests, so that nothing else is in it."""
+    """Whether it was started for the tests and so holds no other data."""
 
 
 @contextmanager
-def a_cluster(directory: Path) -> Iterator[Cluster]:
-    """The first that can be had; files and data of a new one are in the directory."""
+def start_or_find_cluster(directory: Path) -> Iterator[Cluster]:
+    """Yield the first available cluster; a new one keeps its files in `directory`."""
     with ExitStack() as stack:
         if given := os.environ.get("FDBQ_TEST_CLUSTER_FILE"):
             cluster = Cluster(Path(given), "FDBQ_TEST_CLUSTER_FILE", False)
@@ -53,7 +53,7 @@ def a_cluster(directory: Path) -> Iterator[Cluster]:
 
 
 def find_programs() -> tuple[str, str] | None:
-    """`fdbserver` and `fdbcli`, under FDB_HOME or on PATH, or where Debian's package puts one."""
+    """Find `fdbserver` and `fdbcli` in FDB_HOME, on PATH or where Debian installs them."""
     home = os.environ.get("FDB_HOME")
     places = [home, f"{home}/bin", f"{home}/sbin"] if home else [os.environ["PATH"], "/usr/sbin"]
     search = os.pathsep.join(places)
@@ -62,7 +62,7 @@ def find_programs() -> tuple[str, str] | None:
 
 
 class Server:
-    """An `fdbserver` of one process on loopback, that can be killed and started again."""
+    """A single `fdbserver` process on loopback that can be killed and restarted."""
 
     def __init__(
         self, directory: Path, fdbserver: str, fdbcli: str, storage: str = "memory"
@@ -90,7 +90,7 @@ class Server:
         self.kill()
 
     def start(self) -> None:
-        """Start the process; it has the data that it had."""
+        """Start the process on its existing data."""
         with (self._directory / "fdbserver.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -115,7 +115,7 @@ class Server:
 
 
 def _configure(storage: str, succeeds: Callable[[list[str]], bool]) -> None:
-    """Make a new database, as soon as the server can."""
+    """Create a new database as soon as the server responds."""
     deadline = time.monotonic() + _READY
     while not succeeds(["--exec", f"configure new single {storage}", "--timeout", "10"]):
         if time.monotonic() > deadline:
@@ -125,7 +125,7 @@ def _configure(storage: str, succeeds: Callable[[list[str]], bool]) -> None:
 
 @contextmanager
 def _in_docker(directory: Path) -> Iterator[Cluster]:
-    """A cluster in a container, at an address that is the same inside and outside."""
+    """Run a cluster in a container whose address is the same inside and outside."""
     image = os.environ.get("FDBQ_TEST_IMAGE", IMAGE)
     reason = "no fdbserver and fdbcli on PATH or under FDB_HOME, and Docker did not start"
     port = _free_port()
@@ -136,10 +136,10 @@ def _in_docker(directory: Path) -> Iterator[Cluster]:
 
         container = DockerContainer(image)
         container.with_env("FDB_PORT", str(port))
-        container.with_env("FDB_NETWORKING_MODE", "host")  # says that it is at 127.0.0.1
+        container.with_env("FDB_NETWORKING_MODE", "host")  # makes it announce 127.0.0.1
         container.ports[f"{port}/tcp"] = ("127.0.0.1", port)
         container.start()
-    except Exception as error:  # whatever kept Docker from it is the reason
+    except Exception as error:  # any failure of Docker is the reason
         raise NoCluster(f"{reason} {image}: {' '.join(str(error).split())[:120]}") from error
     try:
         _configure("memory", lambda each: container.exec(["fdbcli", *each]).exit_code == 0)

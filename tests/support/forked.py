@@ -1,7 +1,7 @@
-"""`fdbq` in a process that is forked with its modules loaded: ten times as fast to start.
+"""`fdbq` in a process forked with its modules loaded, which starts ten times as fast.
 
-A template process loads the modules and forks for each command. A command has arguments, an
-environment, a directory, standard streams and an exit code of its own, and ends as Python ends.
+A template process loads the modules and forks for each command. A command has its own
+arguments, environment, directory, standard streams and exit code, and exits as Python does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _lock = threading.Lock()
 
 
 class Forked:
-    """A process of `fdbq`, with as much of Popen's interface as the tests need."""
+    """A process of `fdbq` with the part of Popen's interface that the tests need."""
 
     def __init__(self, path: Path, environment: Mapping[str, str], *arguments: str) -> None:
         self.args = arguments
@@ -61,7 +61,7 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until the process has ended; after so many seconds, raise `TimeoutError`."""
+        """Wait until the process has ended; raise `TimeoutError` after `timeout` seconds."""
         if self.returncode is None:
             self._monitor.settimeout(timeout)
             self.returncode = self._receive()
@@ -119,17 +119,17 @@ def _template() -> socket.socket:
             stdout=subprocess.PIPE,
             pass_fds=[its_end.fileno()],
             cwd=_ROOT,
-            start_new_session=True,  # which gets no Ctrl-C
+            start_new_session=True,  # so that it gets no Ctrl-C
         )
     return ours
 
 
-def _fork_until_one_is_a_command(connection: socket.socket) -> None:
-    """Fork for each command; return only in its process.
+def _fork_commands(connection: socket.socket) -> None:
+    """Fork for each command; return only in the process of a command.
 
-    Between the two stands a process that waits for it and tells its exit code.
+    An intermediate process waits for the command and sends its exit code.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the intermediate processes
     while descriptors := socket.recv_fds(connection, 1, 4)[1]:
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -158,14 +158,14 @@ def _fork_until_one_is_a_command(connection: socket.socket) -> None:
     sys.path[0] = path  # as with `python -m`
     os.environ.clear()
     os.environ.update(environment)
-    faulthandler.register(signal.SIGTRAP)  # which shows where a process hangs
+    faulthandler.register(signal.SIGTRAP)  # prints where a process hangs
 
 
 def _main() -> None:
     for name in _MODULES:
         importlib.import_module(name)
     gc.freeze()  # so that the memory of the template stays shared
-    _fork_until_one_is_a_command(socket.socket(fileno=int(sys.argv[1])))
+    _fork_commands(socket.socket(fileno=int(sys.argv[1])))
     sys.modules["fdbq.__main__"].main()
 
 

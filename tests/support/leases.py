@@ -1,4 +1,4 @@
-"""Leases that run out and delays that end when a test says so."""
+"""Helpers that end leases and delays at a moment the test chooses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def values(items: Any) -> list[Any]:
 
 
 def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
-    """Let leases that end within so many seconds be over now."""
+    """Expire now all leases that end within this number of seconds."""
     layout = store_of(queue).layout
 
     @fdbqueue.transactional
@@ -35,7 +35,7 @@ def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
 
 
 def come_due(db: Any, queue: Any) -> None:
-    """Let delayed items be due now."""
+    """Make all delayed items due now."""
     layout = store_of(queue).layout
 
     @fdbqueue.transactional

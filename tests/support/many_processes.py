@@ -1,7 +1,7 @@
-"""One queue, used at once by the threads of several processes, through a database that fails.
+"""One queue, used concurrently by the threads of several processes through a faulty database.
 
-Each thread pushes values of its own and pops anybody's, and at last pops until nothing is left.
-So all that was pushed must have been popped, by one of them, once.
+Each thread pushes its own values and pops any values. At the end it pops until the queue is empty.
+So every pushed value must have been popped exactly once.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _T = TypeVar("_T")
 
 
 class LibraryQueue:
-    """The library's queue, by its methods for one value and by those for many."""
+    """The library's queue, through its methods for one value and for many."""
 
     sizes = (1, 1, 2, 5, 20)
-    """How many values a call may push or pop."""
+    """The maximum number of values per call."""
 
     def __init__(self, space: Subspace) -> None:
         self._queue = fdbqueue.PriorityQueue(space)
@@ -70,15 +70,15 @@ class RecipeQueue:
 
 
 class TroubledDatabase(FaultyDatabase):
-    """A faulty database that keeps the codes of the errors which its transactions met.
+    """A faulty database that records the error codes of its transactions.
 
-    A thread whose transaction timed out (1031) has none in its next one. So `run_once`, which then
-    asks what became of the commit, always gets to know, and no value is unaccounted for.
+    After a transaction of a thread timed out (1031), its next one has no timeout. So `run_once` can
+    always find out whether the commit took effect, and every value is accounted for.
     """
 
     def __init__(self, db: Any, *, time_out: int = 0, **faults: Any) -> None:
         super().__init__(db, **faults)
-        self._time_out = time_out  # milliseconds; 0 is none
+        self._time_out = time_out  # milliseconds; 0 disables it
         self._thread = threading.local()
         self.codes: list[int] = []
 
@@ -104,7 +104,7 @@ class TroubledDatabase(FaultyDatabase):
 
 
 class TroubledTransaction(FaultyTransaction):
-    """One of its transactions."""
+    """A transaction of a troubled database."""
 
     def __init__(self, db: TroubledDatabase, wrapped: Any, may_time_out: bool) -> None:
         super().__init__(db, wrapped)
@@ -116,7 +116,7 @@ class TroubledTransaction(FaultyTransaction):
 
 
 def injected(url: str, seed: int) -> TroubledDatabase:
-    """A database with the faults of `fdbqueue.testing`, by a seed."""
+    """Open a database with the seeded faults of `fdbqueue.testing`."""
     return TroubledDatabase(
         fdbqueue.open(url),
         before=0.05,
@@ -129,11 +129,11 @@ def injected(url: str, seed: int) -> TroubledDatabase:
 
 
 def buggified(url: str, _: int) -> TroubledDatabase:
-    """A cluster, with the faults of FoundationDB's client; they have no seed that one can set.
+    """Open a cluster with the faults of FoundationDB's client, which cannot be seeded.
 
     Reads fail with 1007 and 1009, read versions with 1078, commits with 1007, 1020 and 1042, and
-    with 1021 after they took place. Where there is a time-out, it also comes by itself: then the
-    client is told 1031 and the commit takes place up to five seconds later.
+    with 1021 after they took effect. A timeout can also occur by itself: the client gets 1031, and
+    the commit takes effect up to five seconds later.
 
     Source: FoundationDB documentation, "Client Testing".
     """
@@ -146,13 +146,13 @@ def buggified(url: str, _: int) -> TroubledDatabase:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the processes did and met."""
+    """The values that the processes pushed and popped, and their errors."""
 
     processes: int
     pushed: Counter[str]
     popped: Counter[str]
     errors: Counter[int]
-    """How many of each code."""
+    """The number of errors by code."""
 
     @property
     def lost(self) -> Counter[str]:
@@ -165,7 +165,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Work:
-    """What the processes are to do together."""
+    """The work that the processes share."""
 
     open: Callable[[str, int], TroubledDatabase]
     queue: type[LibraryQueue] | type[RecipeQueue]
@@ -174,7 +174,7 @@ class Work:
     values: int
 
     def run(self, rng: random.Random, meanwhile: Callable[[], object]) -> Outcome:
-        """Have them do it; `meanwhile` is called now and then until they have."""
+        """Run the processes; call `meanwhile` from time to time until they end."""
         context = multiprocessing.get_context("spawn")
         all_are_there = context.Barrier(PROCESSES, timeout=60)
         seeds = [rng.randrange(2**32) for _ in range(PROCESSES)]
@@ -188,7 +188,7 @@ class Work:
         return outcome
 
     def _process(self, number: int, seed: int) -> tuple[int, list[str], list[str], list[int]]:
-        """The work of one process: who it is, what it pushed and popped, and the errors."""
+        """Run one process; return its id, the values pushed and popped, and the errors."""
         db = self.open(self.url, seed)
         count = self.values // (PROCESSES * THREADS)
         own = [[f"{number} {thread} {n}" for n in range(count)] for thread in range(THREADS)]
@@ -204,17 +204,17 @@ class Work:
         while done < len(values):
             n = draw.choice(queue.sizes)
             if draw.random() < 0.5:
-                until_told(queue.push, db, values[done : done + n], draw.randrange(PRIORITIES))
+                retry_timeouts(queue.push, db, values[done : done + n], draw.randrange(PRIORITIES))
                 done += n
             else:
-                popped += until_told(queue.pop, db, n, draw.random() < 0.3)
-        while taken := until_told(queue.pop, db, queue.sizes[-1], False):
+                popped += retry_timeouts(queue.pop, db, n, draw.random() < 0.3)
+        while taken := retry_timeouts(queue.pop, db, queue.sizes[-1], False):
             popped += taken
         return popped
 
 
-def until_told(call: Callable[..., _T], *arguments: Any) -> _T:
-    """Call again after a time-out: nothing took effect then, as `run_once` promises."""
+def retry_timeouts(call: Callable[..., _T], *arguments: Any) -> _T:
+    """Retry a call after a timeout, which had no effect, as `run_once` promises."""
     while True:
         try:
             return call(*arguments)

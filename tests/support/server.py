@@ -1,4 +1,4 @@
-"""Servers of the test's own, as users start them."""
+"""Servers for a test, started as users start them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def serving(
     preexec_fn: Callable[[], None] | None = None,
     **environment: str,
 ) -> Iterator[tuple[ServerProcess, str]]:
-    """A server on a free port, and where it is."""
+    """Start a server on a free port; yield its process and address."""
     arguments = "serve", "--db", url, "--port", "0", *options
     process: ServerProcess
     if preexec_fn is None:
@@ -57,7 +57,7 @@ def serving(
 def served(
     url: str, *options: str, **environment: Any
 ) -> Iterator[tuple[ServerProcess, httpx.Client]]:
-    """`fdbq serve` on a free port, and a client of it."""
+    """Run `fdbq serve` on a free port; yield its process and a client."""
     with (
         serving(url, *options, **environment) as (process, address),
         httpx.Client(base_url=address, timeout=60) as client,

@@ -1,4 +1,4 @@
-"""`fdbq` as a person and a program use it: a process of its own."""
+"""`fdbq` as people and programs run it: as a separate process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Result = subprocess.CompletedProcess[str]
 
 
 READ_AT_THE_START = ("PYTHON", "LANG", "LC_", "TZ")
-"""Python reads variables that begin so before the first line of a program."""
+"""Python reads variables with these prefixes before a program starts."""
 
 
 def read_at_the_start(environment: Mapping[str, str]) -> dict[str, str]:
@@ -31,9 +31,9 @@ def read_at_the_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Shell:
-    """Runs `fdbq` on one database, in a directory of its own; `$q` is a queue of the test's own.
+    """Run `fdbq` on one database in a separate directory; `$q` is the queue of the test.
 
-    A call forks, which is fast; a script starts `fdbq` as its users do.
+    A call forks, which is fast; a script starts `fdbq` as users do.
     """
 
     def __init__(self, path: Path, url: str, name: str = "jobs") -> None:
@@ -64,7 +64,7 @@ class Shell:
     def start(
         self, *arguments: str, program: Sequence[str] = ("-m", "fdbq")
     ) -> subprocess.Popen[str]:
-        """Start `fdbq` as its users do, without any input."""
+        """Start `fdbq` as users do, without input."""
         return subprocess.Popen(
             [sys.executable, *program, *arguments],
             stdin=subprocess.DEVNULL,
@@ -76,7 +76,7 @@ class Shell:
         )
 
     def output(self, *arguments: str, stdin: str = "") -> str:
-        """The output of a command that must succeed in silence."""
+        """Return the output of a command that must succeed without errors or warnings."""
         done = self(*arguments, stdin=stdin)
         assert (done.returncode, done.stderr) == (0, ""), done
         return done.stdout
@@ -95,10 +95,12 @@ def has_handlers(process: subprocess.Popen[str] | Forked) -> bool:
     """Return whether a process handles signals yet; until then Python prints a traceback."""
     try:
         status = Path(f"/proc/{process.pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):  # before it was opened, or after
+    except (FileNotFoundError, ProcessLookupError):  # the process has not started, or has ended
         return True
     caught = [int(line.split()[1], 16) for line in status.split("\n") if "SigCgt" in line]
-    return not caught or bool(caught[0] >> (signal.SIGTERM - 1) & 1)  # none: it has ended
+    return not caught or bool(
+        caught[0] >> (signal.SIGTERM - 1) & 1
+    )  # no mask: the process has ended
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -109,7 +111,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def error_of(done: Result) -> str:
-    """The one line of an error; nothing on standard output, exit code 2."""
+    """Return the one-line error of a command that printed nothing else and exited with 2."""
     assert (done.returncode, done.stdout) == (2, ""), done
     assert done.stderr.endswith("\n")
     assert done.stderr.count("\n") == 1, done.stderr
@@ -118,7 +120,7 @@ def error_of(done: Result) -> str:
 
 
 def commands(group: click.Group = cli, prefix: str = "") -> dict[str, click.Command]:
-    """All commands of `fdbq` by name, those of groups too."""
+    """Return all commands of `fdbq` by name, including those of groups."""
     found: dict[str, click.Command] = {}
     context = click.Context(group)
     for name in group.list_commands(context):
