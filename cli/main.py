@@ -22,6 +22,7 @@ __all__ = ["cli", "main"]
 _MODULES = {
     "check": "queues",
     "clear": "items",
+    "completion": "main",
     "counts": "queues",
     "dead": "dead",
     "drop": "queues",
@@ -97,9 +98,6 @@ def completion(shell: str) -> None:
     if completion_class is None:
         raise click.UsageError(f"click has no completion script for {shell}")
     click.echo(completion_class(cli, {}, "fdbq", "_FDBQ_COMPLETE").source())
-
-
-cli.add_command(completion)
 
 
 def main() -> None:

@@ -7,8 +7,9 @@ import logging
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -96,11 +97,10 @@ def work(
     if (handler is None) == (command is None):
         raise click.UsageError("give either MODULE:FUNCTION or --exec")
     function = _command(command) if command is not None else _function(str(handler))
-    while (target := _find_queue(db, queue)) is None:
-        if drain:
-            _echo_report(WorkerReport(), as_json)
-            return
-        time.sleep(_POLL_INTERVAL)
+    target = _find_queue(db, queue) if drain else _wait_for_queue(db, queue)
+    if target is None:
+        _echo_report(WorkerReport(), as_json)
+        return
     if agent is not None and not isinstance(target, TaskQueue):
         raise click.UsageError(f"{queue!r} is not a task queue and has no agents")
     if not logging.getLogger().isEnabledFor(logging.INFO):
@@ -145,6 +145,21 @@ def _find_queue(db: Database, name: str) -> AnyQueue | None:
         return existing_queue(db, name)
     except QueueNotFound:
         return None
+
+
+def _wait_for_queue(db: Database, name: str) -> AnyQueue | None:
+    """Return a queue once it exists; `None` if a signal comes first."""
+    if (target := _find_queue(db, name)) is not None:
+        return target
+    signals: SimpleQueue[int] = SimpleQueue()
+    with stop_on_signal(lambda number, _: signals.put(number), max_signals=2):
+        click.echo(f"fdbq work: there is no queue {name!r} yet; waiting for it", err=True)
+        while target is None:
+            with suppress(Empty):
+                signals.get(timeout=_POLL_INTERVAL)
+                return None
+            target = _find_queue(db, name)
+    return target
 
 
 def _echo_report(report: WorkerReport, as_json: bool) -> None:

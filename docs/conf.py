@@ -13,6 +13,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 html_theme = "furo"
 html_title = f"fdbqueue {release}"
 html_copy_source = False
+smartquotes = False  # the examples of the command line can be copied
 
 # Single backticks in docstrings are code, as in Markdown.
 default_role = "code"

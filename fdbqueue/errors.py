@@ -387,6 +387,13 @@ class QueueRenamed(FdbqueueError):
         )
 
 
+_REMEDIES = {
+    "kind": "`existing_queue` opens a queue of any kind",
+    "max_size": "omit the option, or change it with `set_max_size`",
+    "max_attempts": "omit the option, or change it with `set_max_attempts`",
+}
+
+
 class OptionsMismatch(FdbqueueError):
     """A queue opened with options other than its stored ones. Nothing was stored."""
 
@@ -396,7 +403,7 @@ class OptionsMismatch(FdbqueueError):
         self.stored = stored
         super().__init__(
             f"the queue has {option} {_named(stored)} and was opened with {_named(given)}; "
-            "omit the option to use the queue's own"
+            + _REMEDIES.get(option, "omit the option to use the queue's own")
         )
 
 

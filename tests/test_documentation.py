@@ -48,6 +48,10 @@ def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
         text=True,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    page = (tmp_path / "html" / "reference" / "cli.html").read_text()
+    for name in commands():
+        assert f'id="fdbq-{name.replace(" ", "-")}"' in page
+    assert "fdbq push jobs &#39;&quot;hello&quot;&#39; --priority 1" in page
 
 
 @pytest.mark.parametrize(("name", "command"), commands().items())
@@ -156,7 +160,7 @@ def test_the_python_examples_of_a_page_print_the_output_shown(
     path: Path, example_url: str, tmp_path: Path
 ) -> None:
     """The blocks form one program; the comment behind each `print` is its output."""
-    text = program(path).replace('"embedded:example"', repr(example_url))
+    text = re.sub(r'"embedded:\w+"', repr(example_url), program(path))
     done = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, cwd=tmp_path
     )

@@ -420,7 +420,7 @@ class Worker:
                 os.kill(os.getpid(), number)
             self.stop()
             _log.warning(
-                "%s: stopping once the running jobs have ended; %d are held",
+                "%s: stopping after the running jobs; %d jobs are claimed",
                 self._name,
                 len(self._held),
             )

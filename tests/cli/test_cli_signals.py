@@ -154,6 +154,17 @@ def test_a_main_thread_that_never_returns_to_python_is_interrupted(
     assert process.stderr.read() == INTERRUPTED
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_a_worker_that_waits_for_its_queue(
+    fdbq: Shell, name: str, number: int
+) -> None:
+    process = start(fdbq, "work", name, "--exec", "true")
+    assert process.stderr is not None
+    assert "waiting for it" in process.stderr.readline()
+    process.send_signal(number)
+    assert process.wait(MAX_WAIT) == 0
+
+
 def test_a_second_signal_ends_a_worker_whose_jobs_do_not(fdbq: Shell, name: str, db: Any) -> None:
     fdbqueue.PriorityQueue.named(db, name).push(db, 1)
     process = start(fdbq, "work", name, "--exec", "echo begun; exec sleep 60 > /dev/null 2>&1")
