@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import inspect
 import re
 import shlex
@@ -51,7 +52,7 @@ def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
     page = (tmp_path / "html" / "reference" / "cli.html").read_text()
     for name in commands():
         assert f'id="fdbq-{name.replace(" ", "-")}"' in page
-    assert "fdbq push jobs &#39;&quot;hello&quot;&#39; --priority 1" in page
+    assert """fdbq push jobs '"hello"' --priority 1""" in html.unescape(page)
 
 
 @pytest.mark.parametrize(("name", "command"), commands().items())
