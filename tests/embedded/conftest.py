@@ -1,4 +1,4 @@
-"""The embedded engine's own tests have it alone, on disk and in memory."""
+"""The tests of the embedded engine run only on it, on disk and in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import fdbqueue
 
 @pytest.fixture(params=["embedded", "memory"])
 def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """An empty database, on disk and in memory."""
+    """Return an empty database, on disk and in memory."""
     urls = {"embedded": f"embedded:{tmp_path / 'db'}", "memory": "memory:"}
     database = fdbqueue.open(urls[request.param])
     yield database

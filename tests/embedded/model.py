@@ -1,4 +1,4 @@
-"""A straightforward model of a transactional key-value store, to compare the engine with.
+"""A simple model of a transactional key-value store, to compare the engine with.
 
 It keeps every version as a dictionary, replays a transaction's writes for every read, and notes
 conflicts as sets of the smallest parts into which the few keys of a test cut the key space.
@@ -13,7 +13,7 @@ BOUNDS = [b"", *KEYS, *(key + b"\x00" for key in KEYS), b"\xff"]
 
 
 def part_of(begin: bytes, end: bytes) -> set[bytes]:
-    """The parts of the key space in a range, each named by where it begins."""
+    """Return the parts of the key space in a range, each named by its first key."""
     return {bound for bound in BOUNDS if begin <= bound < end}
 
 
@@ -22,7 +22,7 @@ def _number(value: bytes | None, size: int) -> int:
 
 
 def atomic(name: str, value: bytes | None, param: bytes) -> bytes | None:
-    """What the documentation says of each atomic operation, in numbers."""
+    """Apply an atomic operation as its documentation defines it, on integers."""
     size = len(param)
     old, new = _number(value, size), _number(param, size)
     if name == "add":
@@ -37,7 +37,7 @@ def atomic(name: str, value: bytes | None, param: bytes) -> bytes | None:
         return (value or b"") + param
     if name == "compare_and_clear":
         return None if value == param else value
-    if value is None:  # the others store the parameter where there is nothing
+    if value is None:  # on a missing key the other operations store the parameter
         return param
     if name == "bit_and":
         return (old & new).to_bytes(size, "little")
@@ -61,7 +61,7 @@ ATOMICS = [
 
 
 class ModelStore:
-    """All versions, and which parts each commit wrote."""
+    """All versions, and the parts that each commit wrote."""
 
     def __init__(self) -> None:
         self.versions: list[dict[bytes, bytes]] = [{}]
@@ -120,7 +120,7 @@ class ModelTransaction:
         return rows
 
     def written(self) -> set[bytes]:
-        """The keys written to and not cleared since; `compare_and_clear` is such a write."""
+        """Return the keys written and not cleared since; `compare_and_clear` counts as a write."""
         keys: set[bytes] = set()
         for operation in self.operations:
             if operation[0] == "clear_range":
@@ -132,7 +132,7 @@ class ModelTransaction:
     def get_key(self, key: bytes, or_equal: bool, offset: int, snapshot: bool) -> bytes:
         start = key + b"\x00" if or_equal else key
         found = self.selected(key, or_equal, offset)
-        # A key without a value is counted, and is not found.
+        # A key without a value is counted but not returned.
         rows = list(self.view())
         if offset > 0:
             found = min((k for k in rows if k >= found), default=b"\xff")
@@ -143,7 +143,7 @@ class ModelTransaction:
         return found
 
     def selected(self, key: bytes, or_equal: bool, offset: int) -> bytes:
-        """Where an end of a range points, without a conflict."""
+        """Resolve a selector of a range without adding a conflict."""
         start = key + b"\x00" if or_equal else key
         keys = sorted(self.written() | set(self.view()))
         at = sum(k < start for k in keys) + offset - 1
@@ -163,7 +163,7 @@ class ModelTransaction:
         self.own |= part_of(begin, end)
 
     def commit(self) -> bool:
-        """Whether it commits, rather than conflicts."""
+        """Return true if the transaction commits, false if it conflicts."""
         if not self.operations and not self.writes:
             return True
         if any(self.reads & written for written in self.store.written[self.version + 1 :]):

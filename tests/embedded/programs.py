@@ -1,4 +1,4 @@
-"""Random programs over the transaction API, and what an engine answers to each step."""
+"""Random programs over the transaction API, and the outcome of each step on an engine."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import fdbqueue
 __all__ = ["Program", "outcomes", "program", "shortened"]
 
 Step: TypeAlias = tuple[Any, ...]
-"""Which transaction, the name of an operation, its arguments."""
+"""The number of a transaction, the name of an operation, its arguments."""
 
 Program: TypeAlias = list[Step]
 
 TRANSACTIONS = 3
 KEYS = [b"a", b"b", b"c", b"c\x00", b"d", b"e", b"f"]
-# Not for atomic operations: what they make of a versionstamp is another on every engine.
+# Not for atomic operations: their result on a versionstamp differs between engines.
 STAMPED = [b"bb", b"ee"]
-# Rows that no program writes to, before and behind: selectors do not leave the subspace.
+# Rows before and behind those of the program keep selectors within the subspace.
 FENCE = [bytes([edge, n]) for edge in (1, 0xFE) for n in range(8)]
 VALUES = [b"", b"\x00", b"\x01", b"\xff", b"\x01\x02", b"\xff\xff", b"\x00\x01\x00", b"12345678"]
 ATOMICS = [
@@ -36,7 +36,7 @@ OPTIONS = [
 
 
 def program(rng: random.Random, steps: int) -> Program:
-    """A program of so many steps: what is stored at first, then operations in any order.
+    """Return a program of `steps` steps: the initial rows, then operations in random order.
 
     It has key selectors or versionstamps, not both: which selectors pass an unreadable key without
     an error depends on what FoundationDB's client happens to have cached. And it has added read
@@ -109,7 +109,7 @@ def _step(rng: random.Random, stamps: bool, ranges: bool) -> Step:
 
 
 class _Machine:
-    """One engine that runs a program in a subspace."""
+    """An engine that runs a program in a subspace."""
 
     def __init__(self, db: Any, space: Subspace) -> None:
         self._db = db
@@ -127,12 +127,12 @@ class _Machine:
 
     @staticmethod
     def _begun(transaction: Any) -> Any:
-        """Have its read version taken now: later, which read takes it depends on what is cached."""
+        """Take the read version now; otherwise it would depend on caches which read takes it."""
         transaction.get_read_version().wait()
         return transaction
 
     def outcome(self, step: Step) -> str:
-        """What a step returns, or the code of its error."""
+        """Run a step and return its result or the code of its error."""
         number, name, *arguments = step
         try:
             return self._shown(self._done(number, name, *arguments))
@@ -140,7 +140,7 @@ class _Machine:
             return f"error {error.code}"
 
     def rows(self) -> str:
-        """All that is stored."""
+        """Return all stored rows."""
         return self._shown(self._db.get_range_startswith(self._prefix))
 
     def _shown(self, result: Any) -> str:
@@ -151,7 +151,7 @@ class _Machine:
         return repr(self._plain(bytes(result)))
 
     def _plain(self, text: bytes) -> bytes:
-        """A key without its prefix; versionstamps by their order of appearance."""
+        """Return a key without its prefix, with versionstamps numbered by appearance."""
         for stamp, number in self._stamps.items():
             text = text.replace(stamp, number)
         return text.removeprefix(self._prefix)
@@ -227,7 +227,7 @@ class _Machine:
         return None
 
     def _commit(self, number: int) -> Any:
-        """Commit, and go on with a new transaction, after an error as a retry loop would."""
+        """Commit and continue with a new transaction; after an error as a retry loop would."""
         tr = self._transactions[number]
         stamp = tr.get_versionstamp()
         try:
@@ -247,13 +247,13 @@ class _Machine:
 
 
 def outcomes(db: Any, space: Subspace, steps: Program) -> list[str]:
-    """The outcome of every step, and what is stored in the end."""
+    """Return the outcome of every step, and the rows at the end."""
     machine = _Machine(db, space)
     return [*(machine.outcome(step) for step in steps), machine.rows()]
 
 
 def shortened(steps: Program, differs: Callable[[Program], bool]) -> Program:
-    """A part of a program that still differs, and of which no step can be left out."""
+    """Return a minimal part of a program that still differs between the engines."""
     size = len(steps) // 2
     while size:
         at = 0

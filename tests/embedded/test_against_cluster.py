@@ -1,4 +1,4 @@
-"""The embedded engine and a real cluster must give the same answers, to the code of every error."""
+"""The embedded engine and a real cluster must return the same results and error codes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import fdbqueue
 from tests.embedded.programs import Program, outcomes, program, shortened
 from tests.support.cluster import Cluster
 
-PROGRAMS = int(os.environ.get("FDBQ_PROGRAMS", "300"))  # more by hand
+PROGRAMS = int(os.environ.get("FDBQ_PROGRAMS", "300"))  # run more by hand
 STEPS = 40
 PARTS = 4
 
 
 @pytest.fixture
 def real(cluster: Cluster, space: Subspace) -> Iterator[Any]:
-    """The cluster, by a client of its own: options that it gets stay with this test."""
+    """Return the cluster through a separate client, so that options stay within this test."""
     fdbqueue.open(cluster.file)
     database = fdb.impl.create_database(str(cluster.file))
     yield database
@@ -30,7 +30,7 @@ def real(cluster: Cluster, space: Subspace) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_both_engines_give_the_same_answers(
+def test_both_engines_return_the_same_results(
     real: Any, space: Subspace, rng: random.Random, part: int
 ) -> None:
     with fdbqueue.open("memory:") as embedded:
@@ -41,8 +41,8 @@ def test_both_engines_give_the_same_answers(
                 pytest.fail(f"program {seed}:\n{_difference(embedded, real, space, steps)}")
 
 
-def test_both_engines_count_the_same_size(real: Any, space: Subspace) -> None:
-    """Of each kind of operation by itself; own writes in a range that is read divide its size."""
+def test_both_engines_compute_the_same_transaction_size(real: Any, space: Subspace) -> None:
+    """Each kind of operation is compared alone, as own writes divide a range that is read."""
     operations: Program = [
         (0, "set", b"a", b"value"),
         (0, "add", b"bb", b"\x01"),
@@ -64,17 +64,17 @@ def test_both_engines_count_the_same_size(real: Any, space: Subspace) -> None:
 
 
 def _difference(embedded: Any, real: Any, space: Subspace, steps: Program) -> str:
-    """The shortest program that shows it, with both answers where they differ."""
+    """Return the shortest program that shows a difference, with both outcomes."""
 
     def differs(steps: Program) -> bool:
         return outcomes(embedded, space, steps) != outcomes(real, space, steps)
 
     steps = shortened(steps, differs)
     lines = []
-    for step, ours, theirs in zip(
+    for step, embedded_outcome, real_outcome in zip(
         [*steps, "at the end"], outcomes(embedded, space, steps), outcomes(real, space, steps)
     ):
-        lines.append(f"{step}: {theirs}")
-        if ours != theirs:
-            lines.append(f"    but the embedded engine: {ours}")
+        lines.append(f"{step}: {real_outcome}")
+        if embedded_outcome != real_outcome:
+            lines.append(f"    but the embedded engine: {embedded_outcome}")
     return "\n".join(lines)

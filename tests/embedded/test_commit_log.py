@@ -1,4 +1,4 @@
-"""The log of recent commits: what conflicts are found by, also after a kill in the middle."""
+"""The log of recent commits detects conflicts, also after a writer was killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write(log: CommitLog, version: int, *keys: bytes) -> None:
     log.publish(log.append(log.published[0], version, [(key, None) for key in keys]), version)
 
 
-def test_entries_since_an_offset(log: CommitLog) -> None:
+def test_since_returns_the_entries_after_an_offset(log: CommitLog) -> None:
     begin, version = log.published
     assert version == 100
     write(log, 101, b"a", b"b")
@@ -38,7 +38,7 @@ def test_entries_since_an_offset(log: CommitLog) -> None:
     assert log.state() == (log.published[0], 102, 0, None, 1000)
 
 
-def test_a_killed_writers_entry_is_published_if_it_is_whole(tmp_path: Path, log: CommitLog) -> None:
+def test_a_complete_entry_of_a_killed_writer_is_published(tmp_path: Path, log: CommitLog) -> None:
     write(log, 101, b"a")
     tail, _ = log.published
     log.begin(200)
@@ -60,14 +60,14 @@ def test_a_killed_writers_entry_is_published_if_it_is_whole(tmp_path: Path, log:
     assert list(log.since(tail)) == [(b"b" * 100, b"b" * 100 + b"\0")]
 
 
-def test_what_stands_behind_the_tail_from_before_is_not_taken_for_an_entry(log: CommitLog) -> None:
+def test_old_bytes_behind_the_tail_are_not_an_entry(log: CommitLog) -> None:
     tail, _ = log.published
     log.append(tail, 150, [(b"old", None)])
     log.begin(200)
     assert log.recover() == (tail, 100, 0, 1000)
 
 
-def test_the_ring_goes_round_and_says_what_it_no_longer_knows(
+def test_the_ring_wraps_around_and_rejects_overwritten_offsets(
     log: CommitLog, fdb_error: Any
 ) -> None:
     begin, _ = log.published
@@ -82,7 +82,7 @@ def test_the_ring_goes_round_and_says_what_it_no_longer_knows(
         list(log.since(begin))
 
 
-def test_an_entry_that_is_too_large_becomes_one_range_around_it(log: CommitLog) -> None:
+def test_a_large_entry_is_stored_as_one_covering_range(log: CommitLog) -> None:
     begin, _ = log.published
     log.publish(
         log.append(begin, 101, [(b"%06d" % number, None) for number in range(100_000)]), 101
@@ -90,7 +90,7 @@ def test_an_entry_that_is_too_large_becomes_one_range_around_it(log: CommitLog) 
     assert list(log.since(begin)) == [(b"000000", b"099999\0")]
 
 
-def test_only_the_one_that_opens_alone_is_first(tmp_path: Path) -> None:
+def test_only_a_handle_without_other_users_is_first(tmp_path: Path) -> None:
     one, two = CommitLog(tmp_path / "log"), CommitLog(tmp_path / "log")
     assert one.is_first()
     one.begin_anew(100, 1000)
@@ -133,7 +133,7 @@ db[b"k"] = b"by the killed one"
         ("after publishing", True),
     ],
 )
-def test_a_writer_killed_at_any_step_hides_nothing_from_others(
+def test_a_writer_killed_at_any_step_hides_no_commits(
     tmp_path: Path, fdb_error: Any, step: str, took_place: bool
 ) -> None:
     with Database(tmp_path / "db") as db:
@@ -153,8 +153,10 @@ def test_a_writer_killed_at_any_step_hides_nothing_from_others(
         assert db[b"k"] == b"after"
 
 
-def test_a_counter_is_right_whoever_changed_it_in_between(tmp_path: Path, fdb_error: Any) -> None:
-    """An engine remembers the counters that it wrote; nobody else's change may be missed."""
+def test_a_cached_counter_includes_changes_by_other_processes(
+    tmp_path: Path, fdb_error: Any
+) -> None:
+    """An engine caches counters that it wrote, but must not miss changes by others."""
     with Database(tmp_path / "db") as one, Database(tmp_path / "db") as two:
 
         def value() -> int:

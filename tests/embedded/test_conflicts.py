@@ -1,4 +1,4 @@
-"""Which transactions conflict: what was read, against what was written in between."""
+"""A transaction conflicts if its reads were overwritten before its commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Action = Callable[[Any], Any]
 
 
 def conflicts(db: Any, first: Action, second: Action) -> bool:
-    """Whether a transaction that did `first` fails after another one did `second`."""
+    """Return whether a transaction that did `first` fails after another did `second`."""
     tr = db.create_transaction()
     tr.get_read_version().wait()
     first(tr)
@@ -146,11 +146,13 @@ CASES: list[tuple[str, Action, Action, bool]] = [
 @pytest.mark.parametrize(
     ("first", "second", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
 )
-def test_conflicts(filled: Any, first: Action, second: Action, expected: bool) -> None:
+def test_reads_conflict_with_later_writes_to_what_they_read(
+    filled: Any, first: Action, second: Action, expected: bool
+) -> None:
     assert conflicts(filled, first, second) is expected
 
 
-def test_what_was_committed_before_the_read_version_does_not_conflict(filled: Any) -> None:
+def test_a_commit_before_the_read_version_does_not_conflict(filled: Any) -> None:
     filled[b"b"] = b"2"
     tr = filled.create_transaction()
     assert tr[b"b"] == b"2"
@@ -177,7 +179,9 @@ def test_a_failed_commit_changes_nothing(filled: Any, fdb_error: Any) -> None:
     assert [row.key for row in filled[:]] == [b"b", b"d", b"f"]
 
 
-def test_after_on_error_the_transaction_reads_anew_and_commits(filled: Any, fdb_error: Any) -> None:
+def test_a_transaction_reads_new_values_and_commits_after_on_error(
+    filled: Any, fdb_error: Any
+) -> None:
     tr = filled.create_transaction()
     tr[b"b"].wait()
     tr[b"b"] = b"mine"
@@ -192,7 +196,7 @@ def test_after_on_error_the_transaction_reads_anew_and_commits(filled: Any, fdb_
 
 
 def test_write_skew_is_impossible(filled: Any, fdb_error: Any) -> None:
-    """Each reads what the other writes: not both may commit (serializability)."""
+    """Each transaction reads the key that the other writes, so only one may commit."""
     one, two = filled.create_transaction(), filled.create_transaction()
     one[b"b"].wait(), two[b"d"].wait()
     one[b"d"], two[b"b"] = b"by one", b"by two"

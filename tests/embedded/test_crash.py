@@ -1,4 +1,4 @@
-"""What the next process to open a database finds after a crash, and what it says of it."""
+"""Opening a database after a crash recovers it or reports the damage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ os.kill(os.getpid(), 9)
 
 
 def killed(path: Path, durability: str = "full", commits: int = COMMITS) -> Path:
-    """The directory of a database whose only process was killed after its last commit."""
+    """Create a database whose only process is killed after its last commit; return its path."""
     arguments = [str(path), durability, str(commits)]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=60
@@ -89,7 +89,7 @@ Damage = Callable[[bytes, random.Random], bytes]
     "damage",
     [cut, cut_in_a_frame, last_commit_cut, bit_flipped, end_zeroed, header_zeroed, emptied, None],
 )
-def test_acknowledged_commits_that_the_log_lost_are_told(
+def test_acknowledged_commits_missing_from_the_log_are_reported(
     crashed: Path, tmp_path: Path, rng: random.Random, damage: Damage | None
 ) -> None:
     path = tmp_path / "db"
@@ -115,7 +115,7 @@ def test_acknowledged_commits_that_the_log_lost_are_told(
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """The files that a process which only looks must not change."""
+    """Return the contents of the files that a failed open must not change."""
     return {
         name: (path / name).read_bytes()
         for name in (DATABASE_FILE, LOG, files.COMMITS_FILE)
@@ -123,7 +123,7 @@ def contents(path: Path) -> dict[str, bytes]:
     }
 
 
-def test_the_log_beside_an_emptied_database_is_kept(crashed: Path, tmp_path: Path) -> None:
+def test_the_log_of_an_emptied_database_is_kept(crashed: Path, tmp_path: Path) -> None:
     path = tmp_path / "db"
     shutil.copytree(crashed, path)
     os.truncate(path / DATABASE_FILE, 0)
@@ -134,10 +134,10 @@ def test_the_log_beside_an_emptied_database_is_kept(crashed: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("tail", ["half a frame", "no commit", "old frames"])
-def test_a_torn_tail_is_normal(
+def test_a_torn_tail_of_the_log_is_not_damage(
     crashed: Path, tmp_path: Path, rng: random.Random, tail: str
 ) -> None:
-    """Behind what was acknowledged, a killed writer or an older generation leaves anything."""
+    """A killed writer or an older generation may leave any bytes behind the last commit."""
     path = tmp_path / "db"
     shutil.copytree(crashed, path)
     log = (path / LOG).read_bytes()
@@ -153,7 +153,7 @@ def test_a_torn_tail_is_normal(
 
 
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])
-def test_a_database_whose_making_was_interrupted_is_made(tmp_path: Path, mode: str) -> None:
+def test_an_interrupted_creation_is_completed(tmp_path: Path, mode: str) -> None:
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
         connection.execute(f"PRAGMA journal_mode={mode}")
     (tmp_path / LOG).write_bytes(bytes(1000))
@@ -164,16 +164,16 @@ def test_a_database_whose_making_was_interrupted_is_made(tmp_path: Path, mode: s
         assert db[b"k"] == b"second"
 
 
-def test_commits_without_a_sync_are_not_missed(tmp_path: Path) -> None:
-    """`durability="os"` promises nothing for them, so nothing is claimed."""
+def test_unsynced_commits_are_not_reported_as_missing(tmp_path: Path) -> None:
+    """`durability="os"` does not promise that they survive a crash."""
     path = killed(tmp_path / "db", "os")
     os.truncate(path / LOG, HEADER + 20 * FRAME)
     with Database(path) as db:
         assert len(db[:]) < COMMITS
 
 
-def test_pages_are_looked_at_after_a_crash(tmp_path: Path) -> None:
-    """Keys are in the main file by then, except for what the last process wrote."""
+def test_pages_are_checked_after_a_crash(tmp_path: Path) -> None:
+    """By then, only the keys of the last process are not yet in the main file."""
     path = killed(tmp_path / "db", "os", 1500)
     with Database(path):
         pass
@@ -191,8 +191,8 @@ def test_pages_are_looked_at_after_a_crash(tmp_path: Path) -> None:
     assert contents(path) == evidence
 
 
-def test_after_an_orderly_end_nothing_is_missed(tmp_path: Path) -> None:
-    """The last connection to close the database removes the log, also before a fork."""
+def test_an_orderly_shutdown_reports_no_missing_commits(tmp_path: Path) -> None:
+    """The last connection that closes the database removes the log, also before a fork."""
     path = tmp_path / "db"
     for _ in range(2):
         with Database(path) as one, Database(path) as two:
@@ -208,10 +208,8 @@ def test_after_an_orderly_end_nothing_is_missed(tmp_path: Path) -> None:
         assert db[b"k"] == b"v"
 
 
-def test_a_log_that_another_program_moved_into_the_database_is_asked_about(
-    crashed: Path, tmp_path: Path
-) -> None:
-    """As `sqlite3` does, run on what a crash left; the advice gets the database back, whole."""
+def test_a_log_checkpointed_by_another_program_is_reported(crashed: Path, tmp_path: Path) -> None:
+    """`sqlite3` does so after a crash. Following the advice in the error restores all data."""
     path = tmp_path / "db"
     shutil.copytree(crashed, path)
     connection = sqlite3.connect(path / DATABASE_FILE)
@@ -224,8 +222,8 @@ def test_a_log_that_another_program_moved_into_the_database_is_asked_about(
         assert len(db[:]) == COMMITS
 
 
-def test_the_note_follows_the_log_over_processes_and_new_beginnings(tmp_path: Path) -> None:
-    """It is where SQLite's own index says that the last commit ends."""
+def test_the_synced_position_follows_the_log_across_processes_and_resets(tmp_path: Path) -> None:
+    """It equals the end of the last commit in SQLite's own index."""
     with Database(tmp_path / "db") as one, Database(tmp_path / "db") as two:
         generations = set()
         for number in reversed(range(40)):  # shorter generations after longer ones

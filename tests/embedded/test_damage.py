@@ -1,4 +1,4 @@
-"""Pages of a database that were overwritten: damage is told, and never repaired away."""
+"""Overwritten pages of a database are reported as damage, and repairs never hide them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ITEMS = 3000
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a database with 3,000 items, closed."""
+    """Return the directory of a closed database with 3,000 items."""
     path = tmp_path_factory.mktemp("sound") / "db"
     with Database(path, "os") as db:
         queue = PriorityQueue.named(db, "jobs")
@@ -52,7 +52,7 @@ def put(content: bytes, number: int, new: bytes) -> bytes:
 
 
 def numbers(content: bytes, kind: int) -> list[int]:
-    """The pages of this kind."""
+    """Return the numbers of all pages of this kind."""
     return [number for number in range(1, len(content) // PAGE) if content[number * PAGE] == kind]
 
 
@@ -65,7 +65,7 @@ def noise(content: bytes, kind: int, rng: random.Random) -> bytes:
 
 
 def copied(content: bytes, kind: int, rng: random.Random) -> bytes:
-    """A leaf in the place of a page."""
+    """Overwrite a page with a leaf."""
     target = rng.choice(numbers(content, kind))
     source = rng.choice([number for number in numbers(content, LEAF) if number != target])
     return put(content, target, page(content, source))
@@ -77,7 +77,7 @@ def swapped(content: bytes, kind: int, rng: random.Random) -> bytes:
 
 
 def copied_items(content: bytes, kind: int, rng: random.Random) -> bytes:
-    """A leaf with items in the place of another one."""
+    """Overwrite a leaf of items with another one."""
     one, two = two_leaves_of_items(content, rng)
     return put(content, one, page(content, two))
 
@@ -88,13 +88,13 @@ def swapped_items(content: bytes, kind: int, rng: random.Random) -> bytes:
 
 
 def two_leaves_of_items(content: bytes, rng: random.Random) -> list[int]:
-    """Two leaves that hold nothing else: no counters, and nothing of the directory."""
+    """Return two leaves that hold only items, without counters or directory entries."""
     return rng.sample(
         [
             number
             for number in numbers(content, LEAF)
             if page(content, number).count(b"x" * 50)
-            == int.from_bytes(page(content, number)[3:5], "big")  # the number of its rows
+            == int.from_bytes(page(content, number)[3:5], "big")  # the number of rows
         ],
         2,
     )
@@ -118,7 +118,7 @@ Damage = Callable[[bytes, int, random.Random], bytes]
 def damaged(
     request: pytest.FixtureRequest, sound: Path, tmp_path: Path, rng: random.Random
 ) -> Path:
-    """A copy of the database, damaged."""
+    """Return a damaged copy of the database."""
     damage, kind = request.param
     return overwritten(sound, tmp_path / "db", damage, kind, rng)
 
@@ -136,10 +136,10 @@ def test_the_integrity_check_finds_each_kind_of_damage(damaged: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [LEAF, INTERIOR])
-def test_no_list_passes_for_a_whole_one(
+def test_a_damaged_database_never_returns_an_incomplete_list(
     sound: Path, tmp_path: Path, rng: random.Random, kind: int
 ) -> None:
-    """A leaf in the place of another page: SQLite skips what was there."""
+    """With a leaf in place of another page, SQLite silently skips the rows of that page."""
     damaged = overwritten(sound, tmp_path / "db", copied, kind, rng)
     backup = tmp_path / "jobs.jsonl"
     backup.write_text("the last good one")
@@ -160,10 +160,10 @@ def fdbq(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("repair", [False, True])
-def test_damage_is_not_a_wrong_counter_and_is_not_repaired(
+def test_check_reports_damage_and_does_not_repair_counters_over_it(
     sound: Path, tmp_path: Path, rng: random.Random, repair: bool
 ) -> None:
-    """A leaf in the place of another one: items are missing, and their counters are right."""
+    """With a leaf in place of another one, items are missing but their counters are right."""
     path = overwritten(sound, tmp_path / "db", copied_items, LEAF, rng)
     before = (path / DATABASE_FILE).read_bytes()
     with Database(path) as db:
@@ -177,7 +177,7 @@ def test_damage_is_not_a_wrong_counter_and_is_not_repaired(
         assert page(after, number) == page(before, number)
 
 
-def test_nothing_is_repaired_while_another_part_of_the_file_is_damaged(
+def test_damage_elsewhere_in_the_file_prevents_repairs(
     sound: Path, tmp_path: Path, rng: random.Random
 ) -> None:
     shutil.copytree(sound, tmp_path / "db")
@@ -196,14 +196,14 @@ def test_nothing_is_repaired_while_another_part_of_the_file_is_damaged(
         assert queue.size(db) == 1
 
 
-def test_a_sound_database_passes(sound: Path) -> None:
+def test_a_sound_database_passes_the_integrity_check(sound: Path) -> None:
     with Database(sound) as db:
         assert db.check_integrity()
         assert check(db, PriorityQueue.named(db, "jobs"), repair=True).ok
     assert fdbq("check", "--db", str(sound)).stdout == f"jobs: {ITEMS:,} items, ok\n"
 
 
-def test_a_check_ends_when_its_time_is_up(tmp_path: Path) -> None:
+def test_an_integrity_check_ends_at_its_timeout(tmp_path: Path) -> None:
     with Database(tmp_path / "db", "os") as db:
         for number in range(20):
             tr = db.create_transaction()
@@ -216,7 +216,7 @@ def test_a_check_ends_when_its_time_is_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_keys_of_a_range_that_repeat_or_go_back_are_damage(reverse: bool) -> None:
+def test_repeated_or_descending_keys_in_a_range_are_damage(reverse: bool) -> None:
     rows = [(key, b"") for key in (b"a", b"b", b"c")]
     sorted_rows = rows[::-1] if reverse else rows
     assert list(in_order(sorted_rows, reverse, Path("file"))) == sorted_rows
@@ -237,8 +237,8 @@ def test_a_range_read_over_swapped_pages_fails(
             db.storage.end(snapshot)
 
 
-def test_a_recovered_file_is_a_database(sound: Path, tmp_path: Path) -> None:
-    """`.recover` writes rows, the application and its version; not that there was a log."""
+def test_a_file_from_sqlite_recover_is_a_valid_database(sound: Path, tmp_path: Path) -> None:
+    """`.recover` writes the rows, the application id and the version, but not the WAL mode."""
     (tmp_path / "db").mkdir()
     new = sqlite3.connect(tmp_path / "db" / DATABASE_FILE)
     with closing(sqlite3.connect(sound / DATABASE_FILE)) as old, closing(new):

@@ -1,4 +1,4 @@
-"""Random interleaved transactions on the engine and on a straightforward model must agree."""
+"""Random interleaved transactions must agree on the engine and on a simple model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pairs(rows: Any) -> list[tuple[bytes, bytes]]:
 
 
 def step(rng: random.Random, pair: Pair) -> str:
-    """One random operation on both sides; returns what it was."""
+    """Run one random operation on both sides; return its description."""
     real, model = pair.real, pair.model
     key, value = rng.choice(KEYS), rng.choice(VALUES)
     begin, end = sorted([rng.choice([b"", *KEYS]), rng.choice([*KEYS, b"\xff"])])
@@ -53,7 +53,7 @@ def step(rng: random.Random, pair: Pair) -> str:
         assert resolved == model.get_key(key, or_equal, offset, snapshot), kind
         return f"key {key!r} {or_equal} {offset} snapshot={snapshot}"
     elif kind == "selectors":
-        # Only the rows are compared; on which range they depend is a matter of its own.
+        # Only rows are compared. The conflict range of such a read may differ.
         ends = [(rng.choice(KEYS), rng.random() < 0.5, rng.randint(-2, 3)) for _ in range(2)]
         found = pairs(real.snapshot.get_range(*(KeySelector(*each) for each in ends)))
         low, high = (model.selected(*each) for each in ends)
@@ -107,6 +107,6 @@ def test_interleaved_transactions_agree_with_the_model(db: Any, rng: random.Rand
         except BaseException:
             print(*history, sep="\n")
             raise
-    # The comparison is worth something only if both outcomes occur often.
+    # The comparison is only meaningful if both outcomes occur often.
     assert committed > PROGRAMS
     assert conflicted > PROGRAMS

@@ -1,4 +1,4 @@
-"""Directories that are no database, damaged, of another format, full or read-only."""
+"""Database directories that are foreign, damaged, of another format, full or read-only."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from fdbqueue.errors import (
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The directory of a database with one key."""
+    """Return the directory of a database with one key."""
     with Database(tmp_path / "db") as db:
         db[b"k"] = b"v"
     return tmp_path / "db"
 
 
-def test_what_was_written_is_there_after_a_reopen_and_versions_go_on(path: Path) -> None:
+def test_data_and_versions_survive_a_reopen(path: Path) -> None:
     with Database(path) as db:
         before = db.create_transaction().get_read_version().wait()
     with Database(path) as db:
@@ -48,7 +48,7 @@ def test_what_was_written_is_there_after_a_reopen_and_versions_go_on(path: Path)
 
 
 @pytest.mark.parametrize("lost", ["gone", "empty"])
-def test_a_database_that_lost_its_file_is_not_taken_for_a_new_one(path: Path, lost: str) -> None:
+def test_a_database_with_a_missing_file_is_not_created_again(path: Path, lost: str) -> None:
     (path / DATABASE_FILE).unlink()
     if lost == "empty":
         (path / DATABASE_FILE).touch()
@@ -60,17 +60,17 @@ def test_a_database_that_lost_its_file_is_not_taken_for_a_new_one(path: Path, lo
     )
 
 
-def test_a_directory_of_others_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_with_foreign_files_is_left_unchanged(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("mine")
     with pytest.raises(NotADatabase, match="holds other files"):
         Database(tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["letter.txt"]
-    (tmp_path / "new" / "lost+found").mkdir(parents=True)  # a file system of its own
+    (tmp_path / "new" / "lost+found").mkdir(parents=True)  # as on a separate file system
     with Database(tmp_path / "new") as db:
         db[b"k"] = b"v"
 
 
-def test_a_database_is_made_unless_told_not_to(path: Path, tmp_path: Path) -> None:
+def test_open_creates_a_database_unless_creation_is_disabled(path: Path, tmp_path: Path) -> None:
     for nowhere in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(NotADatabase, match="there is no database here"):
             fdbqueue.open(nowhere, create=False)
@@ -81,10 +81,10 @@ def test_a_database_is_made_unless_told_not_to(path: Path, tmp_path: Path) -> No
         assert db[b"k"] is None
 
 
-def test_versions_do_not_go_back_when_the_machines_clock_began_anew(
+def test_versions_do_not_decrease_after_a_reset_of_the_clock(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a reboot the clock that versions come from begins at zero."""
+    """Versions come from a clock that starts at zero after a reboot."""
     with Database(path) as db:
         before = db.create_transaction().get_read_version().wait()
         db[b"k"] = b"2"
@@ -99,13 +99,13 @@ def test_versions_do_not_go_back_when_the_machines_clock_began_anew(
         assert tr.get_committed_version() > first
 
 
-def test_a_directory_is_made_with_its_parents(tmp_path: Path) -> None:
+def test_a_database_directory_is_created_with_its_parents(tmp_path: Path) -> None:
     with fdbqueue.open(f"embedded:{tmp_path}/a/b/c") as db:
         db[b"k"] = b"v"
     assert (tmp_path / "a/b/c/fdbqueue.sqlite").exists()
 
 
-def test_a_file_is_no_database(tmp_path: Path) -> None:
+def test_a_path_to_a_regular_file_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("text")
     for url in (f"embedded:{file}", f"embedded:{file}/below"):
@@ -115,7 +115,7 @@ def test_a_file_is_no_database(tmp_path: Path) -> None:
     assert file.read_text() == "text"
 
 
-def test_a_file_of_something_else_in_the_place_of_the_database(tmp_path: Path) -> None:
+def test_a_foreign_file_with_the_name_of_the_database_is_rejected(tmp_path: Path) -> None:
     (tmp_path / DATABASE_FILE).write_bytes(b"something else entirely\n" * 100)
     with pytest.raises(NotADatabase, match=str(tmp_path)):
         Database(tmp_path)
@@ -128,7 +128,7 @@ def test_a_file_of_something_else_in_the_place_of_the_database(tmp_path: Path) -
         Database(other)
 
 
-def test_another_format_version_is_named(path: Path) -> None:
+def test_an_unknown_format_version_is_reported(path: Path) -> None:
     connection = sqlite3.connect(path / DATABASE_FILE)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
@@ -137,7 +137,7 @@ def test_another_format_version_is_named(path: Path) -> None:
     assert (error.value.path, error.value.found) == (str(path), 99)
 
 
-def test_a_damaged_database_says_so(path: Path) -> None:
+def test_a_damaged_database_is_reported(path: Path) -> None:
     with Database(path) as db:
         for number in range(2000):
             db[b"%d" % number] = b"x" * 100
@@ -150,7 +150,7 @@ def test_a_damaged_database_says_so(path: Path) -> None:
     assert "restore a backup" in str(error.value)
 
 
-def test_a_full_disk_loses_nothing_that_was_acknowledged(path: Path) -> None:
+def test_a_full_disk_loses_no_acknowledged_commit(path: Path) -> None:
     with Database(path) as db:
         tr = db.create_transaction()
         tr[b"k"].wait()
@@ -180,7 +180,7 @@ except fdbqueue.FdbqueueError as error:
 """
 
 
-def test_a_read_only_directory_is_named(path: Path, tmp_path: Path) -> None:
+def test_a_read_only_directory_is_reported_by_name(path: Path, tmp_path: Path) -> None:
     for parent in [path, *path.parents]:
         if parent.is_relative_to(tmp_path.parent.parent):
             parent.chmod(0o555)
@@ -201,13 +201,15 @@ def test_a_read_only_directory_is_named(path: Path, tmp_path: Path) -> None:
                 parent.chmod(0o755)
 
 
-def test_durability_is_one_of_two_words(tmp_path: Path) -> None:
+def test_an_invalid_durability_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'full' or 'os'"):
         Database(tmp_path / "db", "sometimes")
     assert not (tmp_path / "db").exists()
 
 
-def test_an_acknowledged_commit_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_is_synced_before_it_is_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`full` syncs the log before a commit returns, `os` does not."""
     synced: list[int] = []
     monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", synced.append)
@@ -223,7 +225,7 @@ def test_an_acknowledged_commit_was_synced(tmp_path: Path, monkeypatch: pytest.M
         assert synced == []
 
 
-def test_a_commit_is_on_disk_before_the_file_is_closed_under_its_waiter(tmp_path: Path) -> None:
+def test_closing_the_log_syncs_commits_that_still_wait_for_a_sync(tmp_path: Path) -> None:
     """Another thread, or a fork, may close the log between a commit and its sync."""
     (tmp_path / "log").touch()
     log = CommitLog(tmp_path / "commits")
@@ -234,7 +236,7 @@ def test_a_commit_is_on_disk_before_the_file_is_closed_under_its_waiter(tmp_path
     sync.wait(ticket)
 
 
-def test_a_failed_sync_is_not_acknowledged_then_or_later(
+def test_a_commit_with_a_failed_sync_is_never_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: int) -> None:
@@ -249,7 +251,7 @@ def test_a_failed_sync_is_not_acknowledged_then_or_later(
             db[b"k"] = b"v2"
 
 
-def test_a_database_in_memory_is_private_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_database_in_memory_is_private_and_leaves_no_files(tmp_path: Path) -> None:
     one, two = fdbqueue.open("memory:"), fdbqueue.open("memory:")
     one[b"k"] = b"v"
     assert two[b"k"] is None
@@ -259,7 +261,7 @@ def test_a_database_in_memory_is_private_and_leaves_nothing(tmp_path: Path) -> N
     assert not any(path.exists() for path in paths)
 
 
-def test_what_a_killed_process_left_in_memory_is_removed(tmp_path: Path) -> None:
+def test_databases_in_memory_of_killed_processes_are_removed(tmp_path: Path) -> None:
     program = (
         "import os, fdbqueue; db = fdbqueue.open('memory:'); print(db.path, flush=True);"
         "os.kill(os.getpid(), 9)"
@@ -271,7 +273,7 @@ def test_what_a_killed_process_left_in_memory_is_removed(tmp_path: Path) -> None
     fdbqueue.open("memory:").close()
     deadline = time.monotonic() + 60
     while left.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)  # another process may be at removing it
+        time.sleep(0.01)  # another process may be removing it
     assert not left.exists()
 
 
@@ -282,10 +284,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_an_idle_transaction_is_dropped_by_the_clock_and_lets_the_log_begin_anew(
+def test_an_idle_transaction_expires_and_lets_the_log_be_reset(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process may be the only one that does something, so no later call can drop it."""
+    """A timer must expire it, because the idle process may make no further call."""
     monkeypatch.setattr("fdbqueue.embedded.storage.snapshot.TRANSACTION_LIFETIME", 0.1)
     monkeypatch.setattr("fdbqueue.embedded.disk.files._LONG_LOG", 1_000_000)
     log = path / f"{DATABASE_FILE}-wal"
@@ -302,7 +304,7 @@ def test_an_idle_transaction_is_dropped_by_the_clock_and_lets_the_log_begin_anew
             transaction[b"k"].wait()
 
 
-# Files that are no longer the ones that were opened
+# Files that were removed or replaced after open
 
 ALL_FILES = (
     DATABASE_FILE,
@@ -313,7 +315,7 @@ ALL_FILES = (
 )
 
 
-def test_no_file_looks_like_a_log_that_may_be_rotated(path: Path) -> None:
+def test_no_database_file_has_a_name_that_log_rotation_would_match(path: Path) -> None:
     with Database(path):
         assert sorted(ALL_FILES) == sorted(each.name for each in path.iterdir())
         assert not [name for name in ALL_FILES if name.endswith(".log")]
@@ -321,7 +323,7 @@ def test_no_file_looks_like_a_log_that_may_be_rotated(path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["removed", "replaced by a copy"])
 @pytest.mark.parametrize("name", ALL_FILES)
-def test_nothing_is_committed_once_a_file_is_gone(path: Path, name: str, how: str) -> None:
+def test_commits_fail_once_a_file_is_removed_or_replaced(path: Path, name: str, how: str) -> None:
     with Database(path) as db:
         reader = db.create_transaction()
         assert reader[b"k"] == b"v"
@@ -341,7 +343,7 @@ def test_nothing_is_committed_once_a_file_is_gone(path: Path, name: str, how: st
 
 
 @pytest.mark.parametrize("how", ["moved", "removed"])
-def test_nothing_is_committed_once_the_directory_is_gone(path: Path, how: str) -> None:
+def test_commits_fail_once_the_directory_is_removed_or_replaced(path: Path, how: str) -> None:
     with Database(path) as db:
         db[b"k"] = b"before"
         if how == "moved":
@@ -373,7 +375,7 @@ for step in (tr.commit().wait, lambda: db.set(b"k", b"after"), lambda: db.add(b"
 
 
 @pytest.mark.parametrize("size", [0, 20, 100_000])
-def test_a_log_of_commits_that_was_truncated_is_an_error_and_kills_nobody(
+def test_a_truncated_commit_log_raises_and_does_not_crash_the_process(
     path: Path, size: int
 ) -> None:
     arguments = [str(path), str(path / files.COMMITS_FILE), str(size)]
@@ -404,7 +406,7 @@ except fdbqueue.errors.FilesReplaced:
 
 
 @pytest.mark.parametrize("name", [files.LOCK_FILE, files.COMMITS_FILE, "fdbqueue.sqlite-shm"])
-def test_no_item_is_taken_twice_after_a_file_was_removed(tmp_path: Path, name: str) -> None:
+def test_no_item_is_popped_twice_after_a_file_was_removed(tmp_path: Path, name: str) -> None:
     path = tmp_path / "db"
     items = 1500
     with fdbqueue.open(path, durability="os") as db:
@@ -420,22 +422,22 @@ def test_no_item_is_taken_twice_after_a_file_was_removed(tmp_path: Path, name: s
         processes.append(process)
         return process
 
-    def said(age: str) -> list[str]:
+    def reported(age: str) -> list[str]:
         return [word for file in tmp_path.glob(f"{age}-*") for word in file.read_text().split()]
 
     processes: list[subprocess.Popen[str]] = []
     old = [start("old"), start("old")]
-    wait_until(lambda: said("old").count("ready") == 2)
+    wait_until(lambda: reported("old").count("ready") == 2)
     for process in old:
         process.stdin.close()
-    wait_until(lambda: len(said("old")) > 2)
+    wait_until(lambda: len(reported("old")) > 2)
     (path / name).unlink()
     for process in (start("new"), start("new")):
         process.stdin.close()
     for process in processes:
         assert process.wait() == 0
-    assert said("old").count("failed") == 2
-    taken = [int(word) for word in said("old") + said("new") if word.isdigit()]
+    assert reported("old").count("failed") == 2
+    taken = [int(word) for word in reported("old") + reported("new") if word.isdigit()]
     with fdbqueue.open(path) as db:
         jobs = fdbqueue.PriorityQueue.named(db, "jobs")
         left = [item.value for item in jobs.items(db)]
@@ -448,7 +450,7 @@ def test_no_item_is_taken_twice_after_a_file_was_removed(tmp_path: Path, name: s
 
 @pytest.fixture
 def old_path(path: Path) -> Path:
-    """A database as the release before made it."""
+    """Return a database in the format of the previous release."""
     connection = sqlite3.connect(path / DATABASE_FILE)
     connection.execute("PRAGMA user_version = 1")
     connection.close()
@@ -456,7 +458,7 @@ def old_path(path: Path) -> Path:
     return path
 
 
-def test_a_database_of_format_1_is_taken_over(old_path: Path) -> None:
+def test_a_database_of_format_1_is_upgraded(old_path: Path) -> None:
     with Database(old_path) as db:
         assert db[b"k"] == b"v"
         db[b"k"] = b"new"
@@ -465,7 +467,7 @@ def test_a_database_of_format_1_is_taken_over(old_path: Path) -> None:
         assert db[b"k"] == b"new"
 
 
-def test_a_database_that_an_older_release_has_open_is_not_taken_over(old_path: Path) -> None:
+def test_a_database_that_an_older_release_has_open_is_not_upgraded(old_path: Path) -> None:
     with (old_path / "fdbqueue.log").open("rb") as in_use:
         fcntl.flock(in_use, fcntl.LOCK_SH)
         with pytest.raises(StorageError, match="older release of fdbqueue has the database open"):
@@ -474,7 +476,7 @@ def test_a_database_that_an_older_release_has_open_is_not_taken_over(old_path: P
         assert db[b"k"] == b"v"
 
 
-def test_payloads_are_private(tmp_path: Path) -> None:
+def test_database_files_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     path = tmp_path / "above" / "db"
     with Database(path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700

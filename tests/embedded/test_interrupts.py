@@ -1,6 +1,6 @@
-"""Ctrl-C at any moment: no lock stays behind, and no other thread or process notices.
+"""Ctrl-C at any moment leaves no lock behind and affects no other thread or process.
 
-FDBQ_INTERRUPTS=10000 runs as many as that by hand.
+Set FDBQ_INTERRUPTS=10000 to run that many by hand.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ print(json.dumps({"stuck": stuck, "stored": stored, "pushed": pushed, "ok": ok})
 """
 
 
-def test_an_interrupted_main_thread_leaves_nothing_behind(
+def test_an_interrupted_main_thread_leaves_no_locks_or_transactions(
     tmp_path: Path, rng: random.Random
 ) -> None:
     interrupts = int(os.environ.get("FDBQ_INTERRUPTS", "150"))
@@ -98,7 +98,7 @@ def test_an_interrupted_main_thread_leaves_nothing_behind(
         timeout=3600,
     )
     assert done.returncode == 0, done.stderr
-    # Python tells of an interrupt within a finalizer, which it cannot raise.
+    # Python prints an interrupt within a finalizer, because it cannot raise it.
     if any(line.startswith("FDBError") for line in done.stderr.splitlines()):
         pytest.fail(done.stderr)
     report = json.loads(done.stdout)

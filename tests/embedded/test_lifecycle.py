@@ -32,7 +32,7 @@ def test_versions_grow_with_every_commit(db: Any) -> None:
     assert len(set(versions[1::2])) == 20
 
 
-def test_the_read_version_grows_about_a_million_a_second_without_commits(db: Any) -> None:
+def test_the_read_version_advances_about_a_million_per_second_without_commits(db: Any) -> None:
     began, before = time.monotonic(), db.create_transaction().get_read_version().wait()
     time.sleep(0.2)
     after, elapsed = db.create_transaction().get_read_version().wait(), time.monotonic() - began
@@ -64,7 +64,7 @@ def test_reading_at_a_committed_version(db: Any) -> None:
     assert reader.get_read_version().wait() == committed
 
 
-def test_a_version_still_to_come_is_1009_and_one_that_is_gone_1007(db: Any, fdb_error: Any) -> None:
+def test_a_future_version_is_1009_and_an_expired_version_is_1007(db: Any, fdb_error: Any) -> None:
     old = db.create_transaction().get_read_version().wait()
     db[b"k"] = b"v"
     tr = db.create_transaction()
@@ -110,9 +110,7 @@ def test_a_transaction_that_wrote_nothing_has_no_versionstamp(db: Any, fdb_error
         stamp.wait()
 
 
-def test_what_a_versionstamp_will_be_cannot_be_read_before_the_commit(
-    db: Any, fdb_error: Any
-) -> None:
+def test_a_pending_versionstamp_cannot_be_read_before_the_commit(db: Any, fdb_error: Any) -> None:
     tr = db.create_transaction()
     tr.set_versionstamped_value(b"v", bytes(10) + bytes(4))
     with fdb_error(1036):
@@ -268,7 +266,7 @@ def test_a_blind_write_is_never_too_old(db: Any, monkeypatch: pytest.MonkeyPatch
     assert db[b"k"] == b"late"
 
 
-def test_a_time_out_ends_the_transaction_with_1031(db: Any, fdb_error: Any) -> None:
+def test_a_timeout_ends_the_transaction_with_1031(db: Any, fdb_error: Any) -> None:
     tr = db.create_transaction()
     tr.options.set_timeout(20)
     tr[b"k"] = b"1"
@@ -280,7 +278,7 @@ def test_a_time_out_ends_the_transaction_with_1031(db: Any, fdb_error: Any) -> N
     assert db[b"k"] is None
 
 
-def test_the_time_out_counts_over_all_attempts(db: Any, fdb_error: Any) -> None:
+def test_the_timeout_spans_all_tries(db: Any, fdb_error: Any) -> None:
     tr = db.create_transaction()
     tr.options.set_timeout(60)
     began = time.monotonic()
@@ -290,7 +288,7 @@ def test_the_time_out_counts_over_all_attempts(db: Any, fdb_error: Any) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_the_retry_limit_gives_the_last_error_back(db: Any, fdb_error: Any) -> None:
+def test_the_retry_limit_raises_the_last_error(db: Any, fdb_error: Any) -> None:
     tr = db.create_transaction()
     tr.options.set_retry_limit(2)
     tr.options.set_max_retry_delay(0)
@@ -338,7 +336,7 @@ NOT_RETRIED = (1025, 1031, 1036, 2000, 2004, 2005, 2017, 2101, 2102, 2103)
 
 
 @pytest.mark.parametrize("code", RETRIED + NOT_RETRIED)
-def test_on_error_tries_again_what_foundationdb_tries_again(db: Any, code: int) -> None:
+def test_on_error_retries_the_errors_that_foundationdb_retries(db: Any, code: int) -> None:
     tr = db.create_transaction()
     tr.options.set_max_retry_delay(0)
     tr[b"k"] = b"1"
@@ -351,12 +349,12 @@ def test_on_error_tries_again_what_foundationdb_tries_again(db: Any, code: int) 
         assert error.value.code == code
 
 
-def test_on_error_raises_what_is_no_error_of_the_database(db: Any) -> None:
+def test_on_error_raises_errors_of_other_types(db: Any) -> None:
     with pytest.raises(ZeroDivisionError):
         db.create_transaction().on_error(ZeroDivisionError())
 
 
-def test_the_pause_grows_and_is_bounded(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_retry_delay_grows_and_is_bounded(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("random.random", lambda: 1.0)
     tr = db.create_transaction()
     tr.options.set_max_retry_delay(50)
@@ -385,7 +383,7 @@ def test_a_negative_limit_is_2012(db: Any, fdb_error: Any) -> None:
     assert len(db.get_range(b"a", b"b", limit=-1)) == 1
 
 
-def test_a_dropped_transaction_gives_its_snapshot_back(db: Any) -> None:
+def test_a_deleted_transaction_releases_its_snapshot(db: Any) -> None:
     for _ in range(50):
         db.create_transaction()[b"k"].wait()
     gc.collect()
@@ -393,8 +391,8 @@ def test_a_dropped_transaction_gives_its_snapshot_back(db: Any) -> None:
     assert len(db.storage._connections._idle) <= 2
 
 
-def test_a_starved_transaction_gets_its_turn(db: Any) -> None:
-    """A long transaction commits while another thread writes what it read, all the time."""
+def test_a_starved_transaction_eventually_commits(db: Any) -> None:
+    """A long transaction commits while another thread keeps writing the key it read."""
     stop = threading.Event()
 
     def interfere() -> None:
@@ -422,7 +420,7 @@ def test_a_starved_transaction_gets_its_turn(db: Any) -> None:
     assert attempts <= 5
 
 
-def test_a_turn_that_waits_for_another_transaction_is_no_deadlock(db: Any) -> None:
+def test_a_starved_transaction_does_not_deadlock_with_another_one(db: Any) -> None:
     tr = db.create_transaction()
     tr.options.set_max_retry_delay(0)
     for _ in range(3):
@@ -468,8 +466,8 @@ threading.Thread(target=hold, daemon=True).start()
 """
 
 
-def test_the_interpreter_exits_although_a_thread_was_ended_inside_a_lock(tmp_path: Path) -> None:
-    """Python ends other threads wherever they are, and collects open transactions after that."""
+def test_the_interpreter_exits_although_a_thread_ended_inside_a_lock(tmp_path: Path) -> None:
+    """At exit Python ends threads at any point, then collects open transactions."""
     program = [sys.executable, "-c", EXITS, str(tmp_path / "db")]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")

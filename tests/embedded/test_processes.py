@@ -1,4 +1,4 @@
-"""Many threads and processes on one directory, some of them killed."""
+"""Many threads and processes use one directory; some processes are killed."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ def test_threads_that_increment_one_counter_lose_nothing(db: Any) -> None:
 
 
 @pytest.mark.parametrize("durability", ["full", "os"])
-def test_a_killed_process_loses_nothing_acknowledged_and_blocks_nobody(
+def test_a_killed_process_loses_no_acknowledged_commit_and_blocks_no_process(
     tmp_path: Path, durability: str, rng: random.Random
 ) -> None:
-    """Writers are killed at random moments; each one's last printed number must be stored."""
+    """Writers are killed at random moments; the last number each printed must be stored."""
     path = tmp_path / "db"
     survivor = start(path, "survivor", 1_000_000, durability, subprocess.DEVNULL)
     for round_number in range(8):
@@ -107,12 +107,12 @@ def test_a_killed_process_loses_nothing_acknowledged_and_blocks_nobody(
 
 
 def _last(process: subprocess.Popen[str]) -> int:
-    """The last number that a process printed."""
+    """Return the last number that a process printed."""
     lines = process.communicate()[0].split("\n")[:-1]
     return int(lines[-1]) if lines else 0
 
 
-def test_a_forked_child_works_on_its_own_connections(tmp_path: Path, fdb_error: Any) -> None:
+def test_a_forked_child_opens_its_own_connections(tmp_path: Path, fdb_error: Any) -> None:
     with Database(tmp_path / "db") as db:
         db[b"k"] = b"parent"
         open_in_parent = db.create_transaction()
@@ -139,7 +139,7 @@ def test_a_forked_child_works_on_its_own_connections(tmp_path: Path, fdb_error: 
         assert db[b"k"] == b"parent again"
 
 
-def test_a_child_of_a_database_in_memory_does_not_remove_it(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_remove_a_database_in_memory(tmp_path: Path) -> None:
     with Database(None) as db:
         db[b"k"] = b"1"
         child = os.fork()
@@ -151,8 +151,8 @@ def test_a_child_of_a_database_in_memory_does_not_remove_it(tmp_path: Path) -> N
         db[b"k"] = b"2"
 
 
-def test_what_a_child_writes_stays_when_the_parent_closes(tmp_path: Path) -> None:
-    """SQLite's notion of its locks is the process's; a child must not inherit it."""
+def test_writes_of_a_child_survive_the_close_of_its_parent(tmp_path: Path) -> None:
+    """SQLite tracks its locks per process; a child must not inherit this state."""
     path = tmp_path / "db"
     db = Database(path)
     db[b"k"] = b"parent"
@@ -179,7 +179,7 @@ def test_what_a_child_writes_stays_when_the_parent_closes(tmp_path: Path) -> Non
         assert len(db[:]) == 13
 
 
-def test_forks_while_other_threads_commit(tmp_path: Path) -> None:
+def test_a_process_can_fork_while_other_threads_commit(tmp_path: Path) -> None:
     with Database(tmp_path / "db", "os") as db:
         stop = threading.Event()
 
@@ -207,7 +207,7 @@ def test_forks_while_other_threads_commit(tmp_path: Path) -> None:
         assert len(db.get_range_startswith(b"child/")) == 10
 
 
-def test_a_database_closed_under_busy_threads_ends_them_with_1025(db: Any) -> None:
+def test_closing_a_database_ends_busy_threads_with_1025(db: Any) -> None:
     tr = db.create_transaction()
     for number in range(2000):
         tr[b"k%05d" % number] = b"x" * 50
@@ -234,10 +234,10 @@ def test_a_database_closed_under_busy_threads_ends_them_with_1025(db: Any) -> No
     assert ends == [1025] * 6
 
 
-def test_slow_readers_are_too_old_and_nothing_worse(
+def test_slow_readers_fail_only_with_transaction_too_old(
     db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Snapshots are expired by other threads, never under a read."""
+    """Other threads expire snapshots, but never during a read."""
     monkeypatch.setattr("fdbqueue.embedded.storage.snapshot.TRANSACTION_LIFETIME", 0.2)
     monkeypatch.setattr("fdbqueue.embedded.storage.storage._LOOK", 0.01)
     tr = db.create_transaction()

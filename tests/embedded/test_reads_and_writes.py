@@ -1,4 +1,4 @@
-"""Reading and writing through the transaction: what FoundationDB's API documents."""
+"""Reads and writes of a transaction behave as FoundationDB's API documents."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def pairs(rows: Any) -> list[tuple[bytes, bytes]]:
     return [(row.key, row.value) for row in rows]
 
 
-def test_a_missing_value_is_none_and_says_that_it_is_not_present(db: Any) -> None:
+def test_a_missing_value_equals_none_and_is_not_present(db: Any) -> None:
     value = db.create_transaction()[b"k"]
     assert value == None  # noqa: E711  the binding's idiom
     assert not value.present()
     assert value.wait().value is None
 
 
-def test_a_value_behaves_as_the_bytes_it_stands_for(db: Any) -> None:
+def test_a_value_behaves_like_its_bytes(db: Any) -> None:
     db[b"k"] = b"value"
     value = db.create_transaction()[b"k"]
     assert value.present()
@@ -107,8 +107,8 @@ def test_startswith_reads_and_clears_a_prefix(db: Any) -> None:
     assert [row.key for row in db[:]] == [b"q"]
 
 
-def test_a_long_range_comes_in_order_and_whole(db: Any) -> None:
-    """More rows than several batches hold, with values that fill batches by their bytes."""
+def test_a_long_range_is_read_completely_and_in_order(db: Any) -> None:
+    """The range spans several batches, some of them filled by the size of their values."""
     tr = db.create_transaction()
     expected = [(b"%06d" % i, b"x" * (i % 7 * 300)) for i in range(6000)]
     for key, value in expected:
@@ -163,7 +163,7 @@ def test_a_transaction_sees_its_own_writes(filled: Any) -> None:
     assert pairs(filled[:]) == [(b"b", b"again"), (b"d", b"4")]
 
 
-def test_a_snapshot_read_sees_own_writes_unless_told_not_to(filled: Any) -> None:
+def test_a_snapshot_read_sees_own_writes_unless_disabled(filled: Any) -> None:
     tr = filled.create_transaction()
     tr[b"a"] = b"own"
     assert tr.snapshot[b"a"] == b"own"
@@ -190,7 +190,7 @@ def test_read_your_writes_can_be_disabled_before_the_first_operation(
         tr[b"a"].wait()
 
 
-def test_reads_are_of_one_version_whatever_others_commit(filled: Any) -> None:
+def test_reads_ignore_commits_after_the_read_version(filled: Any) -> None:
     tr = filled.create_transaction()
     assert tr[b"a"] == b"1"
     filled[b"b"] = b"changed"
@@ -212,7 +212,7 @@ def test_a_deleted_slice_clears_the_range(filled: Any) -> None:
     assert [row.key for row in filled[:]] == [b"a", b"d"]
 
 
-def test_objects_that_know_their_key_and_value_are_taken(db: Any) -> None:
+def test_objects_with_foundationdb_key_and_value_methods_are_accepted(db: Any) -> None:
     class Named:
         def as_foundationdb_key(self) -> bytes:
             return b"key"
@@ -229,7 +229,7 @@ def test_get_estimated_range_size_counts_keys_and_values(filled: Any) -> None:
     assert tr.get_estimated_range_size_bytes(b"a", b"c").wait() == 4
 
 
-def test_a_read_that_meets_an_unreadable_key_fails_and_the_commit_with_it(
+def test_reading_an_unreadable_key_fails_the_read_and_the_commit(
     filled: Any, fdb_error: Any
 ) -> None:
     tr = filled.create_transaction()
@@ -237,12 +237,12 @@ def test_a_read_that_meets_an_unreadable_key_fails_and_the_commit_with_it(
     rows = tr[b"a":b"d"]
     with fdb_error(1036):
         list(rows)
-    assert tr[b"a"] == b"1"  # the failed read holds nothing back
+    assert tr[b"a"] == b"1"  # the failed read does not block later reads
     with fdb_error(1036):
         tr.commit().wait()
 
 
-def test_a_selector_counts_a_key_that_an_own_compare_and_clear_emptied(filled: Any) -> None:
+def test_a_selector_counts_a_key_cleared_by_an_own_compare_and_clear(filled: Any) -> None:
     tr = filled.create_transaction()
     tr.compare_and_clear(b"b", b"2")
     assert tr.get_key(KeySelector(b"a", True, 2)) == b"c"

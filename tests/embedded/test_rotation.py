@@ -1,4 +1,4 @@
-"""The write-ahead log ends although a process that is stopped reads from it."""
+"""The write-ahead log stays bounded although a stopped process reads from it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ Stop = Callable[[], subprocess.Popen[str]]
 
 @pytest.fixture
 def stop(path: Path) -> Iterator[Stop]:
-    """Start a process that is stopped in the middle of a transaction."""
+    """Return a function that starts a process which stops in the middle of a transaction."""
     processes: list[subprocess.Popen[str]] = []
 
     def start() -> subprocess.Popen[str]:
@@ -91,13 +91,13 @@ def stop(path: Path) -> Iterator[Stop]:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log is too long after a megabyte, for a fifth of a second."""
+    """Make a log too long after a megabyte that persists for a fifth of a second."""
     monkeypatch.setattr(files, "_LONG_LOG", LONG)
     monkeypatch.setattr(rotation, "_STUCK", 0.2)
 
 
 def used(path: Path) -> int:
-    """The bytes of all files; other processes may remove some meanwhile."""
+    """Return the total size of all files; other processes may remove some meanwhile."""
     size = 0
     for name in os.listdir(path):
         with suppress(FileNotFoundError):
@@ -106,7 +106,7 @@ def used(path: Path) -> int:
 
 
 def write_until(db: Database, generation: int) -> None:
-    """Write with pauses, in which a thread of the database can make a new generation."""
+    """Write with pauses, so that a thread of the database can make a new generation."""
 
     def is_reached() -> bool:
         for _ in range(5):
@@ -122,11 +122,11 @@ def files_of(path: Path, generation: int) -> set[str]:
 
 
 def are_alone(path: Path, generation: int) -> Callable[[], bool]:
-    """Whether there are the files of this generation, and no others."""
+    """Return a condition: only files of this generation exist."""
     return lambda: set(os.listdir(path)) == files_of(path, generation)
 
 
-def test_the_log_ends_although_a_stopped_process_reads(
+def test_the_log_stays_bounded_although_a_stopped_process_reads(
     stop: Stop, soon: None, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Database(path, "os") as db, caplog.at_level(logging.WARNING, "fdbqueue"):
@@ -212,7 +212,7 @@ def test_a_process_killed_at_any_step_of_a_copy_loses_nothing(
         stopped.wait()
         reader = Database(path)
     with reader, Database(path) as writer:
-        # The copy is made by a thread: the main one may have committed without saying so.
+        # A thread makes the copy, so the main thread may have committed without printing it.
         assert int(reader[b"n"]) in (last, last + 1)
         for db in (writer, reader, writer):
             last += 10
@@ -224,7 +224,7 @@ def test_a_process_killed_at_any_step_of_a_copy_loses_nothing(
         assert int(db[b"n"]) == last
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_copy(
+def test_the_next_copy_removes_files_of_a_killed_process(
     stop: Stop, soon: None, path: Path
 ) -> None:
     stop()
@@ -262,10 +262,8 @@ with Database(path, "os" if name.endswith("0") else "full") as db:
 """
 
 
-def test_processes_that_commit_while_copies_are_made_and_are_killed_lose_nothing(
-    stop: Stop, path: Path
-) -> None:
-    """Each process counts its own commits, and all of them together count theirs."""
+def test_killed_processes_lose_no_commits_while_copies_are_made(stop: Stop, path: Path) -> None:
+    """Each process counts its own commits, and a shared counter counts all commits."""
     acknowledged = {}
     for part in ("first", "second"):
         begun = generations.current(path)
@@ -281,7 +279,7 @@ def test_processes_that_commit_while_copies_are_made_and_are_killed_lose_nothing
         }
         wait_until(lambda begun=begun: generations.current(path) > begun)  # type: ignore[misc]
         begun = generations.current(path)
-        stop()  # it reads from the newest files, or writers have left them meanwhile
+        stop()  # it reads the newest files, or files that writers have replaced meanwhile
         wait_until(lambda begun=begun: generations.current(path) > begun)  # type: ignore[misc]
         for writer in writers.values():
             writer.kill()
@@ -296,7 +294,7 @@ def test_processes_that_commit_while_copies_are_made_and_are_killed_lose_nothing
         assert int(db[b"total"]) == sum(stored.values())
 
 
-def test_a_transaction_sees_what_was_acknowledged_before_it_began(
+def test_a_transaction_sees_commits_acknowledged_before_it_began(
     stop: Stop, soon: None, path: Path
 ) -> None:
     stop()
@@ -315,7 +313,7 @@ def test_a_transaction_sees_what_was_acknowledged_before_it_began(
         wait_until(is_copied)
 
 
-def test_a_transaction_that_spans_a_copy_conflicts_as_any_other(
+def test_a_transaction_that_spans_a_copy_detects_conflicts(
     stop: Stop, soon: None, path: Path
 ) -> None:
     stop()
@@ -333,7 +331,7 @@ def test_a_transaction_that_spans_a_copy_conflicts_as_any_other(
         assert (db[b"k"], db[b"mine"]) == (b"written", None)
 
 
-def test_a_fork_goes_on_with_the_newest_files(stop: Stop, soon: None, path: Path) -> None:
+def test_a_forked_child_uses_the_newest_files(stop: Stop, soon: None, path: Path) -> None:
     stop()
     with Database(path, "os") as db:
         write_until(db, 1)
@@ -355,7 +353,7 @@ def test_a_copy_that_does_not_fit_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A limit of the process stands for the full disk: no file can be synced as a copy."""
+    """A process limit simulates the full disk: no copy can be synced."""
     stop()
 
     def fails(path: Path) -> None:
@@ -373,9 +371,7 @@ def test_a_copy_that_does_not_fit_changes_nothing(
         assert db[b"k"] == b"after"
 
 
-def test_files_of_the_copy_have_the_permissions_of_the_old_ones(
-    stop: Stop, soon: None, path: Path
-) -> None:
+def test_a_copy_keeps_the_permissions_of_the_files(stop: Stop, soon: None, path: Path) -> None:
     generations.database_file(path).chmod(0o660)
     stop()
     with Database(path, "os") as db:
@@ -385,9 +381,7 @@ def test_files_of_the_copy_have_the_permissions_of_the_old_ones(
             assert stat.S_IMODE((path / name).stat().st_mode) == 0o660
 
 
-def test_a_generation_that_was_replaced_by_an_older_one_is_noticed(
-    stop: Stop, soon: None, path: Path
-) -> None:
+def test_a_restored_older_generation_is_detected(stop: Stop, soon: None, path: Path) -> None:
     stop()
     with Database(path, "os") as db:
         write_until(db, 1)
@@ -397,10 +391,10 @@ def test_a_generation_that_was_replaced_by_an_older_one_is_noticed(
             db[b"k"] = b"after"
 
 
-def test_a_snapshot_without_a_read_is_too_old_once_the_files_were_left(
+def test_an_unused_snapshot_is_too_old_after_the_files_were_replaced(
     stop: Stop, path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Its connection would miss the commits since then."""
+    """Its connection would miss later commits."""
     stop()
     with Database(path, "os") as db, Database(path, "os") as other:
         snapshot = other.storage.begin()
@@ -413,7 +407,7 @@ def test_a_snapshot_without_a_read_is_too_old_once_the_files_were_left(
         other.storage.end(snapshot)
 
 
-def test_a_commit_that_a_copy_put_on_disk_needs_no_sync_of_the_old_files(path: Path) -> None:
+def test_a_commit_synced_by_a_copy_needs_no_sync_of_the_old_files(path: Path) -> None:
     with Database(path) as db:
         write_ahead_log = generations.database_file(path).with_name("fdbqueue.sqlite-wal")
         sync = SharedSync(write_ahead_log, db.storage.log)

@@ -1,4 +1,4 @@
-"""A process that is stopped in the middle of a commit, by Ctrl-Z or a debugger for example."""
+"""A process is stopped in the middle of a commit, for example by Ctrl-Z or a debugger."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def stopped(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that is stopped while it has the writers' lock."""
+    """Start a process that is stopped while it holds the writers' lock."""
     program = [sys.executable, "-c", STOPS, str(path)]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -51,7 +51,7 @@ def stopped(path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-# What follows must not hang, so it runs in processes that end.
+# These tests must not hang, so they run in processes that end.
 @pytest.mark.parametrize(
     ("what", "program", "printed"),
     [
@@ -66,7 +66,7 @@ def stopped(path: Path) -> Iterator[subprocess.Popen[str]]:
         ),
     ],
 )
-def test_only_writers_wait_for_it(
+def test_only_writers_wait_for_the_stopped_process(
     stopped: subprocess.Popen[str], path: Path, what: str, program: str, printed: str
 ) -> None:
     program = (
@@ -78,7 +78,7 @@ def test_only_writers_wait_for_it(
     assert (done.stdout.strip(), done.stderr) == (printed, "")
 
 
-def test_waiting_for_its_lock_counts_as_time_of_the_transaction(
+def test_waiting_for_the_lock_counts_towards_the_transaction_timeout(
     stopped: subprocess.Popen[str], path: Path
 ) -> None:
     with Database(path) as db:
@@ -97,7 +97,7 @@ def test_waiting_for_its_lock_counts_as_time_of_the_transaction(
         assert db[b"k"] == b"mine"
 
 
-def test_a_starved_transaction_waits_for_it_no_longer_than_its_time_out(
+def test_a_starved_transaction_waits_no_longer_than_its_timeout(
     stopped: subprocess.Popen[str], path: Path
 ) -> None:
     with Database(path) as db:
@@ -110,7 +110,9 @@ def test_a_starved_transaction_waits_for_it_no_longer_than_its_time_out(
             tr[b"k"].wait()
 
 
-def test_a_call_of_a_queue_names_the_process(stopped: subprocess.Popen[str], path: Path) -> None:
+def test_a_queue_call_names_the_process_that_holds_the_lock(
+    stopped: subprocess.Popen[str], path: Path
+) -> None:
     with fdbqueue.open(path) as db:
         db.options.set_transaction_timeout(1000)
         jobs = fdbqueue.PriorityQueue.named(db, "jobs")
@@ -125,7 +127,9 @@ def test_a_call_of_a_queue_names_the_process(stopped: subprocess.Popen[str], pat
 
 
 @pytest.mark.parametrize("command", ["push jobs 1", "ls", "peek jobs", "pop jobs"])
-def test_a_command_ends_in_time(stopped: subprocess.Popen[str], path: Path, command: str) -> None:
+def test_a_command_respects_its_timeout(
+    stopped: subprocess.Popen[str], path: Path, command: str
+) -> None:
     words = [*command.split(), "--db", str(path), "--timeout", "1"]
     done = subprocess.run(
         [sys.executable, "-m", "fdbq", *words], capture_output=True, text=True, timeout=60
@@ -137,8 +141,8 @@ def test_a_command_ends_in_time(stopped: subprocess.Popen[str], path: Path, comm
         assert done.stderr == ""
 
 
-def test_versions_are_of_the_present_although_a_commit_was_given_up(path: Path) -> None:
-    """A commit that begins keeps read versions back; one that failed must not go on doing so."""
+def test_an_abandoned_commit_does_not_hold_back_read_versions(path: Path) -> None:
+    """A commit in progress holds back read versions; a failed one must stop doing so."""
     with Database(path) as db:
         reader = db.create_transaction()
         reader[b"k"].wait()
@@ -151,7 +155,7 @@ def test_versions_are_of_the_present_although_a_commit_was_given_up(path: Path) 
         assert db.create_transaction().get_read_version().wait() >= before + 50_000
 
 
-def test_versions_are_of_the_present_although_a_writer_was_killed(
+def test_a_killed_writer_does_not_hold_back_read_versions(
     stopped: subprocess.Popen[str], path: Path
 ) -> None:
     with Database(path) as db:

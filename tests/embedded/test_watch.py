@@ -1,4 +1,4 @@
-"""Watches: told of a change by whoever makes it, and of nothing else."""
+"""A watch fires when its value changes, and only then."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ready_within(watch: Any, seconds: float) -> bool:
     return bool(watch.is_ready())
 
 
-def test_a_watch_is_ready_once_the_value_changes(db: Any) -> None:
+def test_a_watch_fires_when_the_value_changes(db: Any) -> None:
     db[b"k"] = b"1"
     value, watch = db.get_and_watch(b"k")
     assert value == b"1"
@@ -30,14 +30,14 @@ def test_a_watch_is_ready_once_the_value_changes(db: Any) -> None:
     watch.wait()
 
 
-def test_a_watch_is_not_ready_for_a_write_of_the_same_value(db: Any) -> None:
+def test_a_watch_does_not_fire_for_a_write_of_the_same_value(db: Any) -> None:
     db[b"k"] = b"1"
     _, watch = db.get_and_watch(b"k")
     db[b"k"] = b"1"
     assert not ready_within(watch, 0.1)
 
 
-def test_a_watch_sees_a_key_come_and_go(db: Any) -> None:
+def test_a_watch_fires_when_its_key_is_created_or_cleared(db: Any) -> None:
     _, watch = db.get_and_watch(b"k")
     db[b"k"] = b""
     watch.wait()
@@ -46,7 +46,7 @@ def test_a_watch_sees_a_key_come_and_go(db: Any) -> None:
     watch.wait()
 
 
-def test_a_watch_counts_from_what_its_own_transaction_wrote(db: Any) -> None:
+def test_a_watch_compares_with_the_value_written_by_its_own_transaction(db: Any) -> None:
     watch = db.set_and_watch(b"k", b"1")
     assert not ready_within(watch, 0.1)
     db[b"k"] = b"2"
@@ -54,7 +54,7 @@ def test_a_watch_counts_from_what_its_own_transaction_wrote(db: Any) -> None:
     assert ready_within(db.clear_and_watch(b"k"), 0.05) is False
 
 
-def test_a_change_between_the_transaction_and_the_watch_is_not_missed(db: Any) -> None:
+def test_a_watch_fires_for_a_change_made_before_it_was_registered(db: Any) -> None:
     tr = db.create_transaction()
     watch = tr.watch(b"k")
     db[b"k"] = b"changed"
@@ -62,7 +62,7 @@ def test_a_change_between_the_transaction_and_the_watch_is_not_missed(db: Any) -
     watch.wait()
 
 
-def test_a_watch_on_a_key_that_the_transaction_changes_later_is_ready(db: Any) -> None:
+def test_a_watch_fires_for_a_later_change_by_its_own_transaction(db: Any) -> None:
     tr = db.create_transaction()
     watch = tr.watch(b"k")
     tr[b"k"] = b"changed"
@@ -113,7 +113,7 @@ def test_too_many_watches_are_1032(
     assert not any(watch.is_ready() for watch in watches)
 
 
-def test_a_watch_sees_what_another_process_writes(db: Any) -> None:
+def test_a_watch_fires_for_a_write_by_another_process(db: Any) -> None:
     if db.in_memory:
         pytest.skip("a database in memory is of one process")
     _, watch = db.get_and_watch(b"k")
