@@ -91,7 +91,7 @@ def stop(path: Path) -> Iterator[Stop]:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a log too long after a megabyte that persists for a fifth of a second."""
+    """Copy the database once its log exceeds a megabyte for a fifth of a second."""
     monkeypatch.setattr(files, "_LONG_LOG", LONG)
     monkeypatch.setattr(rotation, "_STUCK", 0.2)
 
