@@ -11,7 +11,7 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
 def blocks(page: str, *languages: str) -> list[str]:
-    """Return the code blocks of a page in some languages."""
+    """Return the code blocks of a page in these languages."""
     found = re.findall(r"^```(\S*)\n(.*?)^```", page, re.M | re.S)
     return [text for language, text in found if language in languages]
 
