@@ -1,13 +1,13 @@
-"""What clients did and saw, and whether one queue, used by one at a time, can explain it.
+"""The history of the clients of a queue, and a check that it is linearizable.
 
-A history is linearizable if each operation can be given one moment between its beginning and its
-end, so that a sorted list, to which they are applied in the order of these moments, gives every
-operation the result that it had. An operation that never ended, because its client was killed, may
-have taken effect at any moment since it began, or never. A call that pushes several items is as
-many operations: which other pushes come between them is left open where they overlap.
+A history is linearizable if each operation can be assigned a moment between its beginning and its
+end such that a sorted list, to which the operations are applied in the order of these moments,
+gives every operation its result. An operation without an end, because its client was killed, may
+have taken effect at any moment since it began, or never. A call that pushes several items counts as
+several operations; overlapping pushes may come between them.
 
-A pop that was killed, or failed, may also have taken its items for a while: what had been put aside
-for it went back, to some place in its priority.
+A killed or failed pop may also have taken its items for a while: items staged for it return to any
+position in their priority.
 
 Source: Wing and Gong, Testing and Verifying Concurrent Objects (1993).
 """
@@ -19,10 +19,10 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["Operation", "explained"]
+__all__ = ["Operation", "is_linearizable"]
 
 Queue: TypeAlias = tuple[tuple[int, str], ...]
-"""The items in order: by priority, and by arrival within one."""
+"""The items in order of priority, and of arrival within a priority."""
 
 
 @dataclass(eq=False)
@@ -36,17 +36,17 @@ class Operation:
     end: float = math.inf
     result: Any = None
     after: Operation | None = None
-    """Another one of the same call, which takes its effect earlier."""
+    """An operation of the same call that takes effect earlier."""
     failed: bool = False
-    """Whether it raised an error that says nothing took effect."""
+    """Whether it raised an error which guarantees that nothing took effect."""
 
     def __str__(self) -> str:
         ended = f"{self.end} -> {self.result!r}" if self.end < math.inf else "no end"
         return f"client {self.client}: {self.kind} {self.arguments!r} [{self.begin}, {ended}]"
 
 
-def applied(operation: Operation, queue: Queue) -> tuple[Queue, Any]:
-    """The queue after an operation, and the result that it has."""
+def apply(operation: Operation, queue: Queue) -> tuple[Queue, Any]:
+    """Return the queue after an operation, and the result of the operation."""
     if operation.kind == "push":
         priority, _ = item = operation.arguments
         at = bisect_right(queue, priority, key=lambda other: other[0])
@@ -63,20 +63,20 @@ def applied(operation: Operation, queue: Queue) -> tuple[Queue, Any]:
     return queue, taken
 
 
-def explained(history: list[Operation]) -> bool:
-    """Whether there is an order in which one queue gives every operation its result.
+def is_linearizable(history: list[Operation]) -> bool:
+    """Return whether one queue can give every operation its result in some order.
 
     Every value is pushed once, and the history ends with a pop of everything.
     """
-    # So what is known to have come out went nowhere else; and where every result is known, what
-    # did not come out was never in.
-    came_out = {value for each in history for value in each.result or ()}
+    # So a value known to be popped was popped only once. Where every result is known, a value that
+    # was not popped was never pushed.
+    popped = {value for each in history for value in each.result or ()}
     unknown_pops = any(each.end == math.inf and each.kind != "push" for each in history)
     operations = sorted(
         (
             each
             for each in history
-            if each.end < math.inf or unknown_pops or each.arguments[1] in came_out
+            if each.end < math.inf or unknown_pops or each.arguments[1] in popped
         ),
         key=lambda operation: operation.begin,
     )
@@ -86,17 +86,17 @@ def explained(history: list[Operation]) -> bool:
     todo: list[tuple[int, Queue, Queue]] = [(0, (), ())]
     while todo:
         state = todo.pop()
-        done, queue, aside = state
+        done, queue, staged = state
         if done & everything_ended == everything_ended:
             return True
         if state in seen:
             continue
         seen.add(state)
-        # Only what began before the first of the others ended can be next.
+        # The next operation must have begun before any other remaining one ended.
         left = [n for n in range(len(operations)) if not done >> n & 1]
         first_end = min(operations[n].end for n in left)
         possible = [n for n in left if operations[n].begin <= first_end]
-        # The last one is tried first: one that ended, and of those the one that ended first.
+        # `todo` is a stack, so operations that ended are tried first, in order of their end.
         for n in sorted(possible, key=lambda n: -operations[n].end):
             operation = operations[n]
             before = number.get(operation.after)
@@ -104,34 +104,34 @@ def explained(history: list[Operation]) -> bool:
                 continue
             after = done | 1 << n
             if operation.end < math.inf:
-                # It is enough to put back what an operation takes, just before it does.
-                back = [item for item in aside if item[1] in (operation.result or ())]
-                kept = tuple(item for item in aside if item not in back)
-                for whole in put_back(queue, back):
-                    changed, result = applied(operation, whole)
+                # Staged items only need to return just before the operation that takes them.
+                returned = [item for item in staged if item[1] in (operation.result or ())]
+                kept = tuple(item for item in staged if item not in returned)
+                for restored in put_back(queue, returned):
+                    changed, result = apply(operation, restored)
                     if result == operation.result:
                         todo.append((after, changed, kept))
                 continue
-            changed, result = applied(operation, queue)
-            if operation.kind == "push" or (came_out.isdisjoint(result) and not operation.failed):
-                todo.append((after, changed, aside))
+            changed, result = apply(operation, queue)
+            if operation.kind == "push" or (popped.isdisjoint(result) and not operation.failed):
+                todo.append((after, changed, staged))
                 continue
             taken = tuple(item for item in queue if item not in changed)
-            coming = tuple(item for item in taken if item[1] in came_out)
-            if not operation.failed or coming == taken:
-                todo.append((after, changed, aside + coming))
+            returning = tuple(item for item in taken if item[1] in popped)
+            if not operation.failed or returning == taken:
+                todo.append((after, changed, staged + returning))
     return False
 
 
 def put_back(queue: Queue, items: list[tuple[int, str]]) -> list[Queue]:
-    """The queues with the items back, each at some place in its priority."""
+    """Return the possible queues after the items return, each to any position in its priority."""
     if not items:
         return [queue]
     item, *others = items
     begin = bisect_left(queue, item[0], key=lambda other: other[0])
     end = bisect_right(queue, item[0], key=lambda other: other[0])
     return [
-        whole
+        restored
         for at in range(begin, end + 1)
-        for whole in put_back((*queue[:at], item, *queue[at:]), others)
+        for restored in put_back((*queue[:at], item, *queue[at:]), others)
     ]

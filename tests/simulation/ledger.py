@@ -1,9 +1,9 @@
-"""What claimed items went through, from the acts of clients in the order of their commits.
+"""A ledger that checks claimed items against the acts of clients in the order of commits.
 
-Each act is one transaction, so there is one moment at which it took place, or it never did: the
-ledger asks of each act whether it may have what it got, at that moment. Only what a client claimed
-that was killed before it could tell stays open: such a claim is a ghost, which has some items for
-some time, and shows in how often these were claimed.
+Each act is one transaction, so it took effect at one moment or never. The ledger checks that the
+result of each act was possible at that moment. Only the claims of a client that was killed before
+it could report them are unknown. Such a ghost claim holds some items for some time, which shows in
+their number of attempts.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["Act", "Ledger"]
 
 @dataclass(eq=False)
 class Act:
-    """One call of a client: what it asked for, and what became of it."""
+    """One call of a client: its arguments and its outcome."""
 
     kind: str
     claim: Claim | None = None
-    """Whose end, or extension, this is."""
+    """The claim that this act ends or extends."""
     pushed: dict[str, int] = field(default_factory=dict)
     """The priority of each value."""
     n: int = 0
@@ -39,18 +39,18 @@ class Act:
     begun: int = 0
     """In milliseconds."""
     result: Any = None
-    """Of a push and a pop, (value, key) of each item; of a claim, that."""
+    """(value, key) of each item of a push or pop; the claim of a claim."""
     returned: bool = False
     failed: bool = False
-    """Whether it raised an error that says nothing took effect."""
+    """Whether it raised an error which guarantees that nothing took effect."""
     lost: str | None = None
-    """The id of the item of which it was told that the lease is lost."""
+    """The id of the item in `LeaseLost`, if the act raised it."""
     commits: list[Commit] = field(default_factory=list)
     transaction: SimulatedTransaction | None = None
 
     @property
     def read(self) -> int:
-        """The version that it read at last."""
+        """The last version that the act read at."""
         version = None if self.transaction is None else self.transaction.version
         return version or 0
 
@@ -62,20 +62,20 @@ class Act:
     def __str__(self) -> str:
         about = [item.value for item in self.claim.items] if self.claim else self.pushed or self.n
         end = self.result if self.returned else self.lost and f"lost {self.lost} at {self.read}"
-        facts = f"begun {self.begun}, lease {self.lease}, delay {self.delay}"
-        return f"client {self.client}: {self.kind} {about} ({facts}) {self.commits} -> {end}"
+        details = f"begun {self.begun}, lease {self.lease}, delay {self.delay}"
+        return f"client {self.client}: {self.kind} {about} ({details}) {self.commits} -> {end}"
 
 
 @dataclass(eq=False)
 class State:
-    """An item, as far as it is known; its claim may be over, and nobody has looked."""
+    """The known state of an item; its lease may have expired without a sweep yet."""
 
     value: str
     priority: int
     due: int
     key: bytes = b""
     pushed: int = 0
-    """At which version, if it is known where it stands."""
+    """The version of its push, if its position is known."""
     token: bytes | None = None
     lease_end: int = 0
     attempts: int = 0
@@ -83,14 +83,17 @@ class State:
 
 
 class Ledger:
-    """The items of one queue; raises `AssertionError` for an act that must not be.
+    """The items of one queue; raises `AssertionError` for an act that must not happen.
 
-    Parameters: `commits`, all there were, in order; `max_attempts` and `concurrency`, of the queue;
-    `is_quiet`, whether each claim meets nobody, and so has to get the first items.
+    Args:
+        commits: All commits in order.
+        max_attempts: The option of the queue.
+        is_quiet: Whether claims never overlap and so must get the first items.
+        concurrency: The option of the queue.
     """
 
     _puts_aside = False
-    """Whether there were pops at once, which may have items that are put aside for them."""
+    """Whether concurrent pops occurred, for which items may be staged."""
 
     def __init__(
         self,
@@ -100,13 +103,13 @@ class Ledger:
         concurrency: int | None = None,
     ) -> None:
         self._commits = commits
-        self._most = max_attempts or 10**9
+        self._max_attempts = max_attempts or 10**9
         self._is_quiet = is_quiet
         self._concurrency = concurrency or 10**9
         self._latest = 0
         self._states: dict[str, State] = {}
         self._unknown_claims = 0
-        """How often items may have been claimed without anybody's knowing which."""
+        """The maximum number of claims of unknown items."""
         self._unknown_pops = 0
 
     def note(self, acts: list[Act]) -> None:
@@ -127,7 +130,7 @@ class Ledger:
                 do = getattr(self, f"_{act.kind.split()[0]}")
                 events.append((commit.version, partial(do, act, *commit)))
                 if act.kind.startswith("claim") and act.returned and not act.result:
-                    # What came due, or whose lease ran out, it saw when it read.
+                    # It saw due items and expired leases as of its read version.
                     look = partial(self._none, act, act.begun, commit.read)
                     events.append((commit.read, look))
         for _, do in sorted(events, key=itemgetter(0)):
@@ -139,7 +142,7 @@ class Ledger:
         for value, key in act.result or ():
             state = self._states[value]
             state.key, state.pushed = key, version
-            # Also behind those that are elsewhere for a time.
+            # Also behind claimed and delayed items.
             for other in self._states.values():
                 if other.priority == state.priority and 0 < other.pushed < read:
                     assert other.key < key, f"{value} is before {other.value}: {act}"
@@ -151,7 +154,7 @@ class Ledger:
         claim = act.result or Claim((), (), (), b"")
         values = [item.value for item in claim.items]
         if self._is_quiet and act.within == act.n:
-            # By the clock as it was sometime during the call.
+            # The clock may be read at any moment during the call.
             firsts = [self._first(act.n, now, read) for now in (act.begun, version // 1_000)]
             assert values in firsts, f"not the first ones: {act}"
         if not values:
@@ -164,7 +167,7 @@ class Ledger:
         assert self._held() <= self._concurrency, f"too many are claimed: {act}"
 
     def _held(self) -> int:
-        """How many items are claimed, but those that somebody may have let go by now."""
+        """Return the number of claimed items whose claims cannot have ended unnoticed."""
         states = self._states.values()
         held = [state for state in states if state.fate is None and state.token is not None]
         return sum(state.lease_end > self._latest for state in held)
@@ -176,13 +179,13 @@ class Ledger:
             self._taken(act, value, key, read, version).fate = act.kind
 
     def _none(self, act: Act, now: int = 0, version: int = 0) -> None:
-        """There was none: so none waited, nor was due, nor had a lease that was over."""
+        """Assert that no item was waiting, due or had an expired lease."""
         waiting = self._first(1, now, version)
         is_unknown = self._unknown_claims or self._puts_aside or self._concurrency < 10**9
         assert not waiting or is_unknown, f"{waiting} waits: {act}"
 
     def _taken(self, act: Act, value: str, key: bytes, read: int, version: int) -> State:
-        """The state of an item that was there to be taken, in its place."""
+        """Return the state of a taken item; assert that it was available at its position."""
         state = self._states[value]
         assert state.fate is None, f"{value} is gone by {state.fate}: {act}"
         assert state.token is None or state.lease_end <= read, f"{value} is claimed: {act}"
@@ -192,22 +195,25 @@ class Ledger:
         return state
 
     def _count(self, state: State, attempts: int) -> None:
-        """Note how often an item was claimed: once more, or there were claims nobody knows of."""
-        assert state.attempts < attempts <= self._most, f"{state} was claimed {attempts} times"
+        """Update the attempts of an item: one more, or more because of unknown claims."""
+        assert state.attempts < attempts <= self._max_attempts, (
+            f"{state} was claimed {attempts} times"
+        )
         self._unknown_claims -= attempts - state.attempts - 1
         state.attempts = attempts
 
     def _first(self, n: int, now: int, version: int) -> list[str]:
-        """The first items that wait, or will as soon as somebody looks."""
+        """Return the first items that wait, or will wait after the next sweep."""
         waiting = [
             (state.key, state.value)
             for state in self._states.values()
             if state.fate is None and state.due <= now
-            if state.token is None or (state.lease_end <= version and state.attempts < self._most)
+            if state.token is None
+            or (state.lease_end <= version and state.attempts < self._max_attempts)
         ]
         return [value for _, value in sorted(waiting)[:n]]
 
-    # What becomes of a claim
+    # Ends of claims
 
     def _own(self, act: Act) -> list[State]:
         states = [self._states[item.value] for item in act.claim.items]
@@ -232,18 +238,18 @@ class Ledger:
     def _nack(self, act: Act, read: int, version: int) -> None:
         for state in self._own(act):
             state.token, state.due = None, act.due
-            if state.attempts >= self._most:
+            if state.attempts >= self._max_attempts:
                 state.fate = "death"
 
     def _refuse(self, act: Act) -> None:
-        """The lease of an item is said to be lost: so it ran out, and somebody looked since."""
+        """Assert that a lost lease had expired and that a sweep has run since."""
         (state,) = (self._states[item.value] for item in act.claim.items if item.id == act.lost)
         looked = any(state.lease_end <= read and at < act.read for read, at in self._commits)
         is_its = state.fate is None and state.token == act.claim.token
         assert not is_its or looked, f"{state.value} is its own: {act}"
 
     def close(self, letters: list[DeadLetter], effects: Counter[str]) -> None:
-        """When all else is claimed and acknowledged: the dead letters, and the effects of jobs."""
+        """Check dead letters and effects of jobs after all other items were acknowledged."""
         acked = {value for value, state in self._states.items() if state.fate == "ack"}
         assert effects == Counter(acked), "effects are not those of what was acknowledged"
         dead = Counter(letter.item.value for letter in letters)
@@ -251,7 +257,9 @@ class Ledger:
         for letter in letters:
             state = self._states[letter.item.value]
             assert state.fate in (None, "death"), f"{state.value} died after {state.fate}"
-            assert letter.attempts == self._most, f"died after {letter.attempts} claims: {letter}"
+            assert letter.attempts == self._max_attempts, (
+                f"died after {letter.attempts} claims: {letter}"
+            )
             assert state.key in (b"", letter.item.key), f"not from its place: {letter}"
             self._unknown_claims -= letter.attempts - state.attempts
         died = {value for value, state in self._states.items() if state.fate == "death"}

@@ -1,4 +1,4 @@
-"""Clients that run one at a time, in an order that a seed decides, and fail as the seed says."""
+"""Clients that run one at a time; a seed decides their order and their faults."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["Commit", "Killed", "Scheduler", "SimulatedDatabase", "SimulatedTrans
 
 
 class Killed(BaseException):
-    """The client's process is gone: nothing of it runs any more."""
+    """The client's process was killed and must not run any further."""
 
 
 class _Client:
-    """A thread that runs only while it has the turn."""
+    """A thread that runs only while the scheduler has selected it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.turn = threading.Semaphore(0)
+        self.may_run = threading.Semaphore(0)
         self.is_killed = False
 
 
 class Scheduler:
-    """Gives the turn to one client after the other; each call of the database may pass it on."""
+    """Runs one client at a time; each database call may switch to another one."""
 
     def __init__(self, seed: int, kills: int) -> None:
         self.random = random.Random(seed)
@@ -39,23 +39,23 @@ class Scheduler:
         self._threads: list[threading.Thread] = []
         self._current: _Client | None = None
         self._failure: BaseException | None = None
-        self._all_over = threading.Event()
+        self._finished = threading.Event()
 
     def monotonic(self) -> float:
-        """The time in seconds, in the place of `time.monotonic`."""
+        """Return the time in seconds; a replacement of `time.monotonic`."""
         return self.time / 1000
 
     def time_ns(self) -> int:
-        """The time in nanoseconds, in the place of `time.time_ns`."""
+        """Return the time in nanoseconds; a replacement of `time.time_ns`."""
         return self.time * 1_000_000
 
     @property
     def client(self) -> int | None:
-        """The number of the client that has the turn; `None` when the simulation is over."""
+        """The number of the running client; `None` when the simulation is over."""
         return None if self._current is None else self._current.number
 
     def note(self, text: str) -> None:
-        """Add a line to the trace, which is the same whenever the seed is."""
+        """Add a line to the trace, which is determined by the seed."""
         number = "-" if self.client is None else self.client
         self.trace.append(f"{self.time:5} client {number}: {text}")
 
@@ -65,20 +65,20 @@ class Scheduler:
             client = _Client(number)
             self._clients.append(client)
             self._threads.append(
-                threading.Thread(target=self._live, args=[client, body], daemon=True)
+                threading.Thread(target=self._run_client, args=[client, body], daemon=True)
             )
         for thread in self._threads:
             thread.start()
-        self._pass_on()
-        self._all_over.wait()
+        self._switch()
+        self._finished.wait()
         for thread in self._threads:
             thread.join()
         self._current = None
         if self._failure is not None:
             raise self._failure
 
-    def _live(self, client: _Client, body: Callable[[], None]) -> None:
-        client.turn.acquire()
+    def _run_client(self, client: _Client, body: Callable[[], None]) -> None:
+        client.may_run.acquire()
         try:
             if not client.is_killed:
                 body()
@@ -87,37 +87,37 @@ class Scheduler:
         except BaseException as error:
             self._failure = self._failure or error
         self._clients.remove(client)
-        self._pass_on()
+        self._switch()
 
-    def _pass_on(self) -> None:
+    def _switch(self) -> None:
         if not self._clients:
-            self._all_over.set()
+            self._finished.set()
             return
         self._current = self.random.choice(self._clients)
-        self._current.turn.release()
+        self._current.may_run.release()
 
     def step(self, name: str) -> None:
-        """A call of the database: somebody else may be next, and this client may be killed."""
+        """Count a database call; switch to another client or kill this one at random."""
         self.time += 1
         client = self._current
         if client is None:
-            return  # the simulation is over; what is called now only looks at its end
+            return  # the simulation is over; such calls only inspect its final state
         self.note(name)
         if self.random.random() < 0.5:
-            self._pass_on()
-            client.turn.acquire()
+            self._switch()
+            client.may_run.acquire()
         self.may_kill(0.01)
 
-    def may_kill(self, share: float) -> None:
-        """End the life of the current client, with this probability."""
-        if self._current is not None and self._kills and self.random.random() < share:
+    def may_kill(self, probability: float) -> None:
+        """Kill the current client with this probability."""
+        if self._current is not None and self._kills and self.random.random() < probability:
             self._kills -= 1
             self.note("killed")
             raise Killed
 
 
 class Commit(NamedTuple):
-    """A commit that took place: the version that it read at, and its own."""
+    """A successful commit: its read version and its commit version."""
 
     read: int
     version: int
@@ -127,7 +127,7 @@ class SimulatedDatabase(FaultyDatabase):
     """A database whose calls go through a scheduler, and whose commits fail by its seed.
 
     Its versions are the scheduler's time, in microseconds: each read version and each commit has
-    one of its own, on every engine, and the same whenever the seed is.
+    its own version on every engine, determined by the seed.
     """
 
     def __init__(self, db: Any, scheduler: Scheduler, faults: float) -> None:
@@ -137,7 +137,7 @@ class SimulatedDatabase(FaultyDatabase):
         self._late: list[Callable[[], None]] = []
         self._version = 0
         self.commits: list[Commit] = []
-        """All that wrote something, in order."""
+        """All commits with writes, in order."""
 
     def create_transaction(self) -> SimulatedTransaction:
         transaction = SimulatedTransaction(self, self.db.create_transaction())
@@ -148,7 +148,7 @@ class SimulatedDatabase(FaultyDatabase):
         """Called with each new transaction."""
 
     def new_version(self) -> int:
-        """A version for what happens now, later than all others."""
+        """Return a new version, later than all others."""
         self._version = max(self._version + 1, self._scheduler.time * 1_000)
         return self._version
 
@@ -160,10 +160,10 @@ class SimulatedDatabase(FaultyDatabase):
             self._scheduler.note("1007")
             raise FDBError(1007)
 
-    def deliver_late(self, share: float) -> None:
-        """Have commits arrive of which their clients know nothing more, each with a chance."""
+    def deliver_late(self, probability: float) -> None:
+        """Apply each commit in flight with this probability; its client does not notice."""
         for take_place in self._late.copy():
-            if self._scheduler.random.random() < share:
+            if self._scheduler.random.random() < probability:
                 self._late.remove(take_place)
                 try:
                     take_place()
@@ -172,7 +172,7 @@ class SimulatedDatabase(FaultyDatabase):
                     self._scheduler.note(f"(a late commit fails: {error.code})")
 
     def on_its_way(self, transaction: SimulatedTransaction) -> Callable[[], None]:
-        """A commit that was sent; it takes place when it is called."""
+        """Return a function that applies a commit which was sent."""
         wrapped, read, note = transaction.wrapped, transaction.pin(), transaction.committed
 
         def take_place() -> None:
@@ -206,17 +206,17 @@ class SimulatedDatabase(FaultyDatabase):
 
 
 class SimulatedTransaction(FaultyTransaction):
-    """A transaction of a simulated database; its first read decides on its version."""
+    """A transaction of a simulated database; its first read determines its version."""
 
     def __init__(self, db: SimulatedDatabase, wrapped: Any) -> None:
         super().__init__(db, wrapped)
         self._simulated = db
         self.version: int | None = None
         self.committed: Callable[[Commit], object] = lambda commit: None
-        """Called with each of its commits that wrote something."""
+        """Called with each of its commits that has writes."""
 
     def pin(self) -> int:
-        """Read at the present version, unless it has one."""
+        """Set the read version to the current version, unless it is set."""
         if self.version is None:
             self.wrapped.get_read_version().wait()
             self.version = self._simulated.new_version()
@@ -239,7 +239,7 @@ class SimulatedTransaction(FaultyTransaction):
         return self.wrapped[key]
 
     def get_read_version(self) -> ReadVersion:
-        """The simulated one."""
+        """Return the simulated read version."""
         self._db.before_call("get_read_version")
         return ReadVersion(self.pin())
 

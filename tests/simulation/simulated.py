@@ -1,4 +1,4 @@
-"""What simulations have in common: the library with the time and the chance of a scheduler."""
+"""The common base of simulations: the library with simulated time and randomness."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLOCKS = (waiting, staged_pops, sweeper, clock)
 
 
 class Simulated:
-    """A database, and the seed that decides what becomes of it; what clients do, others say."""
+    """A simulated database and its seed; subclasses define the clients."""
 
     def __init__(self, db: Any, space: Subspace, seed: int, is_quiet: bool = False) -> None:
         self.random = random.Random(f"operations {seed}")
@@ -32,14 +32,14 @@ class Simulated:
         faults = 0.0 if is_quiet else self.random.choice([0.0, 0.1, 0.4])
         self.db = SimulatedDatabase(db, self.scheduler, faults)
         self._raw = db
-        # All that chance decides elsewhere: the last part of keys, and who the clients are.
+        # Other uses of randomness: the last part of keys, and the ids of clients.
         clock._random.seed(seed)
         exactly_once._free_clients.clear()
         db.clear_range_startswith(space.key())
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        """The library with the time and the chance of the simulation."""
+        """Patch the library to use the time and randomness of the simulation."""
         with pytest.MonkeyPatch.context() as patch:
             for module in _CLOCKS:
                 patch.setattr(module, "time", self.scheduler)
@@ -47,7 +47,7 @@ class Simulated:
                 patch.setattr(module, "random", self.random)
             for module in (batches, staged_pops):
                 patch.setattr(module, "MAX_BACKOFF", 0)
-            # An act is one transaction here, so no lease is begun again however slow that was.
+            # An act is one transaction here, so a slow call does not renew its lease.
             patch.setattr(batches, "_SPENT", math.inf)
             patch.setattr(staged_pops, "sleep_on", self._sleep_on)
             patch.setattr(staged_pops, "_REQUEST_TIMEOUT_VERSIONS", 10**15)
@@ -55,9 +55,9 @@ class Simulated:
             yield
 
     def end(self, queue: PriorityQueue) -> None:
-        """Have all commits arrive, and what was put aside for pops go back: nobody lives any more.
+        """Apply all commits in flight and return staged items, as no client runs any more.
 
-        From now on nothing fails.
+        No further faults occur.
         """
         self.db.deliver_late(1.0)
         self.db.faults = 0.0
@@ -67,7 +67,7 @@ class Simulated:
             staged_pops.StagedPops(behind.layout, behind.items, behind.codec).sweep(self._raw)
 
     def _sleep_on(self, watches: list[Any], seconds: float) -> Any:
-        """Sleep while others do something; sometimes too long, sometimes not long enough."""
+        """Sleep while other clients run, sometimes too long or not long enough."""
         (watch,) = watches
         self.scheduler.note("sleeps")
         for _ in range(self.random.randint(1, 20)):

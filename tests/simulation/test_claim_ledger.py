@@ -1,4 +1,4 @@
-"""The ledger of the claim simulation tells right from wrong."""
+"""The ledger of the claim simulation accepts valid acts and rejects invalid ones."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DEAD = DeadLetter(A, A.id, 2, datetime.now(timezone.utc), None)
 
 
 def took_place(kind: str, version: int, **about: Any) -> Act:
-    """An act that read at a version, and committed a moment later."""
+    """Return an act that read at a version and committed a moment later."""
     return Act(kind, returned=True, commits=[Commit(version, version + 1)], **about)
 
 
 def claimed(version: int, token: bytes, attempt: int = 1, key: bytes = A.key) -> Act:
-    """A claim for a millisecond: a thousand versions."""
+    """Return a claim with a lease of one millisecond: a thousand versions."""
     claim = Claim((A,), (attempt,), (key,), token)
     return took_place("claim at once", version, n=1, lease=0.001, result=claim)
 
@@ -36,7 +36,7 @@ NONE = took_place("claim at once", 2_000, n=1)
 
 
 def by(kind: str, claim: Act, version: int) -> Act:
-    """What the holder of a claim did."""
+    """Return an act of the holder of a claim."""
     return took_place(kind, version, claim=claim.result, lease=0.001)
 
 
@@ -44,7 +44,7 @@ def by(kind: str, claim: Act, version: int) -> Act:
     ("acts", "verdict"),
     [
         ([PUSH, X, by("ack", X, 200)], "right"),
-        ([PUSH, X, by("ack", X, 1_500)], "right"),  # late, and nobody took it
+        ([PUSH, X, by("ack", X, 1_500)], "right"),  # late, but not claimed again
         ([PUSH, X, Y, by("ack", Y, 2_100)], "right"),
         ([PUSH, X], "are lost"),
         ([PUSH, X, claimed(500, b"y", 2)], "is claimed"),  # before the lease was over
@@ -60,11 +60,16 @@ def by(kind: str, claim: Act, version: int) -> Act:
         ([PUSH, X, NONE], "waits"),
         ([LATER, X], "not due"),
         ([LATER, NONE], "are lost"),
-        ([PUSH, claimed(100, b"x", 2), by("ack", X, 200)], "too often"),  # who was the first?
+        (
+            [PUSH, claimed(100, b"x", 2), by("ack", X, 200)],
+            "too often",
+        ),  # the first claim is missing
         ([PUSH, KILLED, Y, by("ack", Y, 2_100)], "right"),
     ],
 )
-def test_the_ledger_tells_right_from_wrong(acts: list[Act], verdict: str) -> None:
+def test_the_ledger_accepts_valid_acts_and_rejects_invalid_ones(
+    acts: list[Act], verdict: str
+) -> None:
     commits = [act.commits[0] for act in acts]
     ledger = Ledger(commits)
     effects = Counter("a" for act in acts[-1:] if act.kind == "ack")
@@ -77,7 +82,7 @@ def test_the_ledger_tells_right_from_wrong(acts: list[Act], verdict: str) -> Non
         assert verdict == "right"
 
 
-def test_a_lease_is_lost_only_to_somebody_who_looked() -> None:
+def test_a_lease_is_lost_only_after_a_sweep() -> None:
     read: Any = SimpleNamespace(version=3_000)
     lost = Act("ack", X.result, lost=A.id, transaction=read)
     Ledger([Commit(2_000, 2_001)]).note([PUSH, X, lost])
@@ -88,7 +93,7 @@ def test_a_lease_is_lost_only_to_somebody_who_looked() -> None:
         Ledger([Commit(2_000, 2_001)]).note([PUSH, X, lost])
 
 
-def test_dead_letters_and_effects_are_those_of_the_acts() -> None:
+def test_dead_letters_and_effects_must_match_the_acts() -> None:
     nacked = by("nack", Y, 2_100)
     Ledger([], 2).note([PUSH, X, Y, nacked])
     for letters, effects, verdict in [

@@ -1,7 +1,7 @@
-"""Clients that claim, interleaved by a seed, with faults and deaths: one holder, nothing lost.
+"""Seeded simulation of claims with faults and kills: one holder per item, no item lost.
 
 A seed that fails is run again by `pytest tests/simulation/test_claim_simulation.py --seed N`,
-which prints what happened. `FDBQ_CLAIM_SEEDS` is how many seeds each engine runs.
+which prints the trace. `FDBQ_CLAIM_SEEDS` is the number of seeds per engine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PAUSES = [5, 50, 200, 1_500]  # milliseconds
 
 
 class ClaimSimulation(Simulated):
-    """A few clients on one queue; `acts` is what they did and saw."""
+    """A few clients on one queue; `acts` records their calls and results."""
 
     def __init__(self, db: Any, space: Subspace, seed: int) -> None:
         self.is_quiet = seed % 5 == 0
@@ -54,13 +54,13 @@ class ClaimSimulation(Simulated):
         self.queue = self._open()
 
     def _open(self) -> PriorityQueue:
-        """The queue as a process has it that begins."""
+        """Return the queue as a new process opens it."""
         return PriorityQueue(self._space["queue"], max_attempts=self._max_attempts)
 
     def _note_transaction(self, transaction: SimulatedTransaction) -> None:
-        """Have an act know its first transaction, which does all of it.
+        """Record the first transaction of an act, which does all of its work.
 
-        Others only make sure that it is over. (A pop at once may take several.)
+        Later transactions only ensure that it has ended. (A concurrent pop may need several.)
         """
         act = self._doing.pop(self.scheduler.client, None)
         if act is not None and act.kind != "pop at once":
@@ -68,7 +68,7 @@ class ClaimSimulation(Simulated):
             transaction.committed = act.commits.append
 
     def run(self) -> None:
-        """Let the clients work; when all leases are over, claim and acknowledge what is left."""
+        """Run the clients; after all leases expired, claim and acknowledge the remaining items."""
         clients = 1 if self.is_quiet else self.random.randint(2, 4)
         if self._concurrency is not None:
             self.queue.set_concurrency(self._raw, self._concurrency)
@@ -87,7 +87,7 @@ class ClaimSimulation(Simulated):
         ledger.close(self.dead, Counter(effects))
 
     def _drain(self, queue: PriorityQueue) -> bool:
-        """Claim and acknowledge one after the other, in order; true if there was none."""
+        """Claim and acknowledge items one by one in order; return true if there was none."""
         places = [b""]
         while True:
             act = Act("claim at once", n=1, within=1, lease=30)
@@ -99,7 +99,7 @@ class ClaimSimulation(Simulated):
             self._perform(queue, Act("ack", act.result))
 
     def _read_pops(self) -> None:
-        """Read what the pops inside of transactions got, of killed clients too."""
+        """Read the results of pops in transactions, also of killed clients."""
         popped: dict[int, list[tuple[str, bytes]]] = {}
         for row in self._raw[self._popped.range()]:
             number, value = self._popped.unpack(row.key)
@@ -116,11 +116,11 @@ class ClaimSimulation(Simulated):
             kinds = [kind.replace("pop at once", "pop inside") for kind in kinds]
 
         def body() -> None:
-            # A queue object of its own, as a process has.
+            # Each process has its own queue object.
             queue, held = self._open(), list[Claim]()
             self._perform(queue, self._drawn("push", held))
             for kind in kinds:
-                if kind == "forget":  # the process dies, and another one begins
+                if kind == "forget":  # the process dies, and a new one starts
                     queue, held = self._open(), []
                 elif kind == "pause":
                     self.scheduler.time += self.random.choice(PAUSES)
@@ -134,7 +134,7 @@ class ClaimSimulation(Simulated):
         return body
 
     def _drawn(self, kind: str, held: list[Claim]) -> Act:
-        """A call of this kind, or a claim, if it needs one and there is none."""
+        """Return a random call of this kind, or a claim if the call needs one and none is held."""
         draw = self.random
         if not held and not kind.startswith(("push", "claim", "pop")):
             kind = "claim at once"
@@ -147,7 +147,7 @@ class ClaimSimulation(Simulated):
                 act.pushed[f"item {value}"] = draw.randrange(3)
         elif not kind.startswith(("claim", "pop")):
             act.claim = draw.choice(held)
-            # Some are used again, though they may be over; and of some only a part is meant.
+            # Some claims are used again after their end; some are used only in part.
             if kind != "extend" and draw.random() < 0.7:
                 held.remove(act.claim)
             if draw.random() < 0.3:
@@ -155,7 +155,7 @@ class ClaimSimulation(Simulated):
         return act
 
     def _perform(self, queue: PriorityQueue, act: Act) -> None:
-        """Do something, and write down what came of it."""
+        """Perform an act and record its outcome."""
         client = self.scheduler.client
         act.client = -1 if client is None else client
         act.begun = self.scheduler.time
@@ -168,7 +168,7 @@ class ClaimSimulation(Simulated):
         except fdbqueue.error_classes() as error:
             if error.code not in (1021, 1031):
                 raise
-            act.failed = error.code == 1031  # it says that nothing took effect
+            act.failed = error.code == 1031  # 1031 guarantees that nothing took effect
         else:
             act.returned = True
             if act.kind == "pop at once":
@@ -177,7 +177,7 @@ class ClaimSimulation(Simulated):
         self.scheduler.note(str(act))
 
     def met(self) -> set[str]:
-        """What happened, of that for which the simulation is made."""
+        """Return which of the interesting events occurred."""
         met = {f"{act.kind} lost" for act in self.acts if act.lost is not None}
         for act in self.acts:
             if act.kind.startswith("claim") and act.result and max(act.result.attempts) > 1:
@@ -235,7 +235,7 @@ def simulate(db: Any, space: Subspace, seed: int) -> ClaimSimulation:
 
 @pytest.fixture
 def steady(db: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A database that never sleeps, and where nobody waits for another one's turn."""
+    """Return a database that never sleeps and has no queue of starved transactions."""
     monkeypatch.setattr("fdbqueue.embedded.transaction.transaction._STARVED", 10**9)
     db.options.set_transaction_max_retry_delay(0)
     return db

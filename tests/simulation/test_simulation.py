@@ -1,7 +1,7 @@
-"""Clients interleaved at every call by a seed, with faults and deaths: one queue explains it all.
+"""Seeded simulation with interleaved calls, faults and kills: each history is linearizable.
 
 A seed that fails is run again, exactly so, by `pytest tests/simulation/test_simulation.py --seed
-N`, which prints what happened.
+N`, which prints the trace.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination import clock
 from fdbqueue.operations.items import Entry
 from fdbqueue.queue.base import store_of
-from tests.simulation.history import Operation, explained
+from tests.simulation.history import Operation, is_linearizable
 from tests.simulation.simulated import Simulated
 
-SEEDS = int(os.environ.get("FDBQ_SEEDS", "250"))  # more by hand
+SEEDS = int(os.environ.get("FDBQ_SEEDS", "250"))  # run more by hand
 PARTS = 5
 SPACE = Subspace(("simulation",))
 
 
 class Simulation(Simulated):
-    """A few clients on one queue; `history` is what they did and saw."""
+    """A few clients on one queue; `history` records their calls and results."""
 
     def __init__(self, db: Any, seed: int) -> None:
         super().__init__(db, SPACE, seed)
@@ -35,10 +35,10 @@ class Simulation(Simulated):
         self.history: list[Operation] = []
         self._values = 0
         self._moving: dict[int, dict[str, None]] = {}
-        """What each client tried to move in its last call."""
+        """The values that each client tried to move in its last call."""
 
     def run(self) -> None:
-        """Let the clients work, then take out what is left."""
+        """Run the clients, then pop the remaining items."""
         clients = self.random.randint(2, 4)
         with self.patched():
             self.scheduler.run([self._client(number) for number in range(clients)])
@@ -50,12 +50,12 @@ class Simulation(Simulated):
 
     def _client(self, number: int) -> Callable[[], None]:
         kinds = ["push", "push", "pop_min", "pop_min", "pop_max"]
-        if not self.kills:  # what a killed one would have moved, nobody knows
+        if not self.kills:  # the values moved by a killed client would be unknown
             kinds.append("move")
         calls = [self.random.choice(kinds) for _ in range(self.random.randint(2, 7))]
         arguments = [self._arguments(kind) for kind in calls]
 
-        # A queue object of its own, as a process has: threads that share one wait for each other.
+        # Each process has its own queue object; threads that share one wait for each other.
         queue = PriorityQueue(SPACE)
 
         def body() -> None:
@@ -73,10 +73,12 @@ class Simulation(Simulated):
         return self.random.randrange(3) if kind == "move" else count
 
     def _call(self, client: int, queue: PriorityQueue, kind: str, argument: Any) -> None:
-        """Have a client do something, and write down what and when."""
+        """Perform a call of a client and record it with its times."""
         begin = self.scheduler.time
         if kind == "push":
-            last: dict[int, Operation] = {}  # of each priority: only there they have an order
+            last: dict[
+                int, Operation
+            ] = {}  # by priority, because items are only ordered within a priority
             entries = []
             for priority, value in argument:
                 entry = Operation(client, kind, (priority, value), begin, after=last.get(priority))
@@ -90,8 +92,8 @@ class Simulation(Simulated):
         try:
             result = self._performed(client, queue, kind, argument)
         except fdbqueue.FDBError as error:
-            # Told that it failed, the client relies on nothing having happened; told that nobody
-            # knows, it is in the place of one that was killed.
+            # After a definite failure, the client relies on nothing having happened. After an
+            # unknown result, the call counts like one of a killed client.
             self.scheduler.note(f"{kind} {argument!r} failed: {error.code}")
             if error.code == 1031:
                 if kind in ("push", "move"):
@@ -131,7 +133,7 @@ class Simulation(Simulated):
         return [item.value for item in popped]
 
     def _move(self, client: int, queue: PriorityQueue, priority: int) -> list[str]:
-        """A transaction of a user: pop one, push it again."""
+        """Run a user's transaction that pops an item and pushes it again."""
         (random_part,) = clock.uuids(1)
 
         @fdbqueue.transactional(receipts=SPACE[4])
@@ -152,7 +154,7 @@ class Simulation(Simulated):
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A database in memory that never sleeps, and where nobody waits for another one's turn."""
+    """Return a database in memory that never sleeps and has no queue of starved transactions."""
     monkeypatch.setattr("fdbqueue.embedded.transaction.transaction._STARVED", 10**9)
     with fdbqueue.open("memory:") as db:
         db.options.set_transaction_max_retry_delay(0)
@@ -163,7 +165,9 @@ def simulate(db: Any, seed: int) -> Simulation:
     simulation = Simulation(db, seed)
     try:
         simulation.run()
-        assert explained(simulation.history), "no order of the operations explains the results"
+        assert is_linearizable(simulation.history), (
+            "no order of the operations explains the results"
+        )
         report = fdbqueue.check(db, simulation.queue)
         assert report.ok, report.problems
     except BaseException:
@@ -174,7 +178,7 @@ def simulate(db: Any, seed: int) -> Simulation:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_history_can_be_explained(
+def test_every_history_is_linearizable(
     memory: Any, part: int, request: pytest.FixtureRequest
 ) -> None:
     given = request.config.getoption("--seed")
@@ -195,7 +199,7 @@ def test_a_seed_repeats_exactly(memory: Any) -> None:
         assert simulate(memory, seed).scheduler.trace == simulate(memory, seed).scheduler.trace
 
 
-# What the checker must not accept, and what it must.
+# Histories that the checker must accept or reject
 
 PUSH_A = Operation(0, "push", (1, "a"), 0, 1)
 PUSH_B = Operation(0, "push", (1, "b"), 2, 3)
@@ -203,7 +207,7 @@ URGENT = Operation(0, "push", (0, "u"), 4, 5)
 
 
 def pops(*results: list[str], kind: str = "pop_min", begin: int = 10) -> list[Operation]:
-    """Pops one after the other, and the one of everything at the end."""
+    """Return consecutive pops; the last one pops everything."""
     return [
         Operation(1, kind, max(1, len(result)), begin + 2 * n, begin + 2 * n + 1, result)
         for n, result in enumerate(results)
@@ -233,5 +237,7 @@ def pops(*results: list[str], kind: str = "pop_min", begin: int = 10) -> list[Op
         ([PUSH_A, PUSH_B, Operation(2, "pop_min", 1, 4), *pops([])], False),  # it took only one
     ],
 )
-def test_the_checker_tells_right_from_wrong(history: list[Operation], verdict: bool) -> None:
-    assert explained(history) is verdict
+def test_the_checker_accepts_linearizable_histories_only(
+    history: list[Operation], verdict: bool
+) -> None:
+    assert is_linearizable(history) is verdict
