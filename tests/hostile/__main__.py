@@ -1,4 +1,4 @@
-"""A long storm, by hand.
+"""Run a long storm by hand.
 
 python -m tests.hostile [--engine embedded|cluster] [--kills 1000] [--stops 1000]
     [--cancelled 10000] [--vanished 10000] [--seed N] [--directory PATH]

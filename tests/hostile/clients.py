@@ -1,4 +1,4 @@
-"""The clients of a storm: processes that work on the same queues until they are told to stop.
+"""The clients of a storm: processes that use the same queues until the storm stops them.
 
     python -m tests.hostile.clients KIND WORLD DATABASE PREFIX DIRECTORY CLIENT SEED
 
@@ -6,10 +6,10 @@ What a client does with a queue is written once, as coroutines: an asyncio clien
 of `fdbqueue.aio`, a thread those of the library, which block. An HTTP client has operations and bad
 manners of its own.
 
-There are two worlds, with queues of their own: `killed`, whose processes are killed, and `spared`,
-whose processes are not. A pop in flight when its process is killed may have taken something that
-nobody can name, and such a doubt must not explain what a cancelled call has lost. HTTP clients that
-close both ways raise the same doubt: they pop from a queue of their own, `left`.
+There are two worlds with separate queues: `killed`, whose processes are killed, and `spared`, whose
+processes are not. A pop in flight when its process is killed may have taken unknown values. Such a
+doubt must not explain a value that a cancelled call has lost. HTTP clients that close both ways
+raise the same doubt, so they pop from a separate queue, `left`.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ KINDS = ("threads", "aio", "http")
 WORLDS = ("spared", "killed")
 QUEUES = [f"{world}-{name}" for world in WORLDS for name in ("jobs", "tasks", "swept", "left")]
 LEASE = 0.3  # seconds
-LATE_ACK = 3 * LEASE  # seconds after which another client has the item, as a rule
+LATE_ACK = 3 * LEASE  # seconds after which another client usually has the item
 PRIORITIES = 4
 AGENTS = ("ada", "bob", None)
 THREADS = 3
 TASKS = 8
-LATE = 0.1  # of the commits of a troubled database take place after they seem to have failed
-LARGE = "x" * 100_000  # more than fits into one key
+LATE = 0.1  # share of the commits of a troubled database that apply after a reported failure
+LARGE = "x" * 100_000  # larger than one stored value
 
 
 def open_queue(db: Any, prefix: str, queue: str) -> Any:
-    """One of the storm's queues, for the library."""
+    """Return the handle of one of the storm's queues."""
     kind = fdbqueue.TaskQueue if queue.endswith("tasks") else fdbqueue.PriorityQueue
     return kind.named(db, prefix + queue)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a client was started with."""
+    """The arguments of a client."""
 
     kind: str
     world: str
@@ -67,20 +67,20 @@ class Setting:
     seed: int
 
     def queue(self, kind: type[Jobs]) -> str:
-        """The name of a queue, without the prefix."""
+        """Return the name of a queue without the prefix."""
         return f"{self.world}-{kind.base}"
 
     def open(self, db: Any, kind: type[Jobs]) -> Any:
-        """A queue, for the library."""
+        """Return the handle of a queue."""
         return open_queue(db, self.prefix, self.queue(kind))
 
     def must_stop(self) -> bool:
-        """Whether the storm is over."""
+        """Return whether the storm is over."""
         return (self.directory / "stop").exists()
 
 
 class Blocking:
-    """A queue of the library whose methods block, to be awaited like those of `fdbqueue.aio`."""
+    """A blocking queue whose methods can be awaited like those of `fdbqueue.aio`."""
 
     def __init__(self, queue: Any) -> None:
         self.queue = queue
@@ -101,7 +101,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 class Jobs:
-    """All that a client does with a priority queue."""
+    """The operations of a client on a priority queue."""
 
     base = "jobs"
 
@@ -112,19 +112,19 @@ class Jobs:
         self.db, self.queue, self.ledger, self._values = db, queue, ledger, values
         self._is_killed = setting.world == "killed"
         self._pushed: deque[Any] = deque(maxlen=20)
-        """The value of what was pushed last, some of it delayed, and what finds it again."""
+        """The values and ids of recently pushed items, some of them delayed."""
 
     async def step(self, rng: random.Random) -> None:
-        """Do one thing."""
+        """Perform one random operation."""
         steps = [self.push, self.pop, self.claim, self.change, self.remove, self.dead]
         (step,) = rng.choices(steps, [30, 25, 25, 5, 5, 10])
         await step(rng)
 
     def wait(self, rng: random.Random) -> float:
-        """How long to wait for an item; hardly if it is killed, so that few pops are in flight."""
+        """Return how long to wait for an item; hardly if killed, so that few pops are in flight."""
         return rng.choice([0, rng.uniform(0, 0.02 if self._is_killed else 1)])
 
-    # What differs between kinds of queues
+    # Differences between kinds of queues
 
     def value_of(self, item: Any) -> str:
         return str(item.value["id"])
@@ -139,7 +139,7 @@ class Jobs:
         return list(await self.queue.pop_many(self.db, n, at_max, wait=self.wait(rng)))
 
     def rank_of(self, item: Any, at_max: bool) -> Any:
-        """What orders the items that one call gets."""
+        """Return the sort key of the items that one call returns."""
         return (-item.priority if at_max else item.priority), item.key
 
     async def _claim(self, n: int, lease: float, rng: random.Random) -> Any:
@@ -194,7 +194,7 @@ class Jobs:
                 await self._end(each, operation.number, rng)
 
     async def _end(self, claim: Any, number: int, rng: random.Random) -> None:
-        """Acknowledge a claim, or give it back, or forget it; soon, or when it is over."""
+        """Acknowledge, release or abandon a claim, before or after its lease has expired."""
         kinds = ["ack", "nack", "release", "extend", "forget"]
         (kind,) = rng.choices(kinds, [60, 15, 10, 10, 5])
         if rng.random() < 0.15:
@@ -209,7 +209,7 @@ class Jobs:
         with self.ledger.operation(kind, self.name, names, claim=number) as operation:
             await getattr(self.queue, kind)(self.db, claim, **options.get(kind, {}))
             operation.done()
-        if kind == "extend" or rng.random() < 0.05:  # also what is over is acknowledged
+        if kind == "extend" or rng.random() < 0.05:  # expired claims are acknowledged, too
             names = map(self.value_of, claim.items)
             with self.ledger.operation("ack", self.name, names, claim=number) as operation:
                 await self.queue.ack(self.db, claim)
@@ -234,7 +234,7 @@ class Jobs:
                 operation.done()
 
     async def _any(self, rng: random.Random) -> tuple[str, Any]:
-        """The value and the item, or the id, of one that waits or was pushed a while ago."""
+        """Return the value, and the item or id, of a waiting or recently pushed item."""
         known = await self._first() if rng.random() < 0.5 else list(self._pushed)
         value, item = rng.choice(known or [("none", None)])
         return value, item
@@ -251,7 +251,7 @@ class Jobs:
 
 
 class Tasks(Jobs):
-    """All that a client does with a task queue."""
+    """The operations of a client on a task queue."""
 
     base = "tasks"
 
@@ -277,8 +277,8 @@ class Tasks(Jobs):
 
     async def _pop(self, n: int, at_max: bool, rng: random.Random) -> list[Any]:
         agent = rng.choice(AGENTS)
-        # An asyncio client claims the task of an agent, for a time: whoever is killed meanwhile
-        # leaves it claimed for longer than a storm is to last.
+        # An asyncio client claims the task of an agent for a while. A client killed meanwhile would
+        # leave it claimed for longer than a storm lasts.
         if agent is None or (self._is_killed and not isinstance(self.queue, Blocking)):
             return list(await self.queue.pop_many(self.db, n, wait=self.wait(rng)))
         task = await self.queue.pop(self.db, agent=agent, wait=self.wait(rng))
@@ -301,7 +301,7 @@ class Tasks(Jobs):
 
 
 class Swept(Jobs):
-    """A queue that is cleared now and then; nothing is put back into it later."""
+    """A queue that is cleared from time to time; its items are never put back."""
 
     base = "swept"
 
@@ -316,7 +316,7 @@ class Swept(Jobs):
 
 
 def named_values(client: str) -> Iterator[str]:
-    """Values that no other client has."""
+    """Yield values that no other client uses."""
     number = 0
     while True:
         number += 1
@@ -324,7 +324,7 @@ def named_values(client: str) -> Iterator[str]:
 
 
 class TroubledDatabase(FaultyDatabase):
-    """A database that loses the answers of commits, before, after and long before they happen."""
+    """A database that loses the replies of commits before, after and long before they apply."""
 
     def __init__(self, db: Any, seed: int) -> None:
         super().__init__(
@@ -337,18 +337,18 @@ class TroubledDatabase(FaultyDatabase):
             super().commit(transaction)
             return
         late, transaction.wrapped = transaction.wrapped, self.db.create_transaction()
-        late.get_read_version().wait()  # as a commit on its way has one
+        late.get_read_version().wait()  # as a commit in flight has one
         threading.Timer(self._chance.uniform(0, 0.02), self._commit_late, [late]).start()
         raise fdbqueue.FDBError(1021)
 
     @staticmethod
     def _commit_late(transaction: Any) -> None:
-        with suppress(*fdbqueue.error_classes()):  # the next attempt was earlier
+        with suppress(*fdbqueue.error_classes()):  # the retry was faster
             transaction.commit().wait()
 
 
 def threads(setting: Setting, ledger: Ledger) -> None:
-    """Threads that share queues and two databases, of which one is troubled."""
+    """Run threads that share queues and two databases, one of which is troubled."""
     db = fdbqueue.open(setting.url)
     db.options.set_transaction_max_retry_delay(20)  # milliseconds
     values = named_values(setting.client)
@@ -384,7 +384,7 @@ def each_in_a_thread(work: Callable[[Any], None], arguments: list[Any]) -> None:
 
 
 def asynchronous(setting: Setting, ledger: Ledger) -> None:
-    """Event loops, one after the other, whose tasks are cancelled: once, often, and at the end."""
+    """Run consecutive event loops whose tasks are cancelled once, repeatedly and at the end."""
     db = fdbqueue.open(setting.url)
     values = named_values(setting.client)
     rng = random.Random(setting.seed)
@@ -399,14 +399,14 @@ def asynchronous(setting: Setting, ledger: Ledger) -> None:
         for _ in range(rng.randrange(5, 40)):
             if setting.must_stop():
                 break
-            await swept.step(rng)  # which nobody cancels: a pop may not outlast a clear
+            await swept.step(rng)  # never cancelled, because a pop must not outlast a clear
             for number, task in enumerate(running):
                 if rng.random() < 0.3:
                     await cancel(task, rng)
                 if task.done():
                     running[number] = asyncio.create_task(rng.choice(works).step(rng))
             await asyncio.sleep(rng.uniform(0, 0.02))
-        # The others are cancelled by the end of the loop.
+        # The end of the loop cancels the other tasks.
 
     async def cancel(task: asyncio.Task[None], rng: random.Random) -> None:
         for _ in range(rng.choice([1, 1, 2, 3])):
@@ -419,7 +419,7 @@ def asynchronous(setting: Setting, ledger: Ledger) -> None:
 
 
 def http(setting: Setting, ledger: Ledger) -> None:
-    """Threads that speak HTTP, and vanish."""
+    """Run threads that use HTTP and vanish."""
     values = named_values(setting.client)
     rngs = [random.Random(f"{setting.seed} {number}") for number in range(THREADS)]
 
@@ -433,7 +433,7 @@ def http(setting: Setting, ledger: Ledger) -> None:
 
 
 def end_with(parent: int) -> None:
-    """End this process, whatever hangs in it, once its parent is gone."""
+    """End this process once its parent has ended, even if it hangs."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -1,14 +1,14 @@
-"""An HTTP client without manners: it hangs up before, during and after the answer.
+"""An HTTP client that disconnects before, during and after the response.
 
-How it leaves decides what it can know afterwards:
+What it knows afterwards depends on how it leaves:
 
-- `stay`: it reads the answer.
-- `half`: it closes its own side and reads what comes. A server that does not send the whole answer
-  then knows that its client is gone: a client that has no whole answer has taken nothing.
+- `stay`: it reads the response.
+- `half`: it closes its own side and reads the rest. A server that cannot send the whole response
+  knows that its client has left, so a client without a whole response has taken nothing.
 - `close` and `reset`: it closes both sides. What its socket holds at that moment was sent to a
   client that did not read it: these values are known, and the operation's outcome is not. What the
-  server sends later is refused by the socket, and nobody knows.
-- `cut`: it sends only a part of its request, which has no effect.
+  server sends later is rejected by the socket and stays unknown.
+- `cut`: it sends only part of its request, which has no effect.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = ["HttpClient"]
 LEAVES = {"stay": 30, "half": 35, "close": 15, "reset": 15, "cut": 5}
 CERTAIN = ("stay", "half", "cut")
 TIMEOUT = 60  # seconds, for a server that is stopped meanwhile
-TRIES = 1_000  # at most for one push
+TRIES = 1_000  # maximum for one push
 RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     body: Any
@@ -50,7 +50,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for."""
+    """A request."""
 
     method: str
     path: str
@@ -58,10 +58,10 @@ class Request:
     key: str | None = None
     """Its idempotency key."""
     is_pop: bool = False
-    """Whether it must have no effect if its client is known to be gone."""
+    """Whether it must have no effect if the server knows that its client has left."""
 
     def encoded(self, prefix: str) -> bytes:
-        """The request as it is sent, for a queue with a prefix before its name."""
+        """Return the bytes of the request, for a queue whose name has a prefix."""
         content = b"" if self.body is None else json.dumps(self.body).encode()
         lines = [
             f"{self.method} /queue/{prefix}{self.path} HTTP/1.1",
@@ -75,7 +75,7 @@ class Request:
 
 
 class HttpClient:
-    """The operations of one client; it has a connection for each."""
+    """The operations of one client, each on its own connection."""
 
     def __init__(
         self, server: Path, prefix: str, world: str, ledger: Ledger, values: Iterator[str]
@@ -87,9 +87,9 @@ class HttpClient:
         self._values = values
 
     def step(self, rng: random.Random) -> None:
-        """Do one thing."""
+        """Perform one random operation."""
         queue = f"{self._world}-{rng.choice(['jobs', 'jobs', 'left'])}"
-        steps = [self.push, self.push_until_told, self.pop, self.remove]
+        steps = [self.push, self.push_until_answered, self.pop, self.remove]
         (step,) = rng.choices(steps, [4, 2, 8, 1])
         step(queue, rng)
 
@@ -101,8 +101,8 @@ class HttpClient:
             self._ask(Request("POST", f"{queue}/{path}", body), rng)
             operation.done()
 
-    def push_until_told(self, queue: str, rng: random.Random) -> None:
-        """Repeat a push with the same idempotency key until it is answered."""
+    def push_until_answered(self, queue: str, rng: random.Random) -> None:
+        """Repeat a push with the same idempotency key until the client gets a response."""
         name, key = next(self._values), uuid.UUID(int=rng.getrandbits(128)).hex
         body = {"item": {"id": name}, "priority": rng.randrange(4)}
         with self._ledger.operation("push", queue, [name]) as operation:
@@ -137,7 +137,7 @@ class HttpClient:
     def _ask(
         self, request: Request, rng: random.Random, leaves: Iterable[str] = tuple(LEAVES)
     ) -> Answer:
-        """The answer; raises `Gone` if there is none, or it says that nothing was done."""
+        """Return the response; raise `Gone` if there is none or if the operation failed."""
         (leave,) = rng.choices([*leaves], [LEAVES[each] for each in leaves])
         moment = rng.choice([0.0, rng.uniform(0, 0.1), TIMEOUT])
         answer = self._exchange(request, leave, moment)
@@ -148,7 +148,7 @@ class HttpClient:
         return answer
 
     def _exchange(self, request: Request, leave: str = "stay", moment: float = 0.0) -> Answer:
-        """Send a request, and leave after `moment` seconds, or as the answer begins."""
+        """Send a request, and leave after `moment` seconds or when the response begins."""
         content = request.encoded(self._prefix)
         with self._connect() as connection:
             if leave == "cut":
@@ -197,17 +197,17 @@ class HttpClient:
 
 
 def items_of(answer: Answer) -> list[Any]:
-    """The items of an answer."""
+    """Return the items of a response."""
     return list(answer.body.get("items", [])) if isinstance(answer.body, dict) else []
 
 
 def found(answer: Answer) -> list[str]:
-    """The values in the answer to a pop."""
+    """Return the values in the response to a pop."""
     return [item["item"]["id"] for item in items_of(answer)]
 
 
 def shut(connection: socket.socket, how: int) -> None:
-    """Shut it down, if the other side has not done so."""
+    """Shut a connection down unless the other side has done so."""
     try:
         connection.shutdown(how)
     except OSError as error:
@@ -216,7 +216,7 @@ def shut(connection: socket.socket, how: int) -> None:
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """All that comes until the end, however it comes."""
+    """Return all bytes until the connection ends in any way."""
     received = b""
     try:
         while data := connection.recv(65536):
@@ -227,7 +227,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def parsed(received: bytes) -> Answer | None:
-    """A whole answer; `None` for less."""
+    """Return the response, or `None` if it is incomplete."""
     answer = http.client.HTTPResponse(_Received(received))
     try:
         answer.begin()
@@ -238,7 +238,7 @@ def parsed(received: bytes) -> Answer | None:
 
 
 class _Received:
-    """What was received, as `http.client` wants to read it."""
+    """The received bytes in the form that `http.client` reads."""
 
     def __init__(self, received: bytes) -> None:
         self._received = received

@@ -1,17 +1,17 @@
-"""An external ledger of a storm: each client writes down its operations, and the sum must be right.
+"""An external ledger of a storm: clients record their operations, which must add up.
 
-A client writes one line before an operation begins (the intent, with the values it names) and one
-after it knows the result. Each line is on the disk (fdatasync) before the client goes on. So an
-operation ends in one of three ways, and a fourth that tells of a bug:
+A client writes one line before an operation begins (the intent, with its values) and one when it
+knows the result. Each line is on the disk (fdatasync) before the client goes on. So an
+operation ends in one of three ways, or in a fourth that indicates a bug:
 
-- `done`: it was acknowledged. Its values are what it really put, took or claimed.
-- `nothing`: it was refused (`LeaseLost`, 404), found nothing, or promises to have no effect: a pop
-  that was cancelled, and one of an HTTP client that closed its side and got no whole answer.
+- `done`: it was acknowledged. Its values are those actually put, taken or claimed.
+- `nothing`: it was rejected (`LeaseLost`, 404), found nothing, or promises to have no effect: a pop
+  that was cancelled, and one of an HTTP client that closed its side and got no whole response.
 - `unknown`: it was in flight when its process or its server was killed, when its call was cancelled
-  (a push may take effect all the same), or when its client vanished with the answer on its way.
-- `failed`: it raised an error that nothing in a storm excuses.
+  (a push may take effect all the same), or when its client vanished with the response in flight.
+- `failed`: it raised an error that no event of a storm explains.
 
-`account` puts the ledgers of all clients together with what is left in the queues. Every value is
+`account` compares the ledgers of all clients with the values left in the queues. Every value is
 unique, and belongs to one queue. For each value:
 
 - Puts (push, put_back) and takes (pop, ack, remove, drop) alternate. A take that was `done` needs a
@@ -24,7 +24,7 @@ unique, and belongs to one queue. For each value:
 - Of a claim, nothing succeeds any more once another claim of the same value was acknowledged, and
   no other claim or pop gets the value while the lease lasts.
 
-Times are those of the machine's monotonic clock, which its processes share.
+Times are those of the machine's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ NO_EFFECT_IF_CANCELLED = frozenset({"pop", "claim"})
 LEASE_LOST = "lease lost"
 HALF_CLOSED = "half-closed"
 HUNG_UP = "the server hung up"
-_CLEARING_UP = 3.0  # seconds that a server may take to put back what its client did not wait for
-_SURELY = 0.9  # of a lease has not run out, however the database counts time
+_CLEARING_UP = 3.0  # seconds until a server must have put back the items of a vanished client
+_SURELY = 0.9  # share of a lease that is certain to last, however the database measures time
 
 
 class Gone(Exception):
-    """A client went away or its server did; the operation is `outcome` because of `why`."""
+    """A client or its server has gone; the operation is `outcome` because of `why`."""
 
     def __init__(self, outcome: str, why: str, values: Sequence[str] = ()) -> None:
         super().__init__(why)
@@ -67,27 +67,27 @@ class Gone(Exception):
 
 @dataclass
 class Operation:
-    """One operation of one client, and how it ended."""
+    """One operation of one client and its outcome."""
 
     client: str
     number: int
     kind: str
     queue: str
     values: list[str] = field(default_factory=list)
-    """What it names; when it is done, what it put, took, claimed or saw."""
+    """The intended values; once done, the values put, taken, claimed or seen."""
     at_most: int = 0
-    """How many values it takes at most, of a pop."""
+    """The maximum number of values of a pop."""
     claim: int | None = None
-    """The number of the claim that it ends or extends."""
+    """The number of the claim that the operation ends or extends."""
     lease: float = 0.0
-    """In seconds, of a claim."""
+    """The lease of a claim in seconds."""
     began: float = 0.0
     ended: float = math.inf
     outcome: str = "nothing"
     why: str = ""
 
     def done(self, values: Iterable[str] | None = None) -> None:
-        """Note that it was acknowledged, and with which values if they were not named."""
+        """Record that it was acknowledged, with its values if the intent did not name them."""
         self.outcome = "done"
         if values is not None:
             self.values = list(values)
@@ -102,7 +102,7 @@ _LAST = ("number", "values", "outcome", "why", "ended")
 
 
 class Ledger:
-    """The ledger of one process; its threads may write at the same time."""
+    """The ledger of one process; its threads may write concurrently."""
 
     def __init__(self, path: Path) -> None:
         self._client = path.stem
@@ -120,9 +120,9 @@ class Ledger:
         claim: int | None = None,
         lease: float = 0.0,
     ) -> Iterator[Operation]:
-        """Note the intent, let the block do it and call `done`, and note how it ended.
+        """Record the intent, run the block, which calls `done`, and record the outcome.
 
-        Of the errors only a cancellation goes on.
+        Only a cancellation is raised again; other errors are recorded.
         """
         number = next(self._numbers)
         operation = Operation(
@@ -154,8 +154,8 @@ class Ledger:
 
 
 def read_ledger(path: Path, killed_at: float = math.inf) -> list[Operation]:
-    """The operations of one process; what has no end was in flight when it was killed."""
-    lines = path.read_text().split("\n")[:-1]  # the last one is empty, or torn
+    """Return the operations of one process; those without an end were in flight at its kill."""
+    lines = path.read_text().split("\n")[:-1]  # the last line is empty or torn
     operations: dict[int, Operation] = {}
     for facts in map(json.loads, lines):
         number = facts["number"]
@@ -169,12 +169,12 @@ def read_ledger(path: Path, killed_at: float = math.inf) -> list[Operation]:
 
 @dataclass
 class Verdict:
-    """What an accounting found."""
+    """The result of an accounting."""
 
     outcomes: Counter[str]
-    """How many operations ended how and why."""
+    """The number of operations by outcome and reason."""
     unknown: Counter[str]
-    """How many values only an operation explains whose outcome is unknown, by why it is."""
+    """The number of values explained only by unknown operations, by reason."""
     problems: list[str]
 
     def __str__(self) -> str:
@@ -188,8 +188,10 @@ def account(
 ) -> Verdict:
     """Account for every value.
 
-    Parameters: `operations`, of all clients; `left`, the values in each queue in the end, dead
-    letters too; `server_kills`, when HTTP servers were killed: just before and just after.
+    Args:
+        operations: The operations of all clients.
+        left: The values in each queue at the end, including dead letters.
+        server_kills: The times just before and just after each kill of an HTTP server.
     """
     heeded = [_with_server_kills(each, server_kills) for each in operations]
     verdict = Verdict(Counter(), Counter(), [])
@@ -204,7 +206,7 @@ def account(
 
 
 def _with_server_kills(each: Operation, kills: Sequence[tuple[float, float]]) -> Operation:
-    """Say of an operation whose server was killed that its outcome is unknown, or that none was."""
+    """Set the outcome of an operation to unknown if its server was killed during it."""
     patience = _CLEARING_UP if each.why == HALF_CLOSED else 0.0
     if any(each.began < after and before < each.ended + patience for before, after in kills):
         if each.why == HALF_CLOSED:
@@ -215,20 +217,20 @@ def _with_server_kills(each: Operation, kills: Sequence[tuple[float, float]]) ->
 
 
 class _Value:
-    """What is known of one value."""
+    """The known operations on one value."""
 
     def __init__(self) -> None:
         self.puts: list[Operation] = []
         self.takes: list[Operation] = []
-        """Those that took place, or may have."""
+        """The operations that took effect or may have."""
         self.claims: list[Operation] = []
         self.seen = -math.inf
-        """When the last operation began that shows it was there."""
+        """The beginning of the last operation which shows that the value was in the queue."""
         self.left = 0
 
     @property
     def surely_left(self) -> int:
-        """How many are in the queue, as far as it is known: 1 or 0, or it was doubled."""
+        """The number of copies known to be in the queue: 0 or 1, unless it was doubled."""
         done = [sum(each.outcome == "done" for each in some) for some in (self.puts, self.takes)]
         return done[0] - done[1]
 
@@ -264,15 +266,15 @@ class _Queue:
 
     def account(self) -> None:
         for name, value in self._values.items():
-            self._look_for_doubles(name, value)
-            self._look_at_claims(name, value)
-        self._look_for_losses(self._clears())
+            self._check_doubles(name, value)
+            self._check_claims(name, value)
+        self._check_losses(self._clears())
 
     def _problem(self, what: str, name: str, *operations: Operation) -> None:
         about = "".join(f"\n    {each}" for each in operations)
         self._verdict.problems.append(f"{what}: {name}{about}")
 
-    def _look_for_doubles(self, name: str, value: _Value) -> None:
+    def _check_doubles(self, name: str, value: _Value) -> None:
         puts = sorted(each.began for each in value.puts)
         takes = sorted(each.ended for each in value.takes if each.outcome == "done")
         takes += [math.inf] * value.left
@@ -284,29 +286,29 @@ class _Queue:
 
     # Claims
 
-    def _look_at_claims(self, name: str, value: _Value) -> None:
+    def _check_claims(self, name: str, value: _Value) -> None:
         for claim in value.claims:
             ends = self._ends[claim.client, claim.number, name]
-            self._look_for_an_early_end(name, claim, ends)
+            self._check_early_end(name, claim, ends)
             for other in value.claims:
                 if other.began <= claim.ended:
                     continue
                 for end in ends:
                     if end.outcome == "done" and end.began > other.ended:
                         self._problem("not fenced", name, claim, other, end)
-                self._look_for_two_holders(name, claim, other, ends)
+                self._check_two_holders(name, claim, other, ends)
             for take in value.takes:
                 if take.kind == "pop" and take.outcome == "done" and take.began > claim.ended:
-                    self._look_for_two_holders(name, claim, take, ends)
+                    self._check_two_holders(name, claim, take, ends)
 
-    def _look_for_an_early_end(self, name: str, claim: Operation, ends: list[Operation]) -> None:
-        """The first that the holder does with a claim succeeds while the lease lasts."""
+    def _check_early_end(self, name: str, claim: Operation, ends: list[Operation]) -> None:
+        """Check that the first end or extension of a claim succeeds while its lease lasts."""
         first = min(ends, key=lambda end: end.began, default=claim)
         in_time = first.ended < claim.began + _SURELY * claim.lease
         if first.why == LEASE_LOST and in_time and not self._has_clears:
             self._problem("lost its lease too early", name, claim, first)
 
-    def _look_for_two_holders(
+    def _check_two_holders(
         self, name: str, claim: Operation, other: Operation, ends: list[Operation]
     ) -> None:
         if other.ended < claim.began + _SURELY * claim.lease and not any(
@@ -314,10 +316,10 @@ class _Queue:
         ):
             self._problem("handed out twice", name, claim, other)
 
-    # What is missing
+    # Losses
 
     def _clears(self) -> list[Operation]:
-        """The clears that took place, or may have."""
+        """Return the clears that took effect or may have."""
         clears = []
         for clear in self._operations:
             if clear.kind != "clear":
@@ -334,13 +336,13 @@ class _Queue:
 
     @staticmethod
     def _survived(value: _Value, clear: Operation) -> bool:
-        """Whether it was put before a clear began, and was there after that had ended."""
+        """Return whether a value put before a clear began was still there after its end."""
         if not value.puts or any(put.ended >= clear.began for put in value.puts):
             return False
         takes = [take for take in value.takes if take.outcome == "done"]
         return bool(value.left) or any(each.began > clear.ended for each in [*takes, *value.claims])
 
-    def _look_for_losses(self, clears: list[Operation]) -> None:
+    def _check_losses(self, clears: list[Operation]) -> None:
         pops = [
             pop
             for pop in self._operations
@@ -352,7 +354,7 @@ class _Queue:
             for name, value in self._values.items()
             if value.surely_left > value.left and not self._is_explained(value, clears)
         ]
-        # The latest first: an operation that explains it explains the earlier ones, too.
+        # The latest first, as an operation that explains it also explains the earlier ones.
         for seen, name in sorted(missing, reverse=True):
             if slots and slots[-1].ended > seen:
                 self._verdict.unknown[slots.pop().why] += 1
@@ -361,7 +363,7 @@ class _Queue:
                 self._problem("lost", name, *value.puts, *value.takes, *value.claims)
 
     def _is_explained(self, value: _Value, clears: list[Operation]) -> bool:
-        """Whether an operation explains where it is that named the value, or was a clear."""
+        """Return whether a clear, or an operation that named the value, explains its absence."""
         named = [take for take in value.takes if take.outcome == "unknown"]
         if named:
             self._verdict.unknown[named[0].why] += 1

@@ -1,8 +1,8 @@
-"""The conductor of a storm: it kills, stops and starts clients and servers, and does the sum.
+"""The controller of a storm: it kills, stops and starts clients and servers, and checks the sum.
 
-Everything is drawn from a seed but how fast the processes are: a seed repeats what they try, not
-how it interleaves. The storm lasts until there were as many kills, stops, cancelled calls and
-vanished clients as asked for, so a slow machine changes how long it takes, and nothing else.
+A seed determines what the processes try, but not their speed and so not their interleaving. The
+storm lasts until the requested number of kills, stops, cancelled calls and vanished clients is
+reached, so a slow machine only changes its duration.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = ["Amount", "Storm"]
 ROOT = Path(__file__).parent.parent.parent
 STOPPED = (0.6, 1.0)  # seconds: longer than a lease
 MAX_ATTEMPTS = 2
-SERVER_SHARE = 0.1  # of the kills and stops that hit the HTTP server
+SERVER_SHARE = 0.1  # share of the kills and stops that hit the HTTP server
 QUIET = 300.0  # seconds without any operation after which a storm has failed
-REST = 60.0  # seconds until leases, delays and the requests of dead processes must be over
+REST = 60.0  # seconds until leases, delays and requests of dead processes must have expired
 
 
 @dataclass(frozen=True)
 class Amount:
-    """How much must happen before a storm is over."""
+    """The number of events after which a storm is over."""
 
     operations: int
     kills: int
@@ -53,7 +53,7 @@ class Amount:
 
 
 class Client:
-    """A process of the storm, and what it has written."""
+    """A process of the storm and its output."""
 
     def __init__(
         self, kind: str, world: str, client: str, setting: list[str], directory: Path
@@ -63,19 +63,19 @@ class Client:
         self.ledger = directory / f"{client}.ledger"
         self.errors = directory / f"{client}.stderr"
         self._read = 0
-        self._is_read = False  # to the end, after which nothing comes
+        self._is_read = False  # to the end, so no further lines follow
         with self.errors.open("wb") as errors:
             command = [sys.executable, "-m", "tests.hostile.clients", kind, world, *setting]
             self.process = subprocess.Popen(command, cwd=ROOT, stderr=errors)
 
     @property
     def is_running(self) -> bool:
-        """Whether it has begun to work, and was not killed."""
+        """Return whether the client has started to work and was not killed."""
         has_begun = self.ledger.exists() and self.ledger.stat().st_size > 0
         return has_begun and self.process.poll() is None
 
     def new_lines(self) -> list[str]:
-        """The lines that it wrote since the last call."""
+        """Return the lines written since the last call."""
         if self._is_read or not self.ledger.exists():
             return []
         self._is_read = self.killed_at < float("inf")
@@ -86,7 +86,7 @@ class Client:
         return whole.decode().split("\n") if whole else []
 
     def raise_if_failed(self) -> None:
-        """Raise what it said if it ended by itself, and not well."""
+        """Raise the output of a client that ended by itself with a failure."""
         code = self.process.poll()
         if code and self.killed_at == float("inf"):
             raise AssertionError(f"{self.ledger.stem}: {code}\n{self.errors.read_text()}")
@@ -98,7 +98,7 @@ class Client:
 
 
 class HttpServer:
-    """`fdbq serve`, whose address is in a file; what it writes is kept."""
+    """`fdbq serve`, with its address in a file; its output is kept."""
 
     def __init__(self, url: str, world: str, directory: Path) -> None:
         self.world = world
@@ -126,7 +126,7 @@ class HttpServer:
 
 @dataclass
 class Storm:
-    """A storm over the queues whose names begin with a prefix; `url` opens their database."""
+    """A storm on the queues whose names start with a prefix, in the database at `url`."""
 
     url: str
     prefix: str
@@ -138,7 +138,7 @@ class Storm:
     counts: Counter[str] = field(default_factory=Counter)
 
     def run(self, amount: Amount) -> Verdict:
-        """Let it storm until that much has happened, and account for everything."""
+        """Run the storm until `amount` is reached, then account for every value."""
         self._rng = random.Random(self.seed)
         self.db = fdbqueue.open(self.url)
         self._stopped: dict[int, tuple[float, Any]] = {}
@@ -167,14 +167,14 @@ class Storm:
         self.clients.append(Client(kind, world, client, setting, self.directory))
 
     def _start_server(self, world: str) -> None:
-        """Have a thread start one, which takes a while: the storm goes on meanwhile."""
+        """Start a server in a thread, because that takes a while and the storm continues."""
         self._servers[world] = self._pool.submit(HttpServer, self.url, world, self.directory)
 
     def _storm(self, amount: Amount) -> None:
         last_progress = time.monotonic()
         while not amount.is_reached(self.so_far):
             time.sleep(self._rng.uniform(0, 0.2))
-            if self._look():
+            if self._read_outputs():
                 last_progress = time.monotonic()
             assert time.monotonic() < last_progress + QUIET, f"nothing goes on: {self.counts}"
             self._continue(time.monotonic())
@@ -186,8 +186,8 @@ class Storm:
     def so_far(self) -> Amount:
         return Amount(**{each.name: self.counts[each.name] for each in fields(Amount)})
 
-    def _look(self) -> bool:
-        """Count what the clients have written; whether there was anything."""
+    def _read_outputs(self) -> bool:
+        """Count the lines that the clients have written; return whether there were any."""
         lines = [line for client in self.clients for line in client.new_lines()]
         self.counts["operations"] += sum('"ended"' in line for line in lines)
         self.counts["cancelled"] += sum('"why": "cancelled"' in line for line in lines)
@@ -196,7 +196,7 @@ class Storm:
         return bool(lines)
 
     def _hit(self, amount: Amount) -> None:
-        """Kill one that works, or stop it for a while."""
+        """Kill a running process or stop it for a while."""
         kinds = [kind for kind in ("kills", "stops") if self.counts[kind] < getattr(amount, kind)]
         if not kinds:
             return
@@ -231,29 +231,29 @@ class Storm:
         self.counts["stops"] += 1
 
     def _continue(self, now: float) -> None:
-        """Let those go on that were stopped for long enough."""
+        """Continue processes that were stopped for long enough."""
         for pid, (until, stopped) in list(self._stopped.items()):
             if until <= now:
                 stopped.process.send_signal(signal.SIGCONT)
                 del self._stopped[pid]
 
     def _end(self) -> None:
-        """Let every client come to the end of what it is about."""
+        """Let every client finish its current operation."""
         self._continue(float("inf"))
         (self.directory / "stop").touch()
         for client in self.clients:
             if client.killed_at == float("inf"):
                 client.process.wait(QUIET)
                 client.raise_if_failed()
-        # What an HTTP client left behind is put back before the server ends.
+        # The server puts back the items of vanished HTTP clients before it ends.
         for each in self._servers.values():
             each.result().process.send_signal(signal.SIGTERM)
             each.result().process.wait(QUIET)
 
-    # The sum
+    # Accounting
 
     def _account(self) -> Verdict:
-        self._look()
+        self._read_outputs()
         problems: list[str] = []
         left = {name: self._drain(name, problems) for name in QUEUES}
         operations = [
@@ -267,13 +267,13 @@ class Storm:
         return verdict
 
     def _drain(self, name: str, problems: list[str]) -> list[str]:
-        """Empty a queue, also of what is claimed, delayed or put aside at first; its values."""
+        """Empty a queue, including claimed, delayed and staged items; return its values."""
         pushed = "payload" if name.endswith("tasks") else "value"
         values = []
         deadline = time.monotonic() + REST
         self._check(name, problems)
         while True:
-            # A handle that is new clears up at once after processes that died in line.
+            # A new handle immediately sweeps the requests of dead processes.
             queue = open_queue(self.db, self.prefix, name)
             while items := queue.pop_many(self.db, 100):
                 values += [getattr(item, pushed)["id"] for item in items]

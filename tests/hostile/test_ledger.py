@@ -1,4 +1,4 @@
-"""The ledger of the storm tells right from wrong, and what is unknown from what is lost."""
+"""The ledger of the storm detects lost and duplicated values, and allows unknown outcomes."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from tests.hostile.ledger import HALF_CLOSED, HUNG_UP, Gone, Ledger, Operation, 
 SERVER_KILLS = [(100.0, 101.0)]
 
 
-def done(kind: str, at: float, *values: str, **facts: Any) -> Operation:
-    """An operation of one second that was acknowledged; what a claim's holder does names it."""
+def done(kind: str, at: float, *values: str, **fields: Any) -> Operation:
+    """Return an acknowledged operation of one second; ends of a claim refer to its number."""
     operation = Operation("holder", int(at), kind, "jobs", list(values), began=at, ended=at + 1)
-    claim = facts.pop("claim", None)
+    claim = fields.pop("claim", None)
     if claim is not None:
-        facts |= {"client": claim.client, "claim": claim.number}
-    return replace(operation, **{"outcome": "done"} | facts)
+        fields |= {"client": claim.client, "claim": claim.number}
+    return replace(operation, **{"outcome": "done"} | fields)
 
 
-def unknown(kind: str, at: float, *values: str, why: str = "killed", **facts: Any) -> Operation:
-    """One that was in flight."""
-    return done(kind, at, *values, outcome="unknown", why=why, **facts)
+def unknown(kind: str, at: float, *values: str, why: str = "killed", **fields: Any) -> Operation:
+    """Return an operation that was in flight."""
+    return done(kind, at, *values, outcome="unknown", why=why, **fields)
 
 
-def nothing(kind: str, at: float, *values: str, why: str = "", **facts: Any) -> Operation:
-    """One that promises to have had no effect."""
-    return done(kind, at, *values, outcome="nothing", why=why, **facts)
+def nothing(kind: str, at: float, *values: str, why: str = "", **fields: Any) -> Operation:
+    """Return an operation that promises to have had no effect."""
+    return done(kind, at, *values, outcome="nothing", why=why, **fields)
 
 
 PUSH, POP = done("push", 1, "a"), done("pop", 3, "a")
@@ -64,7 +64,7 @@ CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.
         ([done("push", 5, "a"), POP], "", "doubled"),  # before it was pushed
         ([], "a", "appeared"),
         ([nothing("push", 1, "a", why="cut")], "a", "appeared"),
-        # What is unknown is neither
+        # Unknown operations
         ([unknown("push", 1, "a")], "", None),
         ([unknown("push", 1, "a")], "a", None),
         ([unknown("push", 1, "a"), POP], "a", "doubled"),
@@ -86,7 +86,11 @@ CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.
         ([done("push", 3.5, "a"), done("clear", 3)], "a", None),
         ([done("push", 9, "a"), done("clear", 3)], "", "lost"),
         ([PUSH, unknown("clear", 3)], "", None),
-        ([done("push", 1, "a", "b"), unknown("clear", 3)], "b", "lost: a"),  # it did not take place
+        (
+            [done("push", 1, "a", "b"), unknown("clear", 3)],
+            "b",
+            "lost: a",
+        ),  # the clear had no effect
         # Claims
         ([PUSH, CLAIM, LATER, done("ack", 12, "a", claim=LATER)], "", None),
         ([PUSH, CLAIM, LATER, done("ack", 12, "a", claim=CLAIM)], "", "not fenced"),
@@ -108,14 +112,16 @@ CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.
             "b",
             None,
         ),
-        # Servers that were killed
+        # Killed servers
         ([PUSH, unknown("pop", 3, why=HUNG_UP, at_most=1)], "", "failed"),
         ([PUSH, unknown("pop", 99.5, why=HUNG_UP, at_most=1)], "", None),
         ([PUSH, nothing("pop", 98, why=HALF_CLOSED, at_most=1)], "", None),
         ([PUSH, done("pop", 3, outcome="failed", why="OSError()")], "a", "failed"),
     ],
 )
-def test_a_verdict_is_right(operations: list[Operation], left: str, problem: str | None) -> None:
+def test_the_verdict_matches_the_operations(
+    operations: list[Operation], left: str, problem: str | None
+) -> None:
     verdict = account(operations, {"jobs": list(left)}, SERVER_KILLS)
     if problem is None:
         assert verdict.problems == []
@@ -124,7 +130,7 @@ def test_a_verdict_is_right(operations: list[Operation], left: str, problem: str
         assert problem in verdict.problems[0]
 
 
-def test_what_only_an_unknown_operation_explains_is_counted() -> None:
+def test_values_explained_only_by_unknown_operations_are_counted() -> None:
     operations = [
         done("push", 1, *"abcde"),
         unknown("pop", 3, at_most=3, why="killed"),
@@ -141,13 +147,13 @@ def test_what_only_an_unknown_operation_explains_is_counted() -> None:
 
 def test_a_value_belongs_to_one_queue() -> None:
     operations = [PUSH, Operation("other", 1, "pop", "tasks", ["a"], outcome="done", ended=5)]
-    assert len(account(operations, {}).problems) == 2  # lost here, and it appeared there
+    assert len(account(operations, {}).problems) == 2  # lost in one queue, appeared in the other
 
 
-# What clients write
+# Ledger files
 
 
-def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+def test_a_written_ledger_is_read_back(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "client.ledger")
     with ledger.operation("push", "jobs", ["a"]) as push:
         push.done()
@@ -170,7 +176,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "outcome"), [("pop", "nothing"), ("push", "unknown")])
-def test_a_cancelled_call_goes_on_being_cancelled(tmp_path: Path, kind: str, outcome: str) -> None:
+def test_the_ledger_reraises_a_cancellation(tmp_path: Path, kind: str, outcome: str) -> None:
     ledger = Ledger(tmp_path / "client.ledger")
     with pytest.raises(asyncio.CancelledError), ledger.operation(kind, "jobs"):
         raise asyncio.CancelledError
@@ -178,7 +184,7 @@ def test_a_cancelled_call_goes_on_being_cancelled(tmp_path: Path, kind: str, out
     assert (operation.outcome, operation.why) == (outcome, "cancelled")
 
 
-def test_the_last_line_of_a_process_that_was_killed_may_be_torn(tmp_path: Path) -> None:
+def test_the_last_line_of_a_killed_process_may_be_torn(tmp_path: Path) -> None:
     file = tmp_path / "client.ledger"
     ledger = Ledger(file)
     for value in "ab":

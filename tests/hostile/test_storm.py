@@ -1,4 +1,4 @@
-"""A short storm in every run; `python -m tests.hostile` raises a long one."""
+"""A short storm in every test run; `python -m tests.hostile` runs a long one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.hostile.storm import Amount, Storm
 SHORT = Amount(operations=1_000, kills=4, stops=3, cancelled=60, vanished=40)
 
 
-def test_nothing_is_lost_or_doubled_in_a_storm(
+def test_a_storm_neither_loses_nor_duplicates_values(
     db: Any, shared_url: str, name: str, rng: random.Random, tmp_path: Path
 ) -> None:
     directory = tmp_path / "storm"
