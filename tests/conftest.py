@@ -40,8 +40,8 @@ def cluster_or_reason(
             _note(request.config, f"cluster ({cluster.source})")
             yield cluster
             if cluster.is_own:
-                # The receipts of those who renamed or dropped a queue are kept for a day, and how
-                # often a name was given up for ever.
+                # Receipts of clients that renamed or dropped a queue are kept for a day; the count
+                # of names that were given up is kept forever.
                 kept = ROOT[2].range().start, ROOT[3].range().stop
                 db = fdbqueue.open(cluster.file)
                 left = [*db[: kept[0]], *db[kept[1] : b"\xff"]]

@@ -1,4 +1,4 @@
-"""Types are strict and honest: of the package, of the documentation's examples, of the engines."""
+"""The types of the package, of the documentation's examples and of the engines are correct."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ SPECIAL = {
 
 
 def interface(protocol: type) -> dict[str, Any]:
-    """The members of a protocol, with those of the protocols that it extends."""
+    """Return the members of a protocol, including those of the protocols it extends."""
     return {
         name: member
         for base in reversed(protocol.__mro__)
@@ -87,7 +87,7 @@ def interface(protocol: type) -> dict[str, Any]:
 
 
 def accepts(method: Any, call: Any) -> bool:
-    """Whether a method accepts the arguments of a protocol's method, by position and by name."""
+    """Return whether a method accepts the arguments of a protocol's method, also by name."""
     given = inspect.signature(method)
     _, *parameters = inspect.signature(call).parameters.values()
     named = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
@@ -103,7 +103,7 @@ def accepts(method: Any, call: Any) -> bool:
 
 
 def differences(found: object, protocol: type) -> list[str]:
-    """The members of a protocol that an object lacks, or whose arguments it does not accept."""
+    """Return the protocol members that an object lacks or whose arguments it rejects."""
     return [
         name
         for name, member in interface(protocol).items()
@@ -116,7 +116,7 @@ def differences(found: object, protocol: type) -> list[str]:
     ]
 
 
-def test_an_engine_has_what_the_protocols_promise(db: Any, space: fdbqueue.Subspace) -> None:
+def test_an_engine_implements_the_protocols(db: Any, space: fdbqueue.Subspace) -> None:
     tr = db.create_transaction()
     key = space.pack(("k",))
     tr[key] = b"v"

@@ -146,7 +146,7 @@ CASES: list[tuple[str, Action, Action, bool]] = [
 @pytest.mark.parametrize(
     ("first", "second", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
 )
-def test_reads_conflict_with_later_writes_to_what_they_read(
+def test_reads_conflict_with_later_writes_to_the_same_keys(
     filled: Any, first: Action, second: Action, expected: bool
 ) -> None:
     assert conflicts(filled, first, second) is expected
