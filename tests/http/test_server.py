@@ -29,9 +29,9 @@ def refused(*options: str) -> str:
 
 
 def test_listening_beyond_loopback_requires_a_token(tmp_path: Path) -> None:
-    assert "give a token" in refused("--host", "0.0.0.0")
+    assert "set a token" in refused("--host", "0.0.0.0")
     (tmp_path / "empty").write_text("\n")
-    assert "no token in it" in refused("--token-file", str(tmp_path / "empty"))
+    assert "contains no token" in refused("--token-file", str(tmp_path / "empty"))
     assert "rate must be like" in refused("--rate", "much")
     assert "does not appear to be" in refused("--forwarded-allow-ips", "proxy.example")
 
@@ -77,7 +77,7 @@ def test_an_invalid_line_in_a_token_file_is_rejected(tmp_path: Path, line: str) 
     assert "printable ASCII without spaces" in message
     assert line not in message  # it may be a secret
     file.write_text("\ufeff\n# none\n", "utf-8")
-    assert "no token in it" in refused("--token-file", str(file))
+    assert "contains no token" in refused("--token-file", str(file))
 
 
 FORWARDED = [f"10.0.0.{number}" for number in range(5)]
