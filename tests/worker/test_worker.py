@@ -34,7 +34,7 @@ from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport, check
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.leases import come_due, lapse
-from tests.support.shell import Shell, error_of
+from tests.support.shell import Shell, error_of, has_handlers, wait_until
 
 JOBS = int(os.environ.get("FDBQ_WORKER_JOBS", "1000"))
 """The number of jobs in the test that kills workers; run 20,000 by hand."""
@@ -502,6 +502,7 @@ def test_the_balance_is_exact_although_workers_are_killed_and_stopped(
         while finished() < JOBS:
             assert time.monotonic() < deadline
             time.sleep(0.1)
+        wait_until(lambda: all(map(has_handlers, workers)))  # the last one may just have started
         for process in workers:
             process.terminate()
         for process in workers:
