@@ -170,12 +170,16 @@ def fdb_error() -> Callable[[int], Any]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Let SIGHUP end the programs of the tests, even if `nohup` runs the tests.
+    """Let programs end by SIGHUP and SIGINT, although `nohup` or a shell's `&` runs the tests.
 
-    A program inherits an ignored signal, but not a handled one.
+    A program inherits that a signal is ignored, but not that it is handled.
     """
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: None)
+    for number, handler in (
+        (signal.SIGHUP, lambda *_: None),
+        (signal.SIGINT, signal.default_int_handler),
+    ):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.hookimpl(optionalhook=True)
