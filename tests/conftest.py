@@ -170,12 +170,13 @@ def fdb_error() -> Callable[[int], Any]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Let programs end by SIGHUP and SIGINT, although `nohup` or a shell's `&` runs the tests.
+    """Let signals end the programs of the tests, although `nohup` or a shell's `&` runs the tests.
 
     A program inherits that a signal is ignored, but not that it is handled.
     """
     for number, handler in (
         (signal.SIGHUP, lambda *_: None),
+        (signal.SIGQUIT, lambda *_: None),
         (signal.SIGINT, signal.default_int_handler),
     ):
         if signal.getsignal(number) == signal.SIG_IGN:
