@@ -309,7 +309,7 @@ class KeySelector(Protocol):
 
     @property
     def or_equal(self) -> bool:
-        """Whether the reference key itself is counted."""
+        """True if the reference key itself is counted."""
         ...
 
     @property

@@ -19,14 +19,14 @@ OVERDUE = [
     (30, TaskPriority.MEDIUM),
     (1, TaskPriority.LOW),
 ]
-"""From how many days on a debt has which priority."""
+"""The priority of a debt from each number of days overdue on."""
 
 FEE = 0.05
-"""What collecting costs, of the amount."""
+"""The cost of collecting a debt, as a share of its amount."""
 
 
 def priority_of(days_overdue: int) -> TaskPriority:
-    """How urgent a debt is that is overdue for so many days."""
+    """Return the priority of a debt that is this many days overdue."""
     for days, priority in OVERDUE:
         if days_overdue >= days:
             return priority
