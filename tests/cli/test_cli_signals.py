@@ -313,10 +313,11 @@ class Interrupts:
 
     @staticmethod
     def _outcome(code: int, errors: str, is_handled: bool) -> str | None:
+        notices = ("serving on", "stopping once", "waiting for it")
         lines = [
             line
             for line in errors.splitlines(True)
-            if "serving on" not in line and "stopping once" not in line
+            if not any(notice in line for notice in notices)
         ]
         if not is_handled:
             return "as Python started"
