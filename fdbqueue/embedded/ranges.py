@@ -90,16 +90,16 @@ class RangeSet:
         ]
 
 
-def pack_ranges(ranges: list[tuple[bytes, bytes | None]]) -> bytes:
-    r"""Encode ranges as bytes. An end of `None` means a single key and takes no room.
+def pack_ranges(ends: list[bytes]) -> bytes:
+    r"""Encode ranges as bytes: the begin and the end of each range in turn.
 
-    >>> list(unpack_ranges(pack_ranges([(b"k", None), (b"a", b"b")])))
+    An empty end means a single key, since no range ends at the empty key.
+
+    >>> list(unpack_ranges(pack_ranges([b"k", b"", b"a", b"b"])))
     [(b'k', b'k\x00'), (b'a', b'b')]
     """
-    # No range ends at the empty key, so a size of zero can mean a single key.
-    parts = [part or b"" for pair in ranges for part in pair]
-    head = struct.pack(f"<{len(parts) + 1}I", len(ranges), *map(len, parts))
-    return head + b"".join(parts)
+    head = struct.pack(f"<{len(ends) + 1}I", len(ends) // 2, *map(len, ends))
+    return head + b"".join(ends)
 
 
 def unpack_ranges(packed: bytes) -> Iterator[Range]:

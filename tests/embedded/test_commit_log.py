@@ -23,7 +23,7 @@ def log(tmp_path: Path) -> Any:
 
 
 def write(log: CommitLog, version: int, *keys: bytes) -> None:
-    log.publish(log.append(log.published[0], version, [(key, None) for key in keys]), version)
+    log.publish(log.append(log.published[0], version, [part for key in keys for part in (key, b"")]), version)
 
 
 def test_since_returns_the_entries_after_an_offset(log: CommitLog) -> None:
@@ -31,11 +31,11 @@ def test_since_returns_the_entries_after_an_offset(log: CommitLog) -> None:
     assert version == 100
     write(log, 101, b"a", b"b")
     middle = log.published[0]
-    log.publish(log.append(middle, 102, [(b"c", b"e")]), 102)
+    log.publish(log.append(middle, 102, [b"c", b"e"]), 102)
     assert list(log.since(middle)) == [(b"c", b"e")]
     assert list(log.since(begin)) == [(b"a", b"a\0"), (b"b", b"b\0"), (b"c", b"e")]
     assert log.published[1] == 102
-    assert log.state() == (log.published[0], 102, 0, None, 1000)
+    assert log.state() == (log.published[0], 102, 0, 0, 1000)
 
 
 def test_a_complete_entry_of_a_killed_writer_is_published(tmp_path: Path, log: CommitLog) -> None:
@@ -43,7 +43,7 @@ def test_a_complete_entry_of_a_killed_writer_is_published(tmp_path: Path, log: C
     tail, _ = log.published
     log.begin(200)
     assert log.state() == (tail, 101, 0, 200, 1000)
-    end = log.append(tail, 201, [(b"b" * 100, None)])
+    end = log.append(tail, 201, [b"b" * 100, b""])
     assert log.published == (tail, 101)
     with (tmp_path / "log").open("rb+") as file:
         file.seek(64 + end - 9)
@@ -51,7 +51,7 @@ def test_a_complete_entry_of_a_killed_writer_is_published(tmp_path: Path, log: C
         file.seek(64 + end - 9)
         file.write(bytes(9))  # as if the kill had come before these bytes
     assert log.recover() == (tail, 101, 0, 1000)
-    assert log.state() == (tail, 101, 0, None, 1000)
+    assert log.state() == (tail, 101, 0, 0, 1000)
     with (tmp_path / "log").open("rb+") as file:
         file.seek(64 + end - 9)
         file.write(last)
@@ -62,7 +62,7 @@ def test_a_complete_entry_of_a_killed_writer_is_published(tmp_path: Path, log: C
 
 def test_old_bytes_behind_the_tail_are_not_an_entry(log: CommitLog) -> None:
     tail, _ = log.published
-    log.append(tail, 150, [(b"old", None)])
+    log.append(tail, 150, [b"old", b""])
     log.begin(200)
     assert log.recover() == (tail, 100, 0, 1000)
 
@@ -84,9 +84,8 @@ def test_the_ring_wraps_around_and_rejects_overwritten_offsets(
 
 def test_a_large_entry_is_stored_as_one_covering_range(log: CommitLog) -> None:
     begin, _ = log.published
-    log.publish(
-        log.append(begin, 101, [(b"%06d" % number, None) for number in range(100_000)]), 101
-    )
+    keys = (b"%06d" % number for number in range(100_000))
+    log.publish(log.append(begin, 101, [part for key in keys for part in (key, b"")]), 101)
     assert list(log.since(begin)) == [(b"000000", b"099999\0")]
 
 

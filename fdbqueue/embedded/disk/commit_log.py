@@ -32,7 +32,6 @@ __all__ = ["CommitLog"]
 # Tail and version of the last commit; the generation of SQLite's files; the lower bound of the
 # version of a commit under way, if higher than the last commit's version; the ceiling.
 _HEADER = struct.Struct("<QqQqq")
-_NEWEST = struct.Struct("<QqQ")
 _PUBLISHED = struct.Struct("<Qq")
 _GENERATION = struct.Struct("<Q")
 _VERSION = struct.Struct("<q")
@@ -119,39 +118,39 @@ class CommitLog:
     @property
     def published(self) -> tuple[int, int]:
         """Tail and version of the last commit that is certainly visible."""
-        return self.newest[:2]
-
-    @property
-    def newest(self) -> tuple[int, int, int]:
-        """Tail and version of `published`, and the generation of SQLite's files to read them in."""
-        return _NEWEST.unpack(self._read(_NEWEST.size, 0))
+        return self.state()[:2]
 
     @property
     def generation(self) -> int:
         """The generation of SQLite's files that commits are written to."""
-        return self.newest[2]
+        return self.state()[2]
 
     @generation.setter
     def generation(self, generation: int) -> None:
         os.pwrite(self._descriptor, _GENERATION.pack(generation), _GENERATION_AT)
 
-    def state(self) -> tuple[int, int, int, int | None, int]:
-        """Return `newest`, the lower bound of a commit under way, and the ceiling.
+    def state(self) -> tuple[int, int, int, int, int]:
+        """Return the header: tail, version, generation, lower bound and ceiling.
 
-        The lower bound is the least version that the commit under way can get. It is `None` if no
-        commit is under way; then every later commit takes its version from the clock after this
-        call. All versions ever returned to a client are below the ceiling.
+        Tail and version are those of `published`; the generation is that of SQLite's files to read
+        it in. A lower bound above the version is the least version that the commit under way can
+        get. Otherwise no commit is under way, and every later commit takes its version from the
+        clock after this call. All versions ever returned to a client are below the ceiling.
         """
-        tail, version, generation, began, ceiling = _HEADER.unpack(self._read(_HEADER.size, 0))
-        return tail, version, generation, began if began > version else None, ceiling
+        if self._descriptor < 0:
+            raise FDBError(1025)
+        header = os.pread(self._descriptor, _HEADER.size, 0)
+        if len(header) < _HEADER.size:
+            raise FilesReplaced(str(self._path.parent), self._path.name)
+        return _HEADER.unpack(header)
 
     def recover(self) -> tuple[int, int, int, int]:
-        """Publish the commit of a killed writer; return `newest` and the ceiling.
+        """Publish the commit of a killed writer; return tail, version, generation and ceiling.
 
         The caller must hold the writers' lock.
         """
         tail, version, generation, began, ceiling = self.state()
-        if began is not None:
+        if began > version:
             size, written = self._entry(tail)
             end = tail + _ENTRY.size + size + _VERSION.size
             if (
@@ -199,14 +198,24 @@ class CommitLog:
     def synced(self, end: Extent) -> None:
         os.pwrite(self._descriptor, _EXTENT.pack(*end), _SYNCED_AT)
 
-    def append(self, tail: int, version: int, writes: list[tuple[bytes, bytes | None]]) -> int:
-        """Write the entry of a commit that is about to happen; return the tail after it."""
+    def append(self, tail: int, version: int, writes: list[bytes]) -> int:
+        """Write the entry of a commit that is about to happen; return the tail after it.
+
+        Args:
+            tail: The tail of the log.
+            version: The version of the commit.
+            writes: Its write conflict ranges, as `pack_ranges` takes them.
+
+        Raises:
+            FilesReplaced: The file was truncated.
+        """
+        if os.lseek(self._descriptor, 0, os.SEEK_END) < _SIZE:
+            raise FilesReplaced(str(self._path.parent), self._path.name)
         packed = pack_ranges(writes)
         if len(packed) > _LARGEST_ENTRY:
             # One range around all writes may cause unnecessary conflicts, but misses none.
-            packed = pack_ranges(
-                [(min(b for b, _ in writes), max(e or b + b"\0" for b, e in writes))]
-            )
+            begins, ends = zip(*unpack_ranges(packed))
+            packed = pack_ranges([min(begins), max(ends)])
         entry = _ENTRY.pack(len(packed), version) + packed + _VERSION.pack(version)
         at = tail % _RING
         room = _RING - at

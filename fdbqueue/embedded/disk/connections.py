@@ -27,7 +27,7 @@ class Connections:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._idle: list[Connection] = []
-        self._generation = _CLOSED
+        self.generation = _CLOSED
 
     def open(self, log: CommitLog, failure: OSError | None = None) -> None:
         """Open the newest files; `failure` is the error of a failed sync of the files before them.
@@ -42,11 +42,11 @@ class Connections:
         self.sync = SharedSync(files.write_ahead_log, log, failure)
         self.files, self._anchor, self._log = files, anchor, log
         generations.sync(self._path)
-        self._generation = generation
+        self.generation = generation
 
     def follow(self, generation: int) -> None:
         """Open the newest files unless this generation is open. The caller holds the gate."""
-        if self._generation in (generation, _CLOSED):
+        if self.generation in (generation, _CLOSED):
             return
         anchor, sync = self._anchor, self.sync
         with storage_errors(self._path):
@@ -57,7 +57,7 @@ class Connections:
 
     def take(self) -> Connection:
         """Return a connection that is not in use."""
-        generation = self._generation
+        generation = self.generation
         if generation == _CLOSED:
             raise FDBError(1025)
         try:
@@ -75,7 +75,7 @@ class Connections:
 
     def give_back(self, connection: Connection) -> None:
         """Return a connection to the pool, or close it if it is outdated."""
-        if connection.generation != self._generation:
+        if connection.generation != self.generation:
             connection.close()
             return
         if connection.in_transaction:
@@ -84,7 +84,7 @@ class Connections:
 
     def close(self) -> None:
         """Close all connections that are not in use."""
-        self._generation = _CLOSED
+        self.generation = _CLOSED
         self._close_idle()
         self._anchor.close()
         self.sync.close()

@@ -259,14 +259,12 @@ class OpenFiles:
     def check(self) -> None:
         """Raise an error if one of the files is not the opened one any more.
 
-        While the directory is unchanged, comparing its modification time is enough, plus the size
-        of the log of commits, which must not be truncated.
+        While the directory is unchanged, comparing its modification time is enough.
 
         Raises:
-            FilesReplaced: A file was removed, replaced or truncated.
+            FilesReplaced: A file was removed or replaced.
             Outdated: There is a newer generation of the files.
         """
-        self._log.check_size()
         try:
             found = os.stat(self._directory)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -288,8 +286,9 @@ class OpenFiles:
                 raise FilesReplaced(self._directory, name)
 
     def replaced(self) -> str | None:
-        """Return the name of a file that was replaced, if there is one."""
+        """Return the name of a file that was replaced or truncated, if there is one."""
         try:
+            self._log.check_size()
             self.check()
         except FilesReplaced as error:
             return error.name

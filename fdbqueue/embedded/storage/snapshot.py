@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from fdbqueue.embedded.disk.files import Connection
     from fdbqueue.embedded.storage.storage import Storage
 
-__all__ = ["Snapshot"]
+__all__ = ["BACKWARD", "FORWARD", "Snapshot"]
 
-_FORWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
-_BACKWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT ?"
+FORWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
+BACKWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT ?"
 
 
 class Snapshot:
     """The database at one read version, until it is ended or five seconds old.
 
     SQLite takes its snapshot at the first read. `offset`, its offset in the log of commits, and
-    `version` are noted before that. If a commit happens in between, they are noted again and the
-    read is repeated.
+    `version` were noted before that, possibly long before. If the log of commits says something
+    else after the read, it is noted and the read is repeated.
     """
 
     __slots__ = (
-        "_settled",
         "_storage",
         "busy",
         "connection",
         "expires",
+        "is_settled",
         "offset",
         "version",
     )
@@ -49,20 +49,13 @@ class Snapshot:
         self.connection = connection
         self.expires = time.monotonic() + TRANSACTION_LIFETIME
         self.busy = threading.Lock()  # held by a reading thread, and by the thread that expires it
-        self._settled = False
+        self.is_settled = False
         self.offset, self.version, _ = newest
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or `None`."""
-        rows = self._fetch(GET, (key,))
+        rows = self.fetch(GET, (key,))
         return rows[0][0] if rows else None
-
-    def first_rows(
-        self, begin: bytes, end: bytes, reverse: bool, limit: int
-    ) -> list[tuple[bytes, bytes]]:
-        """Return the first rows of a range in one read."""
-        rows = self._fetch(_BACKWARD if reverse else _FORWARD, (begin, end, limit))
-        return rows if len(rows) < 2 else list(in_order(rows, reverse, self._storage.database_file))
 
     def rows(
         self, begin: bytes, end: bytes, reverse: bool
@@ -73,34 +66,38 @@ class Snapshot:
             if time.monotonic() > self.expires:
                 raise self.too_old()
             try:
-                rows = self.connection.execute(_BACKWARD if reverse else _FORWARD, (begin, end, -1))
+                rows = self.connection.execute(BACKWARD if reverse else FORWARD, (begin, end, -1))
                 yield from in_order(rows, reverse, self._storage.database_file)
             except sqlite3.Error as error:
                 raise self._storage.failure(error) from error
 
     def settle(self) -> None:
         """Take the snapshot now, unless a read has taken it."""
-        if not self._settled:
-            self._fetch(GET, (b"",))
+        if not self.is_settled:
+            self.fetch(GET, (b"",))
 
-    def _fetch(self, statement: str, parameters: tuple[Any, ...]) -> list[Any]:
+    def fetch(self, statement: str, parameters: tuple[Any, ...]) -> list[Any]:
+        """Return all rows of a statement: `GET`, or `FORWARD` or `BACKWARD` with a limit."""
         with self.busy:
             if time.monotonic() > self.expires:
                 raise self.too_old()
             try:
                 rows = self.connection.execute(statement, parameters).fetchall()
-                while not self._settled:
-                    now = self._storage.log.newest
-                    self._settled = now == (self.offset, self.version, self.connection.generation)
-                    if not self._settled:
-                        self.offset, self.version, generation = now
-                        if generation != self.connection.generation:
-                            raise FDBError(1007)  # it would miss all later commits
-                        self.connection.execute("ROLLBACK")
-                        self.connection.execute("BEGIN")
-                        rows = self.connection.execute(statement, parameters).fetchall()
+                while not self.is_settled:
+                    newest = self._storage.newest = self._storage.log.state()[:3]
+                    if newest == (self.offset, self.version, self.connection.generation):
+                        self.is_settled = True
+                        break
+                    self.offset, self.version, generation = newest
+                    if generation != self.connection.generation:
+                        raise FDBError(1007)  # it would miss all later commits
+                    self.connection.execute("ROLLBACK")
+                    self.connection.execute("BEGIN")
+                    rows = self.connection.execute(statement, parameters).fetchall()
             except sqlite3.Error as error:
                 raise self._storage.failure(error) from error
+        if len(rows) > 1:
+            return list(in_order(rows, statement is BACKWARD, self._storage.database_file))
         return rows
 
     def expire(self) -> None:

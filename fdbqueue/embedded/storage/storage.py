@@ -55,6 +55,7 @@ __all__ = ["Storage"]
 _CEILING_STEP = 10 * VERSIONS_PER_SECOND
 
 _LOOK = 0.25  # seconds between two looks at old snapshots and at the files
+_UNUSUAL = VERSIONS_PER_SECOND // 50  # versions that pass while a commit takes unusually long
 _CLOSE_WITHIN = 1.0  # seconds for which closing waits for a reading thread
 
 
@@ -104,6 +105,8 @@ class Storage:
                 # Read last: another process may have been first and set it in the meantime.
                 self._shift = int(connection.execute("SELECT shift FROM clock").fetchone()[0])
                 self._connections.open(self.log)
+            # What the log of commits said last: the next snapshot is probably that of this commit.
+            self.newest = self.log.state()[:3]
             if is_first and self._durable:
                 # No version is returned to a client until its ceiling is certainly on disk.
                 self._connections.sync.wait(self._connections.sync.ticket())
@@ -200,8 +203,9 @@ class Storage:
         if not self._is_watched:
             self._begin_to_look()
         with self._gate:
-            newest = self.log.newest
-            self._connections.follow(newest[2])
+            newest = self.newest
+            if newest[2] != self._connections.generation:
+                self._connections.follow(newest[2])
             connection = self._connections.take()
             snapshot = Snapshot(self, connection, newest)
             # From here on the snapshot expires in time, wherever this thread is interrupted.
@@ -230,16 +234,17 @@ class Storage:
         committed since the snapshot and none is committing, the snapshot is also the state of the
         present moment. If one is committing, the snapshot is the state up to that commit.
         """
-        snapshot.settle()
+        if not snapshot.is_settled:
+            snapshot.settle()
         while True:
             # The next commit may have this very microsecond as its version.
-            now = microseconds() + self._shift - 1
-            offset, _, _, began, ceiling = self.log.state()
+            now = time.monotonic_ns() // 1000 + self._shift - 1
+            offset, version, _, began, ceiling = self.log.state()
             if offset != snapshot.offset:
                 return self.log.version_after(snapshot.offset) - 1
-            if began is None:
+            if began <= version:
                 break
-            if not self.recover():  # the commit is not that of a killed process
+            if not self.recover(began):
                 now = began - 1
                 break
         if now >= ceiling:
@@ -268,8 +273,17 @@ class Storage:
             raise
         return snapshot
 
-    def recover(self) -> bool:
-        """Publish the commit of a killed writer; return false if a writer is at work."""
+    def recover(self, began: int) -> bool:
+        """Publish a commit if its writer was killed; return false if the writer is at work.
+
+        The lock shows whether the writer is alive. Readers look only if the commit takes
+        unusually long, because the lock is worth more to writers.
+
+        Args:
+            began: The lower bound of the commit's version, which tells when it began.
+        """
+        if microseconds() + self._shift - began < _UNUSUAL:
+            return False
         return self._lock.run_if_free(self.log.recover)
 
     # Periodic work
@@ -343,7 +357,7 @@ class Storage:
         hold: WriteLockHold | None,
         reads: list[Range],
         mutations: list[Mutation],
-        writes: list[tuple[bytes, bytes | None]],
+        writes: list[bytes],
         stamped_keys: tuple[bytes, ...],
         deadline: float | None,
     ) -> int:
@@ -356,7 +370,7 @@ class Storage:
             hold: The hold of the transaction on the writers' lock, or `None`.
             reads: The read conflict ranges.
             mutations: The writes, in order.
-            writes: The write conflict ranges.
+            writes: The write conflict ranges, as `pack_ranges` takes them.
             stamped_keys: Templates of the versionstamped keys.
             deadline: When to stop waiting for the lock, by `time.monotonic()`; `None` for never.
 
@@ -380,17 +394,20 @@ class Storage:
         snapshot: Snapshot | None,
         reads: list[Range],
         mutations: list[Mutation],
-        writes: list[tuple[bytes, bytes | None]],
+        writes: list[bytes],
         stamped_keys: tuple[bytes, ...],
     ) -> tuple[int, SharedSync, int]:
         """Commit as a section; return the version, and the sync and ticket to wait for."""
         if self._writing is not None:
             self._undo()
-        connection = self._writing = self._taken(snapshot)
+        if snapshot is not None and self._active.pop(snapshot, snapshot) is None:
+            connection = self._writing = snapshot.connection
+        else:
+            connection = self._writing = self._connections.take()
         try:
             offset, version, ceiling = self._write(connection, snapshot, reads, mutations)
-            if stamped_keys:
-                writes = writes + [(stamped(key, version), None) for key in stamped_keys]
+            for key in stamped_keys:
+                writes += (stamped(key, version), b"")
             self._connections.files.check()
             is_raised = version >= ceiling
             if is_raised:
@@ -401,7 +418,8 @@ class Storage:
             if is_raised:
                 self.log.raise_ceiling(ceiling)
             self.log.publish(offset, version)
-            self._writer.committed(offset)
+            self.newest = offset, version, connection.generation
+            self._writer.version = version
             sync = self._connections.sync
             ticket = sync.ticket() if self._durable else 0
             if version >= self._next_checkpoint:
@@ -428,12 +446,6 @@ class Storage:
                 connection.execute("ROLLBACK")
             self._writing = None
 
-    def _taken(self, snapshot: Snapshot | None) -> Connection:
-        """Return the snapshot's connection, or another one if it has none any more."""
-        if snapshot is not None and self._active.pop(snapshot, snapshot) is None:
-            return snapshot.connection
-        return self._connections.take()
-
     def _write(
         self,
         connection: Connection,
@@ -448,40 +460,31 @@ class Storage:
         restarted SQLite's log, or a process with another lock committed, which requires a replaced
         file. In that case conflicts are checked again, now under SQLite's own lock.
         """
-        offset, last, ceiling = self._recovered(connection)
+        offset, last, generation, ceiling = self.log.recover()
         goes_on = snapshot is not None and offset == snapshot.offset and connection.in_transaction
         while True:
             if not goes_on:
-                self._begin_anew(connection)
-                offset, last, ceiling = self._recovered(connection)
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                connection.execute("BEGIN IMMEDIATE")
+                offset, last, generation, ceiling = self.log.recover()
+            if generation != connection.generation:
+                raise generations.Outdated
             if snapshot is not None and reads:
                 if time.monotonic() > snapshot.expires:
                     raise snapshot.too_old()
                 if offset != snapshot.offset:
                     self._check_conflicts(snapshot.offset, reads)
-            self.log.begin(microseconds() + self._shift)
-            version = max(last + 1, microseconds() + self._shift)
+            self.log.begin(time.monotonic_ns() // 1000 + self._shift)
+            version = max(last + 1, time.monotonic_ns() // 1000 + self._shift)
             try:
-                self._writer.apply(connection, mutations, version, offset)
+                self._writer.apply(connection, mutations, version, last)
             except sqlite3.OperationalError as error:
                 if not goes_on or "locked" not in str(error):
                     raise
                 goes_on = False
             else:
                 return offset, version, ceiling
-
-    def _recovered(self, connection: Connection) -> tuple[int, int, int]:
-        """Return tail and version of the last commit, and the ceiling."""
-        offset, version, generation, ceiling = self.log.recover()
-        if generation != connection.generation:
-            raise generations.Outdated
-        return offset, version, ceiling
-
-    @staticmethod
-    def _begin_anew(connection: sqlite3.Connection) -> None:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        connection.execute("BEGIN IMMEDIATE")
 
     def _check_conflicts(self, offset: int, reads: list[Range]) -> None:
         read = RangeSet(reads)

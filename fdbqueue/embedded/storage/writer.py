@@ -27,19 +27,28 @@ class Writer:
     one, so it need not be read.
     """
 
+    version: int | None
+    """The version of the commit that the writer remembers. The caller sets it after the commit."""
+
     def __init__(self) -> None:
         self._known: dict[bytes, bytes | None] = {}
-        self._changed: dict[bytes, bytes | None] = {}
-        self._offset = -1
+        self.version = None
 
     def apply(
-        self, connection: sqlite3.Connection, mutations: list[Mutation], version: int, offset: int
+        self, connection: sqlite3.Connection, mutations: list[Mutation], version: int, last: int
     ) -> None:
-        """Write mutations in order; `offset` is the current end of the log of commits."""
+        """Write mutations in order.
+
+        Args:
+            connection: A connection within a transaction.
+            mutations: The mutations.
+            version: The version of this commit.
+            last: The version of the commit before it.
+        """
         known = self._known
-        if offset != self._offset or len(known) > _KNOWN_AT_MOST:
+        if last != self.version or len(known) > _KNOWN_AT_MOST:
             known.clear()
-        changed = self._changed = {}
+        self.version = None
         pending: dict[bytes, bytes | None] = {}
         for kind, key, param in mutations:
             if kind == _SET:
@@ -51,7 +60,6 @@ class Writer:
                     self._flush(connection, pending)
                     connection.execute(_DELETE_RANGE, (key, param))
                     known.clear()
-                    changed.clear()
             elif kind == MutationType.SET_VERSIONSTAMPED_KEY:
                 pending[stamped(key, version)] = param
             elif kind == MutationType.SET_VERSIONSTAMPED_VALUE:
@@ -64,25 +72,19 @@ class Writer:
                 else:
                     row = connection.execute(GET, (key,)).fetchone()
                     value = None if row is None else row[0]
-                pending[key] = changed[key] = ATOMICS[kind](value, param)
+                pending[key] = known[key] = ATOMICS[kind](value, param)
         self._flush(connection, pending)
-
-    def committed(self, offset: int) -> None:
-        """Note that the last `apply` was committed, and the new end of the log of commits."""
-        self._known.update(self._changed)
-        self._offset = offset
 
     def _flush(self, connection: sqlite3.Connection, pending: dict[bytes, bytes | None]) -> None:
         gone: list[bytes] = []
         kept: list[bytes] = []
         for key, value in pending.items():
-            self._known.pop(key, None)
+            if key in self._known:
+                self._known[key] = value
             if value is None:
                 gone.append(key)
             else:
                 kept += (key, value)
-            if key in self._changed:
-                self._changed[key] = value
         for at in range(0, len(gone), _ROWS_AT_ONCE):
             keys = gone[at : at + _ROWS_AT_ONCE]
             connection.execute(_DELETE[len(keys)], keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator
 from contextlib import closing
 from itertools import islice
@@ -11,10 +12,11 @@ from fdbqueue.embedded import limits
 from fdbqueue.embedded.disk.locks import WriteLockHold
 from fdbqueue.embedded.mutations import Mutation, MutationType
 from fdbqueue.embedded.ranges import Range, key_after
-from fdbqueue.embedded.storage.snapshot import Snapshot
+from fdbqueue.embedded.storage.snapshot import BACKWARD, FORWARD, Snapshot
 from fdbqueue.embedded.storage.storage import Storage
+from fdbqueue.embedded.storage.writer import GET
 from fdbqueue.embedded.transaction.write_map import NO_VALUE, WriteMap
-from fdbqueue.errors import FDBError
+from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ class Attempt:
     version: int | None = None
     stamped_keys: tuple[bytes, ...] = ()
     has_read = False
+    is_unrestricted = True
+    """False once `check` may raise: after an error or the commit, and if there is a deadline."""
     commit_started = False
     deferred: FDBError | None = None
     """The error of a write, which the next read or the commit raises."""
@@ -93,7 +97,43 @@ class Attempt:
         self._starved = starved
         self.mutations: list[Mutation] = []
         self.reads: list[Range] = []
-        self.writes: list[tuple[bytes, bytes | None]] = []
+        self.writes: list[bytes] = []
+
+    def restart(self, snapshot_ryw: int, starved: bool, deadline: float | None) -> None:
+        """Begin the next attempt. Snapshot reads and options of the transaction stay valid."""
+        storage = self.storage
+        self.__dict__.clear()
+        Attempt.__init__(self, storage, snapshot_ryw, starved)
+        self.set_deadline(deadline)
+
+    def check(self) -> None:
+        """Raise what prevents another operation."""
+        if self.deferred is not None:
+            raise self.deferred
+        if self.commit_started:
+            self.end(FDBError(2017))
+            raise FDBError(2017)
+        if self.over is None and self.deadline is not None and time.monotonic() >= self.deadline:
+            self.end(FDBError(1031))
+        if self.over is not None:
+            raise self.over
+
+    def end(self, error: FDBError) -> None:
+        """Make every further operation raise an error. The first one stays."""
+        self.over = self.over or error
+        self.is_unrestricted = False
+
+    def set_deadline(self, deadline: float | None) -> None:
+        """Set the time of the timeout, by `time.monotonic()`."""
+        self.deadline = deadline
+        if deadline is not None:
+            self.is_unrestricted = False
+
+    def failed_read(self, error: FdbqueueError) -> FdbqueueError:
+        """Note the error of a read, and return it."""
+        if isinstance(error, FDBError) and error.code == 1036:
+            self.met_unreadable = True
+        return error
 
     def view(self) -> Snapshot:
         """Return the snapshot of this attempt. The first call takes it."""
@@ -118,7 +158,9 @@ class Attempt:
             hold.end()
 
     def read_version(self) -> int:
-        """Return the version of the snapshot."""
+        """Return the version that the transaction reads at, also after its commit."""
+        if self.deferred is not None or self.over is not None:
+            raise self.deferred or self.over or FDBError(1025)
         if self.version is None:
             self.version = self.storage.read_version(self.snapshot or self.view())
         return self.version
@@ -131,7 +173,7 @@ class Attempt:
             self.release()
             return -1
         if self.reads and self.snapshot is None:
-            self.view()  # conflict ranges added without a read count from now
+            self.view().settle()  # conflict ranges added without a read count from now
         snapshot, self.snapshot = self.snapshot, None
         hold, self.write_lock = self.write_lock, None
         return self.storage.commit(
@@ -174,6 +216,8 @@ class Attempt:
 
     def read_value(self, key: bytes, snapshot: bool) -> bytes | None:
         """Return the value of a key as this transaction sees it."""
+        if not self.is_unrestricted:
+            self.check()
         self.has_read = True
         if key >= self.max_read_key:
             raise FDBError(2004)
@@ -181,7 +225,8 @@ class Attempt:
             return None
         own = self._visible_writes(snapshot) if self.mutations else None
         if own is None:
-            value = (self.snapshot or self.view()).get(key)
+            rows = (self.snapshot or self.view()).fetch(GET, (key,))
+            value: bytes | None = rows[0][0] if rows else None
         else:
             value = own.get(key, self.view().get(key) if own.needs_database(key) else None)
         if not snapshot:
@@ -190,6 +235,8 @@ class Attempt:
 
     def read_key(self, selector: KeySelector, snapshot: bool) -> bytes:
         """Return the key that a selector describes, as this transaction sees it."""
+        if not self.is_unrestricted:
+            self.check()
         self.has_read = True
         key, offset = self._normalized(selector)
         own = self._visible_writes(snapshot)
@@ -262,6 +309,8 @@ class Attempt:
             snapshot: Whether to read without a conflict.
             batch: The number of the batch, from 0. It sets the size of an unlimited read.
         """
+        if not self.is_unrestricted:
+            self.check()
         if limit < -1:
             raise FDBError(2012)
         if limit <= 0:
@@ -275,7 +324,8 @@ class Attempt:
             return [], False
         self.has_read = True
         if limit <= FIRST_BATCH:
-            rows = (self.snapshot or self.view()).first_rows(begin, end, reverse, limit)
+            statement = BACKWARD if reverse else FORWARD
+            rows = (self.snapshot or self.view()).fetch(statement, (begin, end, limit))
             more = len(rows) >= limit
         else:
             rows, more = _batch(self.view().rows(begin, end, reverse), limit)
@@ -368,6 +418,7 @@ class Attempt:
         """Keep an error, which the next read or the commit reports."""
         if self.deferred is None:
             self.deferred = FDBError(code)
+            self.is_unrestricted = False
 
     def write(self, kind: int, key: KeyLike, param: ValueLike, end: bytes | None = None) -> None:
         """Buffer a mutation of a key, or of a range that the caller has checked.
@@ -401,7 +452,7 @@ class Attempt:
         if self.skip_next_write_conflict:
             self.skip_next_write_conflict = False
         else:
-            self.writes.append((key, end))
+            self.writes += (key, end or b"")
             size += 2 * len(key) + 1 if end is None else len(key) + len(end)
             size += _RANGE_OVERHEAD
         self.size += size
@@ -409,7 +460,7 @@ class Attempt:
     def may_write(self, key: bytes, value: bytes) -> bool:
         """Return whether a key can be written; keep the error if it cannot."""
         if self.commit_started:
-            self.over = self.over or FDBError(2017)
+            self.end(FDBError(2017))
             self.fail(2017)
         elif key >= self.max_write_key:
             self.fail(2004)
@@ -432,7 +483,7 @@ class Attempt:
 
     def add_write_conflict(self, begin: bytes, end: bytes) -> None:
         """Make other transactions conflict as if the range had been written."""
-        self.writes.append((begin, end))
+        self.writes += (begin, end)
         self.size += len(begin) + len(end) + _RANGE_OVERHEAD
 
 

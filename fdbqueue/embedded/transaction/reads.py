@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, overload
 
@@ -18,7 +18,6 @@ from fdbqueue.types import KeyLike, KeyOrSelector
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.database import Database
-    from fdbqueue.embedded.transaction.transaction import Transaction
 
 __all__ = ["FDBRange", "SnapshotRead", "TransactionRead", "VersionstampFuture", "prefix_end"]
 
@@ -42,14 +41,16 @@ class FDBRange:
 
     def __init__(
         self,
-        reader: TransactionRead,
+        attempt: Attempt,
+        snapshot: bool,
         begin: bytes | types.KeySelector,
         end: bytes | types.KeySelector,
         limit: int,
         reverse: bool,
         exact: bool,
     ) -> None:
-        self._reader = reader
+        self._attempt = attempt
+        self._snapshot = snapshot
         self._begin = begin
         self._end = end
         self._limit = limit
@@ -61,12 +62,9 @@ class FDBRange:
         try:
             if exact and limit in (0, -1):
                 raise FDBError(2210)
-            attempt = reader.attempt()
-            self._rows, self._more = attempt.read_range(
-                begin, end, limit, reverse, reader.is_snapshot
-            )
+            self._rows, self._more = attempt.read_range(begin, end, limit, reverse, snapshot)
         except FDBError as error:
-            self._error = reader.failed_read(error)
+            self._error = attempt.failed_read(error)
 
     def to_list(self) -> list[KeyValue]:
         """Return all rows as a list."""
@@ -94,11 +92,11 @@ class FDBRange:
                 begin = key_after(rows[-1][0])
             batch += 1
             try:
-                rows, more = self._reader.attempt().read_range(
-                    begin, end, left, self._reverse, self._reader.is_snapshot, batch
+                rows, more = self._attempt.read_range(
+                    begin, end, left, self._reverse, self._snapshot, batch
                 )
             except FDBError as error:
-                raise self._reader.failed_read(error) from None
+                raise self._attempt.failed_read(error) from None
 
 
 class TransactionRead:
@@ -106,11 +104,9 @@ class TransactionRead:
 
     is_snapshot = False
 
-    database: Database
-    attempt: Callable[[], Attempt]
-    """Return the current attempt for another operation, or raise what prevents it."""
-    read_version: Callable[[], int]
-    failed_read: Callable[[FdbqueueError], FdbqueueError]
+    def __init__(self, database: Database, attempt: Attempt) -> None:
+        self.database = database
+        self._attempt = attempt
 
     @property
     def db(self) -> Database:
@@ -122,16 +118,16 @@ class TransactionRead:
         try:
             if type(key) is not bytes:
                 key = as_key(key)
-            return Value(self.attempt().read_value(key, self.is_snapshot))
+            return Value(self._attempt.read_value(key, self.is_snapshot))
         except FdbqueueError as error:
-            return Value(None, self.failed_read(error))
+            return Value(None, self._attempt.failed_read(error))
 
     def get_key(self, key_selector: types.KeySelector) -> Key:
         r"""Return the key of a selector; `b""` before the first key, `b"\xff"` after the last."""
         try:
-            return Key(self.attempt().read_key(key_selector, self.is_snapshot))
+            return Key(self._attempt.read_key(key_selector, self.is_snapshot))
         except FdbqueueError as error:
-            return Key(None, self.failed_read(error))
+            return Key(None, self._attempt.failed_read(error))
 
     def get_range(
         self,
@@ -151,7 +147,8 @@ class TransactionRead:
             streaming_mode: Ignored, except that `exact` requires a limit (2210 otherwise).
         """
         return FDBRange(
-            self,
+            self._attempt,
+            self.is_snapshot,
             begin if type(begin) is bytes else _as_end(begin, b""),
             end if type(end) is bytes else _as_end(end, b"\xff"),
             limit,
@@ -180,14 +177,15 @@ class TransactionRead:
     def get_read_version(self) -> FutureInt64:
         """Return the version that the transaction reads at."""
         try:
-            return FutureInt64(self.read_version())
+            return FutureInt64(self._attempt.read_version())
         except FdbqueueError as error:
             return FutureInt64(error=error)
 
     def get_estimated_range_size_bytes(self, begin_key: bytes, end_key: bytes) -> FutureInt64:
         """Return the size of a range in bytes: exact here, an estimate in FoundationDB."""
         try:
-            view = self.attempt().view()
+            self._attempt.check()
+            view = self._attempt.view()
             with closing(view.rows(as_key(begin_key), as_key(end_key), False)) as rows:
                 return FutureInt64(sum(len(key) + len(value) for key, value in rows))
         except FdbqueueError as error:
@@ -198,12 +196,6 @@ class SnapshotRead(TransactionRead):
     """The reads of `tr.snapshot`, which do not conflict."""
 
     is_snapshot = True
-
-    def __init__(self, transaction: Transaction) -> None:
-        self.database = transaction.database
-        self.attempt = transaction.attempt
-        self.read_version = transaction.read_version
-        self.failed_read = transaction.failed_read
 
 
 def _as_end(key_or_selector: KeyOrSelector | None, default: bytes) -> bytes | types.KeySelector:

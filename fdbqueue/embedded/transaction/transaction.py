@@ -83,33 +83,12 @@ class Transaction(TransactionRead):
     @property
     def snapshot(self) -> TransactionRead:
         """Reads of the same transaction without read conflicts."""
-        return SnapshotRead(self)
+        return SnapshotRead(self.database, self._attempt)
 
     @property
     def options(self) -> TransactionOptions:
         """Options of this transaction, set by `set_...` methods."""
         return TransactionOptions(self, self._attempt)
-
-    def attempt(self) -> Attempt:
-        """Return the current attempt for another operation, or raise what prevents it."""
-        attempt = self._attempt
-        if attempt.deferred is not None:
-            raise attempt.deferred
-        if attempt.commit_started:
-            attempt.over = attempt.over or FDBError(2017)
-            raise FDBError(2017)
-        if attempt.over is not None:
-            raise attempt.over
-        if attempt.deadline is not None and time.monotonic() >= attempt.deadline:
-            attempt.over = FDBError(1031)
-            raise attempt.over
-        return attempt
-
-    def failed_read(self, error: FdbqueueError) -> FdbqueueError:
-        """Note the error of a read, and return it."""
-        if isinstance(error, FDBError) and error.code == 1036:
-            self._attempt.met_unreadable = True
-        return error
 
     # Writing
 
@@ -253,13 +232,6 @@ class Transaction(TransactionRead):
 
     # Versions
 
-    def read_version(self) -> int:
-        """Return the version that the transaction reads at, also after its commit."""
-        attempt = self._attempt
-        if attempt.deferred is not None or attempt.over is not None:
-            raise attempt.deferred or attempt.over or FDBError(1025)
-        return attempt.read_version()
-
     def set_read_version(self, version: int) -> None:
         """Read at this version, for example the committed version of another transaction.
 
@@ -280,7 +252,7 @@ class Transaction(TransactionRead):
     def get_versionstamp(self) -> Key:
         """Return a future for the versionstamp, ready after the commit. Call before the commit."""
         try:
-            self.attempt()
+            self._attempt.check()
         except FDBError as error:
             return Key(None, error)
         if self._versionstamp is None:
@@ -300,7 +272,8 @@ class Transaction(TransactionRead):
         """
         future = WatchFuture()
         try:
-            attempt = self.attempt()
+            attempt = self._attempt
+            attempt.check()
             if attempt.ryw_disabled:
                 raise FDBError(1034)
             key = as_key(key)
@@ -319,35 +292,38 @@ class Transaction(TransactionRead):
         The result is always known: 1021 does not occur here. If the database is durable, the commit
         is on disk when this returns.
         """
+        attempt = self._attempt
         try:
-            self._commit()
+            if not attempt.is_unrestricted:
+                attempt.check()
+            attempt.commit_started = True
+            attempt.is_unrestricted = False
+            watches = self._watched_values() if self._watches else ()
+            try:
+                if attempt.size > self._settings.size_limit:
+                    raise FDBError(2101)
+                self._committed_version = attempt.commit()
+            except BaseException as error:
+                attempt.release()
+                if self._versionstamp is not None and isinstance(error, FDBError):
+                    self._versionstamp.finish(None, FDBError(2020))
+                raise
+            if self._versionstamp is not None:
+                self._finish_versionstamp(self._versionstamp)
+            if watches:
+                self._watches = ()
+            for key, value, future in watches:
+                future.database = self.database
+                self.database.watcher.watch(key, value, future)
         except FdbqueueError as error:
             return FutureVoid(error)
         return _DONE
 
-    def _commit(self) -> None:
-        attempt = self.attempt()
-        attempt.commit_started = True
-        watches = self._watched_values() if self._watches else []
-        try:
-            if attempt.size > self._settings.size_limit:
-                raise FDBError(2101)
-            self._committed_version = attempt.commit()
-        except BaseException as error:
-            attempt.release()
-            if self._versionstamp is not None and isinstance(error, FDBError):
-                self._versionstamp.finish(None, FDBError(2020))
-            raise
-        if self._versionstamp is not None:
-            if self._committed_version < 0:
-                self._versionstamp.finish(None, FDBError(2021))
-            else:
-                self._versionstamp.finish(self._committed_version.to_bytes(8, "big") + b"\0\0")
-        if watches:
-            self._watches = ()
-        for key, value, future in watches:
-            future.database = self.database
-            self.database.watcher.watch(key, value, future)
+    def _finish_versionstamp(self, future: VersionstampFuture) -> None:
+        if self._committed_version < 0:
+            future.finish(None, FDBError(2021))
+        else:
+            future.finish(self._committed_version.to_bytes(8, "big") + b"\0\0")
 
     def _watched_values(self) -> list[tuple[bytes, bytes | None, WatchFuture]]:
         """Return the watches to set, each with its key's value after this transaction.
@@ -385,7 +361,7 @@ class Transaction(TransactionRead):
         self._retries += 1
         if limited or code not in _RETRYABLE | _RETRYABLE_VERSIONS:
             self._drop(FDBError(1025))
-            self._attempt.over = FDBError(1025)
+            self._attempt.end(FDBError(1025))
             return FutureVoid(error)
         longest = settings.max_retry_delay / 1000
         if code in _RETRYABLE_VERSIONS:
@@ -395,7 +371,7 @@ class Transaction(TransactionRead):
             self._backoff = min(self._backoff * limits.BACKOFF_GROWTH, longest)
         if self._deadline is not None and time.monotonic() + pause >= self._deadline:
             self._drop(FDBError(1031))
-            self._attempt.over = FDBError(1031)
+            self._attempt.end(FDBError(1031))
             return FutureVoid(self._attempt.over)
         if code == 1020:
             self._conflicts += 1
@@ -414,18 +390,15 @@ class Transaction(TransactionRead):
 
     def cancel(self) -> None:
         """Cancel the transaction. Every further operation fails with 1025."""
-        self._attempt.over = self._attempt.over or FDBError(1025)
+        self._attempt.end(FDBError(1025))
         self._drop(FDBError(1025))
 
     def _restart(self) -> None:
         """Discard everything that belongs to one attempt."""
         self._drop(FDBError(1025))
-        self._attempt = Attempt(
-            self.database.storage,
-            self.database.defaults.snapshot_ryw,
-            starved=self._conflicts >= _STARVED,
+        self._attempt.restart(
+            self.database.defaults.snapshot_ryw, self._conflicts >= _STARVED, self._deadline
         )
-        self._attempt.deadline = self._deadline
         self._committed_version = -1
 
     def _drop(self, error: FDBError) -> None:
@@ -449,7 +422,7 @@ class Transaction(TransactionRead):
         """Restart the timeout from now."""
         timeout = self._settings.timeout
         self._deadline = time.monotonic() + timeout / 1000 if timeout else None
-        self._attempt.deadline = self._deadline
+        self._attempt.set_deadline(self._deadline)
 
 
 def _stamp_fits(template: bytes) -> bool:

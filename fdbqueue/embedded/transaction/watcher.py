@@ -75,9 +75,10 @@ class Watcher:
         known: set[WatchFuture] = set()
         try:
             while not self._is_closed:
-                *counter, _, began, _ = self._storage.log.state()
-                if began is not None and self._storage.recover():
-                    continue  # a killed process may have left a commit
+                tail, version, _, began, _ = self._storage.log.state()
+                if began > version and self._storage.recover(began):
+                    continue
+                counter = tail, version
                 with self._lock:
                     watches = dict(self._watches)
                     if not watches:
