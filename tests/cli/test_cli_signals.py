@@ -313,7 +313,7 @@ class Interrupts:
 
     @staticmethod
     def _outcome(code: int, errors: str, is_handled: bool) -> str | None:
-        notices = ("serving on", "stopping once", "waiting for it")
+        notices = ("serving on", "stopping after", "waiting for it")
         lines = [
             line
             for line in errors.splitlines(True)
