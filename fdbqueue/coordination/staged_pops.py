@@ -84,7 +84,9 @@ def _wrote(outcome: _Outcome[Any]) -> bool:
 class StagedPops(Generic[_T]):
     """The pops of one process on one queue and database, served together with other processes'.
 
-    Without contention, a batch of pops takes the first items in one transaction. After a conflict,
+    Without contention, a batch of pops takes the first items in one transaction. So it always does
+    on the embedded engine, where a transaction that conflicted holds the writers' lock when it is
+    retried. On a cluster, after a conflict,
     the process checks whether another process is the *leader*. If so, it leaves a request, which
     conflicts with nothing, and sleeps on a watch. In one transaction the leader takes the first
     items for its own pops, stages the next items as the results of the requests, oldest request
@@ -128,6 +130,7 @@ class StagedPops(Generic[_T]):
         self._batches = next(self._numbers)
         name = b"%b%d" % (self._id, self._batches)
         pops = _Pops(self._layout, self._items, self._codec, batch, name, self._size)
+        pops.may_stage = not getattr(db, "retries_hold_lock", False)
         pops.is_contended = now < self._contended_until
         pops.leading_as = self._leading_as
         if now < self._fresh_until and (pops.leading_as is not None or not pops.is_contended):
@@ -257,6 +260,7 @@ class _Pops(Generic[_T]):
         self._races = 0
         self.tries = 0
         self.request: bytes | None = None
+        self.may_stage = True
         self.is_contended = False
         self.leading_as: bytes | None = None
         self.may_keep_leading = False
@@ -270,7 +274,8 @@ class _Pops(Generic[_T]):
             tr.set_read_version(self.read_version)
         if self.tries == 2:
             tr.options.set_max_retry_delay(MAX_BACKOFF)
-        if self.tries == 1 and not self.is_contended and self.leading_as is None:
+        is_first = self.tries == 1 and not self.is_contended and self.leading_as is None
+        if is_first or not self.may_stage:
             _await(self._read_ahead(tr))
             self._races += 1
             taken = self._decoded(tr, self._draw(tr, self._batch.join()))

@@ -9,7 +9,14 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.coordination import staged_pops
+from fdbqueue.embedded import Database
 from tests.coordination.line import Line, Sleeps, disable_timeouts
+
+
+@pytest.fixture(autouse=True)
+def stage_on_every_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pops be staged on the embedded engine, too, which has no need of it."""
+    monkeypatch.setattr(Database, "retries_hold_lock", False)
 
 
 @pytest.fixture

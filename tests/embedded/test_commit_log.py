@@ -23,7 +23,10 @@ def log(tmp_path: Path) -> Any:
 
 
 def write(log: CommitLog, version: int, *keys: bytes) -> None:
-    log.publish(log.append(log.published[0], version, [part for key in keys for part in (key, b"")]), version)
+    log.publish(
+        log.append(log.published[0], version, [part for key in keys for part in (key, b"")]),
+        version,
+    )
 
 
 def test_since_returns_the_entries_after_an_offset(log: CommitLog) -> None:

@@ -232,13 +232,17 @@ class CommitLog:
         """Yield the ranges written by commits since an offset; the caller holds the writers' lock.
 
         Raises:
-            FDBError: 1007, the log no longer has them.
+            FDBError: 1007, the log no longer has them, or they were overwritten by a process with
+                another lock, because the lock's file was replaced.
         """
         tail = self.published[0]
-        while offset < tail:
-            size, _ = self._entry(offset)
-            yield from unpack_ranges(self._get(offset + _ENTRY.size, size))
-            offset += _ENTRY.size + size + _VERSION.size
+        try:
+            while offset < tail:
+                size, _ = self._entry(offset)
+                yield from unpack_ranges(self._get(offset + _ENTRY.size, size))
+                offset += _ENTRY.size + size + _VERSION.size
+        except struct.error:
+            raise FDBError(1007) from None
 
     def version_after(self, offset: int) -> int:
         """Return the version of the first commit since an offset, which must have one."""

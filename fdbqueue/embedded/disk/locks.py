@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fdbqueue.embedded.disk.commit_log import CommitLog
+from fdbqueue.embedded.disk.time_slices import TimeSlices
 from fdbqueue.embedded.disk.write_ahead_log import Extent, next_commit
 from fdbqueue.errors import FDBError, LockTimeout, StorageError
 
@@ -53,13 +54,18 @@ class WritersLock:
         # Reentrant, because a finalizer may end a hold while its thread is inside.
         self._inside = threading.RLock()
         self._hold: WriteLockHold | None = None
-        self._descriptor = self._opened()
+        self._open()
 
-    def _opened(self) -> int:
-        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _open(self) -> None:
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._slices = TimeSlices(self._descriptor)
 
     def run(
-        self, section: Callable[[], _T], deadline: float | None, hold: WriteLockHold | None = None
+        self,
+        section: Callable[[], _T],
+        deadline: float | None,
+        hold: WriteLockHold | None = None,
+        before_wait: Callable[[], object] = bool,
     ) -> _T:
         """Wait for the lock, and call a section while holding it.
 
@@ -67,6 +73,7 @@ class WritersLock:
             section: The function to call.
             deadline: When to give up, by `time.monotonic()`; `None` waits forever.
             hold: The hold of the caller's transaction, which ends with the section.
+            before_wait: Called before each wait.
 
         Returns:
             The result of the section.
@@ -92,7 +99,10 @@ class WritersLock:
             elif now >= slow:
                 slow = now + 10 * _SLOW
                 logger.warning("%s", LockTimeout(str(self._path), *self.holder()).reason)
-            time.sleep(pause * random.uniform(0.5, 1))
+            before_wait()
+            with self._inside:
+                seconds = self._slices.wait(pause * random.uniform(0.5, 1))
+            time.sleep(seconds)
             pause = min(_LONGEST_PAUSE, 1.5 * pause)
 
     def run_if_free(self, section: Callable[[], object]) -> bool:
@@ -124,14 +134,20 @@ class WritersLock:
                 return False
             self._hold = None
             return True
+        if not self._slices.may_try():
+            return False
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        if self._slices.are_needed:
+            self._slices.begin()
         return True
 
     def _unlock(self) -> None:
         if self._hold is None:
+            if self._slices.are_needed:
+                self._slices.extend()
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def end_hold(self, hold: WriteLockHold) -> None:
@@ -176,7 +192,7 @@ class WritersLock:
         """Let threads into sections again. In a child, open the lock file again."""
         if in_child:
             os.close(self._descriptor)
-            self._descriptor = self._opened()
+            self._open()
             self._inside = threading.RLock()
         else:
             self._inside.release()

@@ -128,6 +128,7 @@ class Storage:
             snapshot.expire()
             # An interrupt may have left a read unfinished; then its connection is abandoned.
             if snapshot.busy.acquire(timeout=_CLOSE_WITHIN):
+                self._active.pop(snapshot, None)
                 snapshot.connection.close()
                 snapshot.busy.release()
         self._active.clear()
@@ -379,9 +380,10 @@ class Storage:
                 too old to tell. 1031, another process held the writers' lock until the deadline.
         """
         section = partial(self._commit, snapshot, reads, mutations, writes, stamped_keys)
+        end_reads = partial(self._end_reads, snapshot)
         while True:
             try:
-                version, sync, ticket = self._lock.run(section, deadline, hold)
+                version, sync, ticket = self._lock.run(section, deadline, hold, end_reads)
                 break
             except generations.Outdated:
                 self._follow()
@@ -437,6 +439,18 @@ class Storage:
         self._writing = None
         self._connections.give_back(connection)
         return version, sync, ticket
+
+    def _end_reads(self, snapshot: Snapshot | None) -> None:
+        """End the reads of a transaction that waits to commit.
+
+        Other transactions commit in the meantime, so it could not continue on its connection. As
+        long as it reads, SQLite cannot restart its write-ahead log, and then each commit of the
+        others writes a checkpoint.
+        """
+        if snapshot is not None:
+            with snapshot.busy:
+                if snapshot in self._active and snapshot.connection.in_transaction:
+                    snapshot.connection.execute("ROLLBACK")
 
     def _undo(self) -> None:
         """Undo the remains of a section that failed or was interrupted at any point."""

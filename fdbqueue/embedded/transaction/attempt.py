@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -90,6 +91,8 @@ class Attempt:
 
     deadline: float | None = None
     """When to stop waiting for the writers' lock, by `time.monotonic()`."""
+    duration = math.inf
+    """The seconds from the snapshot to the commit."""
 
     def __init__(self, storage: Storage, snapshot_ryw: int, starved: bool) -> None:
         self.storage = storage
@@ -176,6 +179,8 @@ class Attempt:
             self.view().settle()  # conflict ranges added without a read count from now
         snapshot, self.snapshot = self.snapshot, None
         hold, self.write_lock = self.write_lock, None
+        if snapshot is not None:
+            self.duration = time.monotonic() - snapshot.expires + limits.TRANSACTION_LIFETIME
         return self.storage.commit(
             snapshot,
             hold,

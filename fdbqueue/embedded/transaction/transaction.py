@@ -45,7 +45,10 @@ _RETRYABLE = frozenset({1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 12
 _SET, _CLEAR_RANGE = int(MutationType.SET), int(MutationType.CLEAR_RANGE)
 _DONE = FutureVoid()
 
-_STARVED = 3  # conflicts after which a transaction holds the writers' lock for its whole attempt
+# A transaction that conflicted holds the writers' lock for its whole next attempt if its last one
+# was short, or if it conflicted so often. Then it cannot conflict again.
+_SHORT = 0.005  # seconds
+_STARVED = 3
 
 
 class Transaction(TransactionRead):
@@ -62,6 +65,7 @@ class Transaction(TransactionRead):
     _deadline: float | None = None
     _retries = 0
     _conflicts = 0
+    _is_starved = False
     _backoff = limits.INITIAL_BACKOFF
     _committed_version = -1
 
@@ -348,6 +352,7 @@ class Transaction(TransactionRead):
         """Prepare the next attempt after a retryable error, or fail with the error.
 
         The future is the delay before the attempt: FoundationDB's, growing from 10 ms to a second.
+        There is none after the conflict of a short transaction, which holds the lock next time.
         """
         if isinstance(error, int):
             error = FDBError(error)
@@ -363,8 +368,14 @@ class Transaction(TransactionRead):
             self._drop(FDBError(1025))
             self._attempt.end(FDBError(1025))
             return FutureVoid(error)
+        is_short = code == 1020 and self._attempt.duration < _SHORT
+        if code == 1020:
+            self._conflicts += 1
+            self._is_starved = is_short or self._conflicts >= _STARVED
         longest = settings.max_retry_delay / 1000
-        if code in _RETRYABLE_VERSIONS:
+        if is_short:
+            pause = 0.0
+        elif code in _RETRYABLE_VERSIONS:
             pause = min(limits.FUTURE_VERSION_DELAY, longest)
         else:
             pause = self._backoff * random.random()
@@ -373,8 +384,6 @@ class Transaction(TransactionRead):
             self._drop(FDBError(1031))
             self._attempt.end(FDBError(1031))
             return FutureVoid(self._attempt.over)
-        if code == 1020:
-            self._conflicts += 1
         self._restart()
         return Pause(pause)
 
@@ -382,6 +391,7 @@ class Transaction(TransactionRead):
         """Restore the state of a new transaction."""
         self._settings = self.database.defaults
         self._retries = self._conflicts = 0
+        self._is_starved = False
         self._deadline = None
         self._restart()
         self._backoff = limits.INITIAL_BACKOFF
@@ -396,9 +406,7 @@ class Transaction(TransactionRead):
     def _restart(self) -> None:
         """Discard everything that belongs to one attempt."""
         self._drop(FDBError(1025))
-        self._attempt.restart(
-            self.database.defaults.snapshot_ryw, self._conflicts >= _STARVED, self._deadline
-        )
+        self._attempt.restart(self.database.defaults.snapshot_ryw, self._is_starved, self._deadline)
         self._committed_version = -1
 
     def _drop(self, error: FDBError) -> None:
