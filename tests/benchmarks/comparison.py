@@ -7,6 +7,8 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 from rich.progress import track
 from rich.table import Table
@@ -67,13 +69,13 @@ def percentile(ascending: Sequence[float], percent: float) -> float:
     return ascending[min(len(ascending) - 1, int(len(ascending) * percent / 100))]
 
 
-def account(pushed: Iterable[Iterable[int]], found: Iterable[Iterable[int]]) -> None:
+def account(pushed: Iterable[Iterable[Any]], found: Iterable[Iterable[Any]]) -> None:
     """Compare the items that were pushed with those that were popped or left.
 
     Raises:
         RuntimeError: Items were lost or popped twice.
     """
-    expected, actual = (Counter(n for part in parts for n in part) for parts in (pushed, found))
+    expected, actual = (Counter(chain.from_iterable(parts)) for parts in (pushed, found))
     if expected != actual:
         lost, doubled = (sorted(each.elements()) for each in (expected - actual, actual - expected))
         raise RuntimeError(

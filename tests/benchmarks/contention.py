@@ -1,37 +1,37 @@
-"""Many clients on one queue: how many pops a second, how long each takes, how fair it is.
+"""Measure many clients on one queue: pops a second, latencies and fairness.
 
     python -m tests.benchmarks.contention                   the embedded engine
-    python -m tests.benchmarks.contention fdb.cluster       a cluster; or whatever `open` takes
+    python -m tests.benchmarks.contention fdb.cluster       a cluster, or what else `open` takes
 
-Clients are threads of several processes: `64/4` is 64 of them in 4 processes. In every round each
-contender, in changing order, gets a queue that is long enough and the same seconds; the figures are
-medians of the rounds, ratios those of one round. Only ratios mean anything: `raw` is what the
-engine does when nobody meets anybody. At last pushers work beside poppers, and every item is
-accounted for.
+Clients are threads of several processes: `64/4` means 64 threads in 4 processes. In each round
+every contender, in random order, runs for the same time on a queue that is long enough. Figures are
+medians of the rounds, and ratios are computed within a round. Compare ratios only: `raw` is the
+rate of the engine without conflicts. In the end, pushers and poppers run together, and every item
+is accounted for.
 
-A server that the plain recipe has worked on is slower for a while, as each of its pops leaves a
-cleared key before the head of the queue. Take a fresh one.
+Use a fresh server. Each pop of the plain recipe leaves a cleared key before the head of the queue,
+which slows down later runs for a while.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import random
 import statistics
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count
+from itertools import chain, count, repeat
+from pathlib import Path
 from typing import Any, cast
 
 from fdb.subspace_impl import Subspace
 from rich.bar import Bar
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
@@ -40,15 +40,15 @@ from fdbqueue.embedded.database import Database as Embedded
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from recipes.high_contention_queue import HighContentionQueue
 from recipes.priority_queue import PriorityQueue as Recipe
+from tests.benchmarks.comparison import account
+from tests.benchmarks.report import console, new_table, print_machine
 
 SPACE = Subspace(("benchmark", "contention"))
 VALUE = b"x" * 100
 
-console = Console(width=110)
-
 
 class Counting(FaultyDatabase):
-    """Counts the commits that were attempted."""
+    """Count the attempted commits of a database."""
 
     commits = 0
 
@@ -58,7 +58,7 @@ class Counting(FaultyDatabase):
 
 
 Operation = Callable[[Any, bytes], Any]
-"""What a client does over and over with a database; its own key is that of no other client."""
+"""What a client repeats, given a database and a key that no other client uses."""
 
 
 def read_modify_write() -> Operation:
@@ -127,8 +127,13 @@ OPERATIONS: dict[str, Callable[[], Operation]] = {
 CONTENDERS = [name for name in OPERATIONS if name != PUSH]
 
 
+def queue_length(seconds: float) -> int:
+    """Return a length that a run cannot pop; it is a multiple of 1,000."""
+    return math.ceil(25 * seconds) * 1000
+
+
 def fill(db: Any, name: str, length: int) -> None:
-    """Put so many items into a contender's queue, if it has one, by the keys that it has."""
+    """Push `length` items to the queue of a contender, if it has one."""
     if name.startswith("raw"):
         return
     if name.startswith("this library"):
@@ -148,11 +153,17 @@ def fill(db: Any, name: str, length: int) -> None:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the processes did together, of one operation."""
+    """The measurements of one operation in one run.
+
+    Attributes:
+        seconds: The length of the run.
+        values: For each process, the results of its calls.
+        latencies: Seconds of the calls of all processes.
+        commits: Attempted commits of all processes, those of other operations included.
+    """
 
     seconds: float
     values: list[list[bytes]]
-    """What each process's calls returned."""
     latencies: list[float]
     commits: int
 
@@ -161,13 +172,13 @@ class Measured:
         return len(self.latencies) / self.seconds
 
     @property
-    def slowest(self) -> float:
-        """The slowest process's rate, of the fastest one's."""
+    def fairness(self) -> float:
+        """The rate of the slowest process divided by that of the fastest."""
         return min(map(len, self.values)) / max(map(len, self.values))
 
 
 def process(url: str, names: list[str], threads: int, seconds: float, pipe: Any) -> None:
-    """One process: so many threads for each operation work for so long once all are there."""
+    """Run one process with a number of threads for each operation."""
     db = Counting(fdbqueue.open(url))
     latencies: dict[str, list[float]] = {name: [] for name in names}
     values: dict[str, list[bytes]] = {name: [] for name in names}
@@ -177,7 +188,7 @@ def process(url: str, names: list[str], threads: int, seconds: float, pipe: Any)
         while (began := time.perf_counter()) < end:
             value = operation(db, own)
             if value is None:
-                raise RuntimeError("the queue was too short")
+                raise RuntimeError("the queue ran empty")
             latencies[name].append(time.perf_counter() - began)
             values[name].append(value)
 
@@ -188,7 +199,7 @@ def process(url: str, names: list[str], threads: int, seconds: float, pipe: Any)
             own = SPACE.pack(("own", multiprocessing.current_process().name, number))
             workers.append(threading.Thread(target=work, args=[name, operation, own]))
     transaction = db.create_transaction()
-    transaction.get_read_version().wait()  # a cluster's client connects
+    transaction.get_read_version().wait()  # connects to a cluster
     pipe.send("ready")
     pipe.recv()
     db.commits, end = 0, time.perf_counter() + seconds
@@ -202,14 +213,14 @@ def process(url: str, names: list[str], threads: int, seconds: float, pipe: Any)
 def measure(
     url: str, names: list[str], clients: int, processes: int, seconds: float
 ) -> dict[str, Measured]:
-    """Let so many clients do each of the operations, at the same time."""
+    """Run a number of clients for each operation, all at the same time."""
     context = multiprocessing.get_context("spawn")
     pipes = []
     for _ in range(processes):
         ours, theirs = context.Pipe()
         arguments = (url, names, clients // processes, seconds, theirs)
         context.Process(target=process, args=arguments, daemon=True).start()
-        theirs.close()  # so that the end of a process is the end of its pipe
+        theirs.close()  # the end of the process closes its pipe
         pipes.append(ours)
     for pipe in pipes:
         pipe.recv()
@@ -229,7 +240,7 @@ def measure(
 
 
 class Setting:
-    """What was measured with so many clients, in so many processes."""
+    """The measurements with a number of clients in a number of processes."""
 
     def __init__(self, clients: int, processes: int) -> None:
         self.clients = clients
@@ -242,7 +253,7 @@ class Setting:
     def round(self, db: Any, url: str, seconds: float, advance: Callable[[], None]) -> None:
         for name in random.sample(CONTENDERS, len(CONTENDERS)):
             db.clear_range_startswith(SPACE.key())
-            fill(db, name, int(25_000 * seconds))
+            fill(db, name, queue_length(seconds))
             done = measure(url, [name], self.clients, self.processes, seconds)
             self.measured[name].append(done[name])
             advance()
@@ -256,22 +267,28 @@ class Setting:
         return statistics.median(one.rate / two.rate for one, two in pairs)
 
     def latency(self, name: str, percentile: int) -> float:
-        """A percentile of the latencies of all rounds, in seconds."""
+        """Return a percentile of the latencies of all rounds, in seconds."""
         latencies = chain.from_iterable(each.latencies for each in self.measured[name])
         return statistics.quantiles(latencies, n=100)[percentile - 1]
 
     def commits(self, name: str) -> float:
-        """Commits attempted an item."""
+        """Return the attempted commits per item."""
         return statistics.median(each.commits / len(each.latencies) for each in self.measured[name])
 
-    def slowest(self, name: str) -> float:
-        return statistics.median(each.slowest for each in self.measured[name])
+    def fairness(self, name: str) -> float:
+        return statistics.median(each.fairness for each in self.measured[name])
 
     def table(self) -> Table:
-        table = Table(title=f"{self.clients} clients in {self.processes} processes")
-        titles = ("", "a second", "/ raw", "/ recipe", "median ms", "99 % ms", "commits", "slowest")
-        for title in titles:
-            table.add_column(title, justify="right" if title else "left")
+        table = new_table(
+            f"{self.clients} clients in {self.processes} processes",
+            "a second",
+            "/ raw",
+            "/ recipe",
+            "median ms",
+            "99 % ms",
+            "commits per item",
+            "slowest/fastest",
+        )
         for name in CONTENDERS:
             table.add_row(
                 name,
@@ -281,13 +298,13 @@ class Setting:
                 f"{self.latency(name, 50) * 1e3:.2f}",
                 f"{self.latency(name, 99) * 1e3:.2f}",
                 f"{self.commits(name):.3f}",
-                f"{self.slowest(name):.2f}",
+                f"{self.fairness(name):.2f}",
             )
         return table
 
 
 def plot(settings: Iterable[Setting]) -> Table:
-    """Bars: operations a second of every contender, side by side for all settings."""
+    """Draw the operations a second of every contender as bars, for all settings."""
     chart = Table(title="operations a second", box=None, show_header=False)
     rates = {(each, name): each.rate(name) for each in settings for name in CONTENDERS}
     most = max(rates.values())
@@ -300,13 +317,11 @@ def plot(settings: Iterable[Setting]) -> Table:
     return chart
 
 
-def wanted(settings: Iterable[Setting], is_cluster: bool) -> Table:
-    """What the library is to reach, beside what it did."""
+def goals(settings: Iterable[Setting], is_cluster: bool) -> Table:
+    """Compare what was measured with the goals."""
     by_name = {str(setting): setting for setting in settings}
     lone, many, some = (by_name.get(name) for name in ("1/1", "64/4", "16/4"))
-    table = Table(title="wanted and measured")
-    for title in ("", "wanted", "measured"):
-        table.add_column(title, justify="right" if title else "left")
+    table = new_table("goals", "goal", "measured")
 
     def add(what: str, limit: str, figure: float) -> None:
         table.add_row(what, limit, f"{figure:.2f}")
@@ -316,22 +331,22 @@ def wanted(settings: Iterable[Setting], is_cluster: bool) -> Table:
     if is_cluster and many:
         add("64/4: pop / plain recipe", "≥ 20", many.ratio(POP, PLAIN))
         add("64/4: pop / raw", "≥ 1.5", many.ratio(POP, READ_MODIFY_WRITE))
-        add("64/4: commits an item", "≤ 0.15", many.commits(POP))
-        add("64/4: slowest process / fastest", "≥ 0.5", many.slowest(POP))
+        add("64/4: commits per item", "≤ 0.15", many.commits(POP))
+        add("64/4: slowest process / fastest", "≥ 0.5", many.fairness(POP))
         add("64/4: claim / raw", "≥ 1", many.ratio(CLAIM, READ_MODIFY_WRITE))
         if lone:
             ratio = many.latency(POP, 99) / lone.latency(POP, 50)
             add("64/4: 99 % of pops / median of a lone pop", "< 20", ratio)
     if not is_cluster and some and lone:
-        add("16/4: pop / that of a lone client", "≥ 1", some.rate(POP) / lone.rate(POP))
-        add("16/4: slowest process / fastest", "no starvation", some.slowest(POP))
+        add("16/4: pop / pop of a lone client", "≥ 1", some.rate(POP) / lone.rate(POP))
+        add("16/4: slowest process / fastest", "no starvation", some.fairness(POP))
     return table
 
 
 def beside(db: Any, url: str, seconds: float, rounds: int, clients: int) -> None:
-    """Pushers beside poppers: what both do together of what each does alone; nothing is lost."""
+    """Run pushers beside poppers, and compare their rates with those of each alone."""
     shares = []
-    length = int(25_000 * seconds)
+    length = queue_length(seconds)
     for _ in range(rounds):
         rates = []
         for names in ([PUSH], [POP], [PUSH, POP]):
@@ -339,18 +354,17 @@ def beside(db: Any, url: str, seconds: float, rounds: int, clients: int) -> None
             fill(db, POP, length)
             done = measure(url, names, clients, 4, seconds)
             rates += [done[name].rate for name in names]
-        expected = Counter({VALUE: length}) + Counter(chain.from_iterable(done[PUSH].values))
-        found = Counter(chain.from_iterable(done[POP].values))
-        while left := library().pop_many(db, 1000):
-            found.update(item.value for item in left)
-        if found != expected:
-            raise RuntimeError(f"lost {expected - found}, twice {found - expected}")
+        left = []
+        while items := library().pop_many(db, 1000):
+            left += [item.value for item in items]
+        account([repeat(VALUE, length), *done[PUSH].values], [left, *done[POP].values])
         shares.append((rates[2] / rates[0], rates[3] / rates[1]))
     db.clear_range_startswith(SPACE.key())
     pushed, popped = (statistics.median(column) for column in zip(*shares))
     console.print(
-        f"{clients} pushers beside {clients} poppers: {pushed:.2f} of the pushes and {popped:.2f} "
-        f"of the pops of each alone, together {pushed + popped:.2f}; nothing lost, nothing twice"
+        f"{clients} pushers beside {clients} poppers: the pushers reach {pushed:.2f} and the "
+        f"poppers {popped:.2f} of their rate alone, together {pushed + popped:.2f}; no item was "
+        "lost or popped twice"
     )
 
 
@@ -363,14 +377,23 @@ def setting(text: str) -> Setting:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("url", nargs="?", help="the database; default: a new embedded one")
+    parser.add_argument("url", nargs="?", help="database; default: a new embedded one")
     default = ["1/1", "4/4", "16/4", "64/1", "64/2", "64/4", "64/8", "256/8"]
-    parser.add_argument("--settings", type=setting, nargs="*", default=[*map(setting, default)])
+    parser.add_argument(
+        "--settings",
+        type=setting,
+        nargs="*",
+        default=[*map(setting, default)],
+        help=f"numbers of clients and processes; default: {' '.join(default)}",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--beside", type=int, default=64, help="pushers, and poppers; 0: none")
+    parser.add_argument(
+        "--beside", type=int, default=64, help="number of pushers and of poppers; 0: none"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fdbqueue-contention-") as directory:
+        print_machine(Path(directory))
         url = given.url or directory
         db = fdbqueue.open(url)
         with Progress(console=console, transient=True) as progress:
@@ -381,7 +404,7 @@ def main() -> None:
                 progress.remove_task(task)
                 console.print(each.table())
         console.print(plot(given.settings))
-        console.print(wanted(given.settings, is_cluster=not isinstance(db, Embedded)))
+        console.print(goals(given.settings, is_cluster=not isinstance(db, Embedded)))
         if given.beside:
             beside(db, url, given.seconds, given.rounds, given.beside)
 

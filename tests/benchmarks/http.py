@@ -1,10 +1,10 @@
-"""Push and pop over HTTP, beside the library and beside a route that does nothing.
+"""Compare push and pop over HTTP with direct calls of the library, and with an empty route.
 
     python -m tests.benchmarks.http [--durability full]
 
-A server is one process and the client another one, on an embedded database; every round measures
-each of them for the same time. A client that does as little as it can sends the next request when
-it has the answer, on each of its connections.
+The server is one process with an embedded database, and the client is another. Each round measures
+each case for the same time. The client does as little work as possible; each of its connections
+sends the next request when the last one is answered.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 import fdbqueue
 from fdbqueue.http import ConnectionLimits, Listener, ServerConfig, create_app
+from tests.benchmarks.report import console, new_table, print_machine
 
 BODY = b'{"item":{"to":"ada@example.com","n":12345},"priority":1}'
 
@@ -46,17 +46,17 @@ REQUESTS = {
 
 
 def empty(port: Any) -> None:
-    """A server with one route, which does nothing."""
+    """Run a server with one route, which does nothing."""
     app = FastAPI()
     app.add_api_route("/nothing", nothing, methods=["POST"])
-    # With the protocol given asyncio knows it for TCP, and does not hold small answers back.
+    # Name the protocol: asyncio then recognizes TCP and does not delay small answers.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
     run(uvicorn.Config(app, log_config=None, access_log=False), listening, port)
 
 
 def queues(directory: str, durability: str, port: Any) -> None:
-    """A server of the queues in a directory."""
+    """Run a server for the queues in a directory."""
     app = create_app(fdbqueue.open(directory, durability=durability))
     config = ServerConfig(app, ConnectionLimits())
     run(config, Listener("127.0.0.1", 0, config.connections), port)
@@ -73,7 +73,7 @@ async def nothing() -> dict[str, str]:
 
 
 async def requests(port: int, message: bytes, connections: int, seconds: float) -> list[float]:
-    """The latencies of the requests that so many connections made."""
+    """Send a request again and again on several connections; return the latencies."""
     latencies: list[float] = []
     end = time.perf_counter() + seconds
 
@@ -94,7 +94,7 @@ async def requests(port: int, message: bytes, connections: int, seconds: float) 
 
 
 def direct(operation: Callable[[], object], threads: int, seconds: float) -> list[float]:
-    """The latencies of calls that so many threads made."""
+    """Call a function again and again in several threads; return the latencies."""
     latencies: list[float] = []
     end = time.perf_counter() + seconds
 
@@ -119,6 +119,7 @@ def main() -> None:
     given = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="fdbqueue-http-") as directory:
+        print_machine(Path(directory))
         ports = {}
         for server, *arguments in [(empty,), (queues, f"{directory}/http", given.durability)]:
             ours, theirs = context.Pipe()
@@ -142,9 +143,8 @@ def main() -> None:
                 for name, call in calls.items():
                     latencies = direct(call, connections, given.seconds)
                     measured.setdefault((name, connections), []).append(latencies)
-    table = Table(title=f"one server process, durability {given.durability}")
-    for title in ("", "connections", "a second", "/ empty route", "median ms", "99 % ms"):
-        table.add_column(title, justify="right" if title else "left")
+    columns = ("connections", "a second", "/ empty route", "median ms", "99 % ms")
+    table = new_table(f"one server process, durability {given.durability}", *columns)
     for (name, connections), rounds in measured.items():
         rates = [len(each) / given.seconds for each in rounds]
         bases = [len(each) for each in measured["empty route", connections]]
@@ -158,7 +158,7 @@ def main() -> None:
             f"{cuts[49] * 1e3:.2f}",
             f"{cuts[98] * 1e3:.2f}",
         )
-    Console().print(table)
+    console.print(table)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""A server under load for a while: whether every request is answered, and its memory stays level.
+"""Keep an HTTP server under load: is every request answered, and does its memory stay constant?
 
     python -m tests.benchmarks.http_load [DATABASE] [--connections 200] [--seconds 60]
 
-Half of the connections push and half of them pop, each request after the answer to the last.
+Half of the connections push, the other half pop. A connection sends its next request when the last
+one is answered.
 """
 
 from __future__ import annotations
@@ -15,19 +16,18 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from tests.benchmarks.http import REQUESTS, queues, requests
+from tests.benchmarks.report import console, print_machine
 
 
 def resident(pid: int) -> float:
-    """The memory of a process, in MB."""
+    """Return the resident memory of a process, in MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * 4096 / 1e6
 
 
 async def load(port: int, connections: int, seconds: float, pid: int) -> dict[str, Any]:
-    """What was done, how long it took, and the memory at every tenth of the time."""
+    """Return the latencies of pushes and pops, and the memory at each tenth of the time."""
     memory: list[float] = []
 
     async def watch() -> None:
@@ -48,7 +48,9 @@ async def load(port: int, connections: int, seconds: float, pid: int) -> dict[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("database", nargs="?", help="a directory or a cluster file")
+    parser.add_argument(
+        "database", nargs="?", help="directory or cluster file; default: a new directory"
+    )
     parser.add_argument("--connections", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=60)
     given = parser.parse_args()
@@ -61,7 +63,7 @@ def main() -> None:
         port = ours.recv()
         assert server.pid is not None
         asyncio.run(requests(port, REQUESTS["HTTP push"], 1, 0.5))
-        console = Console(highlight=False)
+        print_machine(Path(directory))
         console.print(f"memory before: {resident(server.pid):.0f} MB")
         done = asyncio.run(load(port, given.connections, given.seconds, server.pid))
         for name in ("pushed", "popped"):
@@ -69,7 +71,7 @@ def main() -> None:
             console.print(
                 f"{name}: {len(done[name]):,} requests, none failed; "
                 f"median {cuts[49] * 1e3:.0f} ms, 99 % {cuts[98] * 1e3:.0f} ms, "
-                f"slowest {max(done[name]) * 1e3:.0f} ms"
+                f"max {max(done[name]) * 1e3:.0f} ms"
             )
         console.print("memory: " + " ".join(f"{each:.0f}" for each in done["memory"]) + " MB")
 

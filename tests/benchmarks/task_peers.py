@@ -1,6 +1,6 @@
-"""Who does jobs in `tests/benchmarks/tasks.py`: this library's worker, and its peers with servers.
+"""The workers that `tests.benchmarks.tasks` compares, and the servers that they need.
 
-Everybody keeps what is acknowledged on disk, and forgets a job that is done.
+Every queue is durable: a push that returned is on disk. None keeps jobs that are done.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from fdbqueue import PriorityQueue, Subspace
 
 SPACE = Subspace(("benchmark", "tasks"))
 
-begun: SimpleQueue[tuple[int, int]] = SimpleQueue()
-"""Of each job that this process began, when it was pushed and when it began, in nanoseconds."""
+started_jobs: SimpleQueue[tuple[int, int]] = SimpleQueue()
+"""For each job that this process started, the times of its push and its start, in nanoseconds."""
 
 
 def handle(pushed: int) -> None:
-    """The job: nothing but a note that it began."""
-    begun.put((pushed, time.monotonic_ns()))
+    """Handle a job: note that it started, and nothing else."""
+    started_jobs.put((pushed, time.monotonic_ns()))
 
 
 class Contender(Protocol):
-    """A queue with workers; it is sent to other processes, and connects where it is used."""
+    """A queue with workers. It can be sent to another process, and connects there."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def setting(self) -> str:
-        """What was chosen, for the reader."""
+        """The settings of the queue and its workers, for the table."""
 
     @property
     def concurrencies(self) -> tuple[int, ...]:
-        """How many jobs a worker process may do at a time, of those worth a try."""
+        """The numbers of jobs at a time in a worker process that are worth a try."""
 
     def load(self, jobs: int) -> None:
-        """Empty the queue and put so many jobs into it."""
+        """Empty the queue and push a number of jobs."""
 
     def pusher(self) -> Callable[[int], object]:
-        """Connect; a function that pushes one job, given the time."""
+        """Connect; return a function that pushes a job, given the time."""
 
     def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
-        """Connect; a function that does jobs until there is none, or for ever."""
+        """Connect; return a function that does jobs until there are none, or forever."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Library:
     def open(self) -> tuple[Any, PriorityQueue]:
         db = fdbqueue.open(self.url)
         queue = PriorityQueue(SPACE)
-        queue.is_empty(db)  # a cluster's client connects
+        queue.is_empty(db)  # connects to a cluster
         return db, queue
 
     def load(self, jobs: int) -> None:
@@ -115,17 +115,19 @@ class Huey:
     """huey, on SQLite."""
 
     path: Path
-    polls: float | None = None
+    poll_interval: float | None = None  # seconds
     concurrencies: tuple[int, ...] = (1, 10)
 
     @property
     def name(self) -> str:
-        return "huey" if self.polls is None else f"huey, polls every {self.polls * 1e3:.0f} ms"
+        if self.poll_interval is None:
+            return "huey"
+        return f"huey, polls every {self.poll_interval * 1e3:.0f} ms"
 
     @property
     def setting(self) -> str:
-        kept = "SqliteHuey(fsync=True), WAL, threads; a job is deleted before it is run"
-        return kept + ("; polls after 100 ms and more" if self.polls is None else "")
+        setting = "SqliteHuey(fsync=True), WAL, threads; a job is deleted before it is run"
+        return setting if self.poll_interval else f"{setting}; polls after 100 ms or more"
 
     def open(self, durable: bool = True) -> tuple[Any, Any]:
         huey = import_module("huey").SqliteHuey(filename=str(self.path), fsync=durable)
@@ -145,12 +147,13 @@ class Huey:
         huey, _ = self.open()
         consumer = import_module("huey.consumer")
         if not drain:
-            delays = {"initial_delay": self.polls, "max_delay": self.polls} if self.polls else {}
+            interval = self.poll_interval
+            delays = {"initial_delay": interval, "max_delay": interval} if interval else {}
             run: Callable[[], object] = consumer.Consumer(huey, concurrency, **delays).run
             return run
         over = threading.Event()
         worker = consumer.Worker(huey, over, default_delay=0.1, max_delay=0.1, backoff=1)
-        worker.sleep = lambda: huey.pending_count() or over.set()  # its threads end with the jobs
+        worker.sleep = lambda: huey.pending_count() or over.set()  # stop when no job is left
 
         def work() -> None:
             while not over.is_set():
@@ -262,7 +265,7 @@ def free_port() -> int:
 
 @contextmanager
 def server(command: list[str], is_up: Callable[[], object], user: str | None) -> Iterator[None]:
-    """A server's process, from when it answers; SIGINT ends it."""
+    """Run a server: wait until it answers, and end it with SIGINT."""
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=user, group=user
     )
@@ -282,7 +285,7 @@ def server(command: list[str], is_up: Callable[[], object], user: str | None) ->
 
 @contextmanager
 def redis_peer(directory: Path) -> Iterator[Rq]:
-    """rq with a Redis server of its own."""
+    """Run a Redis server for rq."""
     peer = Rq(free_port())
     options = {
         "port": str(peer.port),
@@ -300,14 +303,14 @@ def redis_peer(directory: Path) -> Iterator[Rq]:
 
 
 def postgres_program(name: str) -> str | None:
-    """Where a program of Postgres is; Debian has the newest last."""
+    """Return the path of a program of Postgres; in Debian's directory, of the newest version."""
     found = sorted(map(str, Path("/usr/lib/postgresql").glob(f"*/bin/{name}")))
     return shutil.which(name) or (found[-1] if found else None)
 
 
 @contextmanager
 def postgres_peer(directory: Path) -> Iterator[Procrastinate]:
-    """procrastinate with a Postgres server of its own, which does not run as root."""
+    """Run a Postgres server for procrastinate; not as root, which Postgres refuses."""
     peer = Procrastinate(free_port())
     user = "postgres" if os.geteuid() == 0 else None
     if user:
@@ -327,8 +330,8 @@ def postgres_peer(directory: Path) -> Iterator[Procrastinate]:
         yield peer
 
 
-def peers(stack: ExitStack, told: Callable[[str], object]) -> Iterator[Contender]:
-    """The peers that are installed, their servers running until the stack is closed."""
+def peers(stack: ExitStack, report: Callable[[str], object]) -> Iterator[Contender]:
+    """Yield the peers that are installed; their servers run until the stack is closed."""
 
     def directory() -> Path:
         name = tempfile.mkdtemp(prefix="fdbqueue-benchmark-peer-")
@@ -338,15 +341,15 @@ def peers(stack: ExitStack, told: Callable[[str], object]) -> Iterator[Contender
     if find_spec("huey"):
         yield Huey(directory() / "huey.db")
     else:
-        told("huey is skipped: pip install huey")
+        report("huey is skipped: pip install huey")
     if find_spec("rq") and shutil.which("redis-server"):
         yield stack.enter_context(redis_peer(directory()))
     else:
-        told("rq is skipped: pip install rq, apt-get install redis-server")
+        report("rq is skipped: pip install rq, apt-get install redis-server")
     if find_spec("procrastinate") and find_spec("psycopg") and postgres_program("initdb"):
         yield stack.enter_context(postgres_peer(directory()))
     else:
-        told(
+        report(
             "procrastinate is skipped: pip install procrastinate 'psycopg[binary]', "
             "apt-get install postgresql"
         )

@@ -1,13 +1,13 @@
-"""Workers beside other job queues: jobs a second, latency; and a look by agent in a long queue.
+"""Compare workers with other job queues, and lookups by agent in long and short queues.
 
     python -m tests.benchmarks.tasks                   the embedded engine, ten minutes
-    python -m tests.benchmarks.tasks fdb.cluster       on a cluster too; take a fresh one
+    python -m tests.benchmarks.tasks fdb.cluster       a cluster as well; use a fresh one
     python -m tests.benchmarks.tasks --quick           small numbers, to see that it runs
 
-Handlers are empty; everybody keeps its jobs on disk. In every round each contender, in changing
-order, does the same jobs; figures are medians of the rounds, ratios those of one round. Each may do
-one or several jobs at a time in a process: what is compared is its better setting. Peers are
-measured where they and their servers are installed: `pip install huey rq procrastinate redis
+Handlers are empty, and every queue is durable. In each round every contender, in random order, does
+the same number of jobs. Figures are medians of the rounds, and ratios are computed within a round.
+Each contender runs one or several jobs at a time in a process; its better setting counts. Peers are
+measured if they and their servers are installed: `pip install huey rq procrastinate redis
 'psycopg[binary]'`, `apt-get install redis-server postgresql`.
 """
 
@@ -24,44 +24,43 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import product, repeat
+from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 import fdbqueue
 from fdbqueue import TaskPriority, TaskQueue, create_deadline
-from tests.benchmarks.task_peers import SPACE, Contender, Huey, Library, begun, peers
+from tests.benchmarks.report import console, new_table, print_machine
+from tests.benchmarks.task_peers import SPACE, Contender, Huey, Library, peers, started_jobs
 
 PROCESSES = (1, 4)
 AGENTS = (10, 100, 1000)
-LONGEST_WAIT = 120  # seconds, for something that a process is to do
-
-console = Console(width=110, highlight=False)
+MAX_WAIT = 120  # seconds for a message of a worker process
 
 
 def worker_process(contender: Contender, concurrency: int, drain: bool, pipe: Any) -> None:
-    """One process: works when it is told to, and tells of its jobs, at last or at once."""
+    """Run one worker process; send its jobs at the end if it drains the queue, else at once."""
     run = contender.worker(concurrency, drain)
     pipe.send("ready")
     pipe.recv()
     if drain:
         run()
-        pipe.send([begun.get() for _ in range(begun.qsize())])
+        pipe.send([started_jobs.get() for _ in range(started_jobs.qsize())])
         return
 
-    def tell() -> None:
+    def report() -> None:
         while True:
-            pipe.send(begun.get())
+            pipe.send(started_jobs.get())
 
-    threading.Thread(target=tell, daemon=True).start()
+    threading.Thread(target=report, daemon=True).start()
     run()
 
 
 def received(pipe: Any) -> Any:
-    if not pipe.poll(LONGEST_WAIT):
-        raise RuntimeError("a worker is stuck")
+    if not pipe.poll(MAX_WAIT):
+        raise RuntimeError(f"a worker did not answer for {MAX_WAIT} seconds")
     return pipe.recv()
 
 
@@ -69,7 +68,7 @@ def received(pipe: Any) -> Any:
 def workers(
     contender: Contender, concurrency: int, processes: int, drain: bool
 ) -> Iterator[list[Any]]:
-    """Pipes to so many worker processes, all of which have just begun to work."""
+    """Start worker processes; yield pipes to them when all have begun to work."""
     context = multiprocessing.get_context("spawn")
     started, pipes = [], []
     try:
@@ -78,7 +77,7 @@ def workers(
             arguments = (contender, concurrency, drain, theirs)
             process = context.Process(target=worker_process, args=arguments, daemon=True)
             process.start()
-            theirs.close()  # so that the end of a process is the end of its pipe
+            theirs.close()  # the end of the process closes its pipe
             started.append(process)
             pipes.append(ours)
         for pipe in pipes:
@@ -96,9 +95,9 @@ def workers(
 
 
 def rate(contender: Contender, concurrency: int, processes: int, jobs: int) -> float:
-    """Jobs a second, from when all processes are ready until the last job has begun.
+    """Return the jobs a second from the moment all processes are ready until the last job starts.
 
-    How long it takes a worker to stop is not counted: rq's may wait for a second.
+    The time that a worker takes to stop does not count; rq's may wait for a second.
     """
     contender.load(jobs)
     with workers(contender, concurrency, processes, drain=True) as pipes:
@@ -111,7 +110,7 @@ def rate(contender: Contender, concurrency: int, processes: int, jobs: int) -> f
 
 
 class Rates:
-    """Jobs a second of every contender, with each number of processes and of jobs at a time."""
+    """Jobs a second of every contender, by the numbers of processes and of jobs at a time."""
 
     def __init__(self, contenders: list[Contender]) -> None:
         self.contenders = contenders
@@ -132,7 +131,7 @@ class Rates:
             self.rates[contender.name, processes, concurrency].append(measured)
 
     def best(self, name: str, processes: int) -> list[float]:
-        """The rates of the rounds with the number of jobs at a time that is best."""
+        """Return the rates of all rounds with the best number of jobs at a time."""
         tried = [rates for key, rates in self.rates.items() if key[:2] == (name, processes)]
         return max(tried, key=statistics.median)
 
@@ -141,10 +140,9 @@ class Rates:
         return statistics.median(one / two for one, two in pairs)
 
     def table(self) -> Table:
-        table = Table(title="jobs a second: processes x jobs at a time in each; the better in bold")
-        table.add_column()
-        for processes, concurrency in self.settings:
-            table.add_column(f"{processes} x {concurrency}", justify="right")
+        title = "jobs a second: processes x jobs at a time in each; the better setting in bold"
+        columns = [f"{processes} x {concurrency}" for processes, concurrency in self.settings]
+        table = new_table(title, *columns)
         table.add_column("setting")
         for contender in self.contenders:
             row = [
@@ -162,8 +160,8 @@ class Rates:
         return f"[bold]{figure}[/bold]" if rates is self.best(name, processes) else figure
 
 
-def pushed_to_begun(contender: Contender, pushes: int) -> list[float]:
-    """How many milliseconds pass from a push to its handler in another process that has no job."""
+def push_latencies(contender: Contender, pushes: int) -> list[float]:
+    """Return the milliseconds from pushes to the starts of their handlers in an idle process."""
     contender.load(0)
     milliseconds = []
     with workers(contender, concurrency=1, processes=1, drain=False) as (pipe,):
@@ -173,22 +171,21 @@ def pushed_to_begun(contender: Contender, pushes: int) -> list[float]:
             push(time.monotonic_ns())
             pushed, began = received(pipe)
             milliseconds.append((began - pushed) / 1e6)
-    return milliseconds[3:]  # at first both connect
+    return milliseconds[3:]  # both connect during the first ones
 
 
 def latencies(contenders: list[Contender], rounds: int, pushes: int) -> dict[str, list[float]]:
-    """Of each contender the latencies of all rounds."""
+    """Return the latencies of all rounds for each contender."""
     found: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     order = [each for _ in range(rounds) for each in random.sample(contenders, len(contenders))]
     for contender in track(order, "latency", console=console, transient=True):
-        found[contender.name] += pushed_to_begun(contender, pushes // rounds)
+        found[contender.name] += push_latencies(contender, pushes // rounds)
     return found
 
 
 def latency_table(milliseconds: dict[str, list[float]]) -> Table:
-    table = Table(title="from the beginning of a push to that of its handler, on an idle queue")
-    for column in ("", "pushes", "median ms", "99 % ms"):
-        table.add_column(column, justify="right" if column else "left")
+    title = "from the start of a push to the start of its handler, on an idle queue"
+    table = new_table(title, "pushes", "median ms", "99 % ms")
     for name, values in milliseconds.items():
         cuts = statistics.quantiles(values, n=100)
         table.add_row(name, f"{len(values):,}", f"{cuts[49]:.2f}", f"{cuts[98]:.2f}")
@@ -206,7 +203,10 @@ def task(agent: str, number: int) -> dict[str, Any]:
 
 
 def agents_of(length: int) -> Iterator[str]:
-    """The agents of a long queue's tasks: those of `AGENTS` have so many each, evenly spread."""
+    """Yield the agents of a long queue's tasks.
+
+    Each number of `AGENTS` is that of the tasks of one agent, evenly spread over the queue.
+    """
     own = {
         (turn * length + length // 2) // size + shift: f"agent {size}"
         for shift, size in enumerate(AGENTS)
@@ -216,7 +216,7 @@ def agents_of(length: int) -> Iterator[str]:
 
 
 def opened(url: str, name: str, agents: Iterator[str], length: int) -> tuple[Any, TaskQueue]:
-    """A database, and a queue in it of tasks of these agents."""
+    """Open a database; return it with a queue of tasks of these agents."""
     db, queue = fdbqueue.open(url, durability="os"), TaskQueue(SPACE[name])
     for begin in track(range(0, length, 1000), "tasks", console=console, transient=True):
         numbers = range(begin, min(begin + 1000, length))
@@ -224,8 +224,8 @@ def opened(url: str, name: str, agents: Iterator[str], length: int) -> tuple[Any
     return db, queue
 
 
-def look(db: Any, queue: TaskQueue, agent: str, tasks: int) -> float:
-    """How many milliseconds it takes to get the tasks of an agent, who has so many."""
+def look_up(db: Any, queue: TaskQueue, agent: str, tasks: int) -> float:
+    """Return the milliseconds that it takes to get all tasks of an agent."""
     began = time.perf_counter()
     found = list(queue.get_tasks_for_agent(db, agent))
     milliseconds = (time.perf_counter() - began) * 1e3
@@ -235,26 +235,25 @@ def look(db: Any, queue: TaskQueue, agent: str, tasks: int) -> float:
 
 
 Medians = dict[int, tuple[float, float]]
-"""By the number of an agent's tasks, milliseconds of a look among all tasks, and among its own."""
+"""By the number of an agent's tasks, milliseconds of a lookup in the long and the short queue."""
 
 
-def looks(url: Callable[[str], str], length: int, times: int) -> Medians:
-    """Look by turns into the long queue, and into one that has nothing but the agent's tasks."""
+def lookups(url: Callable[[str], str], length: int, times: int) -> Medians:
+    """Look up agents in the long queue and, in turn, in a queue with only that agent's tasks."""
     long = opened(url("long"), "long", agents_of(length), length)
     medians = {}
     for size in AGENTS:
         agent = f"agent {size}"
         short = opened(url(agent), agent, repeat(agent), size)
-        pairs = [(look(*long, agent, size), look(*short, agent, size)) for _ in range(times)]
+        pairs = [(look_up(*long, agent, size), look_up(*short, agent, size)) for _ in range(times)]
         among, alone = zip(*pairs)
         medians[size] = statistics.median(among), statistics.median(alone)
     return medians
 
 
 def agent_table(found: dict[str, Medians], length: int) -> Table:
-    table = Table(title=f"get_tasks_for_agent, among {length:,} tasks and alone")
-    for column in ("", "tasks of the agent", "among all, ms", "alone, ms", "ratio"):
-        table.add_column(column, justify="right" if column else "left")
+    title = f"get_tasks_for_agent, among {length:,} tasks and in a queue of the agent's own"
+    table = new_table(title, "tasks of the agent", "among all, ms", "alone, ms", "ratio")
     for engine, medians in found.items():
         for size, (among, alone) in medians.items():
             figures = (f"{size:,}", f"{among:.3f}", f"{alone:.3f}", f"{among / alone:.2f}")
@@ -262,15 +261,13 @@ def agent_table(found: dict[str, Medians], length: int) -> Table:
     return table
 
 
-def wanted(
+def goals(
     rates: Rates,
     milliseconds: dict[str, list[float]],
     agents: dict[str, Medians],
 ) -> Table:
-    """What the library is to reach, beside what it did."""
-    table = Table(title="wanted and measured")
-    for title in ("", "wanted", "1 process", "4 processes"):
-        table.add_column(title, justify="right" if title else "left")
+    """Compare what was measured with the goals."""
+    table = new_table("goals", "goal", "1 process", "4 processes")
     ours = [each.name for each in rates.contenders if isinstance(each, Library)]
     theirs = [each.name for each in rates.contenders if not isinstance(each, Library)]
     for our, their in product(ours, theirs):
@@ -291,18 +288,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.tasks", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("cluster", nargs="?", help="a cluster file, to measure on it too")
+    parser.add_argument("cluster", nargs="?", help="cluster file, to measure a cluster as well")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=2000, help="of each contender in a round")
-    parser.add_argument("--pushes", type=int, default=200, help="for the latency, of all rounds")
-    parser.add_argument("--tasks", type=int, default=1_000_000, help="in the long queue; 0: none")
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--jobs", type=int, default=2000, help="jobs of each contender in a round")
+    parser.add_argument(
+        "--pushes", type=int, default=200, help="pushes in all rounds, for the latency"
+    )
+    parser.add_argument(
+        "--tasks", type=int, default=1_000_000, help="tasks in the long queue; 0: none"
+    )
+    parser.add_argument("--quick", action="store_true", help="small numbers")
     given = parser.parse_args()
     if given.quick:
         given.rounds, given.jobs, given.pushes, given.tasks = 2, 300, 20, 10_000
     with ExitStack() as stack:
         root = stack.enter_context(tempfile.TemporaryDirectory(prefix="fdbqueue-benchmark-"))
-        # Where each engine has the database of a name.
+        print_machine(Path(root))
+        # For each engine, a function from the name of a database to its URL.
         engines: dict[str, Callable[[str], str]] = {"embedded": lambda name: f"{root}/{name}"}
         if given.cluster:
             engines["cluster"] = lambda _: str(given.cluster)
@@ -321,9 +323,9 @@ def main() -> None:
         console.print(latency_table(milliseconds))
         agents = {}
         for name, url in engines.items() if given.tasks else ():
-            agents[name] = looks(url, given.tasks, 20 * given.rounds)
+            agents[name] = lookups(url, given.tasks, 20 * given.rounds)
         console.print(agent_table(agents, given.tasks))
-        console.print(wanted(rates, milliseconds, agents))
+        console.print(goals(rates, milliseconds, agents))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""How soon a push wakes a pop that waits in another process, and what waiting costs.
+"""Measure how soon a push wakes a waiting pop of another process, and what waiting costs.
 
     python -m tests.benchmarks.wakeups                  the embedded engine, some minutes
-    python -m tests.benchmarks.wakeups fdb.cluster      a cluster; or whatever `open` takes
+    python -m tests.benchmarks.wakeups fdb.cluster      a cluster, or any database that `open` takes
 
-One process waits and this one pushes: at once, or a moment later, while the other falls asleep, or
-when it sleeps. Asked: a median of at most 20 ms, no wake-up lost in 10,000 rounds, and less than
-1 % of a core for a process that waits on the embedded engine.
+One process waits, and this one pushes: at once, while the other falls asleep, or while it sleeps.
+The goals are a median of at most 20 ms, no lost wake-up in 10,000 rounds, and less than 1 % of a
+core for a process that waits on the embedded engine.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Subspace
+from tests.benchmarks.comparison import percentile
+from tests.benchmarks.report import console, new_table, print_machine
 
 WAITER = """
 import resource, sys, time, fdbqueue
 url, space, rounds, idle = sys.argv[1], bytes.fromhex(sys.argv[2]), *map(int, sys.argv[3:])
 db = fdbqueue.open(url)
 queue = fdbqueue.PriorityQueue(fdbqueue.Subspace(rawPrefix=space))
-queue.pop(db)  # a cluster's client connects
+queue.pop(db)  # connects to a cluster
 
 def cpu():
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -45,14 +47,12 @@ print((cpu() - used) / (time.monotonic() - began), flush=True)
 for _ in range(rounds):
     lost = 0
     while queue.pop(db, wait=60) is None:
-        lost += not queue.is_empty(db)  # it slept, and what would have woken it is there
+        lost += not queue.is_empty(db)  # it timed out although there was an item
     print(time.monotonic_ns(), lost, flush=True)
 """
-# When the waiter had an item, the next push comes after a pause up to so many seconds.
+# The maximum of the random pause before a push, in seconds since the last item was popped.
 PAUSES = {"at once": 0, "while it falls asleep": 0.003, "while it sleeps": 0.03}
-BEGAN, COMMITTED = "since the push began", "since the push was acknowledged"
-
-console = Console(width=110)
+BEGAN, COMMITTED = "since the start of the push", "since the push returned"
 
 
 class Waiter:
@@ -64,11 +64,11 @@ class Waiter:
             [sys.executable, "-c", WAITER, *arguments], stdout=subprocess.PIPE, text=True
         )
 
-    def told(self) -> list[str]:
-        """The words of its next line."""
+    def read(self) -> list[str]:
+        """Return the words of its next line."""
         assert self._process.stdout is not None
         words = self._process.stdout.readline().split()
-        assert words, "the process that waits has ended"
+        assert words, "the waiting process has ended"
         return words
 
     def __enter__(self) -> Waiter:
@@ -84,32 +84,31 @@ def measure(db: Any, url: str, space: Subspace, rounds: int, idle: int) -> None:
     milliseconds: dict[str, list[float]] = defaultdict(list)
     lost = 0
     with Waiter(url, space, rounds, idle) as waiter:
-        with console.status(f"a process waits for {idle} seconds, and nothing happens"):
-            share = float(waiter.told()[0])
+        with console.status(f"a process waits for {idle} seconds without a push"):
+            share = float(waiter.read()[0])
         for number in track(range(rounds), "wake-ups", console=console, transient=True):
             kind = random.choice(list(PAUSES))
             time.sleep(random.uniform(0, PAUSES[kind]))
             began = time.monotonic_ns()
             queue.push(db, number)
             committed = time.monotonic_ns()
-            # The clock is one for all processes of a machine.
-            popped, forgotten = map(int, waiter.told())
-            lost += forgotten
+            # All processes of a machine share the monotonic clock.
+            popped, lost_now = map(int, waiter.read())
+            lost += lost_now
             for since, rows in ((began, [BEGAN, f"  {kind}"]), (committed, [COMMITTED])):
                 for row in rows:
                     milliseconds[row].append((popped - since) / 1e6)
     console.print(latencies(milliseconds))
     console.print(f"lost wake-ups in {rounds:,} rounds: {lost}")
-    console.print(f"a process that waits uses {share:.2%} of a core (over {idle} s)")
+    console.print(f"a waiting process uses {share:.2%} of a core (over {idle} s)")
 
 
 def latencies(milliseconds: dict[str, list[float]]) -> Table:
-    table = Table(title="until the item was popped by the process that waited")
-    for column in ("", "rounds", "median ms", "99 % ms", "maximum ms"):
-        table.add_column(column, justify="right" if column else "left")
+    columns = ("rounds", "median ms", "99 % ms", "max ms")
+    table = new_table("time until the waiting process popped the item", *columns)
     for row in (BEGAN, *(f"  {kind}" for kind in PAUSES), COMMITTED):
         if values := milliseconds[row]:
-            high = sorted(values)[int(len(values) * 0.99)]
+            high = percentile(sorted(values), 99)
             figures = (statistics.median(values), high, max(values))
             table.add_row(row, f"{len(values):,}", *(f"{figure:.2f}" for figure in figures))
     return table
@@ -119,14 +118,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.wakeups", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("url", nargs="?", help="a database; else the embedded engine, in a new one")
+    parser.add_argument("url", nargs="?", help="database; default: a new embedded one")
     parser.add_argument("--rounds", type=int, default=10_000)
-    parser.add_argument("--idle", type=int, default=10, help="seconds to wait in vain at first")
+    parser.add_argument("--idle", type=int, default=10, help="seconds to wait without a push")
     arguments = parser.parse_args()
     space = Subspace(("benchmark", "wakeups", os.getpid()))
     with tempfile.TemporaryDirectory(prefix="fdbqueue-benchmark-") as directory:
         url = arguments.url or f"embedded:{directory}"
         db = fdbqueue.open(url)
+        print_machine(Path(directory))
         try:
             measure(db, url, space, arguments.rounds, arguments.idle)
         finally:
