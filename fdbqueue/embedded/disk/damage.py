@@ -1,21 +1,44 @@
-"""Detection of damaged pages, so that reads fail instead of returning wrong rows.
+"""Detection of damaged pages, and of commits that were lost in a crash.
 
 SQLite notices an invalid page (zeros, random bytes) when it reads one. It does not notice a valid
 page in the wrong place: the search descends into it, and rows are missing or repeated. Two checks
 find that. A range read compares the order of its keys, which is almost free and covers the rows of
 that read. `check_integrity` covers the whole database.
+
+After a crash, SQLite recovers its write-ahead log up to the first frame with a wrong checksum and
+does not report the rest. A torn tail is normal: it holds commits that were still being written. To
+SQLite, a log that was cut, removed or damaged looks the same, although acknowledged commits are
+gone. A note in the commit log (shared memory that outlives its processes) tells the two apart: the
+number of frames on disk. It is taken after each sync, so it never claims more than was
+acknowledged, even after a power failure. In that case it may be missing or old, and claims less.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import struct
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote
 
+from fdbqueue.embedded.disk.commit_log import CommitLog
+from fdbqueue.embedded.disk.files import COMMITS_FILE
+from fdbqueue.embedded.disk.generations import database_file
+from fdbqueue.embedded.disk.write_ahead_log import Extent, header
 from fdbqueue.errors import CorruptDatabase
 
-__all__ = ["check_integrity", "in_order"]
+__all__ = ["check_after_crash", "check_integrity", "in_order"]
+
+_RECOVERED = struct.Struct("=16xI")  # the number of frames, in SQLite's index of the log
+_PATIENCE = 2.0  # seconds to look for damage while opening
+_ADVICE = f"restore a backup; to continue with the rest, delete {COMMITS_FILE} and open it again"
+_PUT_BACK = (
+    "put it back or restore a backup; if another program opened the database since the crash, it "
+    "has moved the log into it and nothing is missing: delete "
+    f"{COMMITS_FILE} and open it again"
+)
 
 
 def in_order(
@@ -74,3 +97,51 @@ def check_integrity(
     if isinstance(finding, sqlite3.Error):
         raise finding
     raise CorruptDatabase(str(path), f"the database is damaged ({' '.join(finding.split())})")
+
+
+def check_after_crash(directory: Path, commits: CommitLog) -> None:
+    """Look for damage before SQLite recovers the files and removes the traces. Change nothing.
+
+    The first process to open the database calls this before it connects. The check does nothing if
+    the last process closed the database properly, which removes the write-ahead log. It spends up
+    to two seconds on pages, enough for about two gigabytes.
+
+    Raises:
+        CorruptDatabase: Pages are damaged, or frames of the log that were on disk are missing.
+    """
+    database = database_file(directory)
+    log = database.with_name(f"{database.name}-wal")
+    synced = commits.synced
+    if not database.stat().st_size:  # SQLite would remove the log of an empty file
+        if synced.frames:
+            raise CorruptDatabase(str(database), "the database file is empty")
+        return
+    if not log.exists() or not log.stat().st_size:
+        if synced.frames:
+            problem = "the write-ahead log is gone, perhaps with acknowledged commits"
+            raise CorruptDatabase(str(log), problem, _PUT_BACK)
+        return
+    recovered = _recovered(database)
+    with log.open("rb") as file:
+        is_log, salt = header(file.fileno())
+    if recovered < synced.frames and (salt == synced.salt or not is_log):
+        raise CorruptDatabase(
+            str(log),
+            f"{synced.frames:,} frames of the write-ahead log were on disk and only {recovered:,} "
+            "can be read: acknowledged commits are lost",
+            _ADVICE,
+        )
+    if synced.frames:
+        commits.synced = Extent(0, 0)  # from now on SQLite may remove the log at any time
+
+
+def _recovered(database: Path) -> int:
+    """Check the pages as SQLite recovers them; return the number of readable frames of the log."""
+    uri = f"file:{quote(str(database))}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, check_same_thread=False)) as connection:
+        check_integrity(connection, database, _PATIENCE)
+    # Read after SQLite has closed it: closing a file drops all locks that the process has on it.
+    index = Path(f"{database}-shm")
+    if not index.exists():
+        return 0  # the file is not in WAL mode, so SQLite reads no log
+    return int(_RECOVERED.unpack_from(index.read_bytes())[0])

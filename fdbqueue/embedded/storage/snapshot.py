@@ -84,7 +84,8 @@ class Snapshot:
             try:
                 rows = self.connection.execute(statement, parameters).fetchall()
                 while not self.is_settled:
-                    newest = self._storage.newest = self._storage.log.state()[:3]
+                    newest: tuple[int, int, int] = self._storage.log.state()[:3]
+                    self._storage.newest = newest
                     if newest == (self.offset, self.version, self.connection.generation):
                         self.is_settled = True
                         break

@@ -25,7 +25,7 @@ from pathlib import Path
 from fdbqueue.embedded.disk import generations
 from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.connections import Connections
-from fdbqueue.embedded.disk.crash import check_after_crash
+from fdbqueue.embedded.disk.damage import check_after_crash
 from fdbqueue.embedded.disk.files import (
     COMMITS_FILE,
     LOCK_FILE,
@@ -106,7 +106,7 @@ class Storage:
                 self._shift = int(connection.execute("SELECT shift FROM clock").fetchone()[0])
                 self._connections.open(self.log)
             # What the log of commits said last: the next snapshot is probably that of this commit.
-            self.newest = self.log.state()[:3]
+            self.newest: tuple[int, int, int] = self.log.state()[:3]
             if is_first and self._durable:
                 # No version is returned to a client until its ceiling is certainly on disk.
                 self._connections.sync.wait(self._connections.sync.ticket())
