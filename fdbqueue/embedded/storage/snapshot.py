@@ -41,6 +41,8 @@ class Snapshot:
         "offset",
         "version",
     )
+    offset: int
+    version: int
 
     def __init__(
         self, storage: Storage, connection: Connection, newest: tuple[int, int, int]
@@ -84,8 +86,7 @@ class Snapshot:
             try:
                 rows = self.connection.execute(statement, parameters).fetchall()
                 while not self.is_settled:
-                    newest: tuple[int, int, int] = self._storage.log.state()[:3]
-                    self._storage.newest = newest
+                    newest = self._storage.newest = self._storage.log.state()[:3]
                     if newest == (self.offset, self.version, self.connection.generation):
                         self.is_settled = True
                         break
