@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -223,6 +224,59 @@ def test_a_commit_is_synced_before_it_is_acknowledged(
     with Database(tmp_path / "os", "os") as db:
         db[b"k"] = b"v"
         assert synced == []
+
+
+class SlowSync:
+    """A disk whose first sync takes until the test lets it end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.syncs: list[int] = []
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", self)
+
+    def __call__(self, descriptor: int) -> None:
+        self.syncs.append(descriptor)
+        if len(self.syncs) == 1:
+            self.begun.set()
+            assert self.may_end.wait(60)
+
+
+def set_in_thread(db: Database, key: bytes) -> threading.Thread:
+    thread = threading.Thread(target=db.set, args=(key, b"v"))
+    thread.start()
+    return thread
+
+
+def test_one_sync_covers_the_commits_of_several_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fdbqueue.embedded.disk.locks._LONGEST_SYNC", 60)
+    with Database(tmp_path / "db") as one, Database(tmp_path / "db") as two:
+        with Database(tmp_path / "db") as three:
+            disk = SlowSync(monkeypatch)
+            threads = [set_in_thread(one, b"1")]
+            assert disk.begun.wait(60)
+            threads += [set_in_thread(two, b"2"), set_in_thread(three, b"3")]
+            wait_until(lambda: one[b"2"] == one[b"3"] == b"v")
+            assert len(disk.syncs) == 1
+            disk.may_end.set()
+            for thread in threads:
+                thread.join()
+            assert len(disk.syncs) == 2
+
+
+def test_a_process_that_never_ends_its_sync_does_not_delay_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Database(tmp_path / "db") as one, Database(tmp_path / "db") as two:
+        disk = SlowSync(monkeypatch)
+        thread = set_in_thread(one, b"1")
+        assert disk.begun.wait(60)
+        two[b"2"] = b"v"
+        assert len(disk.syncs) == 2
+        assert thread.is_alive()
+        disk.may_end.set()
+        thread.join()
 
 
 def test_closing_the_log_syncs_commits_that_still_wait_for_a_sync(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ logger = logging.getLogger("fdbqueue")
 
 # Seconds between two attempts to take the lock, initially and after many attempts.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.000_05, 0.002
+_LONGEST_SYNC = 0.02  # seconds to wait for the sync of another process
 _SLOW = 5.0  # seconds of waiting after which the log names the holder
 
 # Type, mode, process, inode, first and last byte of a lock in Linux's /proc/locks.
@@ -241,10 +242,12 @@ class WriteLockHold:
 
 
 class SharedSync:
-    """One fdatasync for all commits that wait for one.
+    """One fdatasync for all commits that wait for one, of all threads and processes.
 
     A commit takes a ticket while it holds the writers' lock, and waits without the lock. The first
-    waiter syncs for all commits whose tickets were issued before the sync started.
+    waiter syncs for all commits that happened before the sync started. The log of commits tells the
+    other processes how much is on disk. They wait for a sync that is under way, but not for a
+    process that does not finish it: then they sync themselves.
     """
 
     def __init__(self, path: Path, log: CommitLog, failure: OSError | None = None) -> None:
@@ -269,24 +272,55 @@ class SharedSync:
             if self._synced >= ticket:
                 return
             covered, end = self._tickets, self._end
-            try:
-                if self.failure is not None:
-                    # After a failed sync the kernel may mark lost pages as clean, so a later
-                    # success proves nothing about them.
-                    raise self.failure
-                _data_sync(self._descriptor)
-            except OSError as error:
-                self.failure = error
-                raise StorageError(
-                    str(self._path),
-                    f"the disk did not confirm a write ({error.strerror})",
-                    "whether the last commits are on disk is unknown; close the database, check "
-                    "the system log, and open it again",
-                ) from error
+            if self.failure is not None or not self._is_on_disk(end):
+                is_locked = self._wait_for_others(end)
+                try:
+                    if self.failure is not None or not self._is_on_disk(end):
+                        self._sync(end)
+                finally:
+                    if is_locked:
+                        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             self._synced = covered
-            self._log.synced = end
-            if self._log.committed.salt != end.salt:  # the log was restarted in the meantime
-                self._log.synced = Extent(0, 0)
+
+    def _wait_for_others(self, end: Extent) -> bool:
+        """Wait while another process syncs; return whether this process has the lock to do so."""
+        patience = time.monotonic() + _LONGEST_SYNC
+        pause = 2 * _SHORTEST_PAUSE
+        while True:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if time.monotonic() > patience or self._is_on_disk(end):
+                    return False
+            time.sleep(pause)
+            pause = min(_LONGEST_PAUSE, 1.5 * pause)
+
+    def _is_on_disk(self, end: Extent) -> bool:
+        synced = self._log.synced
+        return 0 < end.frames <= synced.frames and synced.salt == end.salt
+
+    def _sync(self, end: Extent) -> None:
+        committed = self._log.committed  # of all processes, before the sync starts
+        if committed.salt == end.salt and committed.frames > end.frames:
+            end = committed
+        try:
+            if self.failure is not None:
+                # After a failed sync the kernel may mark lost pages as clean, so a later success
+                # proves nothing about them.
+                raise self.failure
+            _data_sync(self._descriptor)
+        except OSError as error:
+            self.failure = error
+            raise StorageError(
+                str(self._path),
+                f"the disk did not confirm a write ({error.strerror})",
+                "whether the last commits are on disk is unknown; close the database, check the "
+                "system log, and open it again",
+            ) from error
+        self._log.synced = end
+        if self._log.committed.salt != end.salt:  # the log was restarted in the meantime
+            self._log.synced = Extent(0, 0)
 
     def forget(self, and_begin_anew: bool = False) -> None:
         """Withdraw the note of what is on disk, before SQLite removes or shortens the log."""
