@@ -251,18 +251,18 @@ def test_one_sync_covers_the_commits_of_several_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fdbqueue.embedded.disk.locks._LONGEST_SYNC", 60)
-    with Database(tmp_path / "db") as one, Database(tmp_path / "db") as two:
-        with Database(tmp_path / "db") as three:
-            disk = SlowSync(monkeypatch)
-            threads = [set_in_thread(one, b"1")]
-            assert disk.begun.wait(60)
-            threads += [set_in_thread(two, b"2"), set_in_thread(three, b"3")]
-            wait_until(lambda: one[b"2"] == one[b"3"] == b"v")
-            assert len(disk.syncs) == 1
-            disk.may_end.set()
-            for thread in threads:
-                thread.join()
-            assert len(disk.syncs) == 2
+    path = tmp_path / "db"
+    with Database(path) as one, Database(path) as two, Database(path) as three:
+        disk = SlowSync(monkeypatch)
+        threads = [set_in_thread(one, b"1")]
+        assert disk.begun.wait(60)
+        threads += [set_in_thread(two, b"2"), set_in_thread(three, b"3")]
+        wait_until(lambda: one[b"2"] == one[b"3"] == b"v")
+        assert len(disk.syncs) == 1
+        disk.may_end.set()
+        for thread in threads:
+            thread.join()
+        assert len(disk.syncs) == 2
 
 
 def test_a_process_that_never_ends_its_sync_does_not_delay_others(
