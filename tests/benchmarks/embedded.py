@@ -48,7 +48,7 @@ def main() -> None:
         parser.add_argument(f"--{part}", help=text, action="append_const", const=part, dest="parts")
     parser.add_argument("--quick", action="store_true", help="short runs, to see that all works")
     parser.add_argument("--rounds", type=int, help="default: 5; 1 with --quick")
-    parser.add_argument("--seconds", type=float, help="of a run; default: 3; 0.4 with --quick")
+    parser.add_argument("--seconds", type=float, help="of a run; default: 3; 0.3 with --quick")
     parser.add_argument(
         "--counts", type=int, nargs="+", help="of processes; default: 1 2 4 8; 1 4 with --quick"
     )
@@ -61,7 +61,7 @@ def main() -> None:
     quick = given.quick
     parts = given.parts or [part for part in PARTS if not (quick and part == "lengths")]
     rounds = given.rounds or (1 if quick else 5)
-    seconds = given.seconds or (0.4 if quick else 3)
+    seconds = given.seconds or (0.3 if quick else 3)
     counts = sorted(given.counts or ((1, 4) if quick else (1, 2, 4, 8)))
     durabilities = {"os": [False], "full": [True], None: [False, True]}[given.durability]
     with_peers = not given.no_peers
