@@ -2,7 +2,7 @@
 
 To hand the lock over costs more than a commit: the next process has to wake up, and SQLite drops
 the pages that it has cached, because another process wrote. So a process that commits again and
-again gets the *right of way* for a slice of a few milliseconds. It takes and releases the lock for
+again gets the *right of way* for a slice of some milliseconds. It takes and releases the lock for
 each commit, but other processes do not try to take it meanwhile. They wait in line, and get their
 slices in the order in which they came.
 
@@ -21,9 +21,11 @@ import time
 __all__ = ["TimeSlices"]
 
 # All times are microseconds of a clock that the processes of the machine share.
-_SLICE = 4_000
+_ROUND = 40_000  # in which each process gets a slice
+_LONGEST_SLICE = 8_000
 _LONGEST_GAP = 400  # between two commits of a process that keeps the right of way
-_STEP = 150  # between the attempts of two processes in line: the first wakes up and commits
+_STEP = 300  # between the attempts of two processes in line: the first one wakes up meanwhile
+_LOOK = 500  # between two looks of the first in line whether the owner has paused
 _RECENT = 20_000  # processes compete if one of them waited within this time
 _LATE = 5_000  # after its announced attempt a process in line is considered stopped
 
@@ -52,6 +54,7 @@ class TimeSlices:
         self._gap = _LONGEST_GAP // 2  # a moving average
         self._began = 0  # when this process got in line; 0 if it is not in line
         self._next_attempt = 0
+        self._competitors = 0
         self.are_needed = False
         if os.fstat(descriptor).st_size < _LINE_AT + _LINE.size:
             os.ftruncate(descriptor, _LINE_AT + _LINE.size)
@@ -75,25 +78,27 @@ class TimeSlices:
         rank = self._rank(now)
         if is_owner:
             self._next_attempt = slice_end + (rank + 1) * _STEP if rank else now
-        elif not now < until <= now + _SLICE:
+        elif not now < until <= now + _LONGEST_SLICE:
             self._next_attempt = now + rank * _STEP
         elif rank:
             self._next_attempt = slice_end + rank * _STEP
         else:
-            self._next_attempt = until
+            self._next_attempt = min(max(until, now + _LOOK), slice_end)
         return self._next_attempt <= now
 
     def _rank(self, now: int) -> int:
-        """Return how many processes are in line before this one."""
-        line = os.pread(self._descriptor, _LINE.size, _LINE_AT)
-        if len(line) < _LINE.size:
+        """Return how many processes are in line before this one; note how many are in line."""
+        places = os.pread(self._descriptor, _LINE.size, _LINE_AT)
+        if len(places) < _LINE.size:
             return 0
-        times = _LINE.unpack(line)
-        began = self._began or now
-        return sum(
-            0 < other < began and -_LATE < attempt - now < _RECENT
-            for other, attempt in zip(times[::2], times[1::2])
-        )
+        times = _LINE.unpack(places)
+        line = [
+            began
+            for began, attempt in zip(times[::2], times[1::2])
+            if began and -_LATE < attempt - now < _RECENT
+        ]
+        self._competitors = sum(began != self._began for began in line)
+        return sum(began < (self._began or now) for began in line)
 
     def wait(self, pause: float) -> float:
         """Get in line after an attempt that failed; return the seconds until the next one.
@@ -113,12 +118,13 @@ class TimeSlices:
     def begin(self) -> None:
         """Leave the line, and begin a slice unless one goes on. The caller has taken the lock."""
         now = time.monotonic_ns() // 1000
+        if not self._began and now < self._slice_end:
+            return
+        self._slice_end = now + min(_LONGEST_SLICE, _ROUND // (self._competitors + 1))
+        os.pwrite(self._descriptor, _RIGHT.pack(self._id, now + _LOOK, self._slice_end), 0)
         if self._began:
             self._began = 0
             os.pwrite(self._descriptor, _PLACE.pack(0, 0), self._place_at)
-            self._slice_end = now + _SLICE
-        elif now >= self._slice_end:
-            self._slice_end = now + _SLICE
 
     def extend(self) -> None:
         """Note the right of way. The caller is about to release the lock."""
