@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from fdb.subspace_impl import Subspace
@@ -16,16 +17,19 @@ from fdbqueue.coordination.combiner import Batch
 from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.layout import Layout
+from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.claim import ClaimRequest, Leases
-from fdbqueue.operations.items import WANT_ALL, StoredItem
+from fdbqueue.operations.items import Items
 from fdbqueue.operations.schedule import VERSIONS, Schedule
 from fdbqueue.operations.slots import Slots
-from fdbqueue.types import Claim, Database, KeySelector, Transaction
+from fdbqueue.types import Claim, Database, Transaction
 
 __all__ = ["RENEWALS", "Batches", "Claims", "LeaseStart", "Taken", "first_after"]
 
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
+
+_n_of, _within_of = attrgetter("n"), attrgetter("within")
 
 _NARROWER = 0.95  # a claim without a conflict multiplies the range of the next claim by this
 _SPENT = 0.1  # the part of a lease that may be over when the call that started it returns
@@ -54,7 +58,8 @@ class Batches(Generic[_Request, _Result]):
         def body(tr: Transaction) -> list[_Result]:
             if self._expected > 1:
                 tr.get_read_version().wait()  # meanwhile other threads can join the batch
-            return self._do(tr, batch.join())
+            batch.join()
+            return self._do(tr, batch)
 
         results = run_once(db, body, self._receipts)
         self._expected = len(results)
@@ -91,21 +96,19 @@ class LeaseStart:
         return time.monotonic() - self._since <= _SPENT * lease
 
 
-def first_after(tr: Transaction, layout: Layout, n: int, skipped: int) -> list[StoredItem]:
+def first_after(
+    tr: Transaction, n: int, *, skipped: int, layout: Layout, items: Items
+) -> list[StoredItem]:
     """Return `n` items after the first `skipped` ones, or the first `n` if these are fewer."""
-    begin, end = layout.range_of(layout.items)
-
-    def rows_from(first: bytes | KeySelector) -> list[StoredItem]:
-        # A selector skips any keys, so the result may begin with keys after the last item.
-        rows = tr.snapshot.get_range(first, end, limit=n, streaming_mode=WANT_ALL)
-        return [StoredItem(row.key, row.value) for row in rows if row.key < end]
-
-    items = rows_from(first_greater_or_equal(begin, skipped)) if skipped else []
-    if len(items) < n:
-        items = rows_from(begin)
-    if not items:
+    begin, end = layout.all_items
+    found: list[StoredItem] = []
+    if skipped:
+        found = items.read(tr.snapshot, first_greater_or_equal(begin, skipped), end, n)
+    if len(found) < n:
+        found = items.read(tr.snapshot, begin, end, n)
+    if not found:
         tr.add_read_conflict_range(begin, end)  # conflict unless the queue stays empty
-    return items
+    return found
 
 
 class Taken(NamedTuple):
@@ -124,8 +127,11 @@ class Claims:
     a conflict narrows the range a little.
     """
 
-    def __init__(self, layout: Layout, leases: Leases, schedule: Schedule, slots: Slots) -> None:
+    def __init__(
+        self, layout: Layout, items: Items, leases: Leases, schedule: Schedule, slots: Slots
+    ) -> None:
         self._layout = layout
+        self._items = items
         self._leases = leases
         self._schedule = schedule
         self._slots = slots
@@ -146,22 +152,19 @@ class Claims:
             swept = self._schedule.sweep(tr, now)
             if not swept.expired:
                 return None  # commit this sweep; the next transaction continues
-            requests = batch.join()
-            n = sum(request.n for request in requests)
+            batch.join()
+            n = sum(map(_n_of, batch))
             if tries > 1:
                 self._range = 2 * max(self._range, n)
-            within = min(request.within for request in requests)
+            within = min(map(_within_of, batch))
             self._range = min(self._range, max(n, within))
-            skipped = n * random.randrange(max(1, int(self._range) // n))
-
-            def first(tr: Transaction, n: int) -> list[StoredItem]:
-                return first_after(tr, self._layout, n, skipped)
-
+            skipped = n * int(random.random() * (self._range // n))
+            first = partial(first_after, skipped=skipped, layout=self._layout, items=self._items)
             admitted = self._slots.admit(tr, n, first)
             remaining = iter(admitted)
             claims = [
                 self._leases.take(tr, list(islice(remaining, request.n)), request, version, now)
-                for request in requests
+                for request in batch
             ]
             if not any(claims) and (admitted or not swept.all):
                 # All of these items were undecodable, or more items are due: look again.

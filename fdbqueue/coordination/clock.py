@@ -13,7 +13,7 @@ from itertools import repeat
 from random import Random
 
 from fdbqueue.errors import ClockOutOfRange
-from fdbqueue.layout.ids import UUID_SIZE
+from fdbqueue.layout.items import UUID_SIZE
 
 __all__ = ["MAX_BACKOFF", "backoff", "milliseconds", "nanoseconds", "uuids"]
 

@@ -62,7 +62,7 @@ class Combiner(Generic[_Request, _Result]):
     Example:
         >>> class Doubler:
         ...     def perform(self, db, batch):
-        ...         return [2 * number for number in batch.requests]
+        ...         return [2 * number for number in batch]
         >>> import fdbqueue
         >>> Combiner(Doubler, lambda number: 1, budget=10)(fdbqueue.open("memory:"), 21)
         42
@@ -140,7 +140,7 @@ class Combiner(Generic[_Request, _Result]):
 
     @staticmethod
     def _alone(db: Database, line: _Line[_Request, _Result], request: _Request) -> _Result:
-        (result,) = line.performer.perform(db, Batch([request]))
+        (result,) = line.performer.perform(db, Batch((request,)))
         return result
 
     def _lead(
@@ -177,15 +177,11 @@ class Combiner(Generic[_Request, _Result]):
                 line.waiting[0].wake()
 
 
-class Batch(Generic[_Request]):
+class Batch(list[_Request]):
     """The requests that one transaction performs."""
 
-    def __init__(self, requests: list[_Request]) -> None:
-        self.requests = requests
-
-    def join(self) -> list[_Request]:
-        """Add the requests that have arrived, within the budget; return all of the batch."""
-        return self.requests
+    def join(self) -> None:
+        """Add the requests that have arrived, within the budget."""
 
 
 class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
@@ -199,17 +195,17 @@ class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
         cost: Callable[[_Request], int],
         budget: int,
     ) -> None:
-        super().__init__([])
+        super().__init__()
         self._guard = guard
         self._line = line
         self._calls = calls
         self._cost = cost
         self._left = budget
 
-    def join(self) -> list[_Request]:
+    def join(self) -> None:
         waiting = self._line.waiting
         if not waiting:
-            return self.requests
+            return
         with self._guard:
             while waiting:
                 cost = self._cost(waiting[0].request)
@@ -218,8 +214,7 @@ class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
                 self._left -= cost
                 call = waiting.popleft()
                 self._calls.append(call)
-                self.requests.append(call.request)
-        return self.requests
+                self.append(call.request)
 
 
 class _Call(Generic[_Request, _Result]):

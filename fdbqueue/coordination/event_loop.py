@@ -52,7 +52,7 @@ async def drive(steps: Steps[_T], ends: Sequence[asyncio.Future[Any]] = ()) -> _
             step.combiner.submit(step.db, step.request, start, handover.arrive)
             result = await handover.result()
         elif isinstance(step, Call):
-            result = await call(step.function, step.undo)
+            result = await call(step.run, step.undo)
         else:
             result = await _sleep(step, ends)
 

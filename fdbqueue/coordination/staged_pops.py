@@ -22,6 +22,7 @@ from fdbqueue.database.retrying import run
 from fdbqueue.errors import UndecodableItem
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import RowCodec
+from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items
 from fdbqueue.operations.schedule import VERSIONS
 from fdbqueue.types import Database, KeyValue, Transaction
@@ -278,7 +279,8 @@ class _Pops(Generic[_T]):
         if is_first or not self.may_stage:
             _await(self._read_ahead(tr))
             self._races += 1
-            taken = self._decoded(tr, self._draw(tr, self._batch.join()))
+            self._batch.join()
+            taken = self._decoded(tr, self._draw(tr, self._batch))
             return _Outcome(taken, wrote=self._must_commit(taken))
         # Start all reads before waiting for the first.
         leader = tr.snapshot[self._layout.leader]
@@ -309,8 +311,8 @@ class _Pops(Generic[_T]):
         """Start to read the rows that the transaction will probably need."""
         if self._expected == 1:
             return None
-        begin, end = self._layout.range_of(self._layout.items)
-        if self._batch.requests[0][1]:
+        begin, end = self._layout.all_items
+        if self._batch[0][1]:
             return tr.snapshot.get_range(begin, end, limit=1, reverse=True)
         limit = min(2 * self._expected, MAX_ITEMS)
         return tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)
@@ -322,7 +324,7 @@ class _Pops(Generic[_T]):
         under way conflict, at both ends of the queue.
         """
         tr[self._layout.leader] = self.name
-        begin, end = self._layout.range_of(self._layout.items)
+        begin, end = self._layout.all_items
         tr.add_write_conflict_range(begin, begin + b"\x00")
         tr.add_write_conflict_range(end[:-1] + b"\xfe", end)
         return self._wait(tr, leading_as=self.name)
@@ -332,7 +334,8 @@ class _Pops(Generic[_T]):
         request = self.request
         if request is None:
             request = self._layout.request_key(tr.get_read_version().wait(), self.name)
-            tr[request] = self._layout.encode_request(self._batch.join(), is_next=False)
+            self._batch.join()
+            tr[request] = self._layout.encode_request(self._batch, is_next=False)
             tr.add_read_conflict_key(self._layout.leader_ends)
         watch = tr.watch(request) if leading_as is None else None
         wrote = leading_as is not None or self.request is None
@@ -350,7 +353,8 @@ class _Pops(Generic[_T]):
         tr.clear_range(begin, end)
         results = self._layout.read_result(pieces)
         try:
-            taken = [[self._codec.decode(tr, *row) for row in rows] for rows in results]
+            item = self._items.levels.item
+            taken = [[self._codec.decode(tr, item(*row)) for row in rows] for rows in results]
         except UndecodableItem as error:
             self._items.unstage(tr, chain.from_iterable(results))
             return _Outcome([], error=error)
@@ -365,18 +369,19 @@ class _Pops(Generic[_T]):
         """Take the first items, stage the next ones for the requests, keep or pass on the lead."""
         layout = self._layout
         requests_to_serve = [(key, pops) for key, pops in requests if key != self.request]
-        own_pops = self._batch.join()
+        self._batch.join()
+        own_pops = len(self._batch)
         is_leader = holder in (self.leading_as, self.name) and holder is not None
         keeps = self.may_keep_leading or (is_leader and not requests_to_serve)
         following = requests_to_serve.pop(0) if requests_to_serve and not keeps else None
-        pops = [*own_pops, *chain.from_iterable(pops for _, pops in requests_to_serve)]
+        pops = [*self._batch, *chain.from_iterable(pops for _, pops in requests_to_serve)]
         drawn = self._draw(tr, pops)
-        taken = self._decoded(tr, drawn[: len(own_pops)])
+        taken = self._decoded(tr, drawn[:own_pops])
         if holder is None and not requests and not any(taken):
             return _Outcome(taken, wrote=self._must_commit(taken))
         if self.request is not None:
             del tr[self.request]
-        remaining = iter(drawn[len(own_pops) :])
+        remaining = iter(drawn[own_pops:])
         for key, pops in requests_to_serve:
             result = list(islice(remaining, len(pops)))
             if not result:
@@ -395,38 +400,35 @@ class _Pops(Generic[_T]):
             met_others=bool(requests_to_serve or following),
         )
 
-    def _draw(self, tr: Transaction, pops: list[Pop]) -> list[list[Any]]:
-        """Remove the rows of the first pops from the queue, as far as one transaction has room.
+    def _draw(self, tr: Transaction, pops: list[Pop]) -> list[list[StoredItem]]:
+        """Remove the items of the first pops from the queue, as far as one transaction has room.
 
         The first pop belongs to this process and gets all its items, regardless of their size. The
         items of the other pops are stored again as results, so they must fit.
         """
-        if len(pops) == 1:
-            rows = self._items.first(tr, *pops[0])
-            self._items.delete_head(tr, rows)
-            return [rows]
-        drawn: list[list[Any]] = []
+        drawn: list[list[StoredItem]] = []
         size = 0
         for at_max, group in groupby(pops, itemgetter(1)):
             counts = [n for n, _ in group]
-            first = iter(self._items.first(tr, sum(counts), at_max))
-            taken: list[Any] = []
+            first = self._items.first(tr, sum(counts), at_max)
+            begin = 0
             for n in counts:
-                rows = list(islice(first, n))
-                size += sum(self._layout.largest_payload(row.value) for row in rows)
+                items = first[begin : begin + n]
+                if len(pops) > 1:
+                    size += sum(map(self._layout.largest_payload, items))
                 if size > BATCH_BYTES and drawn:
                     break
-                drawn.append(rows)
-                taken += rows
-            self._items.delete_head(tr, taken)
+                drawn.append(items)
+                begin += len(items)
+            self._items.delete_head(tr, first[:begin])
             if size > BATCH_BYTES:
                 break
         return drawn
 
-    def _decoded(self, tr: Transaction, drawn: list[list[Any]]) -> list[list[_T]]:
-        taken = [[self._codec.decode(tr, row.key, row.value) for row in rows] for rows in drawn]
-        for row in chain.from_iterable(drawn):
-            self._layout.end(tr, row.value)
+    def _decoded(self, tr: Transaction, drawn: list[list[StoredItem]]) -> list[list[_T]]:
+        taken = [[self._codec.decode(tr, item) for item in items] for items in drawn]
+        for item in chain.from_iterable(drawn):
+            self._layout.end(tr, item.value)
         return taken
 
 

@@ -15,7 +15,6 @@ __all__ = [
     "Steps",
     "Submit",
     "cancel_all",
-    "drive",
     "driven",
     "sleep_on",
     "steps_of",
@@ -28,7 +27,7 @@ _Result = TypeVar("_Result")
 
 
 class Call(Generic[_T]):
-    """A call that reads or writes a database.
+    """A call that reads or writes a database. `run()` performs it in the calling thread.
 
     Args:
         function: The function to call.
@@ -37,17 +36,13 @@ class Call(Generic[_T]):
             `undo` it does not wait.
     """
 
-    __slots__ = ("function", "undo")
+    __slots__ = ("run", "undo")
 
     def __init__(
         self, function: Callable[[], _T], undo: Callable[[_T], object] | None = None
     ) -> None:
-        self.function = function
+        self.run = function
         self.undo = undo
-
-    def run(self) -> _T:
-        """Perform this step in the calling thread."""
-        return self.function()
 
 
 class Submit(Generic[_Request, _Result]):
@@ -135,27 +130,6 @@ needs no `try` to keep the result of a step.
 """
 
 
-def drive(steps: Steps[_T]) -> _T:
-    """Perform an operation in the calling thread.
-
-    Example:
-        >>> def add():
-        ...     one = yield Call(lambda: 1)
-        ...     two = yield Call(lambda: 2)
-        ...     return one + two
-        >>> drive(add())
-        3
-    """
-    result: Any = None
-    while True:
-        try:
-            step = steps.send(result)
-        except StopIteration as end:
-            done: _T = end.value
-            return done
-        result = step.run()
-
-
 def driven(operation: Callable[_P, Steps[_T]]) -> Callable[_P, _T]:
     """Return a function that performs an operation in the calling thread.
 
@@ -169,7 +143,15 @@ def driven(operation: Callable[_P, Steps[_T]]) -> Callable[_P, _T]:
 
     @functools.wraps(operation)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return drive(operation(*args, **kwargs))
+        steps = operation(*args, **kwargs)
+        result: Any = None
+        while True:
+            try:
+                step = steps.send(result)
+            except StopIteration as end:
+                done: _T = end.value
+                return done
+            result = step.run()
 
     # Documentation and editors show the type that the caller gets.
     returns: str = operation.__annotations__["return"]

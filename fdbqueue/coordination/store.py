@@ -32,9 +32,10 @@ from fdbqueue.database.retrying import read
 from fdbqueue.errors import LeaseLost, QueueFull
 from fdbqueue.layout import ONE, Layout, decode_count, decode_options
 from fdbqueue.layout.codecs import RowCodec
+from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.claim import ClaimRequest, Leases
-from fdbqueue.operations.items import BATCH_BYTES, Entry, Items, LocatedItem, State
+from fdbqueue.operations.items import BATCH_BYTES, Items, LocatedItem, NewItem, State
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.operations.schedule import Schedule
 from fdbqueue.operations.slots import Agents, First, ReadFirst, Slots
@@ -69,7 +70,7 @@ if _counts_log.level == logging.NOTSET:
 
 
 def _push_size(push: PushRequest) -> int:
-    return sum(len(entry.payload) + _ITEM_BYTES for entry in push.entries)
+    return sum(len(item.payload) + _ITEM_BYTES for item in push.items)
 
 
 def _pop_size(request: tuple[int, bool]) -> int:
@@ -94,7 +95,7 @@ class Store(Generic[_T]):
     Args:
         layout: The keys of the queue.
         levels: The levels of the queue.
-        rows: The items of the queue within a transaction.
+        items: The items of the queue within a transaction.
         codec: The conversion between items and rows.
         options: The options that the client opened the queue with.
         agents: The agents of a task queue.
@@ -104,27 +105,27 @@ class Store(Generic[_T]):
         self,
         layout: Layout,
         levels: Levels,
-        rows: Items,
+        items: Items,
         codec: RowCodec[_T],
         options: Options,
         agents: Agents | None = None,
     ) -> None:
         self.layout = layout
         self.levels = levels
-        self.items = rows
+        self.items = items
         self.codec = codec
         self.given_options = options
-        schedule = self.schedule = Schedule(layout, rows)
+        schedule = self.schedule = Schedule(layout, items)
         self.sweeper = Sweeper(layout, schedule)
-        pushing = self._pusher = Pusher(layout, rows, schedule, options, random.randrange)
-        leases = self._leases = Leases(layout, rows, codec, schedule, backoff)
+        pushing = self._pusher = Pusher(layout, items, schedule, options, random.randrange)
+        leases = self._leases = Leases(layout, items, codec, schedule, backoff)
         slots = self._slots = Slots(layout, schedule, agents, random.shuffle)
         receipts = layout.receipts
         acknowledge = partial(leases.for_each, do=leases.ack)
         self.pushes = Combiner(lambda: Batches(pushing.push, receipts), _push_size, BATCH_BYTES)
-        self.pops = Combiner(lambda: StagedPops(layout, rows, codec), _pop_size, MAX_ITEMS)
+        self.pops = Combiner(lambda: StagedPops(layout, items, codec), _pop_size, MAX_ITEMS)
         self.claims = Combiner(
-            lambda: Claims(layout, leases, schedule, slots), _claim_size, MAX_ITEMS
+            lambda: Claims(layout, items, leases, schedule, slots), _claim_size, MAX_ITEMS
         )
         self.acks = Combiner(lambda: Batches(acknowledge, receipts), len, MAX_ITEMS)
 
@@ -143,15 +144,19 @@ class Store(Generic[_T]):
     # Push
 
     def push(
-        self, tr: Transactor, entries: list[Entry], as_many_as_fit: bool, raise_if_full: bool
+        self,
+        tr: Transactor,
+        items: list[NewItem],
+        as_many_as_fit: bool = False,
+        raise_if_full: bool = False,
     ) -> Steps[list[bytes]]:
-        """Append entries to their levels; return the keys of the new items.
+        """Append items to their levels; return their keys.
 
         On a database, the pushes of several threads share a transaction.
         """
-        if not entries:
+        if not items:
             return []
-        push = PushRequest(entries, as_many_as_fit)
+        push = PushRequest(items, as_many_as_fit)
         keys: list[bytes]
         if not is_database(tr):
             keys = yield Call(partial(self._push_in, tr, push))
@@ -165,25 +170,24 @@ class Store(Generic[_T]):
 
     def _push_in(self, tr: Transaction, push: PushRequest) -> list[bytes]:
         (keys,) = self._pusher.push(tr, [push])
-        if len(keys) < len(push.entries):
+        if len(keys) < len(push.items):
             self._pusher.rely_on_full(tr)
         return keys
 
     def _check_room(self, push: PushRequest, keys: list[bytes]) -> None:
         """Raise `QueueFull` if a push stored nothing because there was no room."""
         bound = self._pusher.options.max_size
-        if bound is not None and len(keys) < (1 if push.as_many_as_fit else len(push.entries)):
-            raise QueueFull(bound, len(push.entries))
+        if bound is not None and len(keys) < (1 if push.as_many_as_fit else len(push.items)):
+            raise QueueFull(bound, len(push.items))
 
-    def pushed(self, entries: list[Entry], keys: list[bytes]) -> list[Item]:
-        """Return the items of the first entries, one for each key."""
-        item_id = self.layout.item_id
-        return [
-            Item(entry.value, entry.priority, item_id(key), key)
-            for entry, key in zip(entries, keys)
-        ]
+    def pushed(self, items: list[NewItem], keys: list[bytes]) -> list[_T]:
+        """Return the first of the new items, one for each key, as their user sees them."""
+        public = self.codec.public
+        return [public(key, item.value, item.level.priority) for key, item in zip(keys, items)]
 
-    def push_unique(self, tr: Transactor, entry: Entry, raise_if_full: bool) -> Steps[_T | None]:
+    def push_unique(
+        self, tr: Transactor, new: NewItem, raise_if_full: bool = False
+    ) -> Steps[_T | None]:
         """Push an item unless an unfinished item has its unique key; return the item with the key.
 
         `None` if the queue is full.
@@ -191,13 +195,13 @@ class Store(Generic[_T]):
         now = milliseconds()
 
         def body(tr: Transaction) -> tuple[_T | None]:
-            found = self._pusher.push_unique(tr, entry, now)
-            return (None if found is None else self.codec.decode(tr, found.key, found.value),)
+            found = self._pusher.push_unique(tr, new, now)
+            return (None if found is None else self.codec.decode(tr, found.item),)
 
         item: _T | None
         (item,) = yield Call(partial(self.change, tr, body))
         if item is None and raise_if_full:
-            self._check_room(PushRequest([entry]), [])
+            self._check_room(PushRequest([new]), [])
         return item
 
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> None:
@@ -205,24 +209,24 @@ class Store(Generic[_T]):
 
         On a database, each transaction returns up to 1,000,000 bytes.
         """
-        places = list(map(self.codec.restore, items))
+        popped = list(map(self.codec.restore, items))
         if not is_database(tr):
-            self.items.put_back(tr, places)
+            self.items.put_back(tr, popped)
             return
         begin = size = 0
-        for end, (_, payload) in enumerate(places):
+        for end, (_, payload) in enumerate(popped):
             if size and size + len(payload) > BATCH_BYTES:
-                self._put_back_once(tr, places[begin:end])
+                self._put_back_once(tr, popped[begin:end])
                 begin, size = end, 0
             size += len(payload) + _ITEM_BYTES
-        self._put_back_once(tr, places[begin:])
+        self._put_back_once(tr, popped[begin:])
 
     def putting_back(self, tr: Transactor, items: list[_T]) -> Steps[None]:
         """Put items back as `put_back` does; a cancelled operation waits for the end."""
         yield Call(partial(self.put_back, tr, items), lambda _: None)
 
-    def _put_back_once(self, db: Database, places: list[tuple[bytes, bytes]]) -> None:
-        run_once(db, partial(self.items.put_back, rows=places), self.layout.receipts)
+    def _put_back_once(self, db: Database, popped: list[tuple[bytes, bytes]]) -> None:
+        run_once(db, partial(self.items.put_back, popped=popped), self.layout.receipts)
 
     # Options
 
@@ -280,13 +284,18 @@ class Store(Generic[_T]):
     def _take(self, tr: Transaction, n: int, at_max: bool) -> list[_T]:
         if not self.sweeper.may_take(tr, milliseconds()):
             return []
-        rows = self.items.first(tr, n, at_max)
-        items = self._decoded(tr, rows)
-        self.items.take_first(tr, rows)
+        first = self.items.first(tr, n, at_max)
+        items = self._decoded(tr, first)
+        self.items.take_first(tr, first)
         return items
 
-    def _decoded(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[_T]:
-        return [self.codec.decode(tr, row.key, row.value) for row in rows]
+    def _decoded(self, tr: ReadTransaction, items: Iterable[StoredItem]) -> list[_T]:
+        return [self.codec.decode(tr, item) for item in items]
+
+    def decoded_rows(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[_T]:
+        """Return the items of rows of the key space of waiting items."""
+        item = self.levels.item
+        return [self.codec.decode(tr, item(row.key, row.value)) for row in rows]
 
     def pop_of(self, tr: Transactor, first: First, wait: float) -> Steps[_T | None]:
         """Take the item that `first(tr, 1)` reads; wait as `pop` does."""
@@ -306,10 +315,10 @@ class Store(Generic[_T]):
         now = milliseconds()
 
         def body(tr: Transaction) -> _T | None:
-            if not self.sweeper.may_take(tr, now) or not (rows := first(tr, 1)):
+            if not self.sweeper.may_take(tr, now) or not (found := first(tr, 1)):
                 return None
-            item = self.codec.decode(tr, *rows[0])
-            self.items.take(tr, *rows[0])
+            item = self.codec.decode(tr, found[0])
+            self.items.take(tr, found[0])
             return item
 
         return self.change(tr, body)
@@ -423,7 +432,7 @@ class Store(Generic[_T]):
         return Taken(self.change(tr, body, lambda _: True, start.note_commit), start)
 
     def _first_after(self, skipped: int) -> First:
-        return lambda tr, n: first_after(tr, self.layout, n, skipped)
+        return partial(first_after, skipped=skipped, layout=self.layout, items=self.items)
 
     def ack(self, tr: Transactor, claim: Claim) -> Steps[None]:
         """Acknowledge a claim: delete its items; raise `LeaseLost` if the claim is over."""
@@ -515,7 +524,7 @@ class Store(Generic[_T]):
 
         def body(tr: ReadTransaction) -> _T | None:
             found = self.items.find(tr, reference)
-            return None if found is None else self.codec.decode(tr, found.key, found.value)
+            return None if found is None else self.codec.decode(tr, found.item)
 
         return read(tr, body)
 
@@ -531,7 +540,7 @@ class Store(Generic[_T]):
         return self.change(tr, lambda tr: self.items.remove(tr, self.items.find(tr, reference)))
 
     def move(
-        self, tr: Transactor, item: _T | str, change: Callable[[_T], tuple[bytes, bytes | None]]
+        self, tr: Transactor, item: _T | str, change: Callable[[_T], tuple[Level, bytes | None]]
     ) -> tuple[_T, bytes] | None:
         """Move a waiting item to the end of a level; return the old item and the new key.
 
@@ -540,25 +549,25 @@ class Store(Generic[_T]):
         reference = self.codec.reference(item)
 
         def body(tr: Transaction) -> tuple[_T, bytes] | None:
-            row = self.items.waiting(tr, reference)
-            if row is None:
+            stored = self.items.waiting(tr, reference)
+            if stored is None:
                 return None
-            before = self.codec.decode(tr, *row)
+            before = self.codec.decode(tr, stored)
             level, payload = change(before)
             if payload is None:
-                payload = self.layout.read_payload(tr, row[1])
-            return before, self.items.move(tr, *row, payload, level)
+                payload = self.layout.read_payload(tr, stored)
+            return before, self.items.move(tr, stored, payload, level)
 
         return self.change(tr, body)
 
     def position(self, tr: ReadTransactor, item: _T | str) -> int | None:
         """Return the number of items ahead of an item; `None` if it does not wait."""
         reference = self.codec.reference(item)
-        row = read(tr, lambda tr: self.items.waiting(tr, reference))
-        return None if row is None else self._count_ahead(tr, row[0])
+        stored = read(tr, lambda tr: self.items.waiting(tr, reference))
+        return None if stored is None else self._count_ahead(tr, stored.key)
 
     def _count_ahead(self, tr: ReadTransactor, key: bytes) -> int:
-        begin = self.layout.range_of(self.layout.items)[0]
+        begin = self.layout.all_items[0]
         return sum(read_pages(tr, begin, key, lambda _, rows: len(rows), size=10 * PAGE))
 
     # All items
@@ -582,8 +591,8 @@ class Store(Generic[_T]):
         self.sweeper.sweep(tr)
 
         def body(tr: ReadTransaction) -> _T | None:
-            rows = first(tr, 1)
-            return self.codec.decode(tr, *rows[0]) if rows else None
+            found = first(tr, 1)
+            return self.codec.decode(tr, found[0]) if found else None
 
         return read(tr, body)
 
@@ -596,19 +605,18 @@ class Store(Generic[_T]):
         priority: Priority | None = None,
     ) -> Iterator[_T]:
         """Iterate over the items in order; on a database, read them in pages."""
-        level = self.layout.items
+        begin, end = self.layout.all_items
         if priority is not None:
-            level = self.layout.level(self.levels.validate(priority))
-        begin, end = self.layout.range_of(level)
+            _, begin, end, *_ = self.levels.level(priority)
         if after is not None:
             passed = self.layout.items + self.codec.reference(after)
             begin, end = (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
         if is_database(tr):
-            pages = read_pages(tr, begin, end, self._decoded, limit=limit, reverse=reverse)
+            pages = read_pages(tr, begin, end, self.decoded_rows, limit=limit, reverse=reverse)
             return chain.from_iterable(pages)
         # Read only the items that the caller asks for, and conflict only with changes of them.
         rows = tr.get_range(begin, end, limit=limit, reverse=reverse)
-        return (self.codec.decode(tr, row.key, row.value) for row in rows)
+        return (self.codec.decode(tr, self.levels.item(row.key, row.value)) for row in rows)
 
     def size(self, tr: ReadTransactor) -> int:
         """Return the number of waiting, delayed and staged items."""
@@ -616,7 +624,7 @@ class Store(Generic[_T]):
 
     def is_empty(self, tr: ReadTransactor) -> bool:
         """Return whether no item waits."""
-        begin, end = self.layout.range_of(self.layout.items)
+        begin, end = self.layout.all_items
         return read(tr, lambda tr: not list(tr.get_range(begin, end, limit=1)))
 
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:

@@ -88,7 +88,7 @@ class Sweeper:
         return self.is_ready
 
     def _has_items(self, tr: Transaction) -> bool:
-        items = self._layout.range_of(self._layout.items)
+        items = self._layout.all_items
         return bool(list(tr.snapshot.get_range(*items, limit=1)))
 
     def seconds_left(self, db: Database) -> float:

@@ -24,8 +24,9 @@ from fdbqueue.errors import (
     UnknownCodec,
 )
 from fdbqueue.layout import MAX_PAYLOAD, Layout
+from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.types import Codec, Item, Json, Priority, ReadTransaction
+from fdbqueue.types import Codec, Item, Json, ReadTransaction
 
 __all__ = [
     "CODECS",
@@ -110,7 +111,7 @@ class JsonCodec:
 
     def encode(self, value: Json, /) -> bytes:
         """Return the JSON text of a value; raise `TypeError` or `ValueError`."""
-        _check_json(value, MAX_NESTING)
+        _check_json(value)
         return _encoder.encode(value).encode()
 
     def restore(self, value: object, /) -> bytes:
@@ -125,23 +126,30 @@ class JsonCodec:
 _Element: TypeAlias = "tuple[Any, ...] | list[Any] | UUID | str | bytes | float | None"
 """An element of a tuple that the tuple layer packs."""
 
+_CONTAINERS: tuple[type[Any], ...] = (dict, list)
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-def _check_json(value: Json, levels: int) -> None:
-    """Raise for values that `json` would change, and for more nested levels than `levels`."""
-    if isinstance(value, (dict, list)):
-        if not levels:
+def _check_json(value: Json) -> None:
+    """Raise for values that `json` would change, and for too many nested levels."""
+    found: list[tuple[dict[Any, Any] | list[Any], int]] = [([value], 0)]
+    while found:
+        container, level = found.pop()
+        if level > MAX_NESTING:
             raise ValueError(_TOO_DEEP)
-        if isinstance(value, dict):
-            for key in value:
+        parts: Iterable[Any] = container
+        if isinstance(container, dict):
+            for key in container:
                 if not isinstance(key, str):
                     raise TypeError(f"the keys of a JSON object must be text, not {key!r}")
-        for part in value.values() if isinstance(value, dict) else value:
-            if type(part) not in _SCALARS:
-                _check_json(part, levels - 1)
-    elif not (value is None or isinstance(value, (str, int, float))):
-        raise TypeError(f"a value of type {type(value).__name__} cannot be JSON: {value!r}")
+            parts = container.values()
+        for part in parts:
+            if type(part) in _SCALARS:
+                continue
+            if isinstance(part, _CONTAINERS):
+                found.append((part, level + 1))
+            elif not isinstance(part, (str, int, float)):
+                raise TypeError(f"a value of type {type(part).__name__} cannot be JSON: {part!r}")
 
 
 def _check_tuple(value: Iterable[_Element], levels: int) -> None:
@@ -281,18 +289,18 @@ class RowCodec(ABC, Generic[_T]):
             raise PayloadTooLarge(len(payload), MAX_PAYLOAD)
         return payload
 
-    def decode(self, tr: ReadTransaction, key: bytes, stored: bytes) -> _T:
-        """Return the item of a row; raise `UndecodableItem` if the codec cannot decode it."""
-        level = self._levels.level_of(key)
-        payload = self._layout.read_payload(tr, stored)
+    def decode(self, tr: ReadTransaction, item: StoredItem) -> _T:
+        """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
+        payload = self._layout.read_payload(tr, item)
         try:
             value = with_stack(self._codec.decode, payload)
         except (ValueError, TypeError) as error:
-            raise UndecodableItem(self.id_of(key), str(error)) from error
-        return self._build(value, self._layout.priority_of(level), key)
+            raise UndecodableItem(self.id_of(item.key), str(error)) from error
+        return self.public(item.key, value, item.level.priority)
 
     @abstractmethod
-    def _build(self, value: Any, priority: Priority, key: bytes) -> _T: ...
+    def public(self, key: bytes, value: Any, priority: Any) -> _T:
+        """Return the item with this key, value and priority as its user sees it."""
 
     @abstractmethod
     def id_of(self, key: bytes) -> str:
@@ -314,7 +322,8 @@ class RowCodec(ABC, Generic[_T]):
 class ItemCodec(RowCodec[Item]):
     """The items of a priority queue or a FIFO queue. Their reference is their position."""
 
-    def _build(self, value: object, priority: Priority, key: bytes) -> Item:
+    def public(self, key: bytes, value: object, priority: Any) -> Item:
+        """Return the item with this key, value and priority as its user sees it."""
         return Item(value, priority, self._layout.item_id(key), key)
 
     def id_of(self, key: bytes) -> str:

@@ -16,7 +16,7 @@ from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidItemId
-from fdbqueue.layout.ids import time_of
+from fdbqueue.layout.items import StoredItem, time_of
 from fdbqueue.layout.spaces import Space
 from fdbqueue.layout.values import (
     HEADER_MARK,
@@ -80,7 +80,7 @@ class Layout:
     of an item is its key without the prefix of the key space; indexes store it.
 
     >>> layout = Layout(Subspace(("q",)))
-    >>> layout.unpack_key(layout.item_key(layout.level(7), 0, b"r" * 16))
+    >>> layout.unpack_key(layout.item_key(layout.level_prefix(7), 0, b"r" * 16))
     (7, 0, b'rrrrrrrrrrrrrrrr')
     """
 
@@ -98,6 +98,7 @@ class Layout:
             return prefix + _packed(parts)
 
         self.items: bytes = key(Space.ITEMS)
+        self.all_items = self.range_of(self.items)
         self.counts: bytes = key(Space.COUNTS)
         self.total_in: bytes = key(Space.TOTALS, 0)
         self.total_out: bytes = key(Space.TOTALS, 1)
@@ -149,40 +150,46 @@ class Layout:
 
     # Items
 
-    def level(self, priority: Priority) -> bytes:
-        """Return the level of a priority."""
+    def level_prefix(self, priority: Priority) -> bytes:
+        """Return the prefix of the keys of a priority's items."""
         if type(priority) is int:
             return self.items + _packed_integer(priority)
         packed: bytes = fdb_tuple.pack((priority,))
         return self.items + packed
 
     @staticmethod
-    def item_key(level: bytes, count: int, random: bytes) -> bytes:
-        """Return the key of an item in a level."""
+    def item_key(prefix: bytes, count: int, random: bytes) -> bytes:
+        """Return the key of an item in the level with this prefix."""
         # Equal to fdb.tuple.pack((count, random)) for counts below 2**63, and several times faster.
         # A test compares both.
         size = (count.bit_length() + 7) // 8
         return b"%b%c%b\x01%b\x00" % (
-            level,
+            prefix,
             0x14 + size,
             count.to_bytes(size, "big"),
             random.replace(b"\x00", b"\x00\xff"),
         )
 
     @staticmethod
-    def count_in(key: bytes, level: bytes) -> int:
-        """Return the count in the key of an item, given its level."""
-        begin = len(level) + 1
+    def count_in(key: bytes, prefix: bytes) -> int | None:
+        """Return the count in the key of an item of a level; `None` for another key."""
+        if _ITEM_KEY.fullmatch(key, len(prefix)) is None:
+            return None
+        begin = len(prefix) + 1
         return int.from_bytes(key[begin : begin + key[begin - 1] - 0x14], "big")
 
-    def level_in(self, key: bytes) -> bytes:
-        """Return the level of the item with this key, in a queue whose priorities are integers."""
-        begin = len(self.items)
-        return key[: begin + 1 + abs(key[begin] - 0x14)]
+    def prefix_in(self, key: bytes) -> bytes | None:
+        """Return the prefix of the level of a key, in a queue whose priorities are integers.
 
-    def priority_of(self, level: bytes) -> Any:
-        """Return the priority of a level; `None` for the level of a FIFO queue."""
-        return None if level == self.items else _unpacked(level[len(self.items) :])
+        Return `None` for a key that is not the key of an item.
+        """
+        begin = len(self.items)
+        end = begin + 1 + abs(key[begin] - 0x14)
+        return None if _ITEM_KEY.fullmatch(key, end) is None else key[:end]
+
+    def priority_of(self, prefix: bytes) -> Any:
+        """Return the priority of the level with this prefix; `None` for that of a FIFO queue."""
+        return None if prefix == self.items else _unpacked(prefix[len(self.items) :])
 
     def unpack_key(self, key: bytes) -> tuple[Any, ...]:
         """Return (priority, count, random), or (index, random), from the key of an item."""
@@ -190,9 +197,9 @@ class Layout:
         return position
 
     @staticmethod
-    def is_item_key(key: bytes, level: bytes) -> bool:
-        """Return whether a key that starts with this level is the key of an item."""
-        return _ITEM_KEY.fullmatch(key, len(level)) is not None
+    def is_item_key(key: bytes, prefix: bytes) -> bool:
+        """Return whether a key that starts with the prefix of a level is the key of an item."""
+        return _ITEM_KEY.fullmatch(key, len(prefix)) is not None
 
     def item_id(self, key: bytes) -> str:
         """Return the id of the item with this key: its position as text."""
@@ -218,7 +225,7 @@ class Layout:
         Return `None` for an item whose key contains no time.
 
         >>> layout = Layout(Subspace(("q",)))
-        >>> layout.pushed_at(layout.item_key(layout.level(7), 0, b"any bytes")) is None
+        >>> layout.pushed_at(layout.item_key(layout.level_prefix(7), 0, b"any bytes")) is None
         True
         """
         return time_of(self.unpack_key(key)[-1])
@@ -263,16 +270,16 @@ class Layout:
         total_in, total_out = tr[self.total_in], tr[self.total_out]
         return lambda: decode_count(total_in.value) - decode_count(total_out.value)
 
-    def count_key(self, level: bytes) -> bytes:
-        """Return the key of a level's counter."""
-        return self.counts + level[len(self.items) :]
+    def count_key(self, prefix: bytes) -> bytes:
+        """Return the key of the counter of the level with this prefix."""
+        return self.counts + prefix[len(self.items) :]
 
     def counted_priority(self, key: bytes) -> Any:
         """Return the priority whose counter has this key."""
-        return self.priority_of(self.counted_level(key))
+        return self.priority_of(self.counted_prefix(key))
 
-    def counted_level(self, key: bytes) -> bytes:
-        """Return the level whose counter has this key."""
+    def counted_prefix(self, key: bytes) -> bytes:
+        """Return the prefix of the level whose counter has this key."""
         return self.items + key[len(self.counts) :]
 
     # Payloads
@@ -285,31 +292,30 @@ class Layout:
         if len(payload) > PIECE_SIZE or payload.startswith(_MARKS):
             value = _PIECES + random
             self._write_pieces(tr, self.pieces + fdb_tuple.pack((random,)), payload)
-        return with_header(header, value)
+        return value if header is NO_HEADER else with_header(header, value)
 
     @staticmethod
     def _write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
         for number, offset in enumerate(range(0, len(payload), PIECE_SIZE)):
             tr[prefix + fdb_tuple.pack((number,))] = payload[offset : offset + PIECE_SIZE]
 
-    def read_payload(self, tr: ReadTransaction, value: bytes) -> bytes:
-        """Return the payload of an item, given its value; read the pieces of a large payload."""
-        value = header_of(value)[1]
-        if not value.startswith(_PIECES):
-            return value
-        begin, end = self._piece_range(value)
+    def read_payload(self, tr: ReadTransaction, item: StoredItem) -> bytes:
+        """Return the payload of an item; read the pieces of a large payload."""
+        if not item.content.startswith(_PIECES):
+            return item.content
+        begin, end = self._piece_range(item.content)
         return b"".join(row.value for row in tr.get_range(begin, end))
 
     @staticmethod
-    def largest_payload(value: bytes) -> int:
-        """Return the largest possible size of an item's payload, in bytes, given its value."""
-        return MAX_PAYLOAD if header_of(value)[1].startswith(_PIECES) else len(value)
+    def largest_payload(item: StoredItem) -> int:
+        """Return the largest possible size of an item's payload, in bytes."""
+        return MAX_PAYLOAD if item.content.startswith(_PIECES) else len(item.value)
 
     def clear_pieces(self, tr: Transaction, value: bytes) -> None:
         """Delete the pieces of a payload, if it has any."""
-        value = header_of(value)[1]
-        if value.startswith(_PIECES):
-            tr.clear_range(*self._piece_range(value))
+        content = header_of(value)[1]
+        if content.startswith(_PIECES):
+            tr.clear_range(*self._piece_range(content))
 
     def end(self, tr: Transaction, value: bytes) -> None:
         """Delete the pieces and the unique key of an item that has ended."""
@@ -319,8 +325,8 @@ class Layout:
 
     def piece_owner(self, value: bytes) -> bytes | None:
         """Return the prefix of an item's pieces; `None` if its value contains the payload."""
-        value = header_of(value)[1]
-        return self._piece_range(value)[0] if value.startswith(_PIECES) else None
+        content = header_of(value)[1]
+        return self._piece_range(content)[0] if content.startswith(_PIECES) else None
 
     def piece_prefix(self, key: bytes) -> bytes:
         """Return the prefix that all pieces of a payload share, given the key of one."""
@@ -328,8 +334,8 @@ class Layout:
         prefix: bytes = self.pieces + fdb_tuple.pack((random,))
         return prefix
 
-    def _piece_range(self, value: bytes) -> tuple[bytes, bytes]:
-        prefix = self.pieces + fdb_tuple.pack((value[len(_PIECES) :],))
+    def _piece_range(self, content: bytes) -> tuple[bytes, bytes]:
+        prefix = self.pieces + fdb_tuple.pack((content[len(_PIECES) :],))
         return prefix, prefix + b"\xff"
 
     def unique_key(self, key: str) -> bytes:

@@ -1,15 +1,16 @@
-"""The priorities that a queue accepts: integers, or tuples of one shape."""
+"""The levels of a queue, and the priorities that it accepts: integers, or tuples of one shape."""
 
 from __future__ import annotations
 
 import base64
 import math
 import struct
-from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from fdbqueue.errors import ForeignKey, InvalidPriority
 from fdbqueue.layout import Layout
+from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.types import Json, Priority, PriorityJson, PriorityKind
 
 __all__ = ["Levels", "Priorities", "priority_as_json"]
@@ -17,6 +18,8 @@ __all__ = ["Levels", "Priorities", "priority_as_json"]
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _MAX_LEVEL = 5_000  # bytes; a key has at most 10,000
 _INTEGER = "a 64-bit integer"
+_OMITTED = "omitted: this queue has no priorities"
+_CACHED = 1024  # levels
 _ELEMENTS = (int, float, str, bytes)
 
 
@@ -29,40 +32,48 @@ class Levels:
     position_parts = 2
     """The number of elements in the position of an item."""
 
-    level_in: Callable[[bytes], bytes | None]
-    """Returns the level that a key begins with; `None` if it begins with none."""
-
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self.level_in = lambda _: layout.items
+        self._only = Level(layout.items, *layout.range_of(layout.items), None, None)
 
-    def validate(self, priority: Priority) -> Priority:
-        """Raise `InvalidPriority`: a FIFO queue has no priorities."""
-        raise InvalidPriority(priority, "omitted: this queue has no priorities")
+    def level(self, priority: Priority | None) -> Level:
+        """Return the level of a priority; raise `InvalidPriority` for an invalid one."""
+        if priority is not None:
+            raise InvalidPriority(priority, _OMITTED)
+        return self._only
 
     def from_json(self, value: PriorityJson) -> Priority:
-        """Raise `InvalidPriority`, as `validate` does."""
-        raise InvalidPriority(value, "omitted: this queue has no priorities")
+        """Raise `InvalidPriority`: a FIFO queue has no priorities."""
+        raise InvalidPriority(value, _OMITTED)
 
-    def level_of(self, key: bytes) -> bytes:
+    def level_of(self, key: bytes) -> Level:
         """Return the level of an item's key; raise `ForeignKey` for another key."""
-        level = self.level_in(key)
-        if level is None or not self._layout.is_item_key(key, level):
+        if not self._layout.is_item_key(key, self._layout.items):
             raise ForeignKey(key)
-        return level
+        return self._only
+
+    def item(self, key: bytes, value: bytes) -> StoredItem:
+        """Return the item with this key and value; raise `ForeignKey` for another key."""
+        return StoredItem(key, value, self.level_of(key))
 
 
 class Priorities(Levels):
     """The priorities of one type. Each priority is a level of the queue.
 
-    >>> from fdb.subspace_impl import Subspace
-    >>> Priorities(Layout(Subspace(("q",))), (int, str)).validate((1, "a"))
-    (1, 'a')
+    Args:
+        layout: The keys of the queue.
+        kind: The type of its priorities.
+        are_counted: Whether each level has a counter.
+
+    Example:
+        >>> from fdb.subspace_impl import Subspace
+        >>> Priorities(Layout(Subspace(("q",))), (int, str)).level((1, "a")).priority
+        (1, 'a')
     """
 
     position_parts = 3
 
-    def __init__(self, layout: Layout, kind: PriorityKind) -> None:
+    def __init__(self, layout: Layout, kind: PriorityKind, are_counted: bool = True) -> None:
         super().__init__(layout)
         if kind is not int and not (
             isinstance(kind, tuple) and kind and all(element in _ELEMENTS for element in kind)
@@ -72,9 +83,28 @@ class Priorities(Levels):
                 f"not {kind!r}"
             )
         self._kinds = kind if isinstance(kind, tuple) else None
-        self.level_in = layout.level_in if kind is int else self._level_of_tuple
+        self._prefix_in = layout.prefix_in if self._kinds is None else self._prefix_of_tuple
+        self._are_counted = are_counted
+        # Most queues have few priorities, and a process uses them again and again.
+        self._level_at = lru_cache(_CACHED)(self._new_level)
 
-    def validate(self, priority: Priority) -> Priority:
+    def _new_level(self, prefix: bytes) -> Level:
+        layout = self._layout
+        counter = layout.count_key(prefix) if self._are_counted else None
+        return Level(prefix, *layout.range_of(prefix), counter, layout.priority_of(prefix))
+
+    def level(self, priority: Priority | None) -> Level:
+        """Return the level of a priority; raise `InvalidPriority` for an invalid one."""
+        return self._level_at(self._layout.level_prefix(self.validate(priority)))
+
+    def level_of(self, key: bytes) -> Level:
+        """Return the level of an item's key; raise `ForeignKey` for another key."""
+        prefix = self._prefix_in(key)
+        if prefix is None:
+            raise ForeignKey(key)
+        return self._level_at(prefix)
+
+    def validate(self, priority: Priority | None) -> Priority:
         """Return the priority; raise `InvalidPriority` if it has another type."""
         kinds = self._kinds
         if kinds is None:
@@ -92,7 +122,7 @@ class Priorities(Levels):
             # Minus zero equals zero, so both must have the same key.
             ranks = tuple(part + 0.0 if type(part) is float else part for part in priority)
             try:
-                if len(self._layout.level(ranks)) <= _MAX_LEVEL:
+                if len(self._layout.level_prefix(ranks)) <= _MAX_LEVEL:
                     return ranks
             except (ValueError, struct.error) as error:
                 raise InvalidPriority(priority, "a value that the tuple layer can pack") from error
@@ -114,11 +144,12 @@ class Priorities(Levels):
             raise InvalidPriority(value, _INTEGER)
         return self.validate((*map(_part_from_json, value, kinds), *value[len(kinds) :]))
 
-    def _level_of_tuple(self, key: bytes) -> bytes | None:
+    def _prefix_of_tuple(self, key: bytes) -> bytes | None:
         try:
-            return self._layout.level(self.validate(self._layout.unpack_key(key)[0]))
+            prefix = self._layout.level_prefix(self.validate(self._layout.unpack_key(key)[0]))
         except Exception:
             return None  # the tuple layer raises various classes for bytes that are not a tuple
+        return prefix if self._layout.is_item_key(key, prefix) else None
 
 
 _INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}

@@ -10,8 +10,8 @@ from fdb import tuple as fdb_tuple
 
 from fdbqueue.errors import ForeignKey, InvalidItemId, InvalidTask
 from fdbqueue.layout.codecs import JsonCodec, RowCodec
-from fdbqueue.layout.ids import time_of
-from fdbqueue.types import Priority, Task, TaskPriority
+from fdbqueue.layout.items import time_of
+from fdbqueue.types import Task, TaskPriority
 
 __all__ = [
     "NO_DEADLINE",
@@ -127,9 +127,9 @@ class TaskCodec:
 class TaskRowCodec(RowCodec[Task]):
     """The tasks of a task queue. Their reference is their id, which never changes."""
 
-    def _build(self, value: TaskRecord, priority: Priority, key: bytes) -> Task:
+    def public(self, key: bytes, value: TaskRecord, priority: Any) -> Task:
+        """Return the task with this key, record and rank as its user sees it."""
         random = self._layout.unpack_key(key)[-1]
-        assert isinstance(priority, tuple)
         _, deadline, cost = priority
         created = time_of(random)
         if created is None:

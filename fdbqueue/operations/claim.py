@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fdbqueue.errors import LeaseLost, UndecodableItem
-from fdbqueue.layout import MINUS_ONE, Layout, decode_metadata, header_of, with_header
+from fdbqueue.layout import MINUS_ONE, Layout, decode_metadata, with_header
 from fdbqueue.layout.codecs import RowCodec
+from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import Items, LocatedItem
 from fdbqueue.operations.schedule import VERSIONS, Schedule
 from fdbqueue.operations.slots import Candidate
@@ -21,6 +23,8 @@ __all__ = ["ClaimRequest", "Leases", "error_text"]
 _log = logging.getLogger("fdbqueue")
 
 _MAX_ERROR = 1_000  # characters
+
+_key_of = attrgetter("key")
 
 
 def error_text(error: object) -> str | None:
@@ -52,7 +56,7 @@ class _Claimed(NamedTuple):
     position: bytes
     lease_end: int
     delivery_count: int
-    slots: list[bytes]
+    slots: Sequence[bytes]
     value: bytes
 
 
@@ -112,44 +116,47 @@ class Leases:
             now: The time in milliseconds since 1970.
         """
         layout = self._layout
-        items: list[Any] = []
-        readable: list[Candidate] = []
-        for candidate in candidates:
-            if item := self._read(tr, candidate, now):
-                items.append(item)
-                readable.append(candidate)
-        if not readable:
-            return None
-        self._items.delete(tr, [(key, value) for key, value, _ in readable])
-        tr[layout.scheduled] = b""
         end = version + int(request.lease * VERSIONS)
-        keys: list[bytes] = []
+        items: list[Any] = []
+        stored_items: list[StoredItem] = []
         delivery_counts: list[int] = []
-        for key, value, slots in readable:
-            delivery_count = header_of(value)[0].attempts + 1
-            position = layout.position(key)
+        for stored, slots in candidates:
+            delivery_count = stored.header.attempts + 1
+            position = layout.position(stored.key)
+            try:
+                items.append(self._codec.decode(tr, stored))
+            except UndecodableItem as error:
+                self._fail(tr, stored, position, delivery_count, now, error)
+                continue
             for slot in slots:
                 tr[layout.slots + slot] = position
-            claimed = _Claimed(position, end, delivery_count, [*slots], value)
+            claimed = _Claimed(position, end, delivery_count, slots, stored.value)
             self._store(tr, claimed, request.token)
-            keys.append(key)
+            stored_items.append(stored)
             delivery_counts.append(delivery_count)
-        return Claim(tuple(items), tuple(delivery_counts), tuple(keys), request.token)
-
-    def _read(self, tr: Transaction, candidate: Candidate, now: int) -> Any:
-        """Return the item, or `None` after counting an undecodable one as a failed attempt."""
-        try:
-            return self._codec.decode(tr, candidate.key, candidate.value)
-        except UndecodableItem as error:
-            _log.warning("%s", error)
-            self._items.delete(tr, [(candidate.key, candidate.value)])
-            delivery_count = header_of(candidate.value)[0].attempts + 1
-            due = now + int(1000 * self._backoff(delivery_count))
-            position = self._layout.position(candidate.key)
-            self._schedule.return_failed(
-                tr, position, delivery_count, candidate.value, now, error_text(error), due
-            )
+        if not items:
             return None
+        self._items.delete(tr, stored_items)
+        tr[layout.scheduled] = b""
+        keys = tuple(map(_key_of, stored_items))
+        return Claim(tuple(items), tuple(delivery_counts), keys, request.token)
+
+    def _fail(
+        self,
+        tr: Transaction,
+        stored: StoredItem,
+        position: bytes,
+        delivery_count: int,
+        now: int,
+        error: UndecodableItem,
+    ) -> None:
+        """Count an undecodable item as a failed attempt."""
+        _log.warning("%s", error)
+        self._items.delete(tr, [stored])
+        due = now + int(1000 * self._backoff(delivery_count))
+        self._schedule.return_failed(
+            tr, position, delivery_count, stored.value, now, error_text(error), due
+        )
 
     def _store(self, tr: Transaction, claimed: _Claimed, token: bytes) -> None:
         layout = self._layout
@@ -238,7 +245,7 @@ class Leases:
         item_key = layout.items + key[len(layout.dead) :]
         item = None
         with suppress(UndecodableItem):  # the reason for its death
-            item = self._codec.decode(tr, item_key, value)
+            item = self._codec.decode(tr, self._items.levels.item(item_key, value))
         died = datetime.fromtimestamp(died_at / 1000, timezone.utc)
         return DeadLetter(item, self._codec.id_of(item_key), attempts, died, error)
 
@@ -250,8 +257,8 @@ class Leases:
         `reserve(tr)` takes a place below the bound of the queue, or raises `QueueFull`.
         """
         layout = self._layout
-        position = layout.position(dead.key)
-        header, payload = header_of(dead.value)
+        position = layout.position(dead.item.key)
+        header = dead.item.header
         if header.unique is not None and tr[layout.unique_key(header.unique)].present():
             return False
         reserve(tr)
@@ -261,11 +268,11 @@ class Leases:
         tr.add(layout.total_died, MINUS_ONE)
         # The item may have expired since, but the caller wants to retry it.
         header = header._replace(attempts=0, expires=None)
-        self._schedule.put(tr, position, with_header(header, payload))
+        self._schedule.put(tr, position, with_header(header, dead.item.content))
         return True
 
     def drop_dead(self, tr: Transaction, dead: LocatedItem) -> bool:
         """Delete a dead letter; return true, because it existed."""
-        self._items.unpark(tr, self._layout.dead, self._layout.position(dead.key))
-        self._layout.clear_pieces(tr, dead.value)
+        self._items.unpark(tr, self._layout.dead, self._layout.position(dead.item.key))
+        self._layout.clear_pieces(tr, dead.item.value)
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fdb import fdboptions
@@ -20,21 +21,18 @@ from fdbqueue.layout import (
     decode_metadata,
     encode_count,
     encode_metadata,
-    header_of,
 )
+from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.types import RangeResult, ReadTransaction, Transaction
+from fdbqueue.types import KeySelector, RangeResult, ReadTransaction, Transaction
 
 __all__ = [
     "BATCH_BYTES",
     "WANT_ALL",
-    "Entry",
     "Items",
     "LocatedItem",
-    "PriorityItems",
+    "NewItem",
     "State",
-    "StoredItem",
-    "find",
 ]
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
@@ -43,27 +41,27 @@ WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 BATCH_BYTES = 1_000_000
 """Bytes of payloads that one shared transaction accepts: a tenth of FoundationDB's limit."""
 
+_level_of = attrgetter("level")
 
-class Entry(NamedTuple):
+
+class NewItem(NamedTuple):
     """An item to push.
 
     Attributes:
-        level: The prefix of its key.
+        level: Its level.
         payload: The encoded value, as the codec returned it.
         random: The unique last part of its key.
         due: When it becomes available, in milliseconds since 1970; `None` for now.
         header: The metadata to store before the payload.
         value: The value from the caller.
-        priority: The priority from the caller.
     """
 
-    level: bytes
+    level: Level
     payload: bytes
     random: bytes
     due: int | None = None
     header: Header = NO_HEADER
     value: Any = None
-    priority: Any = None
 
 
 class Items:
@@ -75,14 +73,9 @@ class Items:
 
     def __init__(self, layout: Layout, levels: Levels) -> None:
         self._layout = layout
-        self.level_of = levels.level_of
+        self.levels = levels
 
     # Totals and counters
-
-    def count(self, tr: Transaction, level: bytes, change: int) -> None:
-        """Add `change` to the counters of a level and of the whole queue."""
-        self.count_level(tr, level, change)
-        self.count_total(tr, change)
 
     def count_total(self, tr: Transaction, change: int) -> None:
         """Add `change` to the total of items added (positive) or removed (negative)."""
@@ -93,8 +86,14 @@ class Items:
         """Count an item that was added and removed, but only moved."""
         tr.add(self._layout.total_moved, ONE)
 
-    def count_level(self, tr: Transaction, level: bytes, change: int) -> None:
-        """Add `change` to the counter of a level."""
+    def count_level(self, tr: Transaction, level: Level, change: int) -> None:
+        """Add `change` to the counter of a level, if it has one; delete a counter at zero."""
+        key = level.counter
+        if key is None:
+            return
+        tr.add(key, ONE if change == 1 else MINUS_ONE if change == -1 else encode_count(change))
+        if change < 0:
+            tr.compare_and_clear(key, ZERO)
 
     def counts(self, tr: ReadTransaction) -> dict[Any, int]:
         """Return the number of waiting items of each priority; omit priorities without items."""
@@ -103,37 +102,36 @@ class Items:
         counted = {layout.counted_priority(row.key): decode_count(row.value) for row in rows}
         return {priority: count for priority, count in counted.items() if count > 0}
 
-    # Indexes and counters, which depend on the kind of the queue
-
-    def level_counter(self, level: bytes) -> bytes | None:
-        """Return the key of a level's counter; `None` if the level has no counter."""
-        return None
+    # Indexes, which depend on the kind of the queue
 
     def index_entries(
-        self, tr: ReadTransaction, key: bytes, stored: bytes
+        self, tr: ReadTransaction, item: StoredItem
     ) -> tuple[dict[bytes, bytes], list[bytes]]:
-        """Return the index entries of a waiting item, and the keys of its counters."""
-        expires = header_of(stored)[0].expires
+        """Return the index entries of a waiting item, and the keys of its counters.
+
+        The counter of its level is not among them.
+        """
+        expires = item.header.expires
         if expires is None:
             return {}, []
         layout = self._layout
-        return {layout.timer_key(layout.expiries, expires, layout.position(key)): b""}, []
+        return {layout.timer_key(layout.expiries, expires, layout.position(item.key)): b""}, []
 
     def parked_index_entries(self, position: bytes) -> dict[bytes, bytes]:
         """Return the index entries of a delayed, claimed or dead item."""
         return {}
 
-    def add_to_indexes(self, tr: Transaction, key: bytes, stored: bytes) -> None:
+    def add_to_indexes(self, tr: Transaction, item: StoredItem) -> None:
         """Add a waiting item to its indexes and counters."""
-        entries, counters = self.index_entries(tr, key, stored)
+        entries, counters = self.index_entries(tr, item)
         for entry, value in entries.items():
             tr[entry] = value
         for counter in counters:
             tr.add(counter, ONE)
 
-    def remove_from_indexes(self, tr: Transaction, key: bytes, stored: bytes) -> None:
+    def remove_from_indexes(self, tr: Transaction, item: StoredItem) -> None:
         """Remove an item from its indexes and counters. Its payload must still be stored."""
-        entries, counters = self.index_entries(tr, key, stored)
+        entries, counters = self.index_entries(tr, item)
         for entry in entries:
             del tr[entry]
         for counter in counters:
@@ -177,13 +175,72 @@ class Items:
 
     def find(self, tr: ReadTransaction, reference: bytes) -> LocatedItem | None:
         """Return the item with this reference in any state; `None` if it ended."""
-        return find(tr, self._layout, reference)
+        return self.at(tr, reference)
+
+    def at(self, tr: ReadTransaction, position: bytes) -> LocatedItem | None:
+        """Return the item with this position in any state; `None` if it ended.
+
+        The transaction conflicts with every change of the item.
+
+        Cost: one read if the item waits, otherwise three more in parallel.
+
+        >>> import fdbqueue
+        >>> from fdbqueue.layout.priorities import Priorities
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> item = jobs.push(db, "send", delay=60)
+        >>> layout = Layout(jobs.subspace)
+        >>> items = Items(layout, Priorities(layout, int))
+        >>> items.at(db.create_transaction(), layout.position(item.key)).state
+        'delayed'
+        """
+        layout = self._layout
+        key = layout.items + position
+        value = tr[key].value
+        if value is not None:
+            return LocatedItem("waiting", self.levels.item(key, value))
+        states: tuple[State, ...] = ("delayed", "claimed", "dead")
+        parked = [tr[prefix + position] for prefix in layout.not_waiting]
+        for state, stored in zip(states, parked):
+            if stored.value is not None:
+                metadata, value = decode_metadata(stored.value)
+                return LocatedItem(state, self.levels.item(key, value), metadata)
+        return None
 
     def waiting(self, tr: ReadTransaction, reference: bytes) -> StoredItem | None:
         """Return the item with this reference if it waits, otherwise `None`."""
         key = self._layout.items + reference
         value = tr[key].value
-        return None if value is None else StoredItem(key, value)
+        return None if value is None else self.levels.item(key, value)
+
+    def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
+        """Return up to `n` first items of the lowest priorities; with `at_max`, of the highest.
+
+        Either way, the oldest item of a priority is its first.
+        """
+        begin, end = self._layout.all_items
+        if not at_max:
+            return self.read(tr, begin, end, n)
+        items: list[StoredItem] = []
+        while len(items) < n:
+            last = list(tr.get_range(begin, end, limit=1, reverse=True))
+            if not last:
+                break
+            level = self.levels.level_of(last[0].key)
+            items += self.read(tr, level.begin, level.end, n - len(items))
+            end = level.begin
+        return items
+
+    def read(
+        self, tr: ReadTransaction, begin: bytes | KeySelector, end: bytes, n: int
+    ) -> list[StoredItem]:
+        """Return up to `n` items of a range."""
+        if n == 0:  # which means no limit in FoundationDB
+            return []
+        item = self.levels.item
+        rows = tr.get_range(begin, end, limit=n, streaming_mode=WANT_ALL)
+        # A selector skips any keys, so the result may begin with keys behind the end.
+        return [item(row.key, row.value) for row in rows if row.key < end]
 
     def begin_look(self, tr: ReadTransaction, key: bytes) -> list[Any]:
         """Start to read whether the item that was popped from this key exists again."""
@@ -191,71 +248,62 @@ class Items:
 
     # Adding
 
-    def last(self, tr: Transaction, level: bytes) -> Any:
+    def last(self, tr: Transaction, level: Level) -> RangeResult:
         """Start to read the last row of a level, for `append`."""
-        begin, end = self._layout.range_of(level)
         # A snapshot read, so that pushes never conflict; `random` makes their keys unique.
-        return tr.snapshot.get_range(begin, end, limit=1, reverse=True)
+        return tr.snapshot.get_range(level.begin, level.end, limit=1, reverse=True)
 
-    def append_all(
-        self, tr: Transaction, entries: list[Entry], lasts: dict[bytes, Any]
+    def append(
+        self, tr: Transaction, items: Iterable[NewItem], last_rows: dict[Level, RangeResult]
     ) -> list[bytes]:
-        """Append entries to their levels; return the keys of the new items."""
-        if len(entries) == 1:
-            return self.append(tr, entries[0].level, entries, lasts[entries[0].level])
-        by_level: dict[bytes, list[int]] = {}
-        for index, entry in enumerate(entries):
-            by_level.setdefault(entry.level, []).append(index)
-        keys = [b""] * len(entries)
-        for level, indexes in by_level.items():
-            new = self.append(tr, level, [entries[index] for index in indexes], lasts[level])
-            for index, key in zip(indexes, new):
-                keys[index] = key
+        """Append items to their levels; return their keys.
+
+        Items that are due later are stored as delayed items.
+
+        Args:
+            tr: A transaction.
+            items: The items.
+            last_rows: The last row of each of their levels, from `last`.
+        """
+        layout = self._layout
+        keys: list[bytes] = []
+        next_counts: dict[Level, int] = {}
+        added: dict[Level, int] = {}
+        for level, payload, random, due, header, _ in items:
+            count = next_counts.get(level)
+            if count is None:
+                count = self._next_count(tr, level, last_rows[level])
+            next_counts[level] = count + 1
+            key = layout.item_key(level.prefix, count, random)
+            value = layout.value_of(tr, random, payload, header)
+            if header is not NO_HEADER:
+                self._index_header(tr, layout.position(key), header)
+            if due is None:
+                tr[key] = value
+                self.add_to_indexes(tr, StoredItem(key, value, level))
+                added[level] = added.get(level, 0) + 1
+            else:
+                self.delay(tr, layout.position(key), due, value)
+            keys.append(key)
+        if keys:
+            self.count_total(tr, len(keys))
+        for level, n in added.items():
+            self.count_level(tr, level, n)
         return keys
 
-    @staticmethod
-    def first_count(tr: Transaction) -> int:
-        """Return the lowest count for a new item: the read version.
+    def _next_count(self, tr: Transaction, level: Level, last_row: RangeResult) -> int:
+        """Return the count for a new item: the read version, or that of the last item plus one.
 
         Versions grow faster than clients can push. So the read version is higher than the counts of
         all earlier items of the level, including claimed and delayed ones that may return.
         """
         version: int = tr.get_read_version().wait()
+        for row in last_row:
+            last = self._layout.count_in(row.key, level.prefix)
+            if last is None:
+                raise ForeignKey(row.key)
+            return max(version, last + 1)
         return version
-
-    def append(
-        self, tr: Transaction, level: bytes, entries: list[Entry], last_row: RangeResult
-    ) -> list[bytes]:
-        """Append entries to a level; return their keys.
-
-        Entries that are due later are stored as delayed items.
-        """
-        layout = self._layout
-        last = next(iter(last_row), None)
-        count = self.first_count(tr)
-        if last is not None:
-            if not layout.is_item_key(last.key, level):
-                raise ForeignKey(last.key)
-            count = max(count, layout.count_in(last.key, level) + 1)
-        keys: list[bytes] = []
-        delayed = 0
-        for _, payload, random, due, header, *_ in entries:
-            key = layout.item_key(level, count, random)
-            stored = layout.value_of(tr, random, payload, header)
-            if header != NO_HEADER:
-                self._index_header(tr, layout.position(key), header)
-            if due is None:
-                tr[key] = stored
-                self.add_to_indexes(tr, key, stored)
-            else:
-                self.delay(tr, layout.position(key), due, stored)
-                delayed += 1
-            keys.append(key)
-            count += 1
-        self.count_total(tr, len(keys))
-        if delayed < len(keys):
-            self.count_level(tr, level, len(keys) - delayed)
-        return keys
 
     def _index_header(self, tr: Transaction, position: bytes, header: Header) -> None:
         if header.expires is not None:
@@ -268,80 +316,76 @@ class Items:
         self._layout.write_result(tr, request, pops)
         tr.add(self._layout.total_out, encode_count(-sum(map(len, pops))))
 
-    def insert(self, tr: Transaction, key: bytes, stored: bytes) -> None:
+    def insert(self, tr: Transaction, key: bytes, value: bytes) -> None:
         """Store a waiting item and count it in its level, but not in the totals."""
-        tr[key] = stored
-        self.add_to_indexes(tr, key, stored)
-        self.count_level(tr, self.level_of(key), 1)
+        item = self.levels.item(key, value)
+        tr[key] = value
+        self.add_to_indexes(tr, item)
+        self.count_level(tr, item.level, 1)
 
     def unstage(self, tr: Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Return items stored by `stage`, as (key, value), to their positions."""
-        for key, stored in rows:
-            self.insert(tr, key, stored)
+        for key, value in rows:
+            self.insert(tr, key, value)
             # The totals stay the same, but waiting pops watch the total of added items.
             self.count_total(tr, 1)
             self.count_total(tr, -1)
             self.count_moved(tr)
 
-    def put_back(self, tr: Transaction, rows: list[tuple[bytes, bytes]]) -> None:
+    def put_back(self, tr: Transaction, popped: list[tuple[bytes, bytes]]) -> None:
         """Return popped items, as (key, payload), to their positions, unless they already exist."""
         # Start all reads before waiting for the first.
-        pending = [self.begin_look(tr, key) for key, _ in rows]
-        for (key, payload), reads in zip(rows, pending):
+        pending = [self.begin_look(tr, key) for key, _ in popped]
+        for (key, payload), reads in zip(popped, pending):
             if not any(read.present() for read in reads):
-                value = self._layout.value_of(tr, self._layout.unpack_key(key)[-1], payload)
-                tr[key] = value
-                self.add_to_indexes(tr, key, value)
-                self.count(tr, self.level_of(key), 1)
+                random = self._layout.unpack_key(key)[-1]
+                self.insert(tr, key, self._layout.value_of(tr, random, payload))
+                self.count_total(tr, 1)
                 self.count_moved(tr)
 
     # Removing
 
-    def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[Any]:
-        """Return up to `n` first items, in the order of pops."""
-        begin, end = self._layout.range_of(self._layout.items)
-        if n == 0:
-            return []
-        return list(tr.get_range(begin, end, limit=n, streaming_mode=WANT_ALL))
-
-    def delete_head(self, tr: Transaction, rows: list[Any]) -> None:
+    def delete_head(self, tr: Transaction, items: list[StoredItem]) -> None:
         """Delete the first items of their levels, as read by `first`; keep the pieces.
 
         This clears one range per level, and the read of `first` conflicts on the range. Keys
         cleared one by one would slow down the next reader, which has to skip each of them.
         """
-        for row in rows:
-            self.remove_from_indexes(tr, row.key, row.value)
-        if len(rows) == 1:
-            key = rows[0].key
-            del tr[key]
-            self.count(tr, self.level_of(key), -1)
-            return
-        for level, group in groupby(rows, lambda row: self.level_of(row.key)):
-            keys = [row.key for row in group]
-            tr.clear_range(self._layout.range_of(level)[0], keys[-1] + b"\x00")
-            self.count(tr, level, -len(keys))
-
-    def delete(self, tr: Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Delete waiting items, as (key, value), and conflict on them; keep the pieces."""
-        for level, group in groupby(rows, lambda row: self.level_of(row[0])):
+        for item in items:
+            self.remove_from_indexes(tr, item)
+        for level, group in groupby(items, _level_of):
             in_level = list(group)
-            for key, stored in in_level:
-                tr.add_read_conflict_key(key)
-                self.remove_from_indexes(tr, key, stored)
-                del tr[key]
-            self.count(tr, level, -len(in_level))
+            if len(in_level) == 1:
+                del tr[in_level[0].key]
+            else:
+                tr.clear_range(level.begin, in_level[-1].key + b"\x00")
+            self._count_removed(tr, level, len(in_level))
 
-    def take_first(self, tr: Transaction, rows: list[Any]) -> None:
+    def delete(self, tr: Transaction, items: Iterable[StoredItem]) -> None:
+        """Delete waiting items, and conflict on them; keep the pieces."""
+        for level, group in groupby(items, _level_of):
+            n = 0
+            for item in group:
+                tr.add_read_conflict_key(item.key)
+                self.remove_from_indexes(tr, item)
+                del tr[item.key]
+                n += 1
+            self._count_removed(tr, level, n)
+
+    def _count_removed(self, tr: Transaction, level: Level, n: int) -> None:
+        self.count_level(tr, level, -n)
+        self.count_total(tr, -n)
+
+    def take_first(self, tr: Transaction, items: list[StoredItem]) -> None:
         """Delete the first items, as read by `first`, and everything stored about them."""
-        self.delete_head(tr, rows)
-        for row in rows:
-            self._layout.end(tr, row.value)
+        self.delete_head(tr, items)
+        for item in items:
+            self._layout.end(tr, item.value)
 
-    def take(self, tr: Transaction, key: bytes, stored: bytes) -> None:
+    def take(self, tr: Transaction, item: StoredItem) -> None:
         """Delete a waiting item that the transaction read, and everything stored about it."""
-        self.delete(tr, [(key, stored)])
-        self._layout.end(tr, stored)
+        self.delete(tr, [item])
+        self._layout.end(tr, item.value)
 
     def remove(self, tr: Transaction, found: LocatedItem | None) -> bool:
         """Remove a waiting or delayed item; return false for any other state."""
@@ -349,25 +393,23 @@ class Items:
         if found is None or found.state not in ("waiting", "delayed"):
             return False
         if found.state == "waiting":
-            self.take(tr, found.key, found.value)
+            self.take(tr, found.item)
         else:
-            self.end_delay(tr, layout.position(found.key), found.metadata[0])
+            self.end_delay(tr, layout.position(found.item.key), found.metadata[0])
             self.count_total(tr, -1)
-            layout.end(tr, found.value)
+            layout.end(tr, found.item.value)
         tr.add(layout.total_removed, ONE)
         return True
 
-    def move(
-        self, tr: Transaction, key: bytes, stored: bytes, payload: bytes, level: bytes
-    ) -> bytes:
+    def move(self, tr: Transaction, item: StoredItem, payload: bytes, level: Level) -> bytes:
         """Move a waiting item to the end of a level; return its new key."""
-        self.take(tr, key, stored)
+        self.take(tr, item)
         # The item keeps its random part and its header.
-        random = self._layout.unpack_key(key)[-1]
-        entry = Entry(level, payload, random, header=header_of(stored)[0])
-        (new,) = self.append(tr, level, [entry], self.last(tr, level))
+        random = self._layout.unpack_key(item.key)[-1]
+        moved = NewItem(level, payload, random, header=item.header)
+        (key,) = self.append(tr, [moved], {level: self.last(tr, level)})
         self.count_moved(tr)
-        return new
+        return key
 
     def clear(self, tr: Transaction) -> None:
         """Delete all items, their claims, dead letters and counters, and the import progress."""
@@ -376,49 +418,8 @@ class Items:
             tr.clear_range(*layout.range_of(prefix))
 
 
-class PriorityItems(Items):
-    """The items of a queue that has one level, with a counter, per priority."""
-
-    def level_counter(self, level: bytes) -> bytes | None:
-        """Return the key of a level's counter."""
-        return self._layout.count_key(level)
-
-    def count_level(self, tr: Transaction, level: bytes, change: int) -> None:
-        """Add `change` to the counter of a level; delete a counter at zero."""
-        key = self.level_counter(level)
-        if key is None:
-            return
-        tr.add(key, ONE if change == 1 else MINUS_ONE if change == -1 else encode_count(change))
-        if change < 0:
-            tr.compare_and_clear(key, ZERO)
-
-    def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[Any]:
-        """Return up to `n` first items of the lowest priorities; with `at_max`, of the highest."""
-        if not at_max:
-            return super().first(tr, n)
-        begin, end = self._layout.range_of(self._layout.items)
-        rows: list[Any] = []
-        while len(rows) < n:
-            last = list(tr.get_range(begin, end, limit=1, reverse=True))
-            if not last:
-                break
-            level = self.level_of(last[0].key)
-            in_level = self._layout.range_of(level)
-            limit = n - len(rows)
-            rows += tr.get_range(*in_level, limit=limit, streaming_mode=WANT_ALL)
-            end = in_level[0]
-        return rows
-
-
 State: TypeAlias = Literal["waiting", "delayed", "claimed", "dead"]
 """The state of an item that has not ended."""
-
-
-class StoredItem(NamedTuple):
-    """The key and the value of an item."""
-
-    key: bytes
-    value: bytes
 
 
 class LocatedItem(NamedTuple):
@@ -426,40 +427,10 @@ class LocatedItem(NamedTuple):
 
     Attributes:
         state: The state.
-        key: The key that the item has while it waits.
-        value: The value.
+        item: The item, with the key that it has while it waits.
         metadata: The metadata of a delayed, claimed or dead item.
     """
 
     state: State
-    key: bytes
-    value: bytes
+    item: StoredItem
     metadata: tuple[Any, ...] = ()
-
-
-def find(tr: ReadTransaction, layout: Layout, position: bytes) -> LocatedItem | None:
-    """Return the item with this position in any state; `None` if it ended.
-
-    The transaction conflicts with every change of the item.
-
-    Cost: one read if the item waits, otherwise three more in parallel.
-
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-    >>> item = jobs.push(db, "send", delay=60)
-    >>> layout = Layout(jobs.subspace)
-    >>> find(db.create_transaction(), layout, layout.position(item.key)).state
-    'delayed'
-    """
-    key = layout.items + position
-    value = tr[key].value
-    if value is not None:
-        return LocatedItem("waiting", key, value)
-    states: tuple[State, ...] = ("delayed", "claimed", "dead")
-    parked = [tr[prefix + position] for prefix in layout.not_waiting]
-    for state, stored in zip(states, parked):
-        if stored.value is not None:
-            metadata, value = decode_metadata(stored.value)
-            return LocatedItem(state, key, value, metadata)
-    return None

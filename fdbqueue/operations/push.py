@@ -5,30 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fdbqueue.errors import QueueFull
 from fdbqueue.layout import Layout, decode_options, encode_count, encode_options
+from fdbqueue.layout.items import Level
 from fdbqueue.operations.bound import Bound
-from fdbqueue.operations.items import Entry, Items, LocatedItem, find
+from fdbqueue.operations.items import Items, LocatedItem, NewItem
 from fdbqueue.operations.names import register
 from fdbqueue.operations.options import FLEXIBLE, reconcile_options
 from fdbqueue.operations.schedule import Schedule
-from fdbqueue.types import Options, Transaction
+from fdbqueue.types import Options, RangeResult, Transaction
 
 __all__ = ["PushRequest", "Pusher"]
+
+_items_of = attrgetter("items")
 
 
 class PushRequest(NamedTuple):
     """The items of one push call.
 
     Attributes:
-        entries: The items to push.
+        items: The items to push.
         as_many_as_fit: Whether to store the first items if there is no room for all. Otherwise the
             push stores all items or none.
     """
 
-    entries: list[Entry]
+    items: list[NewItem]
     as_many_as_fit: bool = False
 
 
@@ -67,7 +71,7 @@ class Pusher:
         return True
 
     def push(self, tr: Transaction, pushes: list[PushRequest]) -> list[list[bytes]]:
-        """Append payloads to their levels; return the keys of each push's new items.
+        """Append items to their levels; return the keys of each push's new items.
 
         A push that the queue has no room for has no keys. With `as_many_as_fit` it has the keys of
         the items that fit.
@@ -76,19 +80,21 @@ class Pusher:
         stored = tr[self.layout.options]
         known_bound = self.options.max_size
         taken = None if known_bound is None else self._bound.begin_count(tr, known_bound)
-        levels = {entry.level for push in pushes for entry in push.entries}
-        lasts = {level: self._items.last(tr, level) for level in levels}
+        last_rows: dict[Level, RangeResult] = {}
+        for item in chain.from_iterable(map(_items_of, pushes)):
+            if item.level not in last_rows:
+                last_rows[item.level] = self._items.last(tr, item.level)
         self._agree(tr, stored.value)
-        fitting = [push.entries for push in pushes]
+        fitting = [*map(_items_of, pushes)]
         bound = self.options.max_size
         if bound is not None:
             if taken is None or bound != known_bound:
                 taken = self._bound.begin_count(tr, bound)
             fitting = self._fitting(tr, pushes, taken(), bound)
-        keys = iter(self._items.append_all(tr, [*chain.from_iterable(fitting)], lasts))
-        return [list(islice(keys, len(entries))) for entries in fitting]
+        keys = iter(self._items.append(tr, chain.from_iterable(fitting), last_rows))
+        return [list(islice(keys, len(items))) for items in fitting]
 
-    def push_unique(self, tr: Transaction, entry: Entry, now: int) -> LocatedItem | None:
+    def push_unique(self, tr: Transaction, item: NewItem, now: int) -> LocatedItem | None:
         """Push an item unless an unfinished item has its unique key; return the item with the key.
 
         An item with the key that has expired makes room first. The result is `None` if the queue is
@@ -96,21 +102,21 @@ class Pusher:
 
         Args:
             tr: A transaction.
-            entry: The item to push.
+            item: The item to push.
             now: The time in milliseconds since 1970.
         """
-        key = self.layout.unique_key(str(entry.header.unique))
+        key = self.layout.unique_key(str(item.header.unique))
         found = self._find_unique(tr, key)
         if found is not None:
             self._schedule.sweep(tr, now)
             found = self._find_unique(tr, key)
-        if found is None and self.push(tr, [PushRequest([entry])])[0]:
+        if found is None and self.push(tr, [PushRequest([item])])[0]:
             found = self._find_unique(tr, key)
         return found
 
     def _find_unique(self, tr: Transaction, key: bytes) -> LocatedItem | None:
         position = tr[key].value
-        return None if position is None else find(tr, self.layout, position)
+        return None if position is None else self._items.at(tr, position)
 
     def reserve(self, tr: Transaction) -> None:
         """Take a place for the retry of a dead letter; raise `QueueFull` if no place is free."""
@@ -143,19 +149,19 @@ class Pusher:
 
     def _fitting(
         self, tr: Transaction, pushes: list[PushRequest], taken: int, bound: int
-    ) -> list[list[Entry]]:
-        fitting: list[list[Entry]] = []
+    ) -> list[list[NewItem]]:
+        fitting: list[list[NewItem]] = []
         room = bound - taken
         for push in pushes:
-            entries = push.entries
-            if len(entries) > room:
-                entries = entries[: max(0, room)] if push.as_many_as_fit else []
-            room -= len(entries)
-            fitting.append(entries)
+            items = push.items
+            if len(items) > room:
+                items = items[: max(0, room)] if push.as_many_as_fit else []
+            room -= len(items)
+            fitting.append(items)
         pushed = bound - taken - room
         if pushed:
             self._bound.take(tr, taken, bound, pushed)
-        rejected = sum(len(push.entries) for push in pushes) - pushed
+        rejected = sum(len(push.items) for push in pushes) - pushed
         if rejected:
             tr.add(self.layout.total_rejected, encode_count(rejected))
         return fitting

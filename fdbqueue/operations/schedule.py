@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fdbqueue.layout import ONE, Layout, decode_metadata, decode_options, header_of, with_header
@@ -121,11 +122,10 @@ class Schedule:
         del tr[timer]
         stored = tr[key].value
         if stored is not None:
-            self._items.delete(tr, [(key, stored)])
-            self._layout.end(tr, stored)
+            self._items.take(tr, self._items.levels.item(key, stored))
             tr.add(self._layout.total_expired, ONE)
 
-    def free_slots(self, tr: Transaction, slots: list[bytes]) -> None:
+    def free_slots(self, tr: Transaction, slots: Sequence[bytes]) -> None:
         """Free slots, and wake the clients that wait for a free slot."""
         for slot in slots:
             del tr[self._layout.slots + slot]

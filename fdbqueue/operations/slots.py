@@ -4,42 +4,39 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from fdbqueue.layout import Layout
+from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.schedule import Schedule
-from fdbqueue.types import KeyValue, ReadTransaction, Transaction
+from fdbqueue.types import ReadTransaction, Transaction
 
 __all__ = ["MAX_SLOTS", "Agents", "Candidate", "First", "ReadFirst", "Slots"]
 
 MAX_SLOTS = 10_000
 """The highest concurrency limit."""
 
-First: TypeAlias = Callable[[Transaction, int], Sequence[KeyValue]]
+First: TypeAlias = Callable[[Transaction, int], Sequence[StoredItem]]
 """A function that reads up to `n` first items in a transaction."""
 
-ReadFirst: TypeAlias = Callable[[ReadTransaction, int], Sequence[KeyValue]]
+ReadFirst: TypeAlias = Callable[[ReadTransaction, int], Sequence[StoredItem]]
 """The same, where nothing but reads is needed."""
 
 
-class Candidate(NamedTuple):
-    """An item that may be claimed, and the slots it would hold."""
-
-    key: bytes
-    value: bytes
-    slots: tuple[bytes, ...] = ()
+Candidate: TypeAlias = tuple[StoredItem, tuple[bytes, ...]]
+"""An item that may be claimed, and the slots it would hold."""
 
 
 class Agents(Protocol):
     """The agents of a task queue."""
 
-    def agent_of(self, tr: ReadTransaction, row: KeyValue) -> str | None:
+    def agent_of(self, tr: ReadTransaction, item: StoredItem) -> str | None:
         """Return the agent of a task."""
         ...
 
     def first_excluding(
         self, tr: Transaction, n: int, agents: Container[str | None]
-    ) -> Iterator[KeyValue]:
+    ) -> Iterator[StoredItem]:
         """Yield tasks in order, excluding some agents; at most `n` per remaining agent."""
         ...
 
@@ -68,11 +65,12 @@ class Slots:
     def admit(self, tr: Transaction, n: int, first: First) -> list[Candidate]:
         """Return up to `n` first items that may be claimed; none if the queue is paused."""
         options = self._schedule.options(tr)
-        if options is None:
-            return [Candidate(row.key, row.value) for row in first(tr, n)]
-        self._schedule.max_attempts = options.max_attempts
-        if options.paused:
-            return []
+        if options is not None:
+            self._schedule.max_attempts = options.max_attempts
+            if options.paused:
+                return []
+        if options is None or (options.concurrency is None and options.agent_concurrency is None):
+            return [(item, ()) for item in first(tr, n)]
         of_queue = _FreeSlots(n)
         if options.concurrency is not None:
             of_queue = self._free(tr, None, options.concurrency)
@@ -80,7 +78,7 @@ class Slots:
         if n == 0:
             return []
         if options.agent_concurrency is None or self._agents is None:
-            return [Candidate(row.key, row.value, of_queue.take(tr)) for row in first(tr, n)]
+            return [(item, of_queue.take(tr)) for item in first(tr, n)]
         return self._by_agent(tr, n, first, of_queue, self._agents, options.agent_concurrency)
 
     def _by_agent(
@@ -103,18 +101,17 @@ class Slots:
                 slots[agent] = self._free(tr, agent, limit, held.get(str(agent), ()))
             return slots[agent]
 
-        rows: Iterable[KeyValue] = first(tr, n)
-        wanted = Counter(agents.agent_of(tr, row) for row in rows)
+        items: Iterable[StoredItem] = first(tr, n)
+        wanted = Counter(agents.agent_of(tr, item) for item in items)
         if any(slots_of(agent).left < number for agent, number in wanted.items()):
             # Skip the agents at their limit; read the next tasks of the other agents.
             full = {agent for agent in held if slots_of(agent).left == 0}
-            rows = agents.first_excluding(tr, n, full)
+            items = agents.first_excluding(tr, n, full)
         admitted: list[Candidate] = []
-        for row in rows:
-            of_agent = slots_of(agents.agent_of(tr, row))
+        for item in items:
+            of_agent = slots_of(agents.agent_of(tr, item))
             if of_agent.left > 0:
-                keys = of_queue.take(tr) + of_agent.take(tr)
-                admitted.append(Candidate(row.key, row.value, keys))
+                admitted.append((item, of_queue.take(tr) + of_agent.take(tr)))
             if len(admitted) == n:
                 break
         return admitted

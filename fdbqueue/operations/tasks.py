@@ -7,9 +7,10 @@ from collections.abc import Container, Iterator
 from typing import Any
 
 from fdbqueue.layout import Layout, decode_count
+from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.tasks import decode_header
-from fdbqueue.operations.items import LocatedItem, PriorityItems, StoredItem, find
-from fdbqueue.types import KeyValue, ReadTransaction, TaskPriority, TaskStats, Transaction
+from fdbqueue.operations.items import Items, LocatedItem
+from fdbqueue.types import ReadTransaction, TaskPriority, TaskStats, Transaction
 
 __all__ = ["TaskIndex", "TaskItems"]
 
@@ -21,9 +22,9 @@ class TaskIndex:
         self._layout = layout
         self._items = items
 
-    def agent_of(self, tr: ReadTransaction, row: KeyValue) -> str | None:
+    def agent_of(self, tr: ReadTransaction, item: StoredItem) -> str | None:
         """Return the agent of a task."""
-        return decode_header(self._layout.read_payload(tr, row.value))[1]
+        return decode_header(self._layout.read_payload(tr, item))[1]
 
     def first_excluding(
         self, tr: Transaction, n: int, agents: Container[str | None]
@@ -40,7 +41,7 @@ class TaskIndex:
         )
         for position in heapq.merge(*positions):
             key = layout.items + position
-            yield StoredItem(key, bytes(tr.snapshot[key]))
+            yield self._items.levels.item(key, bytes(tr.snapshot[key]))
 
     def first_for_agent(self, tr: ReadTransaction, n: int, agent: str) -> list[StoredItem]:
         """Return up to `n` first tasks of an agent."""
@@ -48,7 +49,7 @@ class TaskIndex:
         rows = tr.get_range(*self._layout.range_of(index), limit=n)
         keys = [self._layout.items + row.key[len(index) :] for row in rows]
         values = [tr[key] for key in keys]
-        return [StoredItem(key, bytes(value)) for key, value in zip(keys, values)]
+        return [self._items.levels.item(key, bytes(value)) for key, value in zip(keys, values)]
 
     def stats(self, tr: ReadTransaction) -> TaskStats:
         """Return the counters of the queue, and when its oldest waiting task was pushed."""
@@ -80,20 +81,20 @@ class TaskIndex:
         )
 
 
-class TaskItems(PriorityItems):
+class TaskItems(Items):
     """The items of a task queue, with indexes, and with counters by priority and agent."""
 
     def index_entries(
-        self, tr: ReadTransaction, key: bytes, stored: bytes
+        self, tr: ReadTransaction, item: StoredItem
     ) -> tuple[dict[bytes, bytes], list[bytes]]:
         """Return the entries by id, agent and client, and the counters of priority and agent."""
         layout = self._layout
-        position = layout.position(key)
-        priority, agent, client = decode_header(layout.read_payload(tr, stored))
-        entries, counters = super().index_entries(tr, key, stored)
-        entries[layout.id_key(layout.ids, layout.unpack_key(key)[-1])] = position
+        position = layout.position(item.key)
+        priority, agent, client = decode_header(layout.read_payload(tr, item))
+        entries, counters = super().index_entries(tr, item)
+        entries[layout.id_key(layout.ids, layout.unpack_key(item.key)[-1])] = position
         entries[layout.indexed(layout.agents, agent) + position] = b""
-        counters.append(layout.count_key(layout.level(priority)))
+        counters.append(layout.count_key(layout.level_prefix(priority)))
         if agent is not None:
             counters.append(layout.indexed(layout.agent_counts, agent))
         if client is not None:
@@ -104,7 +105,7 @@ class TaskItems(PriorityItems):
         """Return the task with this id in any state; `None` if it ended."""
         waiting, not_waiting = self._begin_ids(tr, reference)
         position = waiting.value if waiting.present() else not_waiting.value
-        return None if position is None else find(tr, self._layout, position)
+        return None if position is None else self.at(tr, position)
 
     def waiting(self, tr: ReadTransaction, reference: bytes) -> StoredItem | None:
         """Return the task with this id if it waits, otherwise `None`."""
@@ -124,7 +125,3 @@ class TaskItems(PriorityItems):
         layout = self._layout
         random = layout.unpack_key(layout.items + position)[-1]
         return {layout.id_key(layout.ids_not_waiting, random): position}
-
-    def level_counter(self, level: bytes) -> bytes | None:
-        """Return `None`: a level is one priority, deadline and cost, too many to count."""
-        return None

@@ -153,29 +153,24 @@ class _Check:
         return self._reads.get_range(*self._layout.range_of(prefix))
 
     def _scan_items(self) -> None:
-        layout, level = self._layout, b""
-        count = 0
+        layout = self._layout
         for row in self._rows(layout.items):
-            key = row.key
-            if not level or not key.startswith(level) or not layout.is_item_key(key, level):
-                self._note_level(level, count)
-                count = 0
-                try:
-                    level = self._items.level_of(key)
-                except ForeignKey:
-                    # Perhaps an item, and the queue was opened with the wrong priorities: without
-                    # knowing what it is, nothing that belongs to items can be put right.
-                    self._may_repair = False
-                    self._problems.append(f"foreign key among the items: {key!r}")
-                    level = b""
-                    continue
-            count += 1
-            indexes, counters = self._items.index_entries(self._reads, key, row.value)
+            try:
+                item = self._items.levels.item(row.key, row.value)
+            except ForeignKey:
+                # Perhaps an item, and the queue was opened with the wrong priorities: without
+                # knowing what it is, nothing that belongs to items can be put right.
+                self._may_repair = False
+                self._problems.append(f"foreign key among the items: {row.key!r}")
+                continue
+            self.items += 1
+            indexes, counters = self._items.index_entries(self._reads, item)
             self._indexed |= indexes
             self._counters.update(counters)
-            self._note_unique(self._layout.position(key), row.value)
+            if item.level.counter is not None:
+                self._counters[item.level.counter] += 1
+            self._note_unique(layout.position(row.key), row.value)
             self._own(row.value)
-        self._note_level(level, count)
 
     def _scan_results(self) -> None:
         """Count the items staged for waiting pops; they still own their payloads."""
@@ -216,12 +211,6 @@ class _Check:
         owner = self._layout.piece_owner(value)
         if owner is not None:
             self._owners.add(owner)
-
-    def _note_level(self, level: bytes, count: int) -> None:
-        self.items += count
-        counter = self._items.level_counter(level) if count else None
-        if counter is not None:
-            self._counters[counter] += count
 
     def _compare_counts(self) -> None:
         stored = {row.key for prefix in self._layout.counters for row in self._rows(prefix)}

@@ -15,7 +15,7 @@ from fdbqueue.database.retrying import read
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.operations.items import Entry, Items
+from fdbqueue.operations.items import Items, NewItem
 from fdbqueue.queue.arguments import validate_number, validate_wait
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
 from fdbqueue.types import Codec, Item, Options, ReadTransactor, Transactor
@@ -183,13 +183,13 @@ class Queue(BaseQueue[Item]):
         self, tr: Transactor, values: Iterable[Any], as_many_as_fit: bool, raise_if_full: bool
     ) -> Steps[list[Item]]:
         values = list(values)
-        level, encode = self._store.layout.items, self._store.codec.encode
-        entries = [
-            Entry(level, encode(value), random, value=value)
+        level, encode = self._store.levels.level(None), self._store.codec.encode
+        items = [
+            NewItem(level, encode(value), random, value=value)
             for value, random in zip(values, uuids(len(values)))
         ]
-        keys = yield from self._store.push(tr, entries, as_many_as_fit, raise_if_full)
-        return self._store.pushed(entries, keys)
+        keys = yield from self._store.push(tr, items, as_many_as_fit, raise_if_full)
+        return self._store.pushed(items, keys)
 
     @driven
     def dequeue(self, tr: Transactor, *, wait: float = 0) -> Steps[Item | None]:

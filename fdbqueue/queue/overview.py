@@ -84,19 +84,19 @@ class _Reads:
 
     def begin_firsts(self, tr: ReadTransaction) -> None:
         """Start to read the first key of each priority."""
-        level_of = self._layout.counted_level
-        self._levels = {level_of(row.key): decode_count(row.value) for row in self._counts}
+        prefix_of = self._layout.counted_prefix
+        self._levels = {prefix_of(row.key): decode_count(row.value) for row in self._counts}
         self._firsts = [
-            (level, tr.get_key(first_greater_or_equal(level + b"\x00", 0)))
-            for level in islice(self._levels, _MAX_LEVELS)
+            (prefix, tr.get_key(first_greater_or_equal(prefix + b"\x00", 0)))
+            for prefix in islice(self._levels, _MAX_LEVELS)
         ]
 
     def status(self) -> QueueStatus:
         layout = self._layout
         times = [
             layout.pushed_at(first.value)
-            for level, first in self._firsts
-            if layout.is_item_key(first.value, level)
+            for prefix, first in self._firsts
+            if layout.is_item_key(first.value, prefix)
         ]
         times.append(layout.time_of_id(self._first_id.value))
         total_in, total_out = (
@@ -106,7 +106,7 @@ class _Reads:
         return QueueStatus(
             self._name,
             max(0, total_in - total_out),
-            {layout.priority_of(level): n for level, n in self._levels.items() if n > 0},
+            {layout.priority_of(prefix): n for prefix, n in self._levels.items() if n > 0},
             total_in,
             total_out,
             min((time for time in times if time is not None), default=None),

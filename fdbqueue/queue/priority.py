@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal, overload
@@ -13,10 +13,10 @@ from fdbqueue.coordination.clock import uuids
 from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.retrying import read
-from fdbqueue.layout import Header, Layout
+from fdbqueue.layout import NO_HEADER, Header, Layout
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.priorities import Priorities
-from fdbqueue.operations.items import Entry, PriorityItems
+from fdbqueue.operations.items import Items, NewItem
 from fdbqueue.queue.arguments import (
     due_time,
     expiry_time,
@@ -92,7 +92,7 @@ class PriorityQueue(BaseQueue[Item]):
             "priority", codec_name(codec), priorities, max_size, max_attempts=max_attempts
         )
         items = ItemCodec(layout, levels, codec_named(codec))
-        super().__init__(Store(layout, levels, PriorityItems(layout, levels), items, options))
+        super().__init__(Store(layout, levels, Items(layout, levels), items, options))
 
     @classmethod
     def _kept(cls, stored: Options) -> dict[str, Any]:
@@ -271,13 +271,12 @@ class PriorityQueue(BaseQueue[Item]):
             2
         """
         if unique is not None:
-            key = validate_unique(unique)
-            (entry,) = _entries(
-                self._store, [value], priority, delay=delay, at=at, ttl=ttl, unique=key
-            )
-            return (yield from self._store.push_unique(tr, entry, raise_if_full))
-        entries = _entries(self._store, (value,), priority, delay=delay, at=at, ttl=ttl)
-        return next(iter((yield from self._push(tr, entries, False, raise_if_full))), None)
+            unique = validate_unique(unique)
+        new = _new_items(self._store, (value,), (priority,), delay, at, ttl, unique)
+        if unique is not None:
+            return (yield from self._store.push_unique(tr, new[0], raise_if_full))
+        items = yield from self._push(tr, new, False, raise_if_full)
+        return items[0] if items else None
 
     @driven
     def push_many(
@@ -325,14 +324,18 @@ class PriorityQueue(BaseQueue[Item]):
             >>> jobs.pop(db).value
             'a'
         """
-        entries = _entries(self._store, values, priority, priorities, delay=delay, at=at, ttl=ttl)
-        return (yield from self._push(tr, entries, as_many_as_fit, raise_if_full))
+        values = list(values)
+        given = [priority] * len(values) if priorities is None else list(priorities)
+        if len(given) != len(values):
+            raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
+        new = _new_items(self._store, values, given, delay, at, ttl)
+        return (yield from self._push(tr, new, as_many_as_fit, raise_if_full))
 
     def _push(
-        self, tr: Transactor, entries: list[Entry], as_many_as_fit: bool, raise_if_full: bool
+        self, tr: Transactor, new: list[NewItem], as_many_as_fit: bool, raise_if_full: bool
     ) -> Steps[list[Item]]:
-        keys = yield from self._store.push(tr, entries, as_many_as_fit, raise_if_full)
-        items = self._store.pushed(entries, keys)
+        keys = yield from self._store.push(tr, new, as_many_as_fit, raise_if_full)
+        items = self._store.pushed(new, keys)
         return (yield from self._store.log(tr, "pushed to", items))
 
     # Pop and peek
@@ -366,7 +369,8 @@ class PriorityQueue(BaseQueue[Item]):
             >>> jobs.pop_min(db).value, jobs.pop_min(db).value, jobs.pop_min(db)
             ('a', 'b', None)
         """
-        return next(iter((yield from self._pop(tr, 1, False, wait))), None)
+        items = yield from self._pop(tr, 1, False, wait)
+        return items[0] if items else None
 
     pop = pop_min
 
@@ -392,7 +396,8 @@ class PriorityQueue(BaseQueue[Item]):
             >>> jobs.pop_max(db).value
             'first'
         """
-        return next(iter((yield from self._pop(tr, 1, True, wait))), None)
+        items = yield from self._pop(tr, 1, True, wait)
+        return items[0] if items else None
 
     @driven
     def pop_many(
@@ -566,35 +571,32 @@ class PriorityQueue(BaseQueue[Item]):
             1
         """
         store = self._store
-        rank = store.levels.validate(priority)
-        moved = store.move(tr, item, lambda _: (store.layout.level(rank), None))
+        level = store.levels.level(priority)
+        moved = store.move(tr, item, lambda _: (level, None))
         if moved is None:
             return None
         before, key = moved
-        return Item(before.value, rank, store.codec.id_of(key), key)
+        return store.codec.public(key, before.value, level.priority)
 
 
-def _entries(
+def _new_items(
     store: Store[Item],
-    values: Iterable[Any],
-    priority: Priority = 0,
-    priorities: Iterable[Priority] | None = None,
-    *,
-    delay: float | None = None,
-    at: datetime | None = None,
-    ttl: float | None = None,
+    values: Sequence[Any],
+    priorities: Sequence[Priority],
+    delay: float | None,
+    at: datetime | None,
+    ttl: float | None,
     unique: str | None = None,
-) -> list[Entry]:
+) -> list[NewItem]:
     """Return what a push of these arguments stores."""
-    values = list(values)
-    given = [priority] * len(values) if priorities is None else list(priorities)
-    if len(given) != len(values):
-        raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
-    header = Header(expires=expiry_time(ttl), unique=unique)
+    header = NO_HEADER
+    if ttl is not None or unique is not None:
+        header = Header(expires=expiry_time(ttl), unique=unique)
     due = due_time(delay, at)
-    ranks = list(map(store.levels.validate, given))
-    level, encode = store.layout.level, store.codec.encode
+    levels = list(map(store.levels.level, priorities))
+    payloads = map(store.codec.encode, values)
+    parts = zip(levels, payloads, uuids(len(values)), values)
     return [
-        Entry(level(rank), encode(value), random, due, header, value, rank)
-        for rank, value, random in zip(ranks, values, uuids(len(values)))
+        NewItem(level, payload, random, due, header, value)
+        for level, payload, random, value in parts
     ]

@@ -17,9 +17,10 @@ from fdbqueue.coordination.store import Store
 from fdbqueue.database.pages import read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.layout import Header, Layout
+from fdbqueue.layout.items import Level
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec
-from fdbqueue.operations.items import Entry
+from fdbqueue.operations.items import NewItem
 from fdbqueue.operations.slots import MAX_SLOTS, ReadFirst
 from fdbqueue.operations.tasks import TaskIndex, TaskItems
 from fdbqueue.queue.arguments import (
@@ -104,13 +105,13 @@ class TaskQueue(BaseQueue[Task]):
         max_attempts: int | None = None,
     ) -> None:
         layout = Layout(subspace)
-        levels = Priorities(layout, RANK)
-        rows = TaskItems(layout, levels)
+        levels = Priorities(layout, RANK, are_counted=False)
+        items = TaskItems(layout, levels)
         self._ageing = whole_seconds(ageing)
-        self._index = TaskIndex(layout, rows)
+        self._index = TaskIndex(layout, items)
         options = Options("task", "task", RANK, max_size, self._ageing, max_attempts)
-        items = TaskRowCodec(layout, levels, TaskCodec())
-        super().__init__(Store(layout, levels, rows, items, options, self._index))
+        codec = TaskRowCodec(layout, levels, TaskCodec())
+        super().__init__(Store(layout, levels, items, codec, options, self._index))
 
     @classmethod
     def _kept(cls, stored: Options) -> dict[str, Any]:
@@ -254,8 +255,8 @@ class TaskQueue(BaseQueue[Task]):
             "ttl": ttl,
         }
         if unique is not None:
-            entry = self._entry(time.time(), *uuids(1), **task, unique=validate_unique(unique))
-            found = yield from self._store.push_unique(tr, entry, raise_if_full=False)
+            item = self._new_item(time.time(), *uuids(1), **task, unique=validate_unique(unique))
+            found = yield from self._store.push_unique(tr, item)
             return None if found is None else found.id
         return next(iter((yield from self._push(tr, [task], False))), None)
 
@@ -288,11 +289,11 @@ class TaskQueue(BaseQueue[Task]):
         now = time.time()
         if any(task.get("unique") is not None for task in given):
             raise TypeError("unique tasks are pushed one by one, with `push`")
-        entries = [self._entry(now, uuid, **task) for uuid, task in zip(uuids(len(given)), given)]
-        keys = yield from self._store.push(tr, entries, as_many_as_fit, raise_if_full=False)
+        items = [self._new_item(now, uuid, **task) for uuid, task in zip(uuids(len(given)), given)]
+        keys = yield from self._store.push(tr, items, as_many_as_fit)
         return list(map(self._store.codec.id_of, keys))
 
-    def _entry(
+    def _new_item(
         self,
         now: float,
         uuid: bytes,
@@ -302,11 +303,11 @@ class TaskQueue(BaseQueue[Task]):
         ttl: float | None = None,
         unique: str | None = None,
         **task: Any,
-    ) -> Entry:
+    ) -> NewItem:
         record, rank = ranked_task(self._ageing, now, **task)
         header = Header(expires=expiry_time(ttl), unique=unique)
         payload = self._store.codec.encode(record)
-        return Entry(self._store.layout.level(rank), payload, uuid, due_time(delay, at), header)
+        return NewItem(self._store.levels.level(rank), payload, uuid, due_time(delay, at), header)
 
     # Pop and peek
 
@@ -612,11 +613,11 @@ class TaskQueue(BaseQueue[Task]):
         store = self._store
         store.codec.encode(ranked_task(None, 0, **changes)[0])  # what is wrong is told before all
 
-        def changed(task: Task) -> tuple[bytes, bytes]:
+        def changed(task: Task) -> tuple[Level, bytes]:
             kept = {field: getattr(task, field) for field in TaskChanges.__annotations__}
             created = task.created_at.timestamp()
             record, rank = ranked_task(self._ageing, created, **{**kept, **changes})
-            return store.layout.level(rank), store.codec.encode(record)
+            return store.levels.level(rank), store.codec.encode(record)
 
         return store.move(tr, task_id, changed) is not None
 
@@ -626,13 +627,15 @@ class TaskQueue(BaseQueue[Task]):
 
     def _by_index(self, tr: ReadTransactor, index: bytes, name: str) -> Iterator[Task]:
         """Yield the tasks of an agent or client, page by page."""
-        layout, decode = self._store.layout, self._store.codec.decode
+        store = self._store
+        layout = store.layout
         prefix = layout.indexed(index, name)
 
         def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[Task]:
             keys = [layout.items + row.key[len(prefix) :] for row in rows]
             # All reads are under way before the first is waited for.
             values = [tr[key] for key in keys]
-            return [decode(tr, key, bytes(value)) for key, value in zip(keys, values)]
+            items = [store.levels.item(key, bytes(value)) for key, value in zip(keys, values)]
+            return [store.codec.decode(tr, item) for item in items]
 
         return chain.from_iterable(read_pages(tr, *layout.range_of(prefix), page))

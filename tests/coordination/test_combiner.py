@@ -33,7 +33,7 @@ class Work:
         self.db = Database()
 
     def perform(self, db: Any, batch: Batch[int]) -> list[int]:
-        requests = list(batch.requests)
+        requests = list(batch)
         self.batches.append(requests)
         if len(self.batches) == 1:
             self.begun.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from fdbqueue import PriorityQueue, Queue
 from fdbqueue.embedded import KeyValue
 from fdbqueue.errors import LayoutVersionMismatch
 from fdbqueue.layout import Space, decode_count, default_subspace, name_key, renames_key
+from fdbqueue.operations.items import Items
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as PriorityRecipe
@@ -27,7 +29,11 @@ RANDOM = bytes(range(16))
 @pytest.fixture
 def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fdbqueue.coordination.clock._uuid7", lambda _: RANDOM)
-    monkeypatch.setattr("fdbqueue.operations.items.Items.first_count", lambda *_: 0)
+    next_count = Items._next_count
+    at_zero = SimpleNamespace(get_read_version=lambda: SimpleNamespace(wait=lambda: 0))
+    monkeypatch.setattr(
+        Items, "_next_count", lambda items, _, *args: next_count(items, at_zero, *args)
+    )
 
 
 def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:
@@ -106,16 +112,16 @@ def test_keys_equal_those_of_the_tuple_layer(priority: int, count: int, random: 
     """The layout packs and unpacks them itself, for speed."""
     space = Subspace(("any",))
     layout = store_of(PriorityQueue(space)).layout
-    level = layout.level(priority)
-    key = layout.item_key(level, count, random)
+    prefix = layout.level_prefix(priority)
+    key = layout.item_key(prefix, count, random)
     assert key == space.pack((0, priority, count, random))
-    assert layout.is_item_key(key, level)
-    assert layout.count_in(key, level) == count
-    assert layout.level_in(key) == level
-    assert layout.priority_of(level) == priority
+    assert layout.is_item_key(key, prefix)
+    assert layout.count_in(key, prefix) == count
+    assert layout.prefix_in(key) == prefix
+    assert layout.priority_of(prefix) == priority
     assert layout.key_of_id(layout.item_id(key), 3) == key
-    assert layout.timer_key(level, count, b"") == level + fdb_tuple.pack((count,))
-    assert layout.decode_timer(level, layout.timer_key(level, count, random)) == (count, random)
+    assert layout.timer_key(prefix, count, b"") == prefix + fdb_tuple.pack((count,))
+    assert layout.decode_timer(prefix, layout.timer_key(prefix, count, random)) == (count, random)
 
 
 def test_golden_bytes_of_an_id(db: Any, space: Subspace, fixed_random: None) -> None:
@@ -136,7 +142,7 @@ def test_an_exactly_once_commit_leaves_a_receipt_under_four(db: Any, space: Subs
 def test_golden_bytes_of_waiting_pops(db: Any, space: Subspace) -> None:
     layout = store_of(PriorityQueue(space)).layout
     request = layout.request_key(258, b"name")
-    item = KeyValue(layout.item_key(layout.level(5), 0, b"r"), b"payload")
+    item = KeyValue(layout.item_key(layout.level_prefix(5), 0, b"r"), b"payload")
 
     @fdbqueue.transactional
     def write(tr: Any) -> None:

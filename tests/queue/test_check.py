@@ -49,19 +49,19 @@ def test_check_keeps_the_pieces_of_staged_items(db: Any, filled: PriorityQueue) 
 
 
 def break_count(db: Any, queue: PriorityQueue) -> None:
-    db[store_of(queue).layout.count_key(store_of(queue).layout.level(1))] = encode_count(7)
+    db[store_of(queue).layout.count_key(store_of(queue).layout.level_prefix(1))] = encode_count(7)
 
 
 def drop_count(db: Any, queue: PriorityQueue) -> None:
-    del db[store_of(queue).layout.count_key(store_of(queue).layout.level(2))]
+    del db[store_of(queue).layout.count_key(store_of(queue).layout.level_prefix(2))]
 
 
 def invent_count(db: Any, queue: PriorityQueue) -> None:
-    db[store_of(queue).layout.count_key(store_of(queue).layout.level(77))] = encode_count(1)
+    db[store_of(queue).layout.count_key(store_of(queue).layout.level_prefix(77))] = encode_count(1)
 
 
 def zero_count(db: Any, queue: PriorityQueue) -> None:
-    db[store_of(queue).layout.count_key(store_of(queue).layout.level(77))] = encode_count(0)
+    db[store_of(queue).layout.count_key(store_of(queue).layout.level_prefix(77))] = encode_count(0)
 
 
 def break_total(db: Any, queue: PriorityQueue) -> None:
@@ -105,7 +105,7 @@ def test_check_reports_foreign_keys_and_lost_pieces_and_keeps_them(
 ) -> None:
     foreign = [
         store_of(filled).layout.items + b"\x02text\x00",
-        store_of(filled).layout.level(1) + b"\x14",
+        store_of(filled).layout.level_prefix(1) + b"\x14",
         filled.subspace.pack((99, "unknown section")),
         filled.subspace.pack(("unknown",)),
     ]

@@ -504,7 +504,7 @@ def test_check_finds_and_repairs_broken_indexes(db: Any, tasks: TaskQueue) -> No
     del db[keys[4]]
     db[layout.indexed(layout.agents, "eve") + layout.position(keys[7])] = b""
     db[layout.indexed(layout.agent_counts, "ada")] = (7).to_bytes(8, "little")
-    del db[layout.count_key(layout.level(2))]
+    del db[layout.count_key(layout.level_prefix(2))]
     report = check(db, tasks)
     assert len(report.problems) == 5
     assert any("agent 'ada' is 7" in problem for problem in report.problems)

@@ -16,7 +16,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination import clock
-from fdbqueue.operations.items import Entry
+from fdbqueue.operations.items import NewItem
 from fdbqueue.queue.base import store_of
 from tests.simulation.history import Operation, is_linearizable
 from tests.simulation.simulated import Simulated
@@ -143,9 +143,9 @@ class Simulation(Simulated):
                 return []
             self._moving[client][item.value] = None
             behind = store_of(queue)
-            level = behind.layout.level(priority)
-            entry = Entry(level, behind.codec.encode(f"{item.value}'"), random_part)
-            behind.items.append(tr, level, [entry], behind.items.last(tr, level))
+            level = behind.levels.level(priority)
+            new = NewItem(level, behind.codec.encode(f"{item.value}'"), random_part)
+            behind.items.append(tr, [new], {level: behind.items.last(tr, level)})
             return [item.value]
 
         moved: list[str] = body(self.db)
