@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from fdbqueue.database.binding import error_classes
 from fdbqueue.errors import FDBError
@@ -81,7 +81,7 @@ class Combiner(Generic[_Request, _Result]):
 
     def _begin(self) -> None:
         self._guard = threading.RLock()  # a finalizer may run, and call, while its thread has it
-        self._lines: WeakKeyDictionary[Any, _Line[_Request, _Result]] = WeakKeyDictionary()
+        self._lines: dict[ref[Database], _Line[_Request, _Result]] = {}
         self._process = os.getpid()
         self._main_thread = threading.main_thread().ident
 
@@ -89,11 +89,11 @@ class Combiner(Generic[_Request, _Result]):
         """Perform a request on a database, alone or in a batch, and return its result."""
         if self._process != os.getpid():
             self._begin()  # a forked child has none of the waiting threads
-        line = self._lines.get(db) or self._new_line(db)
+        line = self._lines.get(ref(db)) or self._new_line(db)
         thread = threading.get_ident()
         # A nested call cannot wait for the call that it is part of.
         if thread == self._main_thread or thread == line.leader:
-            return self._alone(db, line, request)
+            return line.performer.perform(db, Batch((request,)))[0]
         call: _Call[_Request, _Result] = _Call(request)
         with self._guard:
             if line.leader is None:
@@ -105,7 +105,9 @@ class Combiner(Generic[_Request, _Result]):
             call.wait()
         if call.leads:
             self._lead(db, line, call)
-        return self._alone(db, line, request) if call.is_alone else call.outcome()
+        if call.is_alone:
+            return line.performer.perform(db, Batch((request,)))[0]
+        return call.outcome()
 
     def submit(
         self,
@@ -125,7 +127,7 @@ class Combiner(Generic[_Request, _Result]):
         """
         if self._process != os.getpid():
             self._begin()
-        line = self._lines.get(db) or self._new_line(db)
+        line = self._lines.get(ref(db)) or self._new_line(db)
         call = _Submitted(request, start, done, self, db, line)
         with self._guard:
             if line.leader is None:
@@ -136,12 +138,8 @@ class Combiner(Generic[_Request, _Result]):
 
     def _new_line(self, db: Database) -> _Line[_Request, _Result]:
         with self._guard:
-            return self._lines.setdefault(db, _Line(self._performer()))
-
-    @staticmethod
-    def _alone(db: Database, line: _Line[_Request, _Result], request: _Request) -> _Result:
-        (result,) = line.performer.perform(db, Batch((request,)))
-        return result
+            # The line ends with its database.
+            return self._lines.setdefault(ref(db, self._lines.pop), _Line(self._performer()))
 
     def _lead(
         self, db: Database, line: _Line[_Request, _Result], own: _Call[_Request, _Result]
@@ -179,6 +177,8 @@ class Combiner(Generic[_Request, _Result]):
 
 class Batch(list[_Request]):
     """The requests that one transaction performs."""
+
+    __slots__ = ()
 
     def join(self) -> None:
         """Add the requests that have arrived, within the budget."""
@@ -292,7 +292,7 @@ class _Submitted(_Call[_Request, _Result]):
             self._combiner._lead(self._db, self._line, self)
         if self.is_alone:
             try:
-                self.result = self._combiner._alone(self._db, self._line, self.request)
+                (self.result,) = self._line.performer.perform(self._db, Batch((self.request,)))
             except BaseException as error:
                 self.error = error
             else:

@@ -25,7 +25,7 @@ from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items
 from fdbqueue.operations.schedule import VERSIONS
-from fdbqueue.types import Database, KeyValue, Transaction
+from fdbqueue.types import Database, KeyValue, RangeResult, Transaction
 
 __all__ = ["REQUEST_TIMEOUT", "StagedPops"]
 
@@ -148,7 +148,7 @@ class StagedPops(Generic[_T]):
         self._leading_as = outcome.leading_as
         if self._leading_as is not None and not self._is_watched:
             # Unlike `Thread.start`, this call leaves nothing behind if it is interrupted.
-            _thread.start_new_thread(self._keep_watch, (db,))
+            _thread.start_new_thread(self._resign_when_idle, (db,))
         self._size = len(taken)
         if outcome.error is not None:
             raise outcome.error
@@ -178,14 +178,14 @@ class StagedPops(Generic[_T]):
             self._last_version = version
             self._fresh_until = time.monotonic() + _FRESH
 
-    def _keep_watch(self, db: Database) -> None:
+    def _resign_when_idle(self, db: Database) -> None:
+        """Pass the leadership on once no thread of this process pops any more."""
         while self._leading_as is not None and not self._is_watched:
             self._is_watched = True
-            self._watch_leadership(db)
+            self._resign_once_idle(db)
             self._is_watched = False
 
-    def _watch_leadership(self, db: Database) -> None:
-        """Pass the leadership on once no thread of this process pops any more."""
+    def _resign_once_idle(self, db: Database) -> None:
         seen = 0
         while (name := self._leading_as) is not None:
             time.sleep(_IDLE_CHECK)
@@ -277,15 +277,17 @@ class _Pops(Generic[_T]):
             tr.options.set_max_retry_delay(MAX_BACKOFF)
         is_first = self.tries == 1 and not self.is_contended and self.leading_as is None
         if is_first or not self.may_stage:
-            _await(self._read_ahead(tr))
+            if self._expected > 1:
+                _wait_for_first(self._prefetch(tr))
             self._races += 1
             self._batch.join()
-            taken = self._decoded(tr, self._draw(tr, self._batch))
-            return _Outcome(taken, wrote=self._must_commit(taken))
+            taken = self._decoded(tr, self._delete_first(tr, self._batch))
+            # At an older read version, the commit has to confirm that there are no items.
+            return _Outcome(taken, wrote=any(taken) or self.read_version is not None)
         # Start all reads before waiting for the first.
         leader = tr.snapshot[self._layout.leader]
         requests = _read_requests(tr, self._layout) if self.leading_as else None
-        ahead = self._read_ahead(tr) if self.leading_as else None
+        prefetched = self._prefetch(tr) if self.leading_as else None
         if self.request is not None:
             result = self._collect(tr, self.request)
             if result is not None:
@@ -299,16 +301,12 @@ class _Pops(Generic[_T]):
             return self._become_leader(tr)
         if requests is None:
             requests = _read_requests(tr, self._layout)
-            ahead = self._read_ahead(tr)
-        _await(ahead)
+            prefetched = self._prefetch(tr)
+        _wait_for_first(prefetched)
         return self._serve(tr, holder, _live_requests(tr, self._layout, requests))
 
-    def _must_commit(self, taken: list[list[_T]]) -> bool:
-        """Return whether items were taken, or the absence of items has to be confirmed."""
-        return any(taken) or self.read_version is not None
-
-    def _read_ahead(self, tr: Transaction) -> Any:
-        """Start to read the rows that the transaction will probably need."""
+    def _prefetch(self, tr: Transaction) -> RangeResult | None:
+        """Start to read the rows that several pops will probably take; `None` for one pop."""
         if self._expected == 1:
             return None
         begin, end = self._layout.all_items
@@ -375,10 +373,10 @@ class _Pops(Generic[_T]):
         keeps = self.may_keep_leading or (is_leader and not requests_to_serve)
         following = requests_to_serve.pop(0) if requests_to_serve and not keeps else None
         pops = [*self._batch, *chain.from_iterable(pops for _, pops in requests_to_serve)]
-        drawn = self._draw(tr, pops)
+        drawn = self._delete_first(tr, pops)
         taken = self._decoded(tr, drawn[:own_pops])
         if holder is None and not requests and not any(taken):
-            return _Outcome(taken, wrote=self._must_commit(taken))
+            return _Outcome(taken, wrote=any(taken) or self.read_version is not None)
         if self.request is not None:
             del tr[self.request]
         remaining = iter(drawn[own_pops:])
@@ -400,8 +398,8 @@ class _Pops(Generic[_T]):
             met_others=bool(requests_to_serve or following),
         )
 
-    def _draw(self, tr: Transaction, pops: list[Pop]) -> list[list[StoredItem]]:
-        """Remove the items of the first pops from the queue, as far as one transaction has room.
+    def _delete_first(self, tr: Transaction, pops: list[Pop]) -> list[list[StoredItem]]:
+        """Delete the items of the first pops, as far as one transaction has room; return them.
 
         The first pop belongs to this process and gets all its items, regardless of their size. The
         items of the other pops are stored again as results, so they must fit.
@@ -409,7 +407,7 @@ class _Pops(Generic[_T]):
         drawn: list[list[StoredItem]] = []
         size = 0
         for at_max, group in groupby(pops, itemgetter(1)):
-            counts = [n for n, _ in group]
+            counts = list(map(itemgetter(0), group))
             first = self._items.first(tr, sum(counts), at_max)
             begin = 0
             for n in counts:
@@ -426,13 +424,14 @@ class _Pops(Generic[_T]):
         return drawn
 
     def _decoded(self, tr: Transaction, drawn: list[list[StoredItem]]) -> list[list[_T]]:
-        taken = [[self._codec.decode(tr, item) for item in items] for items in drawn]
+        decode = partial(self._codec.decode, tr)
+        taken = [list(map(decode, items)) for items in drawn]
         for item in chain.from_iterable(drawn):
             self._layout.end(tr, item.value)
         return taken
 
 
-def _await(rows: Iterable[KeyValue] | None) -> None:
+def _wait_for_first(rows: Iterable[KeyValue] | None) -> None:
     """Wait for the first rows of a range; meanwhile other threads can join the batch."""
     if rows is not None:
         next(iter(rows), None)

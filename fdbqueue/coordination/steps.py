@@ -69,10 +69,6 @@ class Submit(Generic[_Request, _Result]):
         self.request = request
         self.undo = undo
 
-    def run(self) -> _Result:
-        """Perform this step in the calling thread."""
-        return self.combiner(self.db, self.request)
-
 
 class Sleep:
     """A sleep until a watch fires or the time is over. Its result is whether to continue.
@@ -151,7 +147,10 @@ def driven(operation: Callable[_P, Steps[_T]]) -> Callable[_P, _T]:
             except StopIteration as end:
                 done: _T = end.value
                 return done
-            result = step.run()
+            if isinstance(step, Submit):
+                result = step.combiner(step.db, step.request)
+            else:
+                result = step.run()
 
     # Documentation and editors show the type that the caller gets.
     returns: str = operation.__annotations__["return"]

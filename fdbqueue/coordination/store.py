@@ -149,8 +149,8 @@ class Store(Generic[_T]):
         items: list[NewItem],
         as_many_as_fit: bool = False,
         raise_if_full: bool = False,
-    ) -> Steps[list[bytes]]:
-        """Append items to their levels; return their keys.
+    ) -> Steps[list[Any]]:
+        """Append items to their levels; return what `push` returns for each new item.
 
         On a database, the pushes of several threads share a transaction.
         """
@@ -166,7 +166,8 @@ class Store(Generic[_T]):
             keys = yield Submit(self.pushes, tr, push)
         if raise_if_full:
             self._check_room(push, keys)
-        return keys
+        pushed = self.codec.pushed
+        return [pushed(key, item.value, item.level.priority) for key, item in zip(keys, items)]
 
     def _push_in(self, tr: Transaction, push: PushRequest) -> list[bytes]:
         (keys,) = self._pusher.push(tr, [push])
@@ -179,11 +180,6 @@ class Store(Generic[_T]):
         bound = self._pusher.options.max_size
         if bound is not None and len(keys) < (1 if push.as_many_as_fit else len(push.items)):
             raise QueueFull(bound, len(push.items))
-
-    def pushed(self, items: list[NewItem], keys: list[bytes]) -> list[_T]:
-        """Return the first of the new items, one for each key, as their user sees them."""
-        public = self.codec.public
-        return [public(key, item.value, item.level.priority) for key, item in zip(keys, items)]
 
     def push_unique(
         self, tr: Transactor, new: NewItem, raise_if_full: bool = False
@@ -261,22 +257,22 @@ class Store(Generic[_T]):
 
         On a database, the pops of several threads share a transaction.
         """
+        look = partial(self._pop_now, tr, n, at_max)
+        return until_found(self.sweeper, tr, wait if n else 0, look, self.keys_to_watch)
+
+    def _pop_now(self, tr: Transactor, n: int, at_max: bool) -> Steps[list[_T]]:
+        """Take up to `n` first items without waiting."""
         if n == 0:
             return []
-        if is_database(tr):
-            look = partial(self._pop_now, tr, n, at_max)
-            return (yield from until_found(self.sweeper, tr, wait, look, self.keys_to_watch))
-        items: list[_T] = yield Call(partial(self._take, tr, n, at_max))
-        return items
-
-    def _pop_now(self, db: Database, n: int, at_max: bool) -> Steps[list[_T]]:
-        """Take up to `n` first items without waiting."""
+        if not is_database(tr):
+            items: list[_T] = yield Call(partial(self._take, tr, n, at_max))
+            return items
         while True:
             is_ready, taken = self.sweeper.is_ready, list[_T]()
             if self.sweeper.sweep_is_due():
-                is_ready = yield Call(partial(self.sweeper.sweep, db, n))
+                is_ready = yield Call(partial(self.sweeper.sweep, tr, n))
             if is_ready:
-                taken = yield Submit(self.pops, db, (n, at_max), partial(self.put_back, db))
+                taken = yield Submit(self.pops, tr, (n, at_max), partial(self.put_back, tr))
             if taken or not self.sweeper.is_behind:
                 return taken
             # Other clients took the items that became available, and more items are due.
@@ -640,30 +636,25 @@ class Store(Generic[_T]):
 
         return read(tr, body)
 
-    def log(
-        self,
-        tr: Transactor,
-        verb: str,
-        items: list[Item],
-        undo: Callable[[list[Item]], object] | None = None,
-    ) -> Steps[list[Item]]:
+    def log(self, tr: Transactor, items: list[_T], *, popped: bool = False) -> Steps[None]:
         """Log a line for each item that was pushed or popped.
 
         The logger `fdbqueue.counts` also gets the counters of the priorities, which takes a read. A
         caller's transaction is not logged, because it may not commit.
         """
+        verb = "popped from" if popped else "pushed to"
         if items and _log.isEnabledFor(logging.DEBUG) and is_database(tr):
             for item in items:
                 _log.debug("%s %s, priority %s", verb, self._title, item.priority)
         if items and _counts_log.isEnabledFor(logging.INFO) and is_database(tr):
-            items = yield Call(partial(self._log_counts, tr, verb, items), undo)
-        return items
+            undo = partial(self.put_back, tr) if popped else None
+            yield Call(partial(self._log_counts, tr, verb, items), undo)
 
     @property
     def _title(self) -> str | bytes:
         return self.layout.name or self.layout.subspace.key()
 
-    def _log_counts(self, db: Database, verb: str, items: list[Item]) -> list[Item]:
+    def _log_counts(self, db: Database, verb: str, items: list[_T]) -> list[_T]:
         try:
             counts = self.counts(db)
         except error_classes() as error:  # the items were pushed or popped all the same

@@ -39,6 +39,16 @@ def until_found(
         look: Makes one attempt; a result that is false means that nothing was found.
         keys: Returns the keys to watch; empty if it is worth looking again at once.
     """
+    return look() if seconds == 0 else _until_found(sweeper, tr, seconds, look, keys)
+
+
+def _until_found(
+    sweeper: Sweeper,
+    tr: Transactor,
+    seconds: float,
+    look: Callable[[], Steps[_T]],
+    keys: Callable[[Transaction], list[bytes]],
+) -> Steps[_T]:
     deadline = time.monotonic() + seconds
     while True:
         found = yield from look()

@@ -18,13 +18,13 @@ __all__ = ["check_fork", "error_classes", "first_greater_or_equal", "is_database
 
 # The network thread of FoundationDB's client does not survive a fork. A call in the child hangs,
 # and so does the parent.
-_client_was_forked = False
+client_was_forked = False
 
 
 def _note_fork() -> None:
-    global _client_was_forked
+    global client_was_forked
     if getattr(sys.modules.get("fdb.impl"), "_network_thread", None) is not None:
-        _client_was_forked = True
+        client_was_forked = True
 
 
 os.register_at_fork(after_in_child=_note_fork)
@@ -36,7 +36,7 @@ def check_fork(db: Database | None = None) -> None:
     Args:
         db: The database to use; `None` for a cluster that is about to be opened.
     """
-    if _client_was_forked and (db is None or type(db).__module__ == "fdb.impl"):
+    if client_was_forked and (db is None or type(db).__module__ == "fdb.impl"):
         raise ClusterUnavailable(
             "this process was forked from one that had a cluster open, and FoundationDB's client "
             "does not work in it; open clusters after the fork, or start processes with 'spawn'"

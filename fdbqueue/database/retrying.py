@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
+from fdbqueue.database import binding
 from fdbqueue.database.binding import check_fork, error_classes, is_database
 from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction, Transactor
 
@@ -73,7 +74,8 @@ def run(db: Database, body: Callable[[Transaction], _T]) -> _T:
     >>> run(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
     False
     """
-    check_fork(db)
+    if binding.client_was_forked:
+        check_fork(db)
     transaction = db.create_transaction()
     while True:
         try:

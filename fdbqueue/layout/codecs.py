@@ -56,6 +56,7 @@ libraries of other languages, many of which stop at 128.
 
 _TOO_DEEP = f"it is nested too deeply: {MAX_NESTING} levels of lists and objects at most"
 
+_WHITESPACE = " \t\n\r"  # of JSON
 _decoder = json.JSONDecoder()
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _any_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -74,7 +75,10 @@ def with_stack(function: Callable[[_V], _T], argument: _V) -> _T:
     try:
         return function(argument)
     except RecursionError:
-        pass
+        return _with_new_stack(function, argument)
+
+
+def _with_new_stack(function: Callable[[_V], _T], argument: _V) -> _T:
     with futures.ThreadPoolExecutor(1) as thread:
         return thread.submit(_unless_too_deep, function, argument).result()
 
@@ -120,7 +124,9 @@ class JsonCodec:
 
     def decode(self, payload: bytes, /) -> Any:
         """Return the value of a JSON text."""
-        return _decoder.decode(str(payload, "utf-8"))
+        text = str(payload, "utf-8").strip(_WHITESPACE)
+        value, end = _decoder.raw_decode(text)
+        return value if end == len(text) else _decoder.decode(text)  # which raises
 
 
 _Element: TypeAlias = "tuple[Any, ...] | list[Any] | UUID | str | bytes | float | None"
@@ -268,17 +274,19 @@ class RowCodec(ABC, Generic[_T]):
         self._levels = levels
         self._codec = codec
 
-    def encode(self, value: object) -> bytes:
-        """Return the payload of a value; raise `InvalidValue` or `PayloadTooLarge`."""
-        return self._payload(self._codec.encode, value)
+    def encode(self, value: object, *, was_decoded: bool = False) -> bytes:
+        """Return the payload of a value; raise `InvalidValue` or `PayloadTooLarge`.
 
-    def _restored(self, value: object) -> bytes:
-        """Return the payload of a decoded value, which an older release may have nested deeper."""
-        return self._payload(getattr(self._codec, "restore", self._codec.encode), value)
-
-    def _payload(self, encode: Callable[[Any], bytes], value: object) -> bytes:
+        An older release may have nested a value deeper that `was_decoded`.
+        """
+        encode: Callable[[Any], bytes] = self._codec.encode
+        if was_decoded:
+            encode = getattr(self._codec, "restore", encode)
         try:
-            payload = with_stack(encode, value)
+            try:
+                payload = encode(value)
+            except RecursionError:
+                payload = _with_new_stack(encode, value)
         except FdbqueueError:
             raise
         except (ValueError, TypeError) as error:
@@ -293,7 +301,10 @@ class RowCodec(ABC, Generic[_T]):
         """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
         payload = self._layout.read_payload(tr, item)
         try:
-            value = with_stack(self._codec.decode, payload)
+            try:
+                value = self._codec.decode(payload)
+            except RecursionError:
+                value = _with_new_stack(self._codec.decode, payload)
         except (ValueError, TypeError) as error:
             raise UndecodableItem(self.id_of(item.key), str(error)) from error
         return self.public(item.key, value, item.level.priority)
@@ -301,6 +312,10 @@ class RowCodec(ABC, Generic[_T]):
     @abstractmethod
     def public(self, key: bytes, value: Any, priority: Any) -> _T:
         """Return the item with this key, value and priority as its user sees it."""
+
+    @abstractmethod
+    def pushed(self, key: bytes, value: Any, priority: Any) -> Any:
+        """Return what `push` returns for a new item with this key, value and priority."""
 
     @abstractmethod
     def id_of(self, key: bytes) -> str:
@@ -326,13 +341,15 @@ class ItemCodec(RowCodec[Item]):
         """Return the item with this key, value and priority as its user sees it."""
         return Item(value, priority, self._layout.item_id(key), key)
 
+    pushed = public
+
     def id_of(self, key: bytes) -> str:
         """Return the id of the item with this key."""
         return self._layout.item_id(key)
 
     def restore(self, item: Item) -> tuple[bytes, bytes]:
         """Return the key and the payload of an item that was popped."""
-        return self.key_of(item), self._restored(item.value)
+        return self.key_of(item), self.encode(item.value, was_decoded=True)
 
     def reference(self, item: Item | str) -> bytes:
         """Return the position of an item or id; raise `InvalidItemId` for an invalid one."""

@@ -28,7 +28,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.types import Priority, ReadTransaction, Transaction
 
-__all__ = ["MAX_PAYLOAD", "Layout"]
+__all__ = ["INTEGER_ITEM_KEY", "MAX_PAYLOAD", "Layout", "unpack_priority"]
 
 PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
@@ -44,12 +44,17 @@ _SIZES = struct.Struct(">HI")
 _BEGIN = _SIZES.pack(0, 0)
 
 
-# (count, random) as the tuple layer packs them: an integer from zero, and bytes.
-_ITEM_KEY = re.compile(
-    rb"(?:\x14|" + b"|".join(b"%c.{%d}" % (0x14 + size, size) for size in range(1, 9)) + rb")"
-    rb"\x01(?:[^\x00]|\x00\xff)*\x00",
-    re.DOTALL,
+# (count, random) as the tuple layer packs them: an integer from zero, and bytes. And the same after
+# a priority that is an integer of either sign.
+_SIZES_OF_INTEGERS = range(1, 9)  # bytes
+_POSITIVE = b"|".join(b"%c.{%d}" % (0x14 + size, size) for size in _SIZES_OF_INTEGERS)
+_NEGATIVE = b"|".join(b"%c.{%d}" % (0x14 - size, size) for size in _SIZES_OF_INTEGERS)
+_COUNT_AND_RANDOM = rb"(?:\x14|" + _POSITIVE + rb")\x01[^\x00]*(?:\x00\xff[^\x00]*)*\x00"
+_ITEM_KEY = re.compile(_COUNT_AND_RANDOM, re.DOTALL)
+INTEGER_ITEM_KEY = re.compile(
+    rb"(\x14|" + _POSITIVE + b"|" + _NEGATIVE + b")" + _COUNT_AND_RANDOM, re.DOTALL
 )
+"""The key of an item without the prefix of all items, if its priority is an integer: group 1."""
 
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
@@ -67,9 +72,8 @@ def _packed(parts: tuple[Any, ...]) -> bytes:
     return packed
 
 
-@functools.lru_cache(4096)
-def _unpacked(packed: bytes) -> Any:
-    """Return the only element of a packed tuple."""
+def unpack_priority(packed: bytes) -> Any:
+    """Return a priority as packed in the prefix of its level."""
     return fdb_tuple.unpack(packed)[0]
 
 
@@ -178,18 +182,9 @@ class Layout:
         begin = len(prefix) + 1
         return int.from_bytes(key[begin : begin + key[begin - 1] - 0x14], "big")
 
-    def prefix_in(self, key: bytes) -> bytes | None:
-        """Return the prefix of the level of a key, in a queue whose priorities are integers.
-
-        Return `None` for a key that is not the key of an item.
-        """
-        begin = len(self.items)
-        end = begin + 1 + abs(key[begin] - 0x14)
-        return None if _ITEM_KEY.fullmatch(key, end) is None else key[:end]
-
     def priority_of(self, prefix: bytes) -> Any:
         """Return the priority of the level with this prefix; `None` for that of a FIFO queue."""
-        return None if prefix == self.items else _unpacked(prefix[len(self.items) :])
+        return None if prefix == self.items else unpack_priority(prefix[len(self.items) :])
 
     def unpack_key(self, key: bytes) -> tuple[Any, ...]:
         """Return (priority, count, random), or (index, random), from the key of an item."""

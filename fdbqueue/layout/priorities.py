@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import math
 import struct
+from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 from fdbqueue.errors import ForeignKey, InvalidPriority
 from fdbqueue.layout import Layout
 from fdbqueue.layout.items import Level, StoredItem
+from fdbqueue.layout.keys import INTEGER_ITEM_KEY, unpack_priority
 from fdbqueue.types import Json, Priority, PriorityJson, PriorityKind
 
 __all__ = ["Levels", "Priorities", "priority_as_json"]
@@ -32,9 +35,13 @@ class Levels:
     position_parts = 2
     """The number of elements in the position of an item."""
 
+    level_of_valid: Callable[[Any], Level]
+    """Returns the level of a priority that is known to be valid."""
+
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._only = Level(layout.items, *layout.range_of(layout.items), None, None)
+        only = self._only = Level(layout.items, *layout.range_of(layout.items), None, None)
+        self.level_of_valid = lambda _: only
 
     def level(self, priority: Priority | None) -> Level:
         """Return the level of a priority; raise `InvalidPriority` for an invalid one."""
@@ -83,26 +90,36 @@ class Priorities(Levels):
                 f"not {kind!r}"
             )
         self._kinds = kind if isinstance(kind, tuple) else None
-        self._prefix_in = layout.prefix_in if self._kinds is None else self._prefix_of_tuple
         self._are_counted = are_counted
         # Most queues have few priorities, and a process uses them again and again.
-        self._level_at = lru_cache(_CACHED)(self._new_level)
+        self.level_of_valid = lru_cache(_CACHED)(self._new_level)
+        self._level_of_packed = lru_cache(_CACHED)(self._unpack_level)
 
-    def _new_level(self, prefix: bytes) -> Level:
+    def _unpack_level(self, packed: bytes) -> Level:
+        return self.level_of_valid(unpack_priority(packed))
+
+    def _new_level(self, priority: Priority) -> Level:
         layout = self._layout
+        prefix = layout.level_prefix(priority)
         counter = layout.count_key(prefix) if self._are_counted else None
-        return Level(prefix, *layout.range_of(prefix), counter, layout.priority_of(prefix))
+        return Level(prefix, *layout.range_of(prefix), counter, priority)
 
     def level(self, priority: Priority | None) -> Level:
         """Return the level of a priority; raise `InvalidPriority` for an invalid one."""
-        return self._level_at(self._layout.level_prefix(self.validate(priority)))
+        return self.level_of_valid(self.validate(priority))
 
     def level_of(self, key: bytes) -> Level:
         """Return the level of an item's key; raise `ForeignKey` for another key."""
-        prefix = self._prefix_in(key)
-        if prefix is None:
-            raise ForeignKey(key)
-        return self._level_at(prefix)
+        if self._kinds is None:
+            match = INTEGER_ITEM_KEY.fullmatch(key, len(self._layout.items))
+            if match is not None:
+                return self._level_of_packed(match[1])
+        else:
+            with suppress(Exception):  # the tuple layer raises various classes
+                level = self.level(self._layout.unpack_key(key)[0])
+                if self._layout.is_item_key(key, level.prefix):
+                    return level
+        raise ForeignKey(key)
 
     def validate(self, priority: Priority | None) -> Priority:
         """Return the priority; raise `InvalidPriority` if it has another type."""
@@ -143,13 +160,6 @@ class Priorities(Levels):
         if kinds is None:
             raise InvalidPriority(value, _INTEGER)
         return self.validate((*map(_part_from_json, value, kinds), *value[len(kinds) :]))
-
-    def _prefix_of_tuple(self, key: bytes) -> bytes | None:
-        try:
-            prefix = self._layout.level_prefix(self.validate(self._layout.unpack_key(key)[0]))
-        except Exception:
-            return None  # the tuple layer raises various classes for bytes that are not a tuple
-        return prefix if self._layout.is_item_key(key, prefix) else None
 
 
 _INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}

@@ -146,6 +146,10 @@ class TaskRowCodec(RowCodec[Task]):
             key,
         )
 
+    def pushed(self, key: bytes, value: TaskRecord, priority: Any) -> str:
+        """Return the id of a new task."""
+        return self.id_of(key)
+
     def id_of(self, key: bytes) -> str:
         """Return the id of the task with this key."""
         return task_id(self._layout.unpack_key(key)[-1])
@@ -155,7 +159,7 @@ class TaskRowCodec(RowCodec[Task]):
         if not isinstance(item, Task) or not item.key.startswith(self._layout.items):
             raise InvalidItemId(item.id if isinstance(item, Task) else item)
         record = TaskRecord(item.priority, item.agent_name, item.client_id, item.payload)
-        return item.key, self._restored(record)
+        return item.key, self.encode(record, was_decoded=True)
 
     def reference(self, item: Task | str) -> bytes:
         """Return the bytes of a task's id; raise `InvalidItemId` for another text."""

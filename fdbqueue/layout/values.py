@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -20,12 +21,15 @@ __all__ = [
     "NO_HEADER",
     "ONE",
     "ZERO",
+    "ClaimedItem",
     "Header",
+    "decode_claim",
     "decode_count",
     "decode_metadata",
     "decode_options",
     "decode_progress",
     "decode_push",
+    "encode_claim",
     "encode_count",
     "encode_metadata",
     "encode_options",
@@ -43,6 +47,8 @@ HEADER_MARK = b"\xffheader:"
 
 # An encoded value has three parts: the size of the metadata, the metadata, and the item's value.
 _SIZE = struct.Struct(">H")
+
+_TOKEN = re.compile(rb"\x01([^\x00]*(?:\x00\xff[^\x00]*)*)\x00")  # bytes in the tuple layer
 
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bytes)}
 
@@ -85,14 +91,20 @@ def with_header(header: Header, value: bytes) -> bytes:
 
 def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:
     """Return the stored form of a delayed, claimed or dead item: metadata, then its value."""
-    return _packed_metadata(tuple(metadata)) + value
-
-
-@functools.lru_cache(64)
-def _packed_metadata(metadata: tuple[Any, ...]) -> bytes:
-    """Pack metadata, with a cache: the items of one claim often share them."""
     packed: bytes = fdb_tuple.pack(metadata)
-    return _SIZE.pack(len(packed)) + packed
+    return _SIZE.pack(len(packed)) + packed + value
+
+
+@functools.lru_cache(1024)
+def _packed(metadata: tuple[Any, ...]) -> bytes:
+    packed: bytes = fdb_tuple.pack(metadata)
+    return packed
+
+
+@functools.lru_cache(1024)
+def _unpacked(packed: bytes) -> tuple[Any, ...]:
+    metadata: tuple[Any, ...] = fdb_tuple.unpack(packed)
+    return metadata
 
 
 def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
@@ -100,6 +112,62 @@ def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
     end = _SIZE.size + _SIZE.unpack_from(stored)[0]
     metadata: tuple[Any, ...] = fdb_tuple.unpack(stored[_SIZE.size : end])
     return metadata, stored[end:]
+
+
+class ClaimedItem(NamedTuple):
+    """A claimed item as it is stored.
+
+    Attributes:
+        token: The identity of the claim.
+        lease_end: The version of the database at which the lease ends.
+        delivery_count: How many times the item has been claimed so far.
+        slots: The slots that it holds.
+        value: The value that it has while it waits.
+    """
+
+    token: bytes
+    lease_end: int
+    delivery_count: int
+    slots: tuple[bytes, ...]
+    value: bytes
+
+
+def encode_claim(item: ClaimedItem) -> bytes:
+    """Return the stored form of a claimed item.
+
+    Equal to `encode_metadata((token, lease_end, delivery_count, *slots), value)`, and several times
+    faster. A test compares both.
+
+    >>> item = ClaimedItem(b"token", 300, 1, (), b"value")
+    >>> decode_claim(encode_claim(item)) == item
+    True
+    """
+    token, end, delivery_count, slots, value = item
+    size = (end.bit_length() + 7) // 8
+    metadata = b"\x01%b\x00%c%b%b" % (
+        token.replace(b"\x00", b"\x00\xff"),
+        0x14 + size,
+        end.to_bytes(size, "big"),
+        _packed((delivery_count, *slots)),
+    )
+    return _SIZE.pack(len(metadata)) + metadata + value
+
+
+def decode_claim(stored: bytes) -> ClaimedItem:
+    """Return a claimed item, given its stored form."""
+    value_begin = _SIZE.size + _SIZE.unpack_from(stored)[0]
+    token = _TOKEN.match(stored, _SIZE.size)
+    assert token is not None
+    begin = token.end() + 1
+    end = begin + stored[begin - 1] - 0x14
+    delivery_count, *slots = _unpacked(stored[end:value_begin])
+    return ClaimedItem(
+        token[1].replace(b"\x00\xff", b"\x00"),
+        int.from_bytes(stored[begin:end], "big"),
+        delivery_count,
+        tuple(slots),
+        stored[value_begin:],
+    )
 
 
 def encode_options(options: Options) -> bytes:

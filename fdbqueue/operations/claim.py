@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
+from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.errors import LeaseLost, UndecodableItem
-from fdbqueue.layout import MINUS_ONE, Layout, decode_metadata, with_header
+from fdbqueue.layout import (
+    MINUS_ONE,
+    ClaimedItem,
+    Layout,
+    decode_claim,
+    decode_metadata,
+    encode_claim,
+    with_header,
+)
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import Items, LocatedItem
@@ -25,6 +34,9 @@ _log = logging.getLogger("fdbqueue")
 _MAX_ERROR = 1_000  # characters
 
 _key_of = attrgetter("key")
+
+_Reads: TypeAlias = list[tuple[bytes, Any]]
+"""The positions of the items of a claim, and the reads of what is stored there."""
 
 
 def error_text(error: object) -> str | None:
@@ -48,16 +60,6 @@ def error_text(error: object) -> str | None:
     if error is not None and not isinstance(error, str):
         raise TypeError(f"an error must be a text or an exception, not {error!r}")
     return error and error[:_MAX_ERROR].encode("utf-8", "backslashreplace").decode()
-
-
-class _Claimed(NamedTuple):
-    """A claimed item in its stored form."""
-
-    position: bytes
-    lease_end: int
-    delivery_count: int
-    slots: Sequence[bytes]
-    value: bytes
 
 
 class ClaimRequest(NamedTuple):
@@ -130,8 +132,8 @@ class Leases:
                 continue
             for slot in slots:
                 tr[layout.slots + slot] = position
-            claimed = _Claimed(position, end, delivery_count, slots, stored.value)
-            self._store(tr, claimed, request.token)
+            claimed = ClaimedItem(request.token, end, delivery_count, slots, stored.value)
+            self._store(tr, position, claimed)
             stored_items.append(stored)
             delivery_counts.append(delivery_count)
         if not items:
@@ -158,46 +160,49 @@ class Leases:
             tr, position, delivery_count, stored.value, now, error_text(error), due
         )
 
-    def _store(self, tr: Transaction, claimed: _Claimed, token: bytes) -> None:
+    def _store(self, tr: Transaction, position: bytes, item: ClaimedItem) -> None:
         layout = self._layout
-        metadata = token, claimed.lease_end, claimed.delivery_count, *claimed.slots
-        self._items.park(tr, layout.claims, claimed.position, metadata, claimed.value)
-        tr[layout.timer_key(layout.leases, claimed.lease_end, claimed.position)] = b""
+        self._items.park(tr, layout.claims, position, encode_claim(item))
+        tr[layout.timer_key(layout.leases, item.lease_end, position)] = b""
 
-    def _begin(self, tr: Transaction, claim: Claim) -> list[Any]:
-        """Start to read the items of a claim."""
-        return [tr[self._layout.claims + self._layout.position(key)] for key in claim.keys]
+    def _begin(self, tr: Transaction, claim: Claim) -> _Reads:
+        """Start to read the items of a claim; return their positions and the reads."""
+        reads: _Reads = []
+        for key in claim.keys:
+            position = self._layout.position(key)
+            reads.append((position, tr[self._layout.claims + position]))
+        return reads
 
-    def _claimed(self, claim: Claim, reads: list[Any]) -> list[_Claimed]:
-        """Return the stored items of a claim; raise `LeaseLost` if the claim is over."""
-        layout = self._layout
-        claimed: list[_Claimed] = []
-        for key, stored in zip(claim.keys, reads):
-            if not stored.present():
-                raise LeaseLost(layout.item_id(key))
-            (token, end, delivery_count, *slots), value = decode_metadata(stored.value)
-            if token != claim.token:
-                raise LeaseLost(layout.item_id(key))
-            claimed.append(_Claimed(layout.position(key), end, delivery_count, slots, value))
+    def _claimed(self, claim: Claim, reads: _Reads) -> list[tuple[bytes, ClaimedItem]]:
+        """Return the items of a claim, by position; raise `LeaseLost` if the claim is over."""
+        claimed: list[tuple[bytes, ClaimedItem]] = []
+        for position, read in reads:
+            stored = read.value
+            item = None if stored is None else decode_claim(stored)
+            if item is None or item.token != claim.token:
+                raise LeaseLost(self._layout.item_id(self._layout.items + position))
+            claimed.append((position, item))
         return claimed
 
-    def _end(self, tr: Transaction, claim: Claim, reads: list[Any] | None = None) -> list[_Claimed]:
+    def _end(
+        self, tr: Transaction, claim: Claim, reads: _Reads | None = None
+    ) -> list[tuple[bytes, ClaimedItem]]:
         """End a claim and return its items; raise `LeaseLost` if the claim is over."""
         layout = self._layout
         ended = self._claimed(claim, self._begin(tr, claim) if reads is None else reads)
-        for item in ended:
-            self._items.unpark(tr, layout.claims, item.position)
-            del tr[layout.timer_key(layout.leases, item.lease_end, item.position)]
+        for position, item in ended:
+            self._items.unpark(tr, layout.claims, position)
+            del tr[layout.timer_key(layout.leases, item.lease_end, position)]
             if item.slots:
                 self._schedule.free_slots(tr, item.slots)
         return ended
 
     def for_each(
-        self, tr: Transaction, claims: list[Claim], do: Callable[[Any, Claim, list[Any]], None]
+        self, tr: Transaction, claims: list[Claim], do: Callable[[Any, Claim, _Reads], None]
     ) -> list[LeaseLost | None]:
         """Apply `do` to each claim; return `None` or `LeaseLost` for each."""
         # Start all reads before waiting for the first.
-        pending = [self._begin(tr, claim) for claim in claims]
+        pending = list(map(partial(self._begin, tr), claims))
         errors: list[LeaseLost | None] = []
         for claim, reads in zip(claims, pending):
             try:
@@ -207,33 +212,34 @@ class Leases:
                 errors.append(error)
         return errors
 
-    def ack(self, tr: Transaction, claim: Claim, reads: list[Any] | None = None) -> None:
+    def ack(self, tr: Transaction, claim: Claim, reads: _Reads | None = None) -> None:
         """Acknowledge a claim: delete its items."""
-        for item in self._end(tr, claim, reads):
+        for _, item in self._end(tr, claim, reads):
             self._layout.end(tr, item.value)
 
     def extend(
-        self, tr: Transaction, claim: Claim, reads: list[Any] | None = None, *, lease: float
+        self, tr: Transaction, claim: Claim, reads: _Reads | None = None, *, lease: float
     ) -> None:
         """Renew the lease: it ends `lease` seconds from now."""
         layout = self._layout
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
-        for item in self._claimed(claim, self._begin(tr, claim) if reads is None else reads):
-            del tr[layout.timer_key(layout.leases, item.lease_end, item.position)]
-            self._store(tr, item._replace(lease_end=end), claim.token)
+        reads = self._begin(tr, claim) if reads is None else reads
+        for position, item in self._claimed(claim, reads):
+            del tr[layout.timer_key(layout.leases, item.lease_end, position)]
+            self._store(tr, position, item._replace(lease_end=end))
 
     def release(self, tr: Transaction, claim: Claim) -> None:
         """Return the items as if they had never been claimed."""
-        for item in self._end(tr, claim):
-            self._schedule.put(tr, item.position, item.value)
+        for position, item in self._end(tr, claim):
+            self._schedule.put(tr, position, item.value)
 
     def nack(
         self, tr: Transaction, claim: Claim, dues: list[int | None], error: str | None, now: int
     ) -> None:
         """Return failed items, each at its due time, or make them dead letters."""
-        for item, due in zip(self._end(tr, claim), dues):
+        for (position, item), due in zip(self._end(tr, claim), dues):
             self._schedule.return_failed(
-                tr, item.position, item.delivery_count, item.value, now, error, due
+                tr, position, item.delivery_count, item.value, now, error, due
             )
 
     # Dead letters

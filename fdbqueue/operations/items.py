@@ -24,7 +24,7 @@ from fdbqueue.layout import (
 )
 from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.types import KeySelector, RangeResult, ReadTransaction, Transaction
+from fdbqueue.types import KeySelector, ReadTransaction, Transaction
 
 __all__ = [
     "BATCH_BYTES",
@@ -33,6 +33,7 @@ __all__ = [
     "LocatedItem",
     "NewItem",
     "State",
+    "Tail",
 ]
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
@@ -62,6 +63,22 @@ class NewItem(NamedTuple):
     due: int | None = None
     header: Header = NO_HEADER
     value: Any = None
+
+
+class Tail:
+    """The end of a level, where a transaction appends items.
+
+    The constructor starts to read the last row of the level.
+    """
+
+    __slots__ = ("added", "last_row", "level", "next_count")
+
+    def __init__(self, tr: Transaction, level: Level) -> None:
+        self.level = level
+        # A snapshot read, so that pushes never conflict; `random` makes their keys unique.
+        self.last_row = tr.snapshot.get_range(level.begin, level.end, limit=1, reverse=True)
+        self.next_count: int | None = None
+        self.added = 0
 
 
 class Items:
@@ -140,16 +157,9 @@ class Items:
 
     # Delayed, claimed and dead items
 
-    def park(
-        self,
-        tr: Transaction,
-        prefix: bytes,
-        position: bytes,
-        metadata: tuple[Any, ...],
-        value: bytes,
-    ) -> None:
-        """Store an item that is delayed, claimed or dead, with its metadata."""
-        tr[prefix + position] = encode_metadata(metadata, value)
+    def park(self, tr: Transaction, prefix: bytes, position: bytes, stored: bytes) -> None:
+        """Store an item that is delayed, claimed or dead; `stored` is its form in that state."""
+        tr[prefix + position] = stored
         for entry, entry_value in self.parked_index_entries(position).items():
             tr[entry] = entry_value
 
@@ -162,7 +172,7 @@ class Items:
     def delay(self, tr: Transaction, position: bytes, due: int, value: bytes) -> None:
         """Store an item that becomes available when it is due, in milliseconds since 1970."""
         layout = self._layout
-        self.park(tr, layout.delayed, position, (due,), value)
+        self.park(tr, layout.delayed, position, encode_metadata((due,), value))
         tr[layout.timer_key(layout.dues, due, position)] = b""
         tr[layout.scheduled] = b""
 
@@ -237,10 +247,10 @@ class Items:
         """Return up to `n` items of a range."""
         if n == 0:  # which means no limit in FoundationDB
             return []
-        item = self.levels.item
+        level_of = self.levels.level_of
         rows = tr.get_range(begin, end, limit=n, streaming_mode=WANT_ALL)
         # A selector skips any keys, so the result may begin with keys behind the end.
-        return [item(row.key, row.value) for row in rows if row.key < end]
+        return [StoredItem(row.key, row.value, level_of(row.key)) for row in rows if row.key < end]
 
     def begin_look(self, tr: ReadTransaction, key: bytes) -> list[Any]:
         """Start to read whether the item that was popped from this key exists again."""
@@ -248,13 +258,8 @@ class Items:
 
     # Adding
 
-    def last(self, tr: Transaction, level: Level) -> RangeResult:
-        """Start to read the last row of a level, for `append`."""
-        # A snapshot read, so that pushes never conflict; `random` makes their keys unique.
-        return tr.snapshot.get_range(level.begin, level.end, limit=1, reverse=True)
-
     def append(
-        self, tr: Transaction, items: Iterable[NewItem], last_rows: dict[Level, RangeResult]
+        self, tr: Transaction, items: Iterable[NewItem], tails: dict[bytes, Tail]
     ) -> list[bytes]:
         """Append items to their levels; return their keys.
 
@@ -263,17 +268,16 @@ class Items:
         Args:
             tr: A transaction.
             items: The items.
-            last_rows: The last row of each of their levels, from `last`.
+            tails: The tails of their levels, by prefix.
         """
         layout = self._layout
         keys: list[bytes] = []
-        next_counts: dict[Level, int] = {}
-        added: dict[Level, int] = {}
         for level, payload, random, due, header, _ in items:
-            count = next_counts.get(level)
+            tail = tails[level.prefix]
+            count = tail.next_count
             if count is None:
-                count = self._next_count(tr, level, last_rows[level])
-            next_counts[level] = count + 1
+                count = self._next_count(tr, tail)
+            tail.next_count = count + 1
             key = layout.item_key(level.prefix, count, random)
             value = layout.value_of(tr, random, payload, header)
             if header is not NO_HEADER:
@@ -281,25 +285,26 @@ class Items:
             if due is None:
                 tr[key] = value
                 self.add_to_indexes(tr, StoredItem(key, value, level))
-                added[level] = added.get(level, 0) + 1
+                tail.added += 1
             else:
                 self.delay(tr, layout.position(key), due, value)
             keys.append(key)
         if keys:
             self.count_total(tr, len(keys))
-        for level, n in added.items():
-            self.count_level(tr, level, n)
+        for tail in tails.values():
+            if tail.added:
+                self.count_level(tr, tail.level, tail.added)
         return keys
 
-    def _next_count(self, tr: Transaction, level: Level, last_row: RangeResult) -> int:
+    def _next_count(self, tr: Transaction, tail: Tail) -> int:
         """Return the count for a new item: the read version, or that of the last item plus one.
 
         Versions grow faster than clients can push. So the read version is higher than the counts of
         all earlier items of the level, including claimed and delayed ones that may return.
         """
         version: int = tr.get_read_version().wait()
-        for row in last_row:
-            last = self._layout.count_in(row.key, level.prefix)
+        for row in tail.last_row:
+            last = self._layout.count_in(row.key, tail.level.prefix)
             if last is None:
                 raise ForeignKey(row.key)
             return max(version, last + 1)
@@ -359,22 +364,19 @@ class Items:
                 del tr[in_level[0].key]
             else:
                 tr.clear_range(level.begin, in_level[-1].key + b"\x00")
-            self._count_removed(tr, level, len(in_level))
+            self.count_level(tr, level, -len(in_level))
+        if items:
+            self.count_total(tr, -len(items))
 
-    def delete(self, tr: Transaction, items: Iterable[StoredItem]) -> None:
+    def delete(self, tr: Transaction, items: list[StoredItem]) -> None:
         """Delete waiting items, and conflict on them; keep the pieces."""
+        for item in items:
+            tr.add_read_conflict_key(item.key)
+            self.remove_from_indexes(tr, item)
+            del tr[item.key]
         for level, group in groupby(items, _level_of):
-            n = 0
-            for item in group:
-                tr.add_read_conflict_key(item.key)
-                self.remove_from_indexes(tr, item)
-                del tr[item.key]
-                n += 1
-            self._count_removed(tr, level, n)
-
-    def _count_removed(self, tr: Transaction, level: Level, n: int) -> None:
-        self.count_level(tr, level, -n)
-        self.count_total(tr, -n)
+            self.count_level(tr, level, -len(list(group)))
+        self.count_total(tr, -len(items))
 
     def take_first(self, tr: Transaction, items: list[StoredItem]) -> None:
         """Delete the first items, as read by `first`, and everything stored about them."""
@@ -407,7 +409,7 @@ class Items:
         # The item keeps its random part and its header.
         random = self._layout.unpack_key(item.key)[-1]
         moved = NewItem(level, payload, random, header=item.header)
-        (key,) = self.append(tr, [moved], {level: self.last(tr, level)})
+        (key,) = self.append(tr, [moved], {level.prefix: Tail(tr, level)})
         self.count_moved(tr)
         return key
 

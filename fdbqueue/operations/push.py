@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 
 from fdbqueue.errors import QueueFull
 from fdbqueue.layout import Layout, decode_options, encode_count, encode_options
-from fdbqueue.layout.items import Level
 from fdbqueue.operations.bound import Bound
-from fdbqueue.operations.items import Items, LocatedItem, NewItem
+from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail
 from fdbqueue.operations.names import register
 from fdbqueue.operations.options import FLEXIBLE, reconcile_options
 from fdbqueue.operations.schedule import Schedule
-from fdbqueue.types import Options, RangeResult, Transaction
+from fdbqueue.types import Options, Transaction
 
 __all__ = ["PushRequest", "Pusher"]
 
@@ -80,18 +79,20 @@ class Pusher:
         stored = tr[self.layout.options]
         known_bound = self.options.max_size
         taken = None if known_bound is None else self._bound.begin_count(tr, known_bound)
-        last_rows: dict[Level, RangeResult] = {}
+        tails: dict[bytes, Tail] = {}
         for item in chain.from_iterable(map(_items_of, pushes)):
-            if item.level not in last_rows:
-                last_rows[item.level] = self._items.last(tr, item.level)
-        self._agree(tr, stored.value)
+            level = item.level
+            if level.prefix not in tails:
+                tails[level.prefix] = Tail(tr, level)
+        if stored.value != self._stored:
+            self._agree(tr, stored.value)
         fitting = [*map(_items_of, pushes)]
         bound = self.options.max_size
         if bound is not None:
             if taken is None or bound != known_bound:
                 taken = self._bound.begin_count(tr, bound)
             fitting = self._fitting(tr, pushes, taken(), bound)
-        keys = iter(self._items.append(tr, chain.from_iterable(fitting), last_rows))
+        keys = iter(self._items.append(tr, chain.from_iterable(fitting), tails))
         return [list(islice(keys, len(items))) for items in fitting]
 
     def push_unique(self, tr: Transaction, item: NewItem, now: int) -> LocatedItem | None:
@@ -136,8 +137,6 @@ class Pusher:
 
     def _agree(self, tr: Transaction, stored: bytes | None) -> None:
         """Adopt the stored options; store the given ones if there are none yet."""
-        if stored == self._stored:
-            return
         if stored is None:
             self.options = self._given
             tr[self.layout.options] = encode_options(self._given)

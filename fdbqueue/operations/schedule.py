@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fdbqueue.layout import ONE, Layout, decode_metadata, decode_options, header_of, with_header
+from fdbqueue.layout import (
+    ONE,
+    Layout,
+    decode_claim,
+    decode_metadata,
+    decode_options,
+    encode_metadata,
+    header_of,
+    with_header,
+)
 from fdbqueue.operations.items import Items
 from fdbqueue.types import Options, ReadTransaction, Transaction
 
@@ -65,9 +74,10 @@ class Schedule:
         kind, so that the transaction has room for them. It conflicts with any claim,
         acknowledgement, pop or sweep of the same items.
         """
-        # Another round finds expired items among those that just became available.
-        if any(self._sweep(tr, now) == 0 for _ in range(_ROUNDS)):
-            return Swept(all=True, expired=True)
+        for _ in range(_ROUNDS):
+            # The next round finds expired items among those that just became available.
+            if self._sweep(tr, now) == 0:
+                return Swept(all=True, expired=True)
         layout = self._layout
         expiries = tr.snapshot.get_range(*layout.range_of(layout.expiries), limit=1)
         times = [layout.decode_timer(layout.expiries, row.key)[0] for row in expiries]
@@ -106,11 +116,13 @@ class Schedule:
         stored = tr[self._layout.claims + position].value
         if stored is None:
             return
-        (_, stored_end, delivery_count, *slots), value = decode_metadata(stored)
-        if stored_end == end:
+        item = decode_claim(stored)
+        if item.lease_end == end:
             self._items.unpark(tr, self._layout.claims, position)
-            self.free_slots(tr, slots)
-            self.return_failed(tr, position, delivery_count, value, now, "its lease ran out")
+            self.free_slots(tr, item.slots)
+            self.return_failed(
+                tr, position, item.delivery_count, item.value, now, "its lease ran out"
+            )
 
     def _make_available(self, tr: Transaction, due: int, position: bytes) -> None:
         stored = tr[self._layout.delayed + position].value
@@ -147,7 +159,8 @@ class Schedule:
         max_attempts = None if options is None else options.max_attempts
         if max_attempts is not None and delivery_count >= max_attempts:
             self._layout.free_unique(tr, value)
-            self._items.park(tr, self._layout.dead, position, (delivery_count, now, error), value)
+            stored = encode_metadata((delivery_count, now, error), value)
+            self._items.park(tr, self._layout.dead, position, stored)
             tr.add(self._layout.total_died, ONE)
             return
         header, payload = header_of(value)

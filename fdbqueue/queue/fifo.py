@@ -188,8 +188,7 @@ class Queue(BaseQueue[Item]):
             NewItem(level, encode(value), random, value=value)
             for value, random in zip(values, uuids(len(values)))
         ]
-        keys = yield from self._store.push(tr, items, as_many_as_fit, raise_if_full)
-        return self._store.pushed(items, keys)
+        return (yield from self._store.push(tr, items, as_many_as_fit, raise_if_full))
 
     @driven
     def dequeue(self, tr: Transactor, *, wait: float = 0) -> Steps[Item | None]:

@@ -275,7 +275,8 @@ class PriorityQueue(BaseQueue[Item]):
         new = _new_items(self._store, (value,), (priority,), delay, at, ttl, unique)
         if unique is not None:
             return (yield from self._store.push_unique(tr, new[0], raise_if_full))
-        items = yield from self._push(tr, new, False, raise_if_full)
+        items: list[Item] = yield from self._store.push(tr, new, False, raise_if_full)
+        yield from self._store.log(tr, items)
         return items[0] if items else None
 
     @driven
@@ -329,14 +330,9 @@ class PriorityQueue(BaseQueue[Item]):
         if len(given) != len(values):
             raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
         new = _new_items(self._store, values, given, delay, at, ttl)
-        return (yield from self._push(tr, new, as_many_as_fit, raise_if_full))
-
-    def _push(
-        self, tr: Transactor, new: list[NewItem], as_many_as_fit: bool, raise_if_full: bool
-    ) -> Steps[list[Item]]:
-        keys = yield from self._store.push(tr, new, as_many_as_fit, raise_if_full)
-        items = self._store.pushed(new, keys)
-        return (yield from self._store.log(tr, "pushed to", items))
+        items: list[Item] = yield from self._store.push(tr, new, as_many_as_fit, raise_if_full)
+        yield from self._store.log(tr, items)
+        return items
 
     # Pop and peek
 
@@ -369,7 +365,8 @@ class PriorityQueue(BaseQueue[Item]):
             >>> jobs.pop_min(db).value, jobs.pop_min(db).value, jobs.pop_min(db)
             ('a', 'b', None)
         """
-        items = yield from self._pop(tr, 1, False, wait)
+        items = yield from self._store.pop(tr, 1, False, validate_wait(tr, wait))
+        yield from self._store.log(tr, items, popped=True)
         return items[0] if items else None
 
     pop = pop_min
@@ -396,7 +393,8 @@ class PriorityQueue(BaseQueue[Item]):
             >>> jobs.pop_max(db).value
             'first'
         """
-        items = yield from self._pop(tr, 1, True, wait)
+        items = yield from self._store.pop(tr, 1, True, validate_wait(tr, wait))
+        yield from self._store.log(tr, items, popped=True)
         return items[0] if items else None
 
     @driven
@@ -426,12 +424,10 @@ class PriorityQueue(BaseQueue[Item]):
             >>> [item.value for item in jobs.pop_many(db, 2)]
             ['a', 'b']
         """
-        return (yield from self._pop(tr, validate_number(n), max, wait))
-
-    def _pop(self, tr: Transactor, n: int, at_max: bool, wait: float) -> Steps[list[Item]]:
-        store = self._store
-        items = yield from store.pop(tr, n, at_max, validate_wait(tr, wait))
-        return (yield from store.log(tr, "popped from", items, partial(store.put_back, tr)))
+        n, wait = validate_number(n), validate_wait(tr, wait)
+        items = yield from self._store.pop(tr, n, max, wait)
+        yield from self._store.log(tr, items, popped=True)
+        return items
 
     def peek_min(self, tr: ReadTransactor) -> Item | None:
         """Return the item that `pop_min` would take, without removing it.
@@ -592,7 +588,7 @@ def _new_items(
     header = NO_HEADER
     if ttl is not None or unique is not None:
         header = Header(expires=expiry_time(ttl), unique=unique)
-    due = due_time(delay, at)
+    due = None if delay is None and at is None else due_time(delay, at)
     levels = list(map(store.levels.level, priorities))
     payloads = map(store.codec.encode, values)
     parts = zip(levels, payloads, uuids(len(values)), values)

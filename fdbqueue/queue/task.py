@@ -290,8 +290,7 @@ class TaskQueue(BaseQueue[Task]):
         if any(task.get("unique") is not None for task in given):
             raise TypeError("unique tasks are pushed one by one, with `push`")
         items = [self._new_item(now, uuid, **task) for uuid, task in zip(uuids(len(given)), given)]
-        keys = yield from self._store.push(tr, items, as_many_as_fit)
-        return list(map(self._store.codec.id_of, keys))
+        return (yield from self._store.push(tr, items, as_many_as_fit))
 
     def _new_item(
         self,
@@ -307,7 +306,9 @@ class TaskQueue(BaseQueue[Task]):
         record, rank = ranked_task(self._ageing, now, **task)
         header = Header(expires=expiry_time(ttl), unique=unique)
         payload = self._store.codec.encode(record)
-        return NewItem(self._store.levels.level(rank), payload, uuid, due_time(delay, at), header)
+        return NewItem(
+            self._store.levels.level_of_valid(rank), payload, uuid, due_time(delay, at), header
+        )
 
     # Pop and peek
 
@@ -617,7 +618,7 @@ class TaskQueue(BaseQueue[Task]):
             kept = {field: getattr(task, field) for field in TaskChanges.__annotations__}
             created = task.created_at.timestamp()
             record, rank = ranked_task(self._ageing, created, **{**kept, **changes})
-            return store.levels.level(rank), store.codec.encode(record)
+            return store.levels.level_of_valid(rank), store.codec.encode(record)
 
         return store.move(tr, task_id, changed) is not None
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -48,7 +49,7 @@ class Work:
         assert self.begun.wait(60)
         for number, request in enumerate(requests[1:]):
             futures.append(pool.submit(self.combiner, self.db, request))
-            while len(self.combiner._lines[self.db].waiting) <= number:
+            while len(self.combiner._lines[ref(self.db)].waiting) <= number:
                 pass
         self.may_finish.set()
         pool.shutdown()
@@ -128,7 +129,7 @@ def test_the_main_thread_neither_leads_nor_follows() -> None:
     assert work.combiner(work.db, 2) == 4
     assert work.is_released is None  # the other thread is still the leader
     assert work.batches == [[1], [2]]
-    assert not work.combiner._lines[work.db].waiting
+    assert not work.combiner._lines[ref(work.db)].waiting
     work.may_finish.set()
     thread.join()
 

@@ -16,7 +16,17 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.embedded import KeyValue
 from fdbqueue.errors import LayoutVersionMismatch
-from fdbqueue.layout import Space, decode_count, default_subspace, name_key, renames_key
+from fdbqueue.layout import (
+    ClaimedItem,
+    Space,
+    decode_claim,
+    decode_count,
+    default_subspace,
+    encode_claim,
+    encode_metadata,
+    name_key,
+    renames_key,
+)
 from fdbqueue.operations.items import Items
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
@@ -117,11 +127,28 @@ def test_keys_equal_those_of_the_tuple_layer(priority: int, count: int, random: 
     assert key == space.pack((0, priority, count, random))
     assert layout.is_item_key(key, prefix)
     assert layout.count_in(key, prefix) == count
-    assert layout.prefix_in(key) == prefix
+    assert store_of(PriorityQueue(space)).levels.level_of(key).prefix == prefix
     assert layout.priority_of(prefix) == priority
     assert layout.key_of_id(layout.item_id(key), 3) == key
     assert layout.timer_key(prefix, count, b"") == prefix + fdb_tuple.pack((count,))
     assert layout.decode_timer(prefix, layout.timer_key(prefix, count, random)) == (count, random)
+
+
+@given(
+    token=st.binary(max_size=20),
+    lease_end=st.integers(0, 2**63 - 1),
+    delivery_count=st.integers(1, 2**40),
+    slots=st.lists(st.binary(max_size=5), max_size=2),
+    value=st.binary(max_size=5),
+)
+def test_claims_equal_those_of_the_tuple_layer(
+    token: bytes, lease_end: int, delivery_count: int, slots: list[bytes], value: bytes
+) -> None:
+    """The layout packs and unpacks them itself, for speed."""
+    item = ClaimedItem(token, lease_end, delivery_count, tuple(slots), value)
+    stored = encode_claim(item)
+    assert stored == encode_metadata((token, lease_end, delivery_count, *slots), value)
+    assert decode_claim(stored) == item
 
 
 def test_golden_bytes_of_an_id(db: Any, space: Subspace, fixed_random: None) -> None:

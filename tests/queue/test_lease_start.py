@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+from weakref import ref
 
 import pytest
 from fdb.subspace_impl import Subspace
@@ -149,7 +150,7 @@ def test_a_claim_that_joins_an_old_transaction_gets_a_complete_lease(
     time.sleep(STOP)
     version = read_version(db)
     joiner = in_thread(queue.claim, stopping, lease=LEASE)
-    while not store_of(queue).claims._lines[stopping].waiting:
+    while not store_of(queue).claims._lines[ref(stopping)].waiting:
         time.sleep(0.001)
     stopping.may_resume.set()
     claims = [leader.result(60), joiner.result(60)]

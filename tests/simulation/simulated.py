@@ -51,7 +51,7 @@ class Simulated:
             patch.setattr(batches, "_SPENT", math.inf)
             patch.setattr(staged_pops, "sleep_on", self._sleep_on)
             patch.setattr(staged_pops, "_REQUEST_TIMEOUT_VERSIONS", 10**15)
-            patch.setattr(staged_pops.StagedPops, "_keep_watch", lambda self, db: None)
+            patch.setattr(staged_pops.StagedPops, "_resign_when_idle", lambda self, db: None)
             yield
 
     def end(self, queue: PriorityQueue) -> None:

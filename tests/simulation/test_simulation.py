@@ -16,7 +16,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination import clock
-from fdbqueue.operations.items import NewItem
+from fdbqueue.operations.items import NewItem, Tail
 from fdbqueue.queue.base import store_of
 from tests.simulation.history import Operation, is_linearizable
 from tests.simulation.simulated import Simulated
@@ -145,7 +145,7 @@ class Simulation(Simulated):
             behind = store_of(queue)
             level = behind.levels.level(priority)
             new = NewItem(level, behind.codec.encode(f"{item.value}'"), random_part)
-            behind.items.append(tr, [new], {level: behind.items.last(tr, level)})
+            behind.items.append(tr, [new], {level.prefix: Tail(tr, level)})
             return [item.value]
 
         moved: list[str] = body(self.db)
