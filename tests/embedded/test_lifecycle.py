@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fdb.fdboptions import StreamingMode
 
 from fdbqueue.embedded import FDBError
 
@@ -389,6 +391,68 @@ def test_a_deleted_transaction_releases_its_snapshot(db: Any) -> None:
     gc.collect()
     assert len(db.storage._active) == 0
     assert len(db.storage._connections._idle) <= 2
+
+
+def _exact_without_limit(tr: Any) -> None:
+    list(tr.get_range(b"a", b"b", streaming_mode=StreamingMode["exact"][0]))
+
+
+def _read_after_a_deferred_error(tr: Any) -> None:
+    tr.clear_range(b"b", b"a")
+    tr[b"k"].wait()
+
+
+def _commit_after_a_deferred_error(tr: Any) -> None:
+    tr.clear_range(b"b", b"a")
+    tr.commit().wait()
+
+
+def _held_read_of_a_system_key(tr: Any) -> None:
+    held = tr[b"\xff/x"]
+    assert held == b""
+
+
+def _read_after_cancel(tr: Any) -> None:
+    tr.cancel()
+    tr[b"k"].wait()
+
+
+def _watch_of_a_long_key(tr: Any) -> None:
+    tr.watch(b"x" * 10_001).wait()
+
+
+def _unreadable_key(tr: Any) -> None:
+    tr.set_versionstamped_value(b"k", bytes(14))
+    tr[b"k"].wait()
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        _exact_without_limit,
+        _read_after_a_deferred_error,
+        _commit_after_a_deferred_error,
+        _held_read_of_a_system_key,
+        _read_after_cancel,
+        _watch_of_a_long_key,
+        _unreadable_key,
+    ],
+)
+def test_a_deleted_transaction_releases_its_snapshot_after_an_error(
+    db: Any, fail: Callable[[Any], None]
+) -> None:
+    def use() -> None:
+        tr = db.create_transaction()
+        tr[b"k"].wait()
+        with pytest.raises(FDBError):
+            fail(tr)
+
+    gc.disable()  # which releases whatever refers to itself
+    try:
+        use()
+        assert not db.storage._active
+    finally:
+        gc.enable()
 
 
 def test_a_starved_transaction_eventually_commits(db: Any) -> None:

@@ -75,10 +75,11 @@ class Attempt:
     is_unrestricted = True
     """False once `check` may raise: after an error or the commit, and if there is a deadline."""
     commit_started = False
-    deferred: FDBError | None = None
+    # Codes of errors, not errors: the traceback of an error would keep the transaction alive.
+    deferred = 0
     """The error of a write, which the next read or the commit raises."""
-    over: FDBError | None = None
-    """Raised by every further operation."""
+    over = 0
+    """The error that every further operation raises."""
     size = 0
     ryw_disabled = False
     skip_next_write_conflict = False
@@ -111,19 +112,19 @@ class Attempt:
 
     def check(self) -> None:
         """Raise what prevents another operation."""
-        if self.deferred is not None:
-            raise self.deferred
+        if self.deferred:
+            raise FDBError(self.deferred)
         if self.commit_started:
-            self.end(FDBError(2017))
+            self.end(2017)
             raise FDBError(2017)
-        if self.over is None and self.deadline is not None and time.monotonic() >= self.deadline:
-            self.end(FDBError(1031))
-        if self.over is not None:
-            raise self.over
+        if not self.over and self.deadline is not None and time.monotonic() >= self.deadline:
+            self.end(1031)
+        if self.over:
+            raise FDBError(self.over)
 
-    def end(self, error: FDBError) -> None:
+    def end(self, code: int) -> None:
         """Make every further operation raise an error. The first one stays."""
-        self.over = self.over or error
+        self.over = self.over or code
         self.is_unrestricted = False
 
     def set_deadline(self, deadline: float | None) -> None:
@@ -133,10 +134,10 @@ class Attempt:
             self.is_unrestricted = False
 
     def failed_read(self, error: FdbqueueError) -> FdbqueueError:
-        """Note the error of a read, and return it."""
+        """Note the error of a read, and return it without its traceback, to be stored."""
         if isinstance(error, FDBError) and error.code == 1036:
             self.met_unreadable = True
-        return error
+        return error.with_traceback(None)
 
     def view(self) -> Snapshot:
         """Return the snapshot of this attempt. The first call takes it."""
@@ -162,8 +163,8 @@ class Attempt:
 
     def read_version(self) -> int:
         """Return the version that the transaction reads at, also after its commit."""
-        if self.deferred is not None or self.over is not None:
-            raise self.deferred or self.over or FDBError(1025)
+        if self.deferred or self.over:
+            raise FDBError(self.deferred or self.over)
         if self.version is None:
             self.version = self.storage.read_version(self.snapshot or self.view())
         return self.version
@@ -421,8 +422,8 @@ class Attempt:
 
     def fail(self, code: int) -> None:
         """Keep an error, which the next read or the commit reports."""
-        if self.deferred is None:
-            self.deferred = FDBError(code)
+        if not self.deferred:
+            self.deferred = code
             self.is_unrestricted = False
 
     def write(self, kind: int, key: KeyLike, param: ValueLike, end: bytes | None = None) -> None:
@@ -465,7 +466,7 @@ class Attempt:
     def may_write(self, key: bytes, value: bytes) -> bool:
         """Return whether a key can be written; keep the error if it cannot."""
         if self.commit_started:
-            self.end(FDBError(2017))
+            self.end(2017)
             self.fail(2017)
         elif key >= self.max_write_key:
             self.fail(2004)

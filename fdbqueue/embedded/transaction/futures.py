@@ -13,10 +13,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
-from fdbqueue.errors import FDBError
+from fdbqueue.errors import FDBError, FdbqueueError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,9 +35,24 @@ __all__ = [
     "Value",
     "WatchFuture",
     "as_row",
+    "fresh",
 ]
 
 Callback: TypeAlias = Callable[["Future"], object]
+
+
+def fresh(error: BaseException) -> BaseException:
+    """Return a copy of a stored error, to be raised.
+
+    The traceback of a raised error refers to the future that stores it, and to the transaction,
+    which would keep its snapshot until the next run of the cyclic garbage collector.
+    """
+    if not isinstance(error, FdbqueueError):
+        return error  # one that the program passed to `on_error`
+    raised = copy(error)
+    if error.__cause__ is not None:
+        raised.__cause__ = error.__cause__
+    return raised
 
 
 class Future:
@@ -49,7 +65,7 @@ class Future:
 
     def _check(self) -> None:
         if self._error is not None:
-            raise self._error
+            raise fresh(self._error)
 
     def wait(self) -> Any:
         """Return the result once it is ready, or raise its error."""
@@ -124,7 +140,7 @@ class FutureVoid(Future):
     def wait(self) -> None:
         """Return, or raise the error."""
         if self._error is not None:
-            raise self._error
+            raise fresh(self._error)
 
 
 class FutureInt64(Future):
@@ -139,7 +155,7 @@ class FutureInt64(Future):
     def wait(self) -> int:
         """Return the number, or raise the error."""
         if self._error is not None:
-            raise self._error
+            raise fresh(self._error)
         return self._number
 
 
@@ -258,7 +274,7 @@ class _Bytes(Future):
     def value(self) -> Any:
         """The bytes; `None` if there is no value."""
         if self._error is not None:
-            raise self._error
+            raise fresh(self._error)
         return self._value
 
     def wait(self) -> Self:

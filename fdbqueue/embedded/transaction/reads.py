@@ -12,7 +12,14 @@ from fdb import fdboptions
 from fdbqueue import types
 from fdbqueue.embedded.ranges import key_after
 from fdbqueue.embedded.transaction.attempt import Attempt, Rows, as_key, is_selector
-from fdbqueue.embedded.transaction.futures import FutureInt64, Key, KeyValue, Value, as_row
+from fdbqueue.embedded.transaction.futures import (
+    FutureInt64,
+    Key,
+    KeyValue,
+    Value,
+    as_row,
+    fresh,
+)
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector
 
@@ -72,7 +79,7 @@ class FDBRange:
 
     def __iter__(self) -> Iterator[KeyValue]:
         if self._error is not None:
-            raise self._error
+            raise fresh(self._error)
         if self._more and self._limit != len(self._rows):
             return self._all_batches()
         return map(as_row, self._rows)

@@ -204,7 +204,7 @@ class Transaction(TransactionRead):
     def add_read_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Conflict as if the range had been read."""
         begin, end = self._conflict_range(begin, end, self._attempt.max_read_key)
-        if begin < end and self._attempt.deferred is None:
+        if begin < end and not self._attempt.deferred:
             self._attempt.add_read_conflict(begin, end)
 
     def add_read_conflict_key(self, key: KeyLike) -> None:
@@ -215,7 +215,7 @@ class Transaction(TransactionRead):
     def add_write_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Make other transactions conflict as if the range had been written."""
         begin, end = self._conflict_range(begin, end, self._attempt.max_write_key)
-        if begin < end and self._attempt.deferred is None:
+        if begin < end and not self._attempt.deferred:
             self._attempt.add_write_conflict(begin, end)
 
     def add_write_conflict_key(self, key: KeyLike) -> None:
@@ -287,7 +287,7 @@ class Transaction(TransactionRead):
             self.database.watcher.reserve(len(self._watches) + 1)
             self._watches += ((key, value, future),)
         except FdbqueueError as error:
-            future.finish(error)
+            future.finish(error.with_traceback(None))
         return future
 
     def commit(self) -> FutureVoid:
@@ -359,14 +359,14 @@ class Transaction(TransactionRead):
         code: int | None = getattr(error, "code", None)
         if code is None:
             raise error
-        if self._attempt.over is not None:
-            return FutureVoid(self._attempt.over)
+        if self._attempt.over:
+            return FutureVoid(FDBError(self._attempt.over))
         settings = self._settings
         limited = settings.retry_limit != -1 and self._retries >= settings.retry_limit
         self._retries += 1
         if limited or code not in _RETRYABLE | _RETRYABLE_VERSIONS:
             self._drop(FDBError(1025))
-            self._attempt.end(FDBError(1025))
+            self._attempt.end(1025)
             return FutureVoid(error)
         is_short = code == 1020 and self._attempt.duration < _SHORT
         if code == 1020:
@@ -382,8 +382,8 @@ class Transaction(TransactionRead):
             self._backoff = min(self._backoff * limits.BACKOFF_GROWTH, longest)
         if self._deadline is not None and time.monotonic() + pause >= self._deadline:
             self._drop(FDBError(1031))
-            self._attempt.end(FDBError(1031))
-            return FutureVoid(self._attempt.over)
+            self._attempt.end(1031)
+            return FutureVoid(FDBError(1031))
         self._restart()
         return Pause(pause)
 
@@ -400,7 +400,7 @@ class Transaction(TransactionRead):
 
     def cancel(self) -> None:
         """Cancel the transaction. Every further operation fails with 1025."""
-        self._attempt.end(FDBError(1025))
+        self._attempt.end(1025)
         self._drop(FDBError(1025))
 
     def _restart(self) -> None:
