@@ -114,13 +114,21 @@ class Attempt:
         """Raise what prevents another operation."""
         if self.deferred:
             raise FDBError(self.deferred)
+        over = self.ended()
         if self.commit_started:
             self.end(2017)
             raise FDBError(2017)
+        if over:
+            raise FDBError(over)
+
+    def ended(self) -> int:
+        """Return the error that every further operation raises, 0 if there is none.
+
+        An expired timeout is such an error, even if the timeout is changed later.
+        """
         if not self.over and self.deadline is not None and time.monotonic() >= self.deadline:
             self.end(1031)
-        if self.over:
-            raise FDBError(self.over)
+        return self.over
 
     def end(self, code: int) -> None:
         """Make every further operation raise an error. The first one stays."""
@@ -163,8 +171,8 @@ class Attempt:
 
     def read_version(self) -> int:
         """Return the version that the transaction reads at, also after its commit."""
-        if self.deferred or self.over:
-            raise FDBError(self.deferred or self.over)
+        if not self.is_unrestricted and (code := self.deferred or self.ended()):
+            raise FDBError(code)
         if self.version is None:
             self.version = self.storage.read_version(self.snapshot or self.view())
         return self.version

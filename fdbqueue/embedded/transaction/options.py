@@ -123,9 +123,9 @@ class TransactionOptions(_Options):
             self._attempt.fail(error.code)
 
     def set_timeout(self, milliseconds: int) -> None:
-        """Set the timeout, in milliseconds from now; 0 for none."""
+        """Set the timeout, in milliseconds from the transaction's creation or reset; 0 for none."""
         self._set("timeout", milliseconds, 0, _INT_MAX)
-        self._transaction.restart_timeout()
+        self._transaction.apply_timeout()
 
     def set_retry_limit(self, retries: int) -> None:
         """Set the number of retries; -1 for no limit."""

@@ -73,8 +73,9 @@ class Transaction(TransactionRead):
         self.database = database
         self._settings = database.defaults
         self._attempt = Attempt(database.storage, self._settings.snapshot_ryw, False)
+        self._created = time.monotonic()
         if self._settings.timeout:
-            self.restart_timeout()
+            self.apply_timeout()
 
     def __del__(self) -> None:
         # A transaction dropped before its end must not keep its snapshot. While the interpreter
@@ -359,8 +360,8 @@ class Transaction(TransactionRead):
         code: int | None = getattr(error, "code", None)
         if code is None:
             raise error
-        if self._attempt.over:
-            return FutureVoid(FDBError(self._attempt.over))
+        if over := self._attempt.ended():
+            return FutureVoid(FDBError(over))
         settings = self._settings
         limited = settings.retry_limit != -1 and self._retries >= settings.retry_limit
         self._retries += 1
@@ -395,11 +396,13 @@ class Transaction(TransactionRead):
         self._deadline = None
         self._restart()
         self._backoff = limits.INITIAL_BACKOFF
-        if self.database.defaults.timeout:
-            self.restart_timeout()
+        self._created = time.monotonic()
+        if self._settings.timeout:
+            self.apply_timeout()
 
     def cancel(self) -> None:
         """Cancel the transaction. Every further operation fails with 1025."""
+        self._attempt.ended()  # 1031 stays if the timeout has expired
         self._attempt.end(1025)
         self._drop(FDBError(1025))
 
@@ -426,10 +429,11 @@ class Transaction(TransactionRead):
             self._settings = self.database.defaults.copy()
         return self._settings
 
-    def restart_timeout(self) -> None:
-        """Restart the timeout from now."""
+    def apply_timeout(self) -> None:
+        """Set the deadline. The timeout counts from the creation of the transaction."""
+        self._attempt.ended()  # a timeout that has expired stays expired
         timeout = self._settings.timeout
-        self._deadline = time.monotonic() + timeout / 1000 if timeout else None
+        self._deadline = self._created + timeout / 1000 if timeout else None
         self._attempt.set_deadline(self._deadline)
 
 

@@ -1,0 +1,67 @@
+"""Details of FoundationDB's API on which both engines must agree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+
+
+def code(result: Callable[[], Any]) -> Any:
+    """Return the code of the error that a call or its future raises, else the result."""
+    try:
+        future = result()
+        return future.wait() if hasattr(future, "wait") else future
+    except fdbqueue.error_classes() as error:
+        return error.code
+
+
+# Timeouts
+
+
+def test_a_timeout_counts_from_the_creation_of_the_transaction(db: Any) -> None:
+    tr = db.create_transaction()
+    time.sleep(0.06)
+    tr.options.set_timeout(50)
+    assert code(lambda: tr[b"k"]) == 1031
+
+
+def test_a_timeout_counts_from_the_last_reset(db: Any) -> None:
+    tr = db.create_transaction()
+    tr.options.set_timeout(20)
+    time.sleep(0.03)
+    tr.reset()
+    tr.options.set_timeout(60_000)
+    assert not tr[b"k"].present()
+
+
+@pytest.mark.parametrize("later", [0, 60_000])
+def test_an_expired_timeout_stays_expired(db: Any, later: int) -> None:
+    tr = db.create_transaction()
+    tr.options.set_timeout(20)
+    time.sleep(0.03)
+    tr.options.set_timeout(later)
+    assert code(lambda: tr[b"k"]) == 1031
+    assert code(tr.get_read_version) == 1031
+    assert code(tr.commit) == 1031
+    assert code(lambda: tr.on_error(1020)) == 1031
+    tr.cancel()
+    assert code(lambda: tr[b"k"]) == 1031
+
+
+def test_the_read_version_of_a_transaction_that_timed_out_is_1031_also_after_its_commit(
+    db: Any, space: Subspace
+) -> None:
+    tr = db.create_transaction()
+    tr[space["k"]] = b"v"
+    tr.commit().wait()
+    tr.options.set_timeout(1)
+    time.sleep(0.02)
+    assert code(tr.get_read_version) == 1031
+    assert code(lambda: tr[b"k"]) == 2017
+    assert code(lambda: tr.on_error(1020)) == 1031
