@@ -65,3 +65,45 @@ def test_the_read_version_of_a_transaction_that_timed_out_is_1031_also_after_its
     assert code(tr.get_read_version) == 1031
     assert code(lambda: tr[b"k"]) == 2017
     assert code(lambda: tr.on_error(1020)) == 1031
+
+
+# Five seconds
+
+
+def test_a_transaction_with_a_read_version_cannot_commit_writes_after_five_seconds(
+    db: Any, space: Subspace
+) -> None:
+    """The limit holds with and without read conflicts, but not if there is nothing to write."""
+    version = db.create_transaction()
+    now = version.get_read_version().wait()
+
+    def begun(begin: Callable[[Any], Any]) -> Any:
+        tr = db.create_transaction()
+        begin(tr)
+        return tr
+
+    old = {
+        "read": begun(lambda tr: tr[space["k"]].wait()),
+        "snapshot read": begun(lambda tr: tr.snapshot[space["k"]].wait()),
+        "read version": begun(lambda tr: tr.get_read_version().wait()),
+        "set read version": begun(lambda tr: tr.set_read_version(now)),
+    }
+    writes_conflict_range = begun(lambda tr: tr.get_read_version().wait())
+    only_reads = begun(lambda tr: tr[space["k"]].wait())
+    only_writes = begun(lambda tr: tr.set(space["written"], b""))
+    reads_again = begun(lambda tr: tr[space["k"]].wait())
+    time.sleep(6)
+    for _ in range(3):
+        db[space["later"]] = b""  # a server notices its age when it commits
+        time.sleep(0.05)
+    for name, tr in old.items():
+        tr[space[name]] = b""
+    assert {name: code(tr.commit) for name, tr in old.items()} == dict.fromkeys(old, 1007)
+    writes_conflict_range.add_write_conflict_key(space["k"])
+    assert code(writes_conflict_range.commit) == 1007
+    assert code(lambda: reads_again[space["other"]]) == 1007
+    reads_again[space["caught"]] = b""
+    assert code(reads_again.commit) == 1007
+    assert code(only_reads.commit) is None
+    assert code(only_writes.commit) is None
+    assert [space.unpack(key) for key, _ in db[space.range()]] == [("later",), ("written",)]

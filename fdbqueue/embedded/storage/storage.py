@@ -42,7 +42,7 @@ from fdbqueue.embedded.disk.files import (
 )
 from fdbqueue.embedded.disk.locks import SharedSync, WriteLockHold, WritersLock
 from fdbqueue.embedded.disk.rotation import Rotation
-from fdbqueue.embedded.limits import VERSIONS_PER_SECOND
+from fdbqueue.embedded.limits import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
 from fdbqueue.embedded.mutations import Mutation
 from fdbqueue.embedded.ranges import Range, RangeSet
 from fdbqueue.embedded.storage import forks
@@ -274,6 +274,11 @@ class Storage:
             raise
         return snapshot
 
+    def check_age(self, version: int) -> None:
+        """Raise 1007 if a transaction at a version that the caller names is too old to commit."""
+        if version < microseconds() + self._shift - TRANSACTION_LIFETIME * VERSIONS_PER_SECOND:
+            raise FDBError(1007)
+
     def recover(self, began: int) -> bool:
         """Publish a commit if its writer was killed; return false if the writer is at work.
 
@@ -367,7 +372,7 @@ class Storage:
         If the database is durable, the commit is on disk when this returns.
 
         Args:
-            snapshot: The snapshot of the reads; `None` if there are none.
+            snapshot: The snapshot of the transaction; `None` if it has read nothing.
             hold: The hold of the transaction on the writers' lock, or `None`.
             reads: The read conflict ranges.
             mutations: The writes, in order.
@@ -377,7 +382,8 @@ class Storage:
 
         Raises:
             FDBError: 1020, a key of `reads` was written since the snapshot. 1007, the snapshot is
-                too old to tell. 1031, another process held the writers' lock until the deadline.
+                more than five seconds old. 1031, another process held the writers' lock until the
+                deadline.
         """
         section = partial(self._commit, snapshot, reads, mutations, writes, stamped_keys)
         end_reads = partial(self._end_reads, snapshot)
@@ -484,10 +490,10 @@ class Storage:
                 offset, last, generation, ceiling = self.log.recover()
             if generation != connection.generation:
                 raise generations.Outdated
-            if snapshot is not None and reads:
+            if snapshot is not None:
                 if time.monotonic() > snapshot.expires:
                     raise snapshot.too_old()
-                if offset != snapshot.offset:
+                if reads and offset != snapshot.offset:
                     self._check_conflicts(snapshot.offset, reads)
             self.log.begin(time.monotonic_ns() // 1000 + self._shift)
             version = max(last + 1, time.monotonic_ns() // 1000 + self._shift)

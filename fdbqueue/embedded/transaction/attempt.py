@@ -184,8 +184,11 @@ class Attempt:
         if not self.mutations and not self.writes:
             self.release()
             return -1
-        if self.reads and self.snapshot is None:
-            self.view().settle()  # conflict ranges added without a read count from now
+        if self.snapshot is None:
+            if self.reads:
+                self.view().settle()  # conflict ranges added without a read count from now
+            elif self.version is not None:
+                self.storage.check_age(self.version)
         snapshot, self.snapshot = self.snapshot, None
         hold, self.write_lock = self.write_lock, None
         if snapshot is not None:
