@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -107,3 +108,117 @@ def test_a_transaction_with_a_read_version_cannot_commit_writes_after_five_secon
     assert code(only_reads.commit) is None
     assert code(only_writes.commit) is None
     assert [space.unpack(key) for key, _ in db[space.range()]] == [("later",), ("written",)]
+
+
+# Watches
+
+
+def outcome(watch: Any) -> Any:
+    """Return the result of a watch that is about to end, or `pending` after a short time."""
+    ready = threading.Event()
+    watch.on_ready(lambda _: ready.set())
+    return code(watch.wait) if ready.wait(0.1) else "pending"
+
+
+@pytest.fixture
+def watched(db: Any, space: Subspace) -> tuple[Any, bytes, Any]:
+    """Return a transaction, a key with the value `old`, and a watch of the transaction on it."""
+    key = space["watched"].key()
+    db[key] = b"old"
+    tr = db.create_transaction()
+    watch = tr.watch(key)
+    tr[key].wait()  # the watch has read its value too
+    return tr, key, watch
+
+
+CHANGES: dict[str, Callable[[Any, bytes], None]] = {
+    "set": lambda tr, key: tr.set(key, b"new"),
+    "clear": lambda tr, key: tr.clear(key),
+    "clear_range": lambda tr, key: tr.clear_range(key, key + b"z"),
+    "add": lambda tr, key: tr.add(key, bytes(3)),
+    "set_versionstamped_value": lambda tr, key: tr.set_versionstamped_value(key, bytes(14)),
+}
+
+
+@pytest.mark.parametrize("change", list(CHANGES))
+def test_a_change_by_its_own_transaction_makes_a_watch_ready_before_the_commit(
+    watched: tuple[Any, bytes, Any], change: str
+) -> None:
+    tr, key, watch = watched
+    CHANGES[change](tr, key)
+    assert outcome(watch) is None
+
+
+def test_a_watch_that_its_own_transaction_made_ready_stays_ready(
+    watched: tuple[Any, bytes, Any],
+) -> None:
+    tr, key, watch = watched
+    tr[key] = b"new"
+    tr[key] = b"old"
+    assert outcome(watch) is None
+
+
+def test_a_write_that_changes_nothing_leaves_a_watch_pending(
+    db: Any, watched: tuple[Any, bytes, Any]
+) -> None:
+    tr, key, watch = watched
+    tr[key] = b"old"
+    tr[key + b"other"] = b"new"
+    tr.clear_range(key + b"other", key + b"z")
+    assert outcome(watch) == "pending"
+    tr.commit().wait()
+    assert outcome(watch) == "pending"
+    db[key] = b"new"
+    watch.wait()
+
+
+def test_a_watch_of_a_missing_key_ignores_clears(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    watch = tr.watch(space["k"].key())
+    tr[space["k"]].wait()
+    tr.clear(space["k"])
+    assert outcome(watch) == "pending"
+    tr[space["k"]] = b""
+    assert outcome(watch) is None
+
+
+def test_a_watch_ends_with_the_error_of_a_failed_commit(
+    db: Any, watched: tuple[Any, bytes, Any]
+) -> None:
+    tr, key, watch = watched
+    tr[key + b"other"] = b""
+    db[key] = b"new"
+    assert code(tr.commit) == 1020
+    assert code(watch.wait) == 1020
+
+
+def test_a_watch_ends_with_the_error_of_a_commit_that_is_too_large(
+    watched: tuple[Any, bytes, Any],
+) -> None:
+    tr, key, watch = watched
+    tr.options.set_size_limit(100)
+    tr[key + b"other"] = bytes(100)
+    assert code(tr.commit) == 2101
+    assert code(watch.wait) == 2101
+
+
+def test_a_commit_with_a_deferred_error_leaves_a_watch_until_the_reset(
+    watched: tuple[Any, bytes, Any],
+) -> None:
+    tr, _, watch = watched
+    tr.clear_range(b"b", b"a")
+    assert code(tr.commit) == 2005
+    assert outcome(watch) == "pending"
+    tr.reset()
+    assert code(watch.wait) == 1025
+
+
+def test_a_watch_of_a_key_with_a_pending_versionstamp_is_1036_and_lets_the_commit_pass(
+    db: Any, space: Subspace
+) -> None:
+    tr = db.create_transaction()
+    tr.set_versionstamped_value(space["k"], bytes(14))
+    watch = tr.watch(space["k"].key())
+    assert code(watch.wait) == 1036
+    assert code(tr.commit) is None
+    assert len(db[space["k"]]) == 10

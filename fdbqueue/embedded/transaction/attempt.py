@@ -16,6 +16,7 @@ from fdbqueue.embedded.ranges import Range, key_after
 from fdbqueue.embedded.storage.snapshot import BACKWARD, FORWARD, Snapshot
 from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.storage.writer import GET
+from fdbqueue.embedded.transaction.futures import WatchFuture
 from fdbqueue.embedded.transaction.write_map import NO_VALUE, WriteMap
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
@@ -87,6 +88,8 @@ class Attempt:
     """True once a read failed with 1036. Then, as in FoundationDB, the commit fails too."""
     max_read_key = b"\xff"
     max_write_key = b"\xff"
+    watches: tuple[tuple[bytes, bytes | None, WatchFuture], ...] = ()
+    """Keys, the values that this transaction sees, and the futures of watches set by the commit."""
     _write_map: WriteMap | None = None
     _mapped = 0
 
@@ -179,8 +182,6 @@ class Attempt:
 
     def commit(self) -> int:
         """Commit the writes and return the version; -1 if there are none."""
-        if self.met_unreadable:
-            raise FDBError(1036)
         if not self.mutations and not self.writes:
             self.release()
             return -1
@@ -464,6 +465,8 @@ class Attempt:
         ):
             return
         self.mutations.append((kind, key, param))
+        if self.watches:
+            self._trigger_watches(kind, key, param)
         size = len(key) + len(param)
         size += _RANGE_OVERHEAD if kind == _CLEAR and end is None else _MUTATION_OVERHEAD
         if self.skip_next_write_conflict:
@@ -473,6 +476,28 @@ class Attempt:
             size += 2 * len(key) + 1 if end is None else len(key) + len(end)
             size += _RANGE_OVERHEAD
         self.size += size
+
+    def _trigger_watches(self, kind: int, key: bytes, param: bytes) -> None:
+        """Make the watches ready whose keys a mutation changes."""
+        pending: list[tuple[bytes, bytes | None, WatchFuture]] = []
+        for watched, value, future in self.watches:
+            if kind == MutationType.CLEAR_RANGE:
+                changes = key <= watched < param and value is not None
+            elif kind == MutationType.SET:
+                changes = key == watched and value != param
+            else:
+                changes = key == watched  # the result is unknown
+            if changes:
+                future.finish()
+            else:
+                pending.append((watched, value, future))
+        self.watches = tuple(pending)
+
+    def end_watches(self, error: BaseException) -> None:
+        """Fail the watches that were not set by a commit."""
+        watches, self.watches = self.watches, ()
+        for _, _, future in watches:
+            future.finish(error)
 
     def may_write(self, key: bytes, value: bytes) -> bool:
         """Return whether a key can be written; keep the error if it cannot."""

@@ -22,7 +22,14 @@ from fdbqueue.embedded.transaction.attempt import (
     is_selector,
     key_size_limit,
 )
-from fdbqueue.embedded.transaction.futures import FutureInt64, FutureVoid, Key, Pause, WatchFuture
+from fdbqueue.embedded.transaction.futures import (
+    FutureInt64,
+    FutureVoid,
+    Key,
+    Pause,
+    WatchFuture,
+    fresh,
+)
 from fdbqueue.embedded.transaction.options import Settings, TransactionOptions
 from fdbqueue.embedded.transaction.reads import (
     SnapshotRead,
@@ -60,7 +67,6 @@ class Transaction(TransactionRead):
     """
 
     # Class attributes, because most transactions never change them.
-    _watches: tuple[tuple[bytes, bytes | None, WatchFuture], ...] = ()
     _versionstamp: VersionstampFuture | None = None
     _deadline: float | None = None
     _retries = 0
@@ -82,7 +88,11 @@ class Transaction(TransactionRead):
         # exits, a thread that was ended may hold any lock, and nothing has to be given back.
         if sys.is_finalizing():
             return
-        if self._attempt.snapshot is not None or self._versionstamp is not None or self._watches:
+        if (
+            self._attempt.snapshot is not None
+            or self._versionstamp is not None
+            or self._attempt.watches
+        ):
             self._drop(FDBError(1025))
 
     @property
@@ -273,7 +283,9 @@ class Transaction(TransactionRead):
     def watch(self, key: KeyLike) -> WatchFuture:
         """Return a future that is ready once the key's value differs from what was seen here.
 
-        The watch starts at the commit. Setting it reads the key, and that read can conflict.
+        Setting the watch reads the key, and that read can conflict. A later write of this
+        transaction that changes the value, or is atomic, makes the future ready. Changes by others
+        do so after the commit. If the commit fails, the watch ends with the error.
         """
         future = WatchFuture()
         try:
@@ -285,8 +297,8 @@ class Transaction(TransactionRead):
             if len(key) > key_size_limit(key):
                 raise FDBError(2102)
             value = attempt.read_value(key, snapshot=False)
-            self.database.watcher.reserve(len(self._watches) + 1)
-            self._watches += ((key, value, future),)
+            self.database.watcher.reserve(len(attempt.watches) + 1)
+            attempt.watches += ((key, value, future),)
         except FdbqueueError as error:
             future.finish(error.with_traceback(None))
         return future
@@ -303,23 +315,23 @@ class Transaction(TransactionRead):
                 attempt.check()
             attempt.commit_started = True
             attempt.is_unrestricted = False
-            watches = self._watched_values() if self._watches else ()
+            if attempt.met_unreadable:
+                raise FDBError(1036)
             try:
                 if attempt.size > self._settings.size_limit:
                     raise FDBError(2101)
                 self._committed_version = attempt.commit()
             except BaseException as error:
                 attempt.release()
+                if isinstance(error, FdbqueueError):
+                    attempt.end_watches(fresh(error))
                 if self._versionstamp is not None and isinstance(error, FDBError):
                     self._versionstamp.finish(None, FDBError(2020))
                 raise
             if self._versionstamp is not None:
                 self._finish_versionstamp(self._versionstamp)
-            if watches:
-                self._watches = ()
-            for key, value, future in watches:
-                future.database = self.database
-                self.database.watcher.watch(key, value, future)
+            if attempt.watches:
+                self._set_watches()
         except FdbqueueError as error:
             return FutureVoid(error)
         return _DONE
@@ -330,24 +342,11 @@ class Transaction(TransactionRead):
         else:
             future.finish(self._committed_version.to_bytes(8, "big") + b"\0\0")
 
-    def _watched_values(self) -> list[tuple[bytes, bytes | None, WatchFuture]]:
-        """Return the watches to set, each with its key's value after this transaction.
-
-        If the transaction itself changed a key after watching it, that watch is already ready.
-        """
-        watches: list[tuple[bytes, bytes | None, WatchFuture]] = []
-        for key, seen, future in self._watches:
-            own = self._attempt.own_writes() if self._attempt.mutations else None
-            try:
-                value = seen if own is None or not own.touches(key) else own.get(key, seen)
-            except FDBError:
-                value = None  # a versionstamp, which no reader has seen
-                future.finish()
-            if value != seen:
-                future.finish()
-            if not future.is_ready():
-                watches.append((key, value, future))
-        return watches
+    def _set_watches(self) -> None:
+        watches, self._attempt.watches = self._attempt.watches, ()
+        for key, value, future in watches:
+            future.database = self.database
+            self.database.watcher.watch(key, value, future)
 
     def on_error(self, error: BaseException | int) -> FutureVoid:
         """Prepare the next attempt after a retryable error, or fail with the error.
@@ -414,9 +413,7 @@ class Transaction(TransactionRead):
 
     def _drop(self, error: FDBError) -> None:
         self._attempt.release()
-        watches, self._watches = self._watches, ()
-        for _, _, future in watches:
-            future.finish(error)
+        self._attempt.end_watches(error)
         stamp, self._versionstamp = self._versionstamp, None
         if stamp is not None:
             stamp.finish(None, error)
