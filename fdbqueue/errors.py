@@ -83,6 +83,7 @@ DESCRIPTIONS = {
     2103: "Value length exceeds limit",
     2108: "Operation is not supported",
     2210: "Exact streaming mode requires limits, but none were given",
+    4000: "An unknown error occurred",
 }
 
 

@@ -189,7 +189,7 @@ def test_a_watch_ends_with_the_error_of_a_failed_commit(
     tr[key + b"other"] = b""
     db[key] = b"new"
     assert code(tr.commit) == 1020
-    assert code(watch.wait) == 1020
+    assert outcome(watch) == 1020
 
 
 def test_a_watch_ends_with_the_error_of_a_commit_that_is_too_large(
@@ -199,7 +199,7 @@ def test_a_watch_ends_with_the_error_of_a_commit_that_is_too_large(
     tr.options.set_size_limit(100)
     tr[key + b"other"] = bytes(100)
     assert code(tr.commit) == 2101
-    assert code(watch.wait) == 2101
+    assert outcome(watch) == 2101
 
 
 def test_a_commit_with_a_deferred_error_leaves_a_watch_until_the_reset(
@@ -210,7 +210,7 @@ def test_a_commit_with_a_deferred_error_leaves_a_watch_until_the_reset(
     assert code(tr.commit) == 2005
     assert outcome(watch) == "pending"
     tr.reset()
-    assert code(watch.wait) == 1025
+    assert outcome(watch) == 1025
 
 
 def test_a_watch_of_a_key_with_a_pending_versionstamp_is_1036_and_lets_the_commit_pass(
@@ -219,6 +219,21 @@ def test_a_watch_of_a_key_with_a_pending_versionstamp_is_1036_and_lets_the_commi
     tr = db.create_transaction()
     tr.set_versionstamped_value(space["k"], bytes(14))
     watch = tr.watch(space["k"].key())
-    assert code(watch.wait) == 1036
+    assert outcome(watch) == 1036
     assert code(tr.commit) is None
     assert len(db[space["k"]]) == 10
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("given", "raised"),
+    [(0, 2000), (-1, 4000), (65_535, 4000), (70_000, 4000), (1, 1), (1100, 1025), (1101, 1101)],
+)
+def test_on_error_replaces_codes_that_are_not_errors_of_a_transaction(
+    db: Any, given: int, raised: int
+) -> None:
+    tr = db.create_transaction()
+    assert code(lambda: tr.on_error(given)) == raised
+    assert code(lambda: tr[b"k"]) == 1025

@@ -359,6 +359,8 @@ class Transaction(TransactionRead):
         code: int | None = getattr(error, "code", None)
         if code is None:
             raise error
+        if (reported := _reported(code)) != code:
+            error = FDBError(reported)
         if over := self._attempt.ended():
             return FutureVoid(FDBError(over))
         settings = self._settings
@@ -432,6 +434,13 @@ class Transaction(TransactionRead):
         timeout = self._settings.timeout
         self._deadline = self._created + timeout / 1000 if timeout else None
         self._attempt.set_deadline(self._deadline)
+
+
+def _reported(code: int) -> int:
+    """Return the code of the error that FoundationDB reports for a code given to `on_error`."""
+    if not 0 <= code < 0xFFFF:
+        return 4000
+    return {0: 2000, 1100: 1025}.get(code, code)
 
 
 def _stamp_fits(template: bytes) -> bool:
