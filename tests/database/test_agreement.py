@@ -237,3 +237,44 @@ def test_on_error_replaces_codes_that_are_not_errors_of_a_transaction(
     tr = db.create_transaction()
     assert code(lambda: tr.on_error(given)) == raised
     assert code(lambda: tr[b"k"]) == 1025
+
+
+LONG_KEY, LONG_VALUE = bytes(10_001), bytes(100_001)
+
+
+@pytest.mark.parametrize(
+    ("write", "raised"),
+    [
+        (lambda tr: tr.clear_range(b"b", b"a"), 2005),
+        (lambda tr: tr.clear_range(b"b", b"\xff\x01"), 2017),
+        (lambda tr: tr.set(LONG_KEY, b""), 2017),
+        (lambda tr: tr.set_versionstamped_value(b"k", b"short"), 2017),
+        (lambda tr: tr.clear(LONG_KEY), 2017),
+        (lambda tr: tr.set_read_version(-5), 2011),
+        (lambda tr: tr.options.set_size_limit(1), 2006),
+    ],
+)
+def test_a_second_commit_reports_what_was_wrong_with_a_write_after_the_first(
+    db: Any, write: Callable[[Any], Any], raised: int
+) -> None:
+    tr = db.create_transaction()
+    tr.commit().wait()
+    write(tr)
+    assert code(tr.commit) == raised
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "raised"),
+    [
+        (b"\xff/k", b"short", 2004),
+        (LONG_KEY, b"short", 2102),
+        (b"k", LONG_VALUE, 2103),
+        (b"k", b"short", 2000),
+    ],
+)
+def test_a_versionstamped_value_is_judged_after_its_key_and_its_size(
+    db: Any, key: bytes, value: bytes, raised: int
+) -> None:
+    tr = db.create_transaction()
+    tr.set_versionstamped_value(key, value)
+    assert code(tr.commit) == raised

@@ -126,10 +126,10 @@ class Transaction(TransactionRead):
         begin = b"" if begin is None else self._resolved(begin)
         end = b"\xff" if end is None else self._resolved(end)
         attempt = self._attempt
-        if attempt.commit_started:
-            attempt.may_write(begin, b"")
-        elif begin > end:
+        if begin > end:
             attempt.fail(2005)
+        elif attempt.commit_started:
+            attempt.may_write(begin, b"")
         elif begin > attempt.max_write_key or end > attempt.max_write_key:
             attempt.fail(2004)
         elif begin < end:
@@ -188,19 +188,23 @@ class Transaction(TransactionRead):
     def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
         """Set a key with the commit's versionstamp at the offset in its last four bytes."""
         key, param = as_key(key), as_value(param)
-        if not self._attempt.may_write(key, param):
-            return
-        if not _stamp_fits(key):
-            self._attempt.fail(2000)
-        else:
+        if self._may_write(key, param, template=key):
             self._attempt.write_stamped_key(key, param)
 
     def set_versionstamped_value(self, key: KeyLike, param: ValueLike) -> None:
         """Set a value with the commit's versionstamp at the offset in its last four bytes."""
-        if not _stamp_fits(as_value(param)):
-            self._attempt.fail(2000)
-        else:
+        key, param = as_key(key), as_value(param)
+        if self._may_write(key, param, template=param):
             self._attempt.write(MutationType.SET_VERSIONSTAMPED_VALUE, key, param)
+
+    def _may_write(self, key: bytes, param: bytes, template: bytes) -> bool:
+        """Return whether a versionstamped key or value can be written; else keep the error."""
+        if not self._attempt.may_write(key, param):
+            return False
+        if not _stamp_fits(template):
+            self._attempt.fail(2000)
+            return False
+        return True
 
     __setitem__ = set
 
