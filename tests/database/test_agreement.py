@@ -278,3 +278,21 @@ def test_a_versionstamped_value_is_judged_after_its_key_and_its_size(
     tr = db.create_transaction()
     tr.set_versionstamped_value(key, value)
     assert code(tr.commit) == raised
+
+
+# Sizes of ranges
+
+
+def test_an_estimate_of_a_range_takes_no_read_version(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.get_estimated_range_size_bytes(space.key(), space.key() + b"\xff").wait()
+    now = db.create_transaction()
+    version = now.get_read_version().wait()
+    tr.set_read_version(version)
+    assert code(tr.get_read_version) == version
+
+
+def test_an_estimate_of_a_range_reports_a_deferred_error(db: Any) -> None:
+    tr = db.create_transaction()
+    tr.clear_range(b"b", b"a")
+    assert code(lambda: tr.get_estimated_range_size_bytes(b"a", b"b")) == 2005

@@ -189,14 +189,28 @@ class TransactionRead:
             return FutureInt64(error=error)
 
     def get_estimated_range_size_bytes(self, begin_key: bytes, end_key: bytes) -> FutureInt64:
-        """Return the size of a range in bytes: exact here, an estimate in FoundationDB."""
+        """Return the size of a range in bytes: exact here, an estimate in FoundationDB.
+
+        It is the size of what is committed now, whatever the transaction reads or has written.
+        """
         try:
-            self._attempt.check()
-            view = self._attempt.view()
-            with closing(view.rows(as_key(begin_key), as_key(end_key), False)) as rows:
-                return FutureInt64(sum(len(key) + len(value) for key, value in rows))
+            return FutureInt64(sum(size for _, size in self._committed_sizes(begin_key, end_key)))
         except FdbqueueError as error:
             return FutureInt64(error=error)
+
+    def _committed_sizes(self, begin: KeyLike, end: KeyLike) -> Iterator[tuple[bytes, int]]:
+        """Yield the keys of a range that are committed now, and the sizes of their rows."""
+        self._attempt.check()
+        begin, end = as_key(begin), as_key(end)
+        if begin > end:
+            raise FDBError(2005)
+        view = self.database.storage.begin()
+        try:
+            with closing(view.rows(begin, end, False)) as rows:
+                for key, value in rows:
+                    yield key, len(key) + len(value)
+        finally:
+            self.database.storage.end(view)
 
 
 class SnapshotRead(TransactionRead):
