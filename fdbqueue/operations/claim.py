@@ -122,6 +122,8 @@ class Leases:
         items: list[Any] = []
         stored_items: list[StoredItem] = []
         delivery_counts: list[int] = []
+        # Before any other write: the engine compares each read conflict with the writes before it.
+        self._items.delete(tr, [stored for stored, _ in candidates])
         for stored, slots in candidates:
             delivery_count = stored.header.attempts + 1
             position = layout.position(stored.key)
@@ -138,7 +140,6 @@ class Leases:
             delivery_counts.append(delivery_count)
         if not items:
             return None
-        self._items.delete(tr, stored_items)
         tr[layout.scheduled] = b""
         keys = tuple(map(_key_of, stored_items))
         return Claim(tuple(items), tuple(delivery_counts), keys, request.token)
@@ -154,7 +155,6 @@ class Leases:
     ) -> None:
         """Count an undecodable item as a failed attempt."""
         _log.warning("%s", error)
-        self._items.delete(tr, [stored])
         due = now + int(1000 * self._backoff(delivery_count))
         self._schedule.return_failed(
             tr, position, delivery_count, stored.value, now, error_text(error), due

@@ -163,9 +163,17 @@ class CommitLog:
                 self.give_up()
         return tail, version, generation, ceiling
 
-    def begin(self, version: int) -> None:
-        """Announce a commit, whose version will be this one or a later one."""
+    def begin(self, version: int) -> tuple[int, int, int, int]:
+        """Recover, and announce a commit, whose version will be this one or a later one.
+
+        Returns:
+            Tail, version and generation of the last commit, and the ceiling.
+        """
+        tail, last, generation, began, ceiling = self.state()
+        if began > last:
+            tail, last, generation, ceiling = self.recover()
         os.pwrite(self._descriptor, _VERSION.pack(version), _BEGAN_AT)
+        return tail, last, generation, ceiling
 
     def give_up(self) -> None:
         """Announce that no commit is under way."""

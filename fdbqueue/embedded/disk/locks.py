@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from fdbqueue.embedded.disk.commit_log import CommitLog
-from fdbqueue.embedded.disk.time_slices import TimeSlices
+from fdbqueue.embedded.disk.process_lock import ProcessLock
 from fdbqueue.embedded.disk.write_ahead_log import Extent, next_commit
-from fdbqueue.errors import FDBError, LockTimeout, StorageError
+from fdbqueue.errors import LockTimeout, StorageError
 
 __all__ = ["SharedSync", "WriteLockHold", "WritersLock", "lock_owners"]
 
@@ -40,11 +40,11 @@ class WritersLock:
     """A lock for one writer at a time, among threads and processes. A holder's death frees it.
 
     Code that needs the lock is a section, a function that `run` calls. `_inside` excludes the other
-    threads of this process, `flock` the other processes. Python leaves the `with` statement of its
-    own lock in one step, so `_inside` is held exactly while a thread is in a section, wherever an
-    exception of a signal handler strikes. The `flock` may then stay behind. The next thread inside
-    can tell that no section holds it, and `reclaim`, called regularly, frees it for other
-    processes.
+    threads of this process, `_of_processes` the other processes. Python leaves the `with` statement
+    of its own lock in one step, so `_inside` is held exactly while a thread is in a section,
+    wherever an exception of a signal handler strikes. The other lock may then stay behind. The next
+    thread inside can tell that no section holds it, and `reclaim`, called regularly, frees it for
+    other processes.
 
     A process that waits for another one polls instead of queueing in the kernel. Its wait therefore
     ends at its deadline, whatever the other process does.
@@ -55,11 +55,7 @@ class WritersLock:
         # Reentrant, because a finalizer may end a hold while its thread is inside.
         self._inside = threading.RLock()
         self._hold: WriteLockHold | None = None
-        self._open()
-
-    def _open(self) -> None:
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._slices = TimeSlices(self._descriptor)
+        self._of_processes = ProcessLock(path)
 
     def run(
         self,
@@ -87,11 +83,12 @@ class WritersLock:
         slow = None
         while True:
             with self._inside:
-                if self._lock(hold):
+                if self._of_processes.take() if self._hold is None else self._pass_on(hold):
                     try:
                         return section()
                     finally:
-                        self._unlock()
+                        if self._hold is None:
+                            self._of_processes.release()
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 raise LockTimeout(str(self._path), *self.holder())
@@ -102,19 +99,19 @@ class WritersLock:
                 logger.warning("%s", LockTimeout(str(self._path), *self.holder()).reason)
             before_wait()
             with self._inside:
-                seconds = self._slices.wait(pause * random.uniform(0.5, 1))
+                seconds = self._of_processes.wait(pause * random.uniform(0.5, 1))
             time.sleep(seconds)
             pause = min(_LONGEST_PAUSE, 1.5 * pause)
 
     def run_if_free(self, section: Callable[[], object]) -> bool:
         """Call a section unless the lock is taken; return whether it was called."""
         with self._inside:
-            if not self._lock():
+            if self._hold is not None or not self._of_processes.take():
                 return False
             try:
                 section()
             finally:
-                self._unlock()
+                self._of_processes.release()
         return True
 
     def take_hold(self, deadline: float | None) -> WriteLockHold:
@@ -127,39 +124,19 @@ class WritersLock:
         self.run(begin, deadline)
         return hold
 
-    def _lock(self, hold: WriteLockHold | None = None) -> bool:
-        if self._descriptor < 0:
-            raise FDBError(1025)
-        if self._hold is not None:
-            if self._hold is not hold:
-                return False
-            self._hold = None
-            return True
-        if not self._slices.may_try():
+    def _pass_on(self, hold: WriteLockHold | None) -> bool:
+        """End the hold of the caller's transaction, which keeps the lock for a section."""
+        if hold is not self._hold:
             return False
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        if self._slices.are_needed:
-            self._slices.begin()
+        self._hold = None
         return True
 
-    def _unlock(self) -> None:
-        if self._hold is None:
-            if self._slices.are_needed:
-                self._slices.extend()
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-
-    def end_hold(self, hold: WriteLockHold) -> None:
+    def end_hold(self, hold: WriteLockHold | None) -> None:
         """Release the lock, unless the hold has already ended."""
         with self._inside:
-            self._end_hold(hold)
-
-    def _end_hold(self, hold: WriteLockHold | None) -> None:
-        if hold is not None and hold is self._hold:
-            self._hold = None
-            self._unlock()
+            if hold is not None and hold is self._hold:
+                self._hold = None
+                self._of_processes.release()
 
     def reclaim(self, undo: Callable[[], None]) -> None:
         """Call `undo()` and release a lock left by an interrupt, or end a hold that takes too long.
@@ -167,13 +144,13 @@ class WritersLock:
         The second call that finds the same hold ends it.
         """
         with self._inside:
-            if self._descriptor < 0:
+            if self._of_processes.is_closed:
                 return
             if self._hold is None:
                 undo()
-                self._unlock()
+                self._of_processes.unlock()
             elif self._hold.is_seen:
-                self._end_hold(self._hold)
+                self.end_hold(self._hold)
             else:
                 self._hold.is_seen = True
 
@@ -181,19 +158,18 @@ class WritersLock:
         """Close the lock for good: no section is called any more."""
         with self._inside:
             self._hold = None
-            descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+            self._of_processes.close()
 
     def before_fork(self) -> None:
         """Keep all other threads out of sections, and end a hold."""
         self._inside.acquire()
-        self._end_hold(self._hold)
+        self.end_hold(self._hold)
 
     def after_fork(self, in_child: bool) -> None:
         """Let threads into sections again. In a child, open the lock file again."""
         if in_child:
-            os.close(self._descriptor)
-            self._open()
+            self._of_processes.close()
+            self._of_processes = ProcessLock(self._path)
             self._inside = threading.RLock()
         else:
             self._inside.release()
@@ -203,7 +179,7 @@ class WritersLock:
 
         Linux lists holders in `/proc/locks`. Other systems, and other containers, do not.
         """
-        owners = lock_owners(os.fstat(self._descriptor).st_ino, "FLOCK", "WRITE")
+        owners = lock_owners(self._of_processes.inode, "FLOCK", "WRITE")
         return next(iter(owners.items()), (None, False))
 
 

@@ -480,14 +480,15 @@ class Storage:
         restarted SQLite's log, or a process with another lock committed, which requires a replaced
         file. In that case conflicts are checked again, now under SQLite's own lock.
         """
-        offset, last, generation, ceiling = self.log.recover()
+        announced = time.monotonic_ns() // 1000 + self._shift
+        offset, last, generation, ceiling = self.log.begin(announced)
         goes_on = snapshot is not None and offset == snapshot.offset and connection.in_transaction
         while True:
             if not goes_on:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 connection.execute("BEGIN IMMEDIATE")
-                offset, last, generation, ceiling = self.log.recover()
+                offset, last, generation, ceiling = self.log.begin(announced)
             if generation != connection.generation:
                 raise generations.Outdated
             if snapshot is not None:
@@ -495,7 +496,6 @@ class Storage:
                     raise snapshot.too_old()
                 if reads and offset != snapshot.offset:
                     self._check_conflicts(snapshot.offset, reads)
-            self.log.begin(time.monotonic_ns() // 1000 + self._shift)
             version = max(last + 1, time.monotonic_ns() // 1000 + self._shift)
             try:
                 self._writer.apply(connection, mutations, version, last)

@@ -1,6 +1,6 @@
-"""Time slices of the writers' lock, for processes that compete for it.
+"""A lock among processes, which those that compete for it get in time slices.
 
-To hand the lock over costs more than a commit: the next process has to wake up, and SQLite drops
+To hand the writers' lock over costs more than a commit: the next process has to wake up, and SQLite drops
 the pages that it has cached, because another process wrote. So a process that commits again and
 again gets the *right of way* for a slice of some milliseconds. It takes and releases the lock for
 each commit, but other processes do not try to take it meanwhile. They wait in line, and get their
@@ -13,12 +13,16 @@ are kept apart by the lock alone: only speed and fairness depend on what the fil
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import struct
 import time
+from pathlib import Path
 
-__all__ = ["TimeSlices"]
+from fdbqueue.errors import FDBError
+
+__all__ = ["ProcessLock"]
 
 # All times are microseconds of a clock that the processes of the machine share.
 _ROUND = 40_000  # in which each process gets a slice
@@ -39,14 +43,14 @@ _LINE = struct.Struct(f"<{2 * _PLACES}q")
 _WAITED_AT, _LINE_AT = _RIGHT.size, _HEADER.size
 
 
-class TimeSlices:
-    """The right of way among the processes that share a lock file, as seen by one of them.
+class ProcessLock:
+    """A lock on a file. The death of its owner frees it.
 
     The caller excludes the other threads of the process.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._id = random.getrandbits(64)
         self._place_at = _LINE_AT + random.randrange(_PLACES) * _PLACE.size
         self._slice_end = 0
@@ -55,20 +59,62 @@ class TimeSlices:
         self._began = 0  # when this process got in line; 0 if it is not in line
         self._next_attempt = 0
         self._competitors = 0
-        self.are_needed = False
-        if os.fstat(descriptor).st_size < _LINE_AT + _LINE.size:
-            os.ftruncate(descriptor, _LINE_AT + _LINE.size)
+        self._is_contended = False
+        if os.fstat(self._descriptor).st_size < _LINE_AT + _LINE.size:
+            os.ftruncate(self._descriptor, _LINE_AT + _LINE.size)
 
-    def may_try(self) -> bool:
-        """Return whether this process may try to take the lock now."""
+    def close(self) -> None:
+        """Close the file, which releases the lock. The lock cannot be taken any more."""
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
+
+    @property
+    def is_closed(self) -> bool:
+        """True after `close`."""
+        return self._descriptor < 0
+
+    @property
+    def inode(self) -> int:
+        """The inode of the file, by which the system lists the owner."""
+        return os.fstat(self._descriptor).st_ino
+
+    def take(self) -> bool:
+        """Take the lock unless another process has it or the right of way.
+
+        Raises:
+            FDBError: 1025, the lock was closed.
+        """
+        if self._descriptor < 0:
+            raise FDBError(1025)
         now = time.monotonic_ns() // 1000
         header = os.pread(self._descriptor, _HEADER.size, 0)
-        if len(header) < _HEADER.size:
-            return True  # the file was truncated
-        owner, until, slice_end, waited = _HEADER.unpack(header)
-        self.are_needed = 0 <= now - waited < _RECENT
-        if not self.are_needed:
-            return True
+        if len(header) == _HEADER.size:  # otherwise the file was truncated
+            owner, until, slice_end, waited = _HEADER.unpack(header)
+            self._is_contended = 0 <= now - waited < _RECENT
+            if self._is_contended and not self._may_try(now, owner, until, slice_end):
+                return False
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        if self._is_contended:
+            self._begin_slice()
+        return True
+
+    def release(self) -> None:
+        """Release the lock, and keep the right of way if processes compete."""
+        if self._is_contended:
+            now = self._released = time.monotonic_ns() // 1000
+            until = min(now + 2 * self._gap, self._slice_end) if self._gap < _LONGEST_GAP else 0
+            os.pwrite(self._descriptor, _RIGHT.pack(self._id, until, self._slice_end), 0)
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def unlock(self) -> None:
+        """Release the lock if it was left by an interrupt."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def _may_try(self, now: int, owner: int, until: int, slice_end: int) -> bool:
+        """Return whether this process may try to take the lock; note when it may, if not now."""
         if self._released:
             self._gap += (min(now - self._released, 8 * _LONGEST_GAP) - self._gap) // 8
             self._released = 0
@@ -115,8 +161,8 @@ class TimeSlices:
         os.pwrite(self._descriptor, _TIME.pack(now), _WAITED_AT)
         return (self._next_attempt - now) / 1e6
 
-    def begin(self) -> None:
-        """Leave the line, and begin a slice unless one goes on. The caller has taken the lock."""
+    def _begin_slice(self) -> None:
+        """Leave the line, and begin a slice unless one goes on."""
         now = time.monotonic_ns() // 1000
         if not self._began and now < self._slice_end:
             return
@@ -125,9 +171,3 @@ class TimeSlices:
         if self._began:
             self._began = 0
             os.pwrite(self._descriptor, _PLACE.pack(0, 0), self._place_at)
-
-    def extend(self) -> None:
-        """Note the right of way. The caller is about to release the lock."""
-        now = self._released = time.monotonic_ns() // 1000
-        until = min(now + 2 * self._gap, self._slice_end) if self._gap < _LONGEST_GAP else 0
-        os.pwrite(self._descriptor, _RIGHT.pack(self._id, until, self._slice_end), 0)

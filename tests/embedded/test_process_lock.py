@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fdbqueue.embedded.disk.time_slices import TimeSlices
+from fdbqueue.embedded.disk.process_lock import ProcessLock
 
 
 class Clock:
@@ -30,48 +30,71 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def join(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], TimeSlices]]:
+def join(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], ProcessLock]]:
     """Return a function that adds a process."""
-    file = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
-    yield lambda: TimeSlices(file)
-    os.close(file)
+    processes: list[ProcessLock] = []
+
+    def join() -> ProcessLock:
+        processes.append(ProcessLock(tmp_path / "lock"))
+        return processes[-1]
+
+    yield join
+    for process in processes:
+        process.close()
 
 
-def commit(process: TimeSlices, clock: Clock) -> None:
+def commit(process: ProcessLock, clock: Clock) -> None:
     """Take the lock, and release it 50 microseconds later."""
-    assert process.may_try()
-    process.begin()
+    assert process.take()
     clock.now += 50
-    process.extend()
+    process.release()
 
 
-def wait(process: TimeSlices) -> float:
+def wait(process: ProcessLock) -> float:
     """Try in vain; return the microseconds until the next attempt."""
-    assert not process.may_try()
+    assert not process.take()
     return round(process.wait(0.001) * 1e6)
 
 
+def could_take(process: ProcessLock) -> bool:
+    """Return whether the process gets the lock, which it then releases without a trace."""
+    took = process.take()
+    process.unlock()
+    return took
+
+
 @pytest.fixture
-def busy(join: Callable[[], TimeSlices], clock: Clock) -> tuple[TimeSlices, TimeSlices]:
+def busy(join: Callable[[], ProcessLock], clock: Clock) -> tuple[ProcessLock, ProcessLock]:
     """Return the owner of the right of way, and a process that has just got in line."""
     owner, other = join(), join()
-    assert owner.may_try()
-    assert other.may_try()
-    other.wait(0.0001)  # the owner has the lock
+    assert owner.take()
+    assert wait(other) > 0
+    owner.release()
     commit(owner, clock)
     return owner, other
 
 
-def test_a_process_alone_needs_no_slices(join: Callable[[], TimeSlices], clock: Clock) -> None:
-    process, _ = join(), join()
-    for _ in range(100):
-        assert process.may_try()
-        assert not process.are_needed
-        clock.now += 1000
+def test_one_process_has_the_lock_until_it_releases_it(join: Callable[[], ProcessLock]) -> None:
+    one, two = join(), join()
+    assert one.take()
+    assert not two.take()
+    one.release()
+    assert two.take()
+    assert not one.take()
+
+
+def test_without_others_a_process_gets_the_lock_at_any_time(
+    join: Callable[[], ProcessLock], clock: Clock
+) -> None:
+    process, idle = join(), join()
+    for pause in (0, 10, 1000, 100_000) * 10:
+        commit(process, clock)
+        assert could_take(idle)
+        clock.now += pause
 
 
 def test_the_owner_of_the_right_of_way_goes_on_while_others_wait(
-    busy: tuple[TimeSlices, TimeSlices], clock: Clock
+    busy: tuple[ProcessLock, ProcessLock], clock: Clock
 ) -> None:
     owner, other = busy
     for _ in range(20):
@@ -81,28 +104,27 @@ def test_the_owner_of_the_right_of_way_goes_on_while_others_wait(
 
 
 def test_the_right_of_way_ends_when_its_owner_pauses(
-    busy: tuple[TimeSlices, TimeSlices], clock: Clock
+    busy: tuple[ProcessLock, ProcessLock], clock: Clock
 ) -> None:
     _, other = busy
     clock.now += wait(other)
-    assert other.may_try()
+    assert could_take(other)
 
 
 def test_a_process_that_always_pauses_gets_no_right_of_way(
-    busy: tuple[TimeSlices, TimeSlices], clock: Clock
+    busy: tuple[ProcessLock, ProcessLock], clock: Clock
 ) -> None:
     owner, other = busy
     for _ in range(10):
         clock.now += 3000
         other.wait(0.0001)
-        if owner.may_try():
-            owner.begin()
-            owner.extend()
-    assert other.may_try()
+        if owner.take():
+            owner.release()
+    assert could_take(other)
 
 
 def test_at_the_end_of_a_slice_the_lock_goes_to_the_first_in_line(
-    busy: tuple[TimeSlices, TimeSlices], join: Callable[[], TimeSlices], clock: Clock
+    busy: tuple[ProcessLock, ProcessLock], join: Callable[[], ProcessLock], clock: Clock
 ) -> None:
     owner, first = busy
     wait(first)
@@ -111,23 +133,23 @@ def test_at_the_end_of_a_slice_the_lock_goes_to_the_first_in_line(
     wait(second)
     for _ in range(100):
         clock.now += 50
-        if not owner.may_try():
+        if not owner.take():
             break
-        commit(owner, clock)
+        clock.now += 50
+        owner.release()
         wait(first)
         wait(second)
     else:
         pytest.fail("the slice does not end")
     assert wait(owner) > 0
-    assert not second.may_try()
-    assert first.may_try()
+    assert not second.take()
     commit(first, clock)
     assert wait(second) > 0
     assert wait(owner) > 0
 
 
 def test_a_process_in_line_that_was_stopped_is_not_waited_for(
-    busy: tuple[TimeSlices, TimeSlices], join: Callable[[], TimeSlices], clock: Clock
+    busy: tuple[ProcessLock, ProcessLock], join: Callable[[], ProcessLock], clock: Clock
 ) -> None:
     _, stopped = busy
     wait(stopped)
@@ -135,23 +157,22 @@ def test_a_process_in_line_that_was_stopped_is_not_waited_for(
     second = join()
     wait(second)
     clock.now += 20_000
-    assert second.may_try()
+    assert could_take(second)
 
 
 def test_a_right_of_way_from_another_time_is_ignored(
-    busy: tuple[TimeSlices, TimeSlices], join: Callable[[], TimeSlices], clock: Clock
+    busy: tuple[ProcessLock, ProcessLock], join: Callable[[], ProcessLock], clock: Clock
 ) -> None:
     wait(busy[1])
     clock.now -= 900_000  # as if the machine had been started again
     process = join()
-    assert process.may_try()
-    assert not process.are_needed
+    assert could_take(process)
     process.wait(0.0001)
-    assert process.may_try()
+    assert could_take(process)
 
 
 def test_a_truncated_file_lets_every_process_try(
-    busy: tuple[TimeSlices, TimeSlices], tmp_path: Path
+    busy: tuple[ProcessLock, ProcessLock], tmp_path: Path
 ) -> None:
     os.truncate(tmp_path / "lock", 0)
-    assert all(process.may_try() for process in busy)
+    assert all(could_take(process) for process in busy)
