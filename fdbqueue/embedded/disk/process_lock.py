@@ -124,7 +124,7 @@ class ProcessLock:
         rank = self._rank(now)
         if is_owner:
             self._next_attempt = slice_end + (rank + 1) * _STEP if rank else now
-        elif not now < until <= now + _LONGEST_SLICE:
+        elif not now < until <= slice_end <= now + _LONGEST_SLICE:
             self._next_attempt = now + rank * _STEP
         elif rank:
             self._next_attempt = slice_end + rank * _STEP
