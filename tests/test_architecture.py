@@ -61,7 +61,7 @@ EXCEPTIONS = {
     "http.metrics": {"database.retrying"},
     "http.models": {"layout.codecs"},
     "http.routes": {"database.retrying"},
-    "worker.worker": {"database.binding", "database.exactly_once", "operations.claim"},
+    "worker.worker": {"database.binding", "database.exactly_once", "operations.leases"},
     # Only for types.
     "embedded.transaction.options": {"embedded.database"},
     "embedded.transaction.reads": {"embedded.database"},

@@ -12,19 +12,20 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.clock import MAX_BACKOFF, milliseconds
+from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.exactly_once import run_once
+from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout import Layout
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.operations.claim import ClaimRequest, Leases
 from fdbqueue.operations.items import Items
+from fdbqueue.operations.leases import ClaimRequest, Leases
 from fdbqueue.operations.schedule import VERSIONS, Schedule
 from fdbqueue.operations.slots import Slots
 from fdbqueue.types import Claim, Database, Transaction
 
-__all__ = ["RENEWALS", "Batches", "Claims", "LeaseStart", "Taken", "first_after"]
+__all__ = ["RENEWALS", "Batches", "ClaimBatches", "LeaseStart", "Taken", "first_after"]
 
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
@@ -118,8 +119,8 @@ class Taken(NamedTuple):
     start: LeaseStart
 
 
-class Claims:
-    """The claims of one process on one queue and database.
+class ClaimBatches:
+    """The performer of claims: one process's claims on one queue and database.
 
     Threads that claim at the same time share a transaction, which takes consecutive items. Without
     conflicts it takes the first items. After a conflict it starts at a random item among the first
@@ -147,7 +148,7 @@ class Claims:
             nonlocal tries
             tries += 1
             if tries == 2:
-                tr.options.set_max_retry_delay(MAX_BACKOFF)
+                tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
             version = start.note_read(tr)  # meanwhile other threads can join the batch
             swept = self._schedule.sweep(tr, now)
             if not swept.expired:

@@ -1,13 +1,11 @@
-"""Times, delays and identities, which the body of a transaction takes as arguments.
+"""Times and identities, which the body of a transaction takes as arguments.
 
 Source: RFC 9562, section 5.7, for UUIDs of version 7.
 """
 
 from __future__ import annotations
 
-import math
 import os
-import random
 import time
 from itertools import repeat
 from random import Random
@@ -15,7 +13,7 @@ from random import Random
 from fdbqueue.errors import ClockOutOfRange
 from fdbqueue.layout.items import UUID_SIZE
 
-__all__ = ["MAX_BACKOFF", "backoff", "milliseconds", "nanoseconds", "uuids"]
+__all__ = ["milliseconds", "nanoseconds", "uuids"]
 
 
 def nanoseconds() -> int:
@@ -64,11 +62,6 @@ def _uuid7(nanoseconds: int) -> bytes:
 _random = Random()
 os.register_at_fork(after_in_child=_random.seed)
 
-MAX_BACKOFF = 2
-"""The maximum milliseconds between a conflict and the next try of a transaction."""
-
-_FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds after the first failure, and after many
-
 
 def milliseconds() -> int:
     """Return the milliseconds since 1970, the unit of due times. Call this outside of retry loops.
@@ -77,13 +70,3 @@ def milliseconds() -> int:
     True
     """
     return nanoseconds() // 1_000_000
-
-
-def backoff(failures: int) -> float:
-    """Return the seconds before an item that failed this often becomes available again.
-
-    >>> 0.5 <= backoff(1) <= 1, 1800 <= backoff(1000) <= 3600
-    (True, True)
-    """
-    delay = min(_MAX_DELAY, _FIRST_DELAY * math.pow(2, min(failures, 100) - 1))
-    return delay * random.uniform(0.5, 1)

@@ -13,12 +13,12 @@ from itertools import chain, count, groupby, islice
 from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from fdbqueue.coordination.clock import MAX_BACKOFF, uuids
+from fdbqueue.coordination.clock import uuids
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.steps import sleep_on
 from fdbqueue.database.binding import error_classes
 from fdbqueue.database.exactly_once import run_once
-from fdbqueue.database.retrying import run
+from fdbqueue.database.retrying import MAX_RETRY_DELAY, run
 from fdbqueue.errors import UndecodableItem
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import RowCodec
@@ -274,7 +274,7 @@ class _Pops(Generic[_T]):
         if self.tries == 1 and self.read_version is not None:
             tr.set_read_version(self.read_version)
         if self.tries == 2:
-            tr.options.set_max_retry_delay(MAX_BACKOFF)
+            tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
         is_first = self.tries == 1 and not self.is_contended and self.leading_as is None
         if is_first or not self.may_stage:
             if self._expected > 1:

@@ -14,12 +14,12 @@ from typing import Any, Generic, TypeVar
 from fdbqueue.coordination.batches import (
     RENEWALS,
     Batches,
-    Claims,
+    ClaimBatches,
     LeaseStart,
     Taken,
     first_after,
 )
-from fdbqueue.coordination.clock import backoff, milliseconds, uuids
+from fdbqueue.coordination.clock import milliseconds, uuids
 from fdbqueue.coordination.combiner import Combiner
 from fdbqueue.coordination.staged_pops import MAX_ITEMS, StagedPops
 from fdbqueue.coordination.steps import Call, Steps, Submit
@@ -34,10 +34,11 @@ from fdbqueue.layout import ONE, Layout, decode_count, decode_options
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.operations.claim import ClaimRequest, Leases
+from fdbqueue.operations.dead_letters import DeadLetters
 from fdbqueue.operations.items import BATCH_BYTES, Items, LocatedItem, NewItem, State
+from fdbqueue.operations.leases import ClaimRequest, Leases
 from fdbqueue.operations.push import Pusher, PushRequest
-from fdbqueue.operations.schedule import Schedule
+from fdbqueue.operations.schedule import Schedule, retry_delay
 from fdbqueue.operations.slots import Agents, First, ReadFirst, Slots
 from fdbqueue.types import (
     Claim,
@@ -115,17 +116,19 @@ class Store(Generic[_T]):
         self.items = items
         self.codec = codec
         self.given_options = options
-        schedule = self.schedule = Schedule(layout, items)
+        self._dead_letters = DeadLetters(layout, items, codec)
+        self._retry_delay = partial(retry_delay, uniform=random.uniform)
+        schedule = self.schedule = Schedule(layout, items, self._dead_letters)
         self.sweeper = Sweeper(layout, schedule)
         pushing = self._pusher = Pusher(layout, items, schedule, options, random.randrange)
-        leases = self._leases = Leases(layout, items, codec, schedule, backoff)
+        leases = self._leases = Leases(layout, items, codec, schedule, self._retry_delay)
         slots = self._slots = Slots(layout, schedule, agents, random.shuffle)
         receipts = layout.receipts
         acknowledge = partial(leases.for_each, do=leases.ack)
         self.pushes = Combiner(lambda: Batches(pushing.push, receipts), _push_size, BATCH_BYTES)
         self.pops = Combiner(lambda: StagedPops(layout, items, codec), _pop_size, MAX_ITEMS)
         self.claims = Combiner(
-            lambda: Claims(layout, items, leases, schedule, slots), _claim_size, MAX_ITEMS
+            lambda: ClaimBatches(layout, items, leases, schedule, slots), _claim_size, MAX_ITEMS
         )
         self.acks = Combiner(lambda: Batches(acknowledge, receipts), len, MAX_ITEMS)
 
@@ -440,8 +443,8 @@ class Store(Generic[_T]):
     def nack(self, tr: Transactor, claim: Claim, delay: float | None, error: str | None) -> None:
         """Return failed items after a delay; `None` stands for a delay that grows with failures."""
         now = milliseconds()
-        delays = [backoff(each) if delay is None else delay for each in claim.attempts]
-        dues = [now + math.ceil(each * 1000) if each else None for each in delays]
+        delays = [self._retry_delay(n) if delay is None else delay for n in claim.attempts]
+        dues = [now + math.ceil(seconds * 1000) if seconds else None for seconds in delays]
         self.change(tr, lambda tr: self._leases.nack(tr, claim, dues, error, now), lambda _: True)
 
     def extend(self, tr: Transactor, claim: Claim, lease: float) -> None:
@@ -486,7 +489,7 @@ class Store(Generic[_T]):
         """Iterate over the dead letters in order; on a database, read them in pages."""
 
         def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[DeadLetter]:
-            return [self._leases.dead_letter(tr, row.key, row.value) for row in rows]
+            return [self._dead_letters.decode(tr, row.key, row.value) for row in rows]
 
         pages = read_pages(tr, *self.layout.range_of(self.layout.dead), page)
         return chain.from_iterable(pages)
@@ -494,12 +497,12 @@ class Store(Generic[_T]):
     def retry_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
         """Return a dead letter to its position; return false if the item is not one."""
         self.sweeper.sweep(tr)  # expired items make room
-        retry = partial(self._leases.retry_dead, reserve=self._pusher.reserve)
+        retry = partial(self._dead_letters.retry, reserve=self._pusher.reserve)
         return self._change_dead(tr, item, retry)
 
     def drop_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
         """Delete a dead letter; return false if the item is not one."""
-        return self._change_dead(tr, item, self._leases.drop_dead)
+        return self._change_dead(tr, item, self._dead_letters.drop)
 
     def _change_dead(
         self, tr: Transactor, item: _T | str, change: Callable[[Transaction, LocatedItem], bool]

@@ -12,9 +12,12 @@ from fdbqueue.database import binding
 from fdbqueue.database.binding import check_fork, error_classes, is_database
 from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction, Transactor
 
-__all__ = ["prepare_retry", "read", "retries", "run"]
+__all__ = ["MAX_RETRY_DELAY", "prepare_retry", "read", "retries", "run"]
 
 _T = TypeVar("_T")
+
+MAX_RETRY_DELAY = 2
+"""The maximum milliseconds between a conflict of a queue's transaction and the next attempt."""
 
 
 class _Retries:

@@ -5,10 +5,10 @@ Source: RFC 9562, section 5.7, for UUIDs of version 7.
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import NamedTuple
 
-from fdbqueue.layout.values import HEADER_MARK, NO_HEADER, Header, header_of
+from fdbqueue.layout.values import HEADER_MARK, NO_HEADER, Header, header_of, utc_time
 from fdbqueue.types import Priority
 
 __all__ = ["UUID_SIZE", "Level", "StoredItem", "time_of"]
@@ -67,4 +67,4 @@ def time_of(uuid: bytes) -> datetime | None:
     """
     if len(uuid) != UUID_SIZE or uuid[6] >> 4 != 7 or uuid[8] >> 6 != 2:
         return None
-    return datetime.fromtimestamp(int.from_bytes(uuid[:6], "big") / 1000, timezone.utc)
+    return utc_time(int.from_bytes(uuid[:6], "big"))

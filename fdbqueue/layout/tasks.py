@@ -22,6 +22,7 @@ __all__ = [
     "deadline_from",
     "deadline_number",
     "decode_header",
+    "rank",
     "task_id",
     "validate_id",
 ]
@@ -80,6 +81,25 @@ def deadline_from(number: int) -> datetime | None:
     '1970-01-01T00:00:01+00:00'
     """
     return None if number == NO_DEADLINE else _EPOCH + number * _MICROSECOND
+
+
+def rank(
+    priority: int, deadline: object, cost: float, *, created: float, ageing: int | None
+) -> tuple[int, int, float]:
+    """Return the rank of a task in its queue, which is its priority there.
+
+    With ageing, time is divided into steps of `ageing` seconds, and the number of the step in which
+    a task was created is added to its priority. One step later, the task is as urgent as a new one
+    of the next higher priority.
+
+    Example:
+        >>> rank(2, None, 5.0, created=0, ageing=None)
+        (2, 9223372036854775807, 5.0)
+        >>> [rank(2, None, 0.0, created=now, ageing=60)[0] for now in (0, 59, 60)]
+        [2, 2, 3]
+    """
+    step = 0 if ageing is None else int(created // ageing)
+    return priority + step, deadline_number(deadline), cost
 
 
 # How a task is stored

@@ -7,6 +7,7 @@ import hashlib
 import re
 import struct
 from collections.abc import Iterable
+from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from fdb import tuple as fdb_tuple
@@ -37,6 +38,7 @@ __all__ = [
     "encode_push",
     "header_of",
     "push_digest",
+    "utc_time",
     "with_header",
 ]
 
@@ -220,6 +222,15 @@ def decode_count(value: bytes | None) -> int:
     0
     """
     return 0 if value is None else int.from_bytes(value, "little", signed=True)
+
+
+def utc_time(milliseconds: float) -> datetime:
+    """Return a time from its milliseconds since 1970.
+
+    >>> utc_time(0).isoformat()
+    '1970-01-01T00:00:00+00:00'
+    """
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
 
 
 def encode_progress(lines: int, digest: bytes) -> bytes:

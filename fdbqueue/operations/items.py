@@ -181,6 +181,17 @@ class Items:
         self.unpark(tr, self._layout.delayed, position)
         del tr[self._layout.timer_key(self._layout.dues, due, position)]
 
+    def requeue(
+        self, tr: Transaction, position: bytes, value: bytes, due: int | None = None
+    ) -> None:
+        """Return a claimed or dead item to its position, now or when due; count it as moved."""
+        tr.add(self._layout.total_in, ONE)
+        self.count_moved(tr)
+        if due is None:
+            self.insert(tr, self._layout.items + position, value)
+        else:
+            self.delay(tr, position, due, value)
+
     # Finding
 
     def find(self, tr: ReadTransaction, reference: bytes) -> LocatedItem | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fdbqueue.layout import (
@@ -11,14 +11,14 @@ from fdbqueue.layout import (
     decode_claim,
     decode_metadata,
     decode_options,
-    encode_metadata,
     header_of,
     with_header,
 )
+from fdbqueue.operations.dead_letters import DeadLetters
 from fdbqueue.operations.items import Items
 from fdbqueue.types import Options, ReadTransaction, Transaction
 
-__all__ = ["MAX_SWEPT", "VERSIONS", "Schedule", "Swept"]
+__all__ = ["MAX_SWEPT", "VERSIONS", "Schedule", "Swept", "retry_delay"]
 
 VERSIONS = 1_000_000
 """The approximate number of read versions per second."""
@@ -27,6 +27,19 @@ _MAX_SWEPT = 32  # timers of each kind per round
 _ROUNDS = 8  # rounds per transaction
 MAX_SWEPT = _MAX_SWEPT * _ROUNDS
 """The maximum number of items of each kind that one transaction sweeps."""
+
+
+_FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds after the first failure, and after many
+
+
+def retry_delay(failures: int, uniform: Callable[[float, float], float]) -> float:
+    """Return the seconds before an item that failed this often becomes available again.
+
+    >>> retry_delay(1, max), retry_delay(1, min), retry_delay(1000, max)
+    (1.0, 0.5, 3600.0)
+    """
+    delay = min(_MAX_DELAY, _FIRST_DELAY * 2.0 ** (min(failures, 100) - 1))
+    return delay * uniform(0.5, 1.0)
 
 
 class Swept(NamedTuple):
@@ -52,9 +65,10 @@ class Schedule:
     deleted first.
     """
 
-    def __init__(self, layout: Layout, items: Items) -> None:
+    def __init__(self, layout: Layout, items: Items, dead_letters: DeadLetters) -> None:
         self._layout = layout
         self._items = items
+        self._dead_letters = dead_letters
         self.max_attempts: int | None = None  # as read by the last claim
 
     def options(self, tr: ReadTransaction) -> Options | None:
@@ -158,20 +172,10 @@ class Schedule:
         options = self.options(tr.snapshot)
         max_attempts = None if options is None else options.max_attempts
         if max_attempts is not None and delivery_count >= max_attempts:
-            self._layout.free_unique(tr, value)
-            stored = encode_metadata((delivery_count, now, error), value)
-            self._items.park(tr, self._layout.dead, position, stored)
-            tr.add(self._layout.total_died, ONE)
+            self._dead_letters.add(
+                tr, position, value, attempts=delivery_count, now=now, error=error
+            )
             return
         header, payload = header_of(value)
         value = with_header(header._replace(attempts=delivery_count), payload)
-        self.put(tr, position, value, due)
-
-    def put(self, tr: Transaction, position: bytes, value: bytes, due: int | None = None) -> None:
-        """Return an item to its position, now or when due, and count it as moved."""
-        tr.add(self._layout.total_in, ONE)
-        self._items.count_moved(tr)
-        if due is None:
-            self._items.insert(tr, self._layout.items + position, value)
-        else:
-            self._items.delay(tr, position, due, value)
+        self._items.requeue(tr, position, value, due)

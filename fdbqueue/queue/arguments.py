@@ -14,13 +14,12 @@ from typing import TypeGuard
 from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.database.binding import is_database
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey
-from fdbqueue.layout.tasks import TaskRecord, deadline_number
+from fdbqueue.layout.tasks import TaskRecord, rank
 from fdbqueue.types import TaskPriority, Transactor
 
 __all__ = [
     "due_time",
     "expiry_time",
-    "ranked_task",
     "validate_agent",
     "validate_bound",
     "validate_client",
@@ -30,6 +29,7 @@ __all__ = [
     "validate_name",
     "validate_number",
     "validate_priority",
+    "validate_task",
     "validate_unique",
     "validate_wait",
     "whole_seconds",
@@ -225,7 +225,7 @@ def whole_seconds(ageing: object) -> int | None:
     raise ValueError(f"ageing is a timedelta of whole seconds from 1, or None, not {ageing!r}")
 
 
-def ranked_task(
+def validate_task(
     ageing: int | None,
     created: float,
     *,
@@ -238,18 +238,12 @@ def ranked_task(
 ) -> tuple[TaskRecord, tuple[int, int, float]]:
     """Return the stored record of a task and its rank in the queue.
 
-    With ageing, time is divided into steps of `ageing` seconds, and the number of the step in which
-    a task was created is added to its priority. One step later, the task is as urgent as a new one
-    of the next higher priority.
-
     Raises:
         InvalidTask: A field has an invalid value.
 
     Example:
-        >>> ranked_task(None, 0, priority=2, cost=5)[1]
+        >>> validate_task(None, 0, priority=2, cost=5)[1]
         (2, 9223372036854775807, 5.0)
-        >>> [ranked_task(60, now, priority=2)[1][0] for now in (0, 59, 60)]
-        [2, 2, 3]
     """
     record = TaskRecord(
         validate_priority(priority),
@@ -257,5 +251,5 @@ def ranked_task(
         validate_name("client_id", client_id),
         payload,
     )
-    step = 0 if ageing is None else int(created // ageing)
-    return record, (record.priority + step, deadline_number(deadline), validate_cost(cost))
+    number = validate_cost(cost)
+    return record, rank(record.priority, deadline, number, created=created, ageing=ageing)

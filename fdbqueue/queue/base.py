@@ -15,8 +15,8 @@ from fdbqueue.coordination.store import Store
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout import Layout, decode_options
-from fdbqueue.operations.claim import error_text
 from fdbqueue.operations.items import State
+from fdbqueue.operations.leases import error_text
 from fdbqueue.operations.names import find, location
 from fdbqueue.operations.options import reconcile_options
 from fdbqueue.operations.slots import MAX_SLOTS

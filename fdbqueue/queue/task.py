@@ -26,12 +26,12 @@ from fdbqueue.operations.tasks import TaskIndex, TaskItems
 from fdbqueue.queue.arguments import (
     due_time,
     expiry_time,
-    ranked_task,
     validate_agent,
     validate_bound,
     validate_client,
     validate_lease,
     validate_number,
+    validate_task,
     validate_unique,
     validate_wait,
     whole_seconds,
@@ -303,7 +303,7 @@ class TaskQueue(BaseQueue[Task]):
         unique: str | None = None,
         **task: Any,
     ) -> NewItem:
-        record, rank = ranked_task(self._ageing, now, **task)
+        record, rank = validate_task(self._ageing, now, **task)
         header = Header(expires=expiry_time(ttl), unique=unique)
         payload = self._store.codec.encode(record)
         return NewItem(
@@ -612,12 +612,12 @@ class TaskQueue(BaseQueue[Task]):
             (<TaskPriority.CRITICAL: 1>, 3.0)
         """
         store = self._store
-        store.codec.encode(ranked_task(None, 0, **changes)[0])  # what is wrong is told before all
+        store.codec.encode(validate_task(None, 0, **changes)[0])  # what is wrong is told before all
 
         def changed(task: Task) -> tuple[Level, bytes]:
             kept = {field: getattr(task, field) for field in TaskChanges.__annotations__}
             created = task.created_at.timestamp()
-            record, rank = ranked_task(self._ageing, created, **{**kept, **changes})
+            record, rank = validate_task(self._ageing, created, **{**kept, **changes})
             return store.levels.level_of_valid(rank), store.codec.encode(record)
 
         return store.move(tr, task_id, changed) is not None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost
-from fdbqueue.operations.claim import error_text
+from fdbqueue.operations.leases import error_text
 from fdbqueue.queue.arguments import validate_agent, validate_lease, validate_number
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import Claim, Database, Transaction

@@ -46,7 +46,7 @@ class Simulated:
             for module in (store, batches):
                 patch.setattr(module, "random", self.random)
             for module in (batches, staged_pops):
-                patch.setattr(module, "MAX_BACKOFF", 0)
+                patch.setattr(module, "MAX_RETRY_DELAY", 0)
             # An act is one transaction here, so a slow call does not renew its lease.
             patch.setattr(batches, "_SPENT", math.inf)
             patch.setattr(staged_pops, "sleep_on", self._sleep_on)

@@ -1,31 +1,21 @@
-"""Claims and dead letters within a transaction: take, acknowledge, extend, return, retry."""
+"""Claims within a transaction: take, acknowledge, extend and return items under a lease."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
-from datetime import datetime, timezone
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.errors import LeaseLost, UndecodableItem
-from fdbqueue.layout import (
-    MINUS_ONE,
-    ClaimedItem,
-    Layout,
-    decode_claim,
-    decode_metadata,
-    encode_claim,
-    with_header,
-)
+from fdbqueue.layout import ClaimedItem, Layout, decode_claim, encode_claim
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.operations.items import Items, LocatedItem
+from fdbqueue.operations.items import Items
 from fdbqueue.operations.schedule import VERSIONS, Schedule
 from fdbqueue.operations.slots import Candidate
-from fdbqueue.types import Claim, DeadLetter, ReadTransaction, Transaction
+from fdbqueue.types import Claim, Transaction
 
 __all__ = ["ClaimRequest", "Leases", "error_text"]
 
@@ -92,10 +82,10 @@ class Leases:
         items: Items,
         codec: RowCodec[Any],
         schedule: Schedule,
-        backoff: Callable[[int], float],
+        retry_delay: Callable[[int], float],
     ) -> None:
         self._layout = layout
-        self._backoff = backoff
+        self._retry_delay = retry_delay
         self._items = items
         self._codec = codec
         self._schedule = schedule
@@ -155,7 +145,7 @@ class Leases:
     ) -> None:
         """Count an undecodable item as a failed attempt."""
         _log.warning("%s", error)
-        due = now + int(1000 * self._backoff(delivery_count))
+        due = now + int(1000 * self._retry_delay(delivery_count))
         self._schedule.return_failed(
             tr, position, delivery_count, stored.value, now, error_text(error), due
         )
@@ -231,7 +221,7 @@ class Leases:
     def release(self, tr: Transaction, claim: Claim) -> None:
         """Return the items as if they had never been claimed."""
         for position, item in self._end(tr, claim):
-            self._schedule.put(tr, position, item.value)
+            self._items.requeue(tr, position, item.value)
 
     def nack(
         self, tr: Transaction, claim: Claim, dues: list[int | None], error: str | None, now: int
@@ -241,44 +231,3 @@ class Leases:
             self._schedule.return_failed(
                 tr, position, item.delivery_count, item.value, now, error, due
             )
-
-    # Dead letters
-
-    def dead_letter(self, tr: ReadTransaction, key: bytes, stored: bytes) -> DeadLetter:
-        """Return the dead letter stored under a key."""
-        layout = self._layout
-        (attempts, died_at, error), value = decode_metadata(stored)
-        item_key = layout.items + key[len(layout.dead) :]
-        item = None
-        with suppress(UndecodableItem):  # the reason for its death
-            item = self._codec.decode(tr, self._items.levels.item(item_key, value))
-        died = datetime.fromtimestamp(died_at / 1000, timezone.utc)
-        return DeadLetter(item, self._codec.id_of(item_key), attempts, died, error)
-
-    def retry_dead(
-        self, tr: Transaction, dead: LocatedItem, reserve: Callable[[Any], None]
-    ) -> bool:
-        """Return a dead letter to its position; return false if its unique key is in use.
-
-        `reserve(tr)` takes a place below the bound of the queue, or raises `QueueFull`.
-        """
-        layout = self._layout
-        position = layout.position(dead.item.key)
-        header = dead.item.header
-        if header.unique is not None and tr[layout.unique_key(header.unique)].present():
-            return False
-        reserve(tr)
-        if header.unique is not None:
-            tr[layout.unique_key(header.unique)] = position
-        self._items.unpark(tr, layout.dead, position)
-        tr.add(layout.total_died, MINUS_ONE)
-        # The item may have expired since, but the caller wants to retry it.
-        header = header._replace(attempts=0, expires=None)
-        self._schedule.put(tr, position, with_header(header, dead.item.content))
-        return True
-
-    def drop_dead(self, tr: Transaction, dead: LocatedItem) -> bool:
-        """Delete a dead letter; return true, because it existed."""
-        self._items.unpark(tr, self._layout.dead, self._layout.position(dead.item.key))
-        self._layout.clear_pieces(tr, dead.item.value)
-        return True
