@@ -231,7 +231,9 @@ class StagedPops(Generic[_T]):
             left = BATCH_BYTES
             for begin, end in (layout.requests_before(version), layout.results_before(version)):
                 for row in tr.snapshot.get_range(begin, end, limit=MAX_ITEMS):
-                    left -= self._return(tr, layout.request_key(*layout.request_of(row.key)))
+                    left -= self._return(
+                        tr, layout.request_key(*layout.unpack_request_key(row.key))
+                    )
                     if left < 0:
                         return False
             return True
@@ -357,7 +359,7 @@ class _Pops(Generic[_T]):
             self._items.unstage(tr, chain.from_iterable(results))
             return _Outcome([], error=error)
         for _, value in chain.from_iterable(results):
-            self._layout.end(tr, value)
+            self._layout.clear_owned(tr, value)
         self._items.count_total(tr, -sum(map(len, results)))
         return _Outcome(taken)
 
@@ -418,7 +420,7 @@ class _Pops(Generic[_T]):
                     break
                 drawn.append(items)
                 begin += len(items)
-            self._items.delete_head(tr, first[:begin])
+            self._items.delete_first(tr, first[:begin])
             if size > BATCH_BYTES:
                 break
         return drawn
@@ -427,7 +429,7 @@ class _Pops(Generic[_T]):
         decode = partial(self._codec.decode, tr)
         taken = [list(map(decode, items)) for items in drawn]
         for item in chain.from_iterable(drawn):
-            self._layout.end(tr, item.value)
+            self._layout.clear_owned(tr, item.value)
         return taken
 
 
@@ -462,4 +464,4 @@ def _pass_leadership(tr: Transaction, layout: Layout, following: _Request | None
     key, pops = following
     tr.add_read_conflict_key(key)
     tr[key] = layout.encode_request(pops, is_next=True)
-    tr[layout.leader] = layout.request_of(key)[1]
+    tr[layout.leader] = layout.unpack_request_key(key)[1]

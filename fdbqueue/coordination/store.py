@@ -285,7 +285,9 @@ class Store(Generic[_T]):
             return []
         first = self.items.first(tr, n, at_max)
         items = self._decoded(tr, first)
-        self.items.take_first(tr, first)
+        self.items.delete_first(tr, first)
+        for item in first:
+            self.layout.clear_owned(tr, item.value)
         return items
 
     def _decoded(self, tr: ReadTransaction, items: Iterable[StoredItem]) -> list[_T]:

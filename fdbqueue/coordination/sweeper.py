@@ -102,10 +102,10 @@ class Sweeper:
             dues = tr.snapshot.get_range(*layout.range_of(layout.dues), limit=1)
             left = math.inf
             for row in leases:
-                end = layout.decode_timer(layout.leases, row.key)[0]
+                end = layout.unpack_timer_key(layout.leases, row.key)[0]
                 left = (end - tr.get_read_version().wait()) / VERSIONS
             for row in dues:
-                due = layout.decode_timer(layout.dues, row.key)[0]
+                due = layout.unpack_timer_key(layout.dues, row.key)[0]
                 left = min(left, (due - milliseconds()) / 1000)
             return max(0.0, left)
 

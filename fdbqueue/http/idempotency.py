@@ -88,11 +88,11 @@ def push_once(
                 if stored_digest != digest:
                     raise IdempotencyKeyReused(key)
                 return ids
-            del tr[layout.idempotency_hour(stored_hour, key)]
+            del tr[layout.idempotency_hour_key(stored_hour, key)]
         items = queue.push_many(tr, values, priorities=priorities, as_many_as_fit=as_many_as_fit)
         if items:
             tr[stored_key] = encode_push(hour, digest, [item.id for item in items])
-            tr[layout.idempotency_hour(hour, key)] = b""
+            tr[layout.idempotency_hour_key(hour, key)] = b""
         return [item.id for item in items]
 
     return run_once(db, body, layout.receipts)
@@ -102,7 +102,7 @@ def _drop_outdated(tr: Transaction, layout: Layout, hour: int) -> None:
     """Delete some keys that are no longer remembered, without conflicts."""
     outdated = layout.idempotency_keys_before(hour - _HOURS)
     notes = [row.key for row in tr.snapshot.get_range(*outdated, limit=_MAX_DROPPED)]
-    keys = [layout.idempotency_key(layout.key_in_hour(note)) for note in notes]
+    keys = [layout.idempotency_key(layout.unpack_idempotency_hour_key(note)) for note in notes]
     # All reads start before the first is waited for.
     reads = [tr.snapshot[key] for key in keys]
     for note, key, reading in zip(notes, keys, reads):

@@ -362,7 +362,7 @@ class ItemCodec(RowCodec[Item]):
     def key_of(self, item: Item | str) -> bytes:
         """Return the key of an item of this queue, or of an id; raise `InvalidItemId`."""
         if not isinstance(item, Item):
-            return self._layout.key_of_id(item, self._levels.position_parts)
+            return self._layout.unpack_item_id(item, self._levels.position_parts)
         if not item.key.startswith(self._layout.items):
             raise InvalidItemId(item.id)
         return item.key

@@ -83,8 +83,12 @@ class Layout:
     A *level* is the prefix of all items of one priority. A FIFO queue has one level. The *position*
     of an item is its key without the prefix of the key space; indexes store it.
 
+    The names of the methods follow one scheme. `x_key` builds a key, and `unpack_x_key` reads its
+    parts. `x_prefix` builds the prefix of several keys, `x_range` and `x_before` build a range.
+    `encode_x` and `decode_x` convert values. What takes a transaction reads or writes rows.
+
     >>> layout = Layout(Subspace(("q",)))
-    >>> layout.unpack_key(layout.item_key(layout.level_prefix(7), 0, b"r" * 16))
+    >>> layout.unpack_item_key(layout.item_key(layout.level_prefix(7), 0, b"r" * 16))
     (7, 0, b'rrrrrrrrrrrrrrrr')
     """
 
@@ -175,18 +179,18 @@ class Layout:
         )
 
     @staticmethod
-    def count_in(key: bytes, prefix: bytes) -> int | None:
+    def unpack_count(key: bytes, prefix: bytes) -> int | None:
         """Return the count in the key of an item of a level; `None` for another key."""
         if _ITEM_KEY.fullmatch(key, len(prefix)) is None:
             return None
         begin = len(prefix) + 1
         return int.from_bytes(key[begin : begin + key[begin - 1] - 0x14], "big")
 
-    def priority_of(self, prefix: bytes) -> Any:
+    def unpack_level_prefix(self, prefix: bytes) -> Any:
         """Return the priority of the level with this prefix; `None` for that of a FIFO queue."""
         return None if prefix == self.items else unpack_priority(prefix[len(self.items) :])
 
-    def unpack_key(self, key: bytes) -> tuple[Any, ...]:
+    def unpack_item_key(self, key: bytes) -> tuple[Any, ...]:
         """Return (priority, count, random), or (index, random), from the key of an item."""
         position: tuple[Any, ...] = fdb_tuple.unpack(key[len(self.items) :])
         return position
@@ -201,7 +205,7 @@ class Layout:
         packed = binascii.b2a_base64(key[len(self.items) :], newline=False)
         return packed.translate(_URL_SAFE).rstrip(b"=").decode()
 
-    def key_of_id(self, item_id: str, parts: int) -> bytes:
+    def unpack_item_id(self, item_id: str, parts: int) -> bytes:
         """Return the key of the item with this id; raise `InvalidItemId` for an invalid id."""
         try:
             packed = base64.urlsafe_b64decode(item_id + "=" * (-len(item_id) % 4))
@@ -223,25 +227,25 @@ class Layout:
         >>> layout.pushed_at(layout.item_key(layout.level_prefix(7), 0, b"any bytes")) is None
         True
         """
-        return time_of(self.unpack_key(key)[-1])
+        return time_of(self.unpack_item_key(key)[-1])
 
     # Tasks
 
     @staticmethod
-    def id_key(ids: bytes, random: bytes) -> bytes:
+    def task_id_key(ids: bytes, random: bytes) -> bytes:
         """Return the key that holds the position of the task with this id, in an index of ids."""
         packed: bytes = fdb_tuple.pack((random,))
         return ids + packed
 
-    def time_of_id(self, key: bytes) -> datetime | None:
+    def task_pushed_at(self, key: bytes) -> datetime | None:
         """Return when a task was pushed, from its key in the index; `None` for another key."""
         if not key.startswith(self.ids):
             return None
         return time_of(fdb_tuple.unpack(key[len(self.ids) :])[0])
 
     @staticmethod
-    def indexed(index: bytes, name: str | None) -> bytes:
-        """Return the prefix of an agent's or client's tasks in an index, or an agent's counter."""
+    def owner_key(index: bytes, name: str | None) -> bytes:
+        """Return the prefix of the tasks of an agent or client, or the key of an agent's counter."""
         packed: bytes = fdb_tuple.pack((name,))
         return index + packed
 
@@ -249,7 +253,7 @@ class Layout:
         """Return the position of the item with this key."""
         return key[len(self.items) :]
 
-    def name_in(self, counter: bytes) -> str:
+    def unpack_agent_counter_key(self, counter: bytes) -> str:
         """Return the agent whose counter has this key."""
         name: str = fdb_tuple.unpack(counter[len(self.agent_counts) :])[0]
         return name
@@ -265,21 +269,21 @@ class Layout:
         total_in, total_out = tr[self.total_in], tr[self.total_out]
         return lambda: decode_count(total_in.value) - decode_count(total_out.value)
 
-    def count_key(self, prefix: bytes) -> bytes:
+    def counter_key(self, prefix: bytes) -> bytes:
         """Return the key of the counter of the level with this prefix."""
         return self.counts + prefix[len(self.items) :]
 
-    def counted_priority(self, key: bytes) -> Any:
+    def unpack_counter_key(self, key: bytes) -> Any:
         """Return the priority whose counter has this key."""
-        return self.priority_of(self.counted_prefix(key))
+        return self.unpack_level_prefix(self.counted_level_prefix(key))
 
-    def counted_prefix(self, key: bytes) -> bytes:
+    def counted_level_prefix(self, key: bytes) -> bytes:
         """Return the prefix of the level whose counter has this key."""
         return self.items + key[len(self.counts) :]
 
     # Payloads
 
-    def value_of(
+    def write_payload(
         self, tr: Transaction, random: bytes, payload: bytes, header: Header = NO_HEADER
     ) -> bytes:
         """Return the value of an item with this payload; write the pieces of a large payload."""
@@ -312,8 +316,8 @@ class Layout:
         if content.startswith(_PIECES):
             tr.clear_range(*self._piece_range(content))
 
-    def end(self, tr: Transaction, value: bytes) -> None:
-        """Delete the pieces and the unique key of an item that has ended."""
+    def clear_owned(self, tr: Transaction, value: bytes) -> None:
+        """Delete what an item that ended owns besides its row: its pieces and its unique key."""
         if value.startswith(_MARKS):
             self.clear_pieces(tr, value)
             self.free_unique(tr, value)
@@ -353,10 +357,10 @@ class Layout:
         return b"%b%c%b%b" % (index, 0x14 + size, when.to_bytes(size, "big"), position)
 
     @staticmethod
-    def decode_timer(index: bytes, key: bytes) -> tuple[int, bytes]:
+    def unpack_timer_key(index: bytes, key: bytes) -> tuple[int, bytes]:
         """Return the time or version of a timer, and the position of its item.
 
-        >>> Layout.decode_timer(b"p", Layout.timer_key(b"p", 1000, b"position"))
+        >>> Layout.unpack_timer_key(b"p", Layout.timer_key(b"p", 1000, b"position"))
         (1000, b'position')
         """
         begin = len(index) + 1
@@ -376,13 +380,13 @@ class Layout:
         packed: bytes = fdb_tuple.pack((number,))
         return prefix + packed
 
-    def agent_of_slot(self, key: bytes) -> str:
+    def unpack_agent_slot_key(self, key: bytes) -> str:
         """Return the agent whose slot has this key."""
         agent: str = fdb_tuple.unpack(key[len(self.agent_slots) :])[0]
         return agent
 
     @staticmethod
-    def slot_in(prefix: bytes, key: bytes) -> int:
+    def unpack_slot_key(prefix: bytes, key: bytes) -> int:
         """Return the number of the slot with this key."""
         number: int = fdb_tuple.unpack(key[len(prefix) :])[0]
         return number
@@ -402,7 +406,7 @@ class Layout:
         """Return the range of the results of requests made before a read version."""
         return self.results + b"\x00", self.results + fdb_tuple.pack((version,))
 
-    def request_of(self, key: bytes) -> tuple[int, bytes]:
+    def unpack_request_key(self, key: bytes) -> tuple[int, bytes]:
         """Return the version and the name in the key of a request or of a result."""
         version, name = fdb_tuple.unpack(key[len(self.requests) :])[:2]
         return version, name
@@ -473,7 +477,7 @@ class Layout:
         packed: bytes = fdb_tuple.pack((key,))
         return self.idempotency_keys + packed
 
-    def idempotency_hour(self, hour: int, key: str) -> bytes:
+    def idempotency_hour_key(self, hour: int, key: str) -> bytes:
         """Return the key of an idempotency key in the index of hours since 1970."""
         packed: bytes = fdb_tuple.pack((hour, key))
         return self.idempotency_hours + packed
@@ -482,7 +486,7 @@ class Layout:
         """Return the range of the idempotency keys of earlier hours, in the index of hours."""
         return self.idempotency_hours + b"\x00", self.idempotency_hours + fdb_tuple.pack((hour,))
 
-    def key_in_hour(self, entry: bytes) -> str:
+    def unpack_idempotency_hour_key(self, entry: bytes) -> str:
         """Return the idempotency key from a key of the index of hours."""
         key: str = fdb_tuple.unpack(entry[len(self.idempotency_hours) :])[1]
         return key
@@ -492,7 +496,7 @@ class Layout:
         key: bytes = self.imports + fdb_tuple.pack((source,))
         return key
 
-    def import_week(self, week: int, source: str) -> bytes:
+    def import_week_key(self, week: int, source: str) -> bytes:
         """Return the key of an import in the index of weeks since 1970 in which imports ran."""
         key: bytes = self.imports + fdb_tuple.pack((week, source))
         return key
@@ -501,7 +505,7 @@ class Layout:
         """Return the range of the imports of earlier weeks, in the index of weeks."""
         return self.imports + fdb_tuple.pack((0,)), self.imports + fdb_tuple.pack((week,))
 
-    def source_in(self, entry: bytes) -> str:
+    def unpack_import_week_key(self, entry: bytes) -> str:
         """Return the source of an import from a key of the index of weeks."""
         source: str = fdb_tuple.unpack(entry[len(self.imports) :])[1]
         return source

@@ -101,7 +101,7 @@ class Priorities(Levels):
     def _new_level(self, priority: Priority) -> Level:
         layout = self._layout
         prefix = layout.level_prefix(priority)
-        counter = layout.count_key(prefix) if self._are_counted else None
+        counter = layout.counter_key(prefix) if self._are_counted else None
         return Level(prefix, *layout.range_of(prefix), counter, priority)
 
     def level(self, priority: Priority | None) -> Level:
@@ -116,7 +116,7 @@ class Priorities(Levels):
                 return self._level_of_packed(match[1])
         else:
             with suppress(Exception):  # the tuple layer raises various classes
-                level = self.level(self._layout.unpack_key(key)[0])
+                level = self.level(self._layout.unpack_item_key(key)[0])
                 if self._layout.is_item_key(key, level.prefix):
                     return level
         raise ForeignKey(key)

@@ -149,7 +149,7 @@ class TaskRowCodec(RowCodec[Task]):
 
     def public(self, key: bytes, value: TaskRecord, priority: Any) -> Task:
         """Return the task with this key, record and rank as its user sees it."""
-        random = self._layout.unpack_key(key)[-1]
+        random = self._layout.unpack_item_key(key)[-1]
         _, deadline, cost = priority
         created = time_of(random)
         if created is None:
@@ -172,7 +172,7 @@ class TaskRowCodec(RowCodec[Task]):
 
     def id_of(self, key: bytes) -> str:
         """Return the id of the task with this key."""
-        return task_id(self._layout.unpack_key(key)[-1])
+        return task_id(self._layout.unpack_item_key(key)[-1])
 
     def restore(self, item: Task) -> tuple[bytes, bytes]:
         """Return the key and the payload of a task that was popped."""

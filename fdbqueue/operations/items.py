@@ -86,6 +86,10 @@ class Items:
 
     A new item becomes the last one of its level. A FIFO queue has one level; a priority queue has
     one level per priority.
+
+    An item owns the pieces of a large payload and its unique key. `delete_first` and `delete` keep
+    them, because a claimed or staged item still has them. `take` deletes them as well. `remove` is
+    the operation that users call, and `clear` deletes all items.
     """
 
     def __init__(self, layout: Layout, levels: Levels) -> None:
@@ -116,7 +120,7 @@ class Items:
         """Return the number of waiting items of each priority; omit priorities without items."""
         layout = self._layout
         rows = tr.get_range(*layout.range_of(layout.counts))
-        counted = {layout.counted_priority(row.key): decode_count(row.value) for row in rows}
+        counted = {layout.unpack_counter_key(row.key): decode_count(row.value) for row in rows}
         return {priority: count for priority, count in counted.items() if count > 0}
 
     # Indexes, which depend on the kind of the queue
@@ -176,7 +180,7 @@ class Items:
         tr[layout.timer_key(layout.dues, due, position)] = b""
         tr[layout.scheduled] = b""
 
-    def end_delay(self, tr: Transaction, position: bytes, due: int) -> None:
+    def undelay(self, tr: Transaction, position: bytes, due: int) -> None:
         """Delete an item stored by `delay`."""
         self.unpark(tr, self._layout.delayed, position)
         del tr[self._layout.timer_key(self._layout.dues, due, position)]
@@ -290,7 +294,7 @@ class Items:
                 count = self._next_count(tr, tail)
             tail.next_count = count + 1
             key = layout.item_key(level.prefix, count, random)
-            value = layout.value_of(tr, random, payload, header)
+            value = layout.write_payload(tr, random, payload, header)
             if header is not NO_HEADER:
                 self._index_header(tr, layout.position(key), header)
             if due is None:
@@ -315,7 +319,7 @@ class Items:
         """
         version: int = tr.get_read_version().wait()
         for row in tail.last_row:
-            last = self._layout.count_in(row.key, tail.level.prefix)
+            last = self._layout.unpack_count(row.key, tail.level.prefix)
             if last is None:
                 raise ForeignKey(row.key)
             return max(version, last + 1)
@@ -354,15 +358,15 @@ class Items:
         pending = [self.begin_look(tr, key) for key, _ in popped]
         for (key, payload), reads in zip(popped, pending):
             if not any(read.present() for read in reads):
-                random = self._layout.unpack_key(key)[-1]
-                self.insert(tr, key, self._layout.value_of(tr, random, payload))
+                random = self._layout.unpack_item_key(key)[-1]
+                self.insert(tr, key, self._layout.write_payload(tr, random, payload))
                 self.count_total(tr, 1)
                 self.count_moved(tr)
 
     # Removing
 
-    def delete_head(self, tr: Transaction, items: list[StoredItem]) -> None:
-        """Delete the first items of their levels, as read by `first`; keep the pieces.
+    def delete_first(self, tr: Transaction, items: list[StoredItem]) -> None:
+        """Delete the first items of their levels, as read by `first`; keep what they own.
 
         This clears one range per level, and the read of `first` conflicts on the range. Keys
         cleared one by one would slow down the next reader, which has to skip each of them.
@@ -380,7 +384,7 @@ class Items:
             self.count_total(tr, -len(items))
 
     def delete(self, tr: Transaction, items: list[StoredItem]) -> None:
-        """Delete waiting items, and conflict on them; keep the pieces."""
+        """Delete waiting items, and conflict on them; keep what they own."""
         for item in items:
             tr.add_read_conflict_key(item.key)
             self.remove_from_indexes(tr, item)
@@ -389,16 +393,10 @@ class Items:
             self.count_level(tr, level, -len(list(group)))
         self.count_total(tr, -len(items))
 
-    def take_first(self, tr: Transaction, items: list[StoredItem]) -> None:
-        """Delete the first items, as read by `first`, and everything stored about them."""
-        self.delete_head(tr, items)
-        for item in items:
-            self._layout.end(tr, item.value)
-
     def take(self, tr: Transaction, item: StoredItem) -> None:
-        """Delete a waiting item that the transaction read, and everything stored about it."""
+        """Delete a waiting item, conflict on it, and delete what it owns."""
         self.delete(tr, [item])
-        self._layout.end(tr, item.value)
+        self._layout.clear_owned(tr, item.value)
 
     def remove(self, tr: Transaction, found: LocatedItem | None) -> bool:
         """Remove a waiting or delayed item; return false for any other state."""
@@ -408,9 +406,9 @@ class Items:
         if found.state == "waiting":
             self.take(tr, found.item)
         else:
-            self.end_delay(tr, layout.position(found.item.key), found.metadata[0])
+            self.undelay(tr, layout.position(found.item.key), found.metadata[0])
             self.count_total(tr, -1)
-            layout.end(tr, found.item.value)
+            layout.clear_owned(tr, found.item.value)
         tr.add(layout.total_removed, ONE)
         return True
 
@@ -418,7 +416,7 @@ class Items:
         """Move a waiting item to the end of a level; return its new key."""
         self.take(tr, item)
         # The item keeps its random part and its header.
-        random = self._layout.unpack_key(item.key)[-1]
+        random = self._layout.unpack_item_key(item.key)[-1]
         moved = NewItem(level, payload, random, header=item.header)
         (key,) = self.append(tr, [moved], {level.prefix: Tail(tr, level)})
         self.count_moved(tr)

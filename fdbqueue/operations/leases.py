@@ -205,7 +205,7 @@ class Leases:
     def ack(self, tr: Transaction, claim: Claim, reads: _Reads | None = None) -> None:
         """Acknowledge a claim: delete its items."""
         for _, item in self._end(tr, claim, reads):
-            self._layout.end(tr, item.value)
+            self._layout.clear_owned(tr, item.value)
 
     def extend(
         self, tr: Transaction, claim: Claim, reads: _Reads | None = None, *, lease: float

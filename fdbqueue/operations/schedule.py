@@ -94,7 +94,7 @@ class Schedule:
                 return Swept(all=True, expired=True)
         layout = self._layout
         expiries = tr.snapshot.get_range(*layout.range_of(layout.expiries), limit=1)
-        times = [layout.decode_timer(layout.expiries, row.key)[0] for row in expiries]
+        times = [layout.unpack_timer_key(layout.expiries, row.key)[0] for row in expiries]
         return Swept(all=False, expired=all(time > now for time in times))
 
     def _sweep(self, tr: Transaction, now: int) -> int:
@@ -106,20 +106,20 @@ class Schedule:
         ]
         swept = 0
         for row in leases:
-            end, position = layout.decode_timer(layout.leases, row.key)
+            end, position = layout.unpack_timer_key(layout.leases, row.key)
             if end > tr.get_read_version().wait():
                 break
             del tr[row.key]
             self._end_lease(tr, end, position, now)
             swept += 1
         for row in dues:
-            due, position = layout.decode_timer(layout.dues, row.key)
+            due, position = layout.unpack_timer_key(layout.dues, row.key)
             if due > now:
                 break
             self._make_available(tr, due, position)
             swept += 1
         for row in expiries:
-            expires, position = layout.decode_timer(layout.expiries, row.key)
+            expires, position = layout.unpack_timer_key(layout.expiries, row.key)
             if expires > now:
                 break
             self._expire(tr, row.key, layout.items + position)
@@ -140,7 +140,7 @@ class Schedule:
 
     def _make_available(self, tr: Transaction, due: int, position: bytes) -> None:
         stored = tr[self._layout.delayed + position].value
-        self._items.end_delay(tr, position, due)
+        self._items.undelay(tr, position, due)
         if stored is not None:
             self._items.insert(tr, self._layout.items + position, decode_metadata(stored)[1])
 

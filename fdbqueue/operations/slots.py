@@ -93,7 +93,7 @@ class Slots:
         prefix = self._layout.agent_slots
         held: dict[str, list[bytes]] = defaultdict(list)
         for row in tr.snapshot.get_range(*self._layout.range_of(prefix)):
-            held[self._layout.agent_of_slot(row.key)].append(row.key)
+            held[self._layout.unpack_agent_slot_key(row.key)].append(row.key)
         slots: dict[str | None, _FreeSlots] = {None: _FreeSlots(n)}
 
         def slots_of(agent: str | None) -> _FreeSlots:
@@ -125,7 +125,7 @@ class Slots:
         all_slots = layout.range_of(prefix)
         if held is None:
             held = [row.key for row in tr.snapshot.get_range(*all_slots)]
-        taken = {layout.slot_in(prefix, key) for key in held}
+        taken = {layout.unpack_slot_key(prefix, key) for key in held}
         free = [number for number in range(limit) if number not in taken]
         self._shuffle(free)
         # After the limit was lowered, items may still hold slots beyond it.

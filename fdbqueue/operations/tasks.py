@@ -32,8 +32,8 @@ class TaskIndex:
         """Yield tasks in order, excluding some agents; at most `n` per remaining agent."""
         layout = self._layout
         counted = tr.snapshot.get_range(*layout.range_of(layout.agent_counts))
-        names = [None, *(layout.name_in(row.key) for row in counted)]
-        indexes = [layout.indexed(layout.agents, name) for name in names if name not in agents]
+        names = [None, *(layout.unpack_agent_counter_key(row.key) for row in counted)]
+        indexes = [layout.owner_key(layout.agents, name) for name in names if name not in agents]
         # Start all reads before waiting for the first.
         ranges = [tr.snapshot.get_range(*layout.range_of(index), limit=n) for index in indexes]
         positions = (
@@ -45,7 +45,7 @@ class TaskIndex:
 
     def first_for_agent(self, tr: ReadTransaction, n: int, agent: str) -> list[StoredItem]:
         """Return up to `n` first tasks of an agent."""
-        index = self._layout.indexed(self._layout.agents, agent)
+        index = self._layout.owner_key(self._layout.agents, agent)
         rows = tr.get_range(*self._layout.range_of(index), limit=n)
         keys = [self._layout.items + row.key[len(index) :] for row in rows]
         values = [tr[key] for key in keys]
@@ -75,9 +75,12 @@ class TaskIndex:
             total_expired=expired,
             total_died=died,
             current_size=max(0, total_in - total_out),
-            oldest=layout.time_of_id(oldest[0].key) if oldest else None,
+            oldest=layout.task_pushed_at(oldest[0].key) if oldest else None,
             by_priority={TaskPriority(level): n for level, n in self._items.counts(tr).items()},
-            by_agent={layout.name_in(row.key): decode_count(row.value) for row in by_agent},
+            by_agent={
+                layout.unpack_agent_counter_key(row.key): decode_count(row.value)
+                for row in by_agent
+            },
         )
 
 
@@ -92,13 +95,13 @@ class TaskItems(Items):
         position = layout.position(item.key)
         priority, agent, client = decode_header(layout.read_payload(tr, item))
         entries, counters = super().index_entries(tr, item)
-        entries[layout.id_key(layout.ids, layout.unpack_key(item.key)[-1])] = position
-        entries[layout.indexed(layout.agents, agent) + position] = b""
-        counters.append(layout.count_key(layout.level_prefix(priority)))
+        entries[layout.task_id_key(layout.ids, layout.unpack_item_key(item.key)[-1])] = position
+        entries[layout.owner_key(layout.agents, agent) + position] = b""
+        counters.append(layout.counter_key(layout.level_prefix(priority)))
         if agent is not None:
-            counters.append(layout.indexed(layout.agent_counts, agent))
+            counters.append(layout.owner_key(layout.agent_counts, agent))
         if client is not None:
-            entries[layout.indexed(layout.clients, client) + position] = b""
+            entries[layout.owner_key(layout.clients, client) + position] = b""
         return entries, counters
 
     def find(self, tr: ReadTransaction, reference: bytes) -> LocatedItem | None:
@@ -109,19 +112,19 @@ class TaskItems(Items):
 
     def waiting(self, tr: ReadTransaction, reference: bytes) -> StoredItem | None:
         """Return the task with this id if it waits, otherwise `None`."""
-        position = tr[self._layout.id_key(self._layout.ids, reference)].value
+        position = tr[self._layout.task_id_key(self._layout.ids, reference)].value
         return None if position is None else super().waiting(tr, position)
 
     def begin_look(self, tr: ReadTransaction, key: bytes) -> list[Any]:
         """Start to read whether the task that was popped from this key exists, in any state."""
-        return self._begin_ids(tr, self._layout.unpack_key(key)[-1])
+        return self._begin_ids(tr, self._layout.unpack_item_key(key)[-1])
 
     def _begin_ids(self, tr: ReadTransaction, random: bytes) -> list[Any]:
         layout = self._layout
-        return [tr[layout.id_key(ids, random)] for ids in (layout.ids, layout.ids_not_waiting)]
+        return [tr[layout.task_id_key(ids, random)] for ids in (layout.ids, layout.ids_not_waiting)]
 
     def parked_index_entries(self, position: bytes) -> dict[bytes, bytes]:
         """Return the index entry by id."""
         layout = self._layout
-        random = layout.unpack_key(layout.items + position)[-1]
-        return {layout.id_key(layout.ids_not_waiting, random): position}
+        random = layout.unpack_item_key(layout.items + position)[-1]
+        return {layout.task_id_key(layout.ids_not_waiting, random): position}

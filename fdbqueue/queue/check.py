@@ -175,7 +175,9 @@ class _Check:
     def _scan_results(self) -> None:
         """Count the items staged for waiting pops; they still own their payloads."""
         layout = self._layout
-        for _, rows in groupby(self._rows(layout.results), lambda row: layout.request_of(row.key)):
+        for _, rows in groupby(
+            self._rows(layout.results), lambda row: layout.unpack_request_key(row.key)
+        ):
             for pop in layout.read_result(row.value for row in rows):
                 self._staged += len(pop)
                 for key, value in pop:
@@ -220,8 +222,8 @@ class _Check:
     def _name(self, counter: bytes) -> str:
         try:
             if counter.startswith(self._layout.agent_counts):
-                return f"agent {self._layout.name_in(counter)!r}"
-            return f"priority {self._layout.counted_priority(counter)!r}"
+                return f"agent {self._layout.unpack_agent_counter_key(counter)!r}"
+            return f"priority {self._layout.unpack_counter_key(counter)!r}"
         except Exception:  # of the tuple layer, which has no class of its own
             return f"the key {counter!r}"
 

@@ -84,7 +84,7 @@ class _Reads:
 
     def begin_firsts(self, tr: ReadTransaction) -> None:
         """Start to read the first key of each priority."""
-        prefix_of = self._layout.counted_prefix
+        prefix_of = self._layout.counted_level_prefix
         self._levels = {prefix_of(row.key): decode_count(row.value) for row in self._counts}
         self._firsts = [
             (prefix, tr.get_key(first_greater_or_equal(prefix + b"\x00", 0)))
@@ -98,7 +98,7 @@ class _Reads:
             for prefix, first in self._firsts
             if layout.is_item_key(first.value, prefix)
         ]
-        times.append(layout.time_of_id(self._first_id.value))
+        times.append(layout.task_pushed_at(self._first_id.value))
         total_in, total_out = (
             decode_count(self._total_in.value),
             decode_count(self._total_out.value),
@@ -106,7 +106,7 @@ class _Reads:
         return QueueStatus(
             self._name,
             max(0, total_in - total_out),
-            {layout.priority_of(prefix): n for prefix, n in self._levels.items() if n > 0},
+            {layout.unpack_level_prefix(prefix): n for prefix, n in self._levels.items() if n > 0},
             total_in,
             total_out,
             min((time for time in times if time is not None), default=None),

@@ -630,7 +630,7 @@ class TaskQueue(BaseQueue[Task]):
         """Yield the tasks of an agent or client, page by page."""
         store = self._store
         layout = store.layout
-        prefix = layout.indexed(index, name)
+        prefix = layout.owner_key(index, name)
 
         def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[Task]:
             keys = [layout.items + row.key[len(prefix) :] for row in rows]

@@ -97,7 +97,7 @@ def test_a_count_without_an_item_does_not_hide_the_next_level(
     remote.pushed(5)
     queue = PriorityQueue.named(db, f"{name}jobs")
     layout = store_of(queue).layout
-    db[layout.count_key(layout.level_prefix(0))] = (3).to_bytes(8, "little")
+    db[layout.counter_key(layout.level_prefix(0))] = (3).to_bytes(8, "little")
     assert remote.pop() == [(5, 0)]
 
 

@@ -84,7 +84,7 @@ def test_an_emptied_level_continues_its_positions(db: Any, space: Subspace) -> N
         keys.append(queue.push(db, number).key)
         queue.pop(db)
     keys.append(queue.push(db, 3).key)
-    counts = [store_of(queue).layout.unpack_key(key)[1] for key in keys]
+    counts = [store_of(queue).layout.unpack_item_key(key)[1] for key in keys]
     assert counts == sorted(set(counts))
     assert counts[3] <= db.create_transaction().get_read_version().wait()
 
@@ -126,12 +126,15 @@ def test_keys_equal_those_of_the_tuple_layer(priority: int, count: int, random: 
     key = layout.item_key(prefix, count, random)
     assert key == space.pack((0, priority, count, random))
     assert layout.is_item_key(key, prefix)
-    assert layout.count_in(key, prefix) == count
+    assert layout.unpack_count(key, prefix) == count
     assert store_of(PriorityQueue(space)).levels.level_of(key).prefix == prefix
-    assert layout.priority_of(prefix) == priority
-    assert layout.key_of_id(layout.item_id(key), 3) == key
+    assert layout.unpack_level_prefix(prefix) == priority
+    assert layout.unpack_item_id(layout.item_id(key), 3) == key
     assert layout.timer_key(prefix, count, b"") == prefix + fdb_tuple.pack((count,))
-    assert layout.decode_timer(prefix, layout.timer_key(prefix, count, random)) == (count, random)
+    assert layout.unpack_timer_key(prefix, layout.timer_key(prefix, count, random)) == (
+        count,
+        random,
+    )
 
 
 @given(
@@ -185,7 +188,11 @@ def test_golden_bytes_of_waiting_pops(db: Any, space: Subspace) -> None:
         b"\x15\x08" + waits + b"\x14": result,
         b"\x15\x09": b"name",
     }
-    assert layout.request_of(request) == layout.request_of(request + b"\x14") == (258, b"name")
+    assert (
+        layout.unpack_request_key(request)
+        == layout.unpack_request_key(request + b"\x14")
+        == (258, b"name")
+    )
     assert layout.decode_request(db[request]) == [(1, False), (20, True)]
     assert layout.read_result([result]) == [[(item.key, item.value)], []]
 
@@ -222,9 +229,9 @@ def test_golden_bytes_of_renames_and_imports(space: Subspace) -> None:
     assert renames_key(None) == b"\x02fdbqueue\x00\x15\x03\x00"
     layout = store_of(PriorityQueue(space)).layout
     assert layout.import_key("f") == space.key() + b"\x15\x06\x02f\x00"
-    note = layout.import_week(2916, "f")
+    note = layout.import_week_key(2916, "f")
     assert note == space.key() + b"\x15\x06\x16\x0b\x64\x02f\x00"
-    assert layout.source_in(note) == "f"
+    assert layout.unpack_import_week_key(note) == "f"
     begin, end = layout.import_weeks_before(2917)
     assert layout.import_key("f") < begin <= note < end
 

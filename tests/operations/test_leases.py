@@ -188,7 +188,7 @@ def test_the_retry_delay_of_an_item_grows_with_each_failure(db: Any, queue: Prio
         assert queue.size(db) == 1
         assert check(db, queue).ok
         (row,) = db[slice(*layout.range_of(layout.dues))]
-        waits = layout.decode_timer(layout.dues, row.key)[0] - before
+        waits = layout.unpack_timer_key(layout.dues, row.key)[0] - before
         longest = min(3_600_000, 1000 * 2 ** (attempt - 1))
         assert longest / 2 <= waits <= longest + 5_000
         come_due(db, queue)

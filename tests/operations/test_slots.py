@@ -30,7 +30,7 @@ def expire(db: Any, queue: Any) -> None:
     def body(tr: Any) -> None:
         for row in list(tr[slice(*layout.range_of(layout.expiries))]):
             del tr[row.key]
-            place = layout.decode_timer(layout.expiries, row.key)[1]
+            place = layout.unpack_timer_key(layout.expiries, row.key)[1]
             tr[layout.timer_key(layout.expiries, 1, place)] = b""
 
     body(db)

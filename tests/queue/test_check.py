@@ -49,19 +49,23 @@ def test_check_keeps_the_pieces_of_staged_items(db: Any, filled: PriorityQueue) 
 
 
 def break_count(db: Any, queue: PriorityQueue) -> None:
-    db[store_of(queue).layout.count_key(store_of(queue).layout.level_prefix(1))] = encode_count(7)
+    db[store_of(queue).layout.counter_key(store_of(queue).layout.level_prefix(1))] = encode_count(7)
 
 
 def drop_count(db: Any, queue: PriorityQueue) -> None:
-    del db[store_of(queue).layout.count_key(store_of(queue).layout.level_prefix(2))]
+    del db[store_of(queue).layout.counter_key(store_of(queue).layout.level_prefix(2))]
 
 
 def invent_count(db: Any, queue: PriorityQueue) -> None:
-    db[store_of(queue).layout.count_key(store_of(queue).layout.level_prefix(77))] = encode_count(1)
+    db[store_of(queue).layout.counter_key(store_of(queue).layout.level_prefix(77))] = encode_count(
+        1
+    )
 
 
 def zero_count(db: Any, queue: PriorityQueue) -> None:
-    db[store_of(queue).layout.count_key(store_of(queue).layout.level_prefix(77))] = encode_count(0)
+    db[store_of(queue).layout.counter_key(store_of(queue).layout.level_prefix(77))] = encode_count(
+        0
+    )
 
 
 def break_total(db: Any, queue: PriorityQueue) -> None:

@@ -90,7 +90,7 @@ def lease_ends(db: Any, queue: Any) -> list[int]:
     """Return the versions at which the leases end."""
     layout = store_of(queue).layout
     rows = db[slice(*layout.range_of(layout.leases))]
-    return [layout.decode_timer(layout.leases, row.key)[0] for row in rows]
+    return [layout.unpack_timer_key(layout.leases, row.key)[0] for row in rows]
 
 
 CALLS: dict[str, Callable[[Any, Any, Claim], Any]] = {

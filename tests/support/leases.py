@@ -23,7 +23,7 @@ def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
     def body(tr: Any) -> None:
         now = tr.get_read_version().wait()
         for row in list(tr[slice(*layout.range_of(layout.leases))]):
-            end, place = layout.decode_timer(layout.leases, row.key)
+            end, place = layout.unpack_timer_key(layout.leases, row.key)
             if end <= now + seconds * 1_000_000:
                 (token, _, *others), value = decode_metadata(tr[layout.claims + place].value)
                 facts = token, 1, *others
@@ -42,7 +42,7 @@ def come_due(db: Any, queue: Any) -> None:
     def body(tr: Any) -> None:
         for row in list(tr[slice(*layout.range_of(layout.dues))]):
             del tr[row.key]
-            place = layout.decode_timer(layout.dues, row.key)[1]
+            place = layout.unpack_timer_key(layout.dues, row.key)[1]
             tr[layout.timer_key(layout.dues, 1, place)] = b""
             value = decode_metadata(tr[layout.delayed + place].value)[1]
             tr[layout.delayed + place] = encode_metadata((1,), value)
