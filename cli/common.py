@@ -17,7 +17,7 @@ import click
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue, TaskQueue, embedded, existing_queue, queue_names
 from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
-from fdbqueue.layout.codecs import json_bytes
+from fdbqueue.layout.codecs import json_bytes, with_stack
 from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.importing import MAX_LINE
@@ -43,7 +43,9 @@ __all__ = [
     "item_queue",
     "json_line",
     "json_queue",
+    "parse_json",
     "print_items",
+    "priority_as_json",
     "priority_from_json",
     "priority_line",
     "queue_argument",
@@ -233,6 +235,11 @@ def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str)
 
 
 queue_argument = click.argument("queue", shell_complete=_complete_queue)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text; raise `ValueError` for other text."""
+    return with_stack(json.loads, text)
 
 
 def json_line(value: object) -> str:

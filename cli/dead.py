@@ -10,10 +10,16 @@ import click
 
 from fdbqueue import DeadLetter, Item, existing_queue
 from fdbqueue.errors import QueueFull
-from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.types import Database
 
-from .common import AnyQueue, command_options, echo_results, json_line, queue_argument
+from .common import (
+    AnyQueue,
+    command_options,
+    echo_results,
+    json_line,
+    priority_as_json,
+    queue_argument,
+)
 
 __all__ = ["dead"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -12,7 +11,6 @@ from typing import BinaryIO
 import click
 
 from fdbqueue import FdbqueueError, Item, PriorityQueue, Queue, error_classes, existing_queue
-from fdbqueue.layout.codecs import with_stack
 from fdbqueue.types import Database, PriorityJson
 
 from .common import (
@@ -31,6 +29,7 @@ from .common import (
     item_queue,
     json_line,
     json_queue,
+    parse_json,
     print_items,
     priority_from_json,
     priority_line,
@@ -115,7 +114,7 @@ def push(
     else:
         text = read_value(sys.stdin.buffer) if value == "-" else str(value)
     try:
-        parsed = with_stack(json.loads, text)
+        parsed = parse_json(text)
     except ValueError as error:
         hint = " (write a string in quotes: '\"text\"')" if isinstance(text, str) else ""
         raise click.UsageError(f"the value is not JSON: {error}{hint}") from error

@@ -24,7 +24,6 @@ from fdbqueue import (
     rename_queue,
 )
 from fdbqueue.layout import LAYOUT_VERSION
-from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.types import Database
 
 from .common import (
@@ -36,6 +35,7 @@ from .common import (
     count_noun,
     echo,
     json_line,
+    priority_as_json,
     priority_line,
     queue_argument,
 )

@@ -12,7 +12,6 @@ import click
 
 from fdbqueue import FdbqueueError, Task, TaskPriority, TaskQueue, existing_queue
 from fdbqueue.errors import QueueNotFound
-from fdbqueue.layout.codecs import with_stack
 from fdbqueue.types import Database
 
 from .common import (
@@ -23,6 +22,7 @@ from .common import (
     echo,
     echo_results,
     json_line,
+    parse_json,
     queue_argument,
     read_value,
 )
@@ -143,7 +143,7 @@ def push(
     """
     try:
         text = read_value(sys.stdin.buffer) if payload == "-" else payload
-        value = with_stack(json.loads, text)
+        value = parse_json(text)
     except ValueError as error:
         raise click.UsageError(f"the payload is not JSON: {error}") from error
     try:

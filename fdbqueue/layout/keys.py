@@ -245,7 +245,7 @@ class Layout:
 
     @staticmethod
     def owner_key(index: bytes, name: str | None) -> bytes:
-        """Return the prefix of the tasks of an agent or client, or the key of an agent's counter."""
+        """Return the prefix of the tasks of an agent or client, or an agent's counter."""
         packed: bytes = fdb_tuple.pack((name,))
         return index + packed
 

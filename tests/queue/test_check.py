@@ -39,7 +39,7 @@ def test_check_keeps_the_pieces_of_staged_items(db: Any, filled: PriorityQueue) 
     def stage(tr: Any) -> None:
         taken = kept.first(tr, 3)
         kept.stage(tr, layout.request_key(1, b"name"), [taken[:1], [], taken[1:]])
-        kept.delete_head(tr, taken)
+        kept.delete_first(tr, taken)
 
     stage(db)
     before = rows(db, filled)
