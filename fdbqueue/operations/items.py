@@ -241,7 +241,8 @@ class Items:
     def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
         """Return up to `n` first items of the lowest priorities; with `at_max`, of the highest.
 
-        Either way, the oldest item of a priority is its first.
+        Either way, the oldest item of a priority is its first. The range that this reads is what a
+        pop conflicts with, as `PriorityQueue.pop_min` describes.
         """
         begin, end = self._layout.all_items
         if not at_max:

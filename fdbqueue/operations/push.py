@@ -8,18 +8,30 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from fdbqueue.errors import QueueFull
+from fdbqueue.errors import OptionsMismatch, QueueFull
 from fdbqueue.layout import Layout, decode_options, encode_count, encode_options
 from fdbqueue.operations.bound import Bound
 from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail
 from fdbqueue.operations.names import register
-from fdbqueue.operations.options import FLEXIBLE, reconcile_options
 from fdbqueue.operations.schedule import Schedule
 from fdbqueue.types import Options, Transaction
 
-__all__ = ["PushRequest", "Pusher"]
+__all__ = ["PushRequest", "Pusher", "reconcile_options"]
 
 _items_of = attrgetter("items")
+
+
+_FLEXIBLE = ("max_size", "max_attempts")
+"""Options that a client may omit when it opens a queue, and may change later."""
+
+
+def reconcile_options(given: Options, stored: Options) -> Options:
+    """Return the stored options; raise `OptionsMismatch` if the given ones differ."""
+    for option in ("kind", "codec", "priorities", "ageing", *_FLEXIBLE):
+        wanted, actual = getattr(given, option), getattr(stored, option)
+        if wanted != actual and not (option in _FLEXIBLE and wanted is None):
+            raise OptionsMismatch(option, wanted, actual)
+    return stored
 
 
 class PushRequest(NamedTuple):
@@ -61,7 +73,7 @@ class Pusher:
 
     def set_option(self, tr: Transaction, name: str, value: object) -> bool:
         """Store a new value of an option; return true, because this wrote something."""
-        if name in FLEXIBLE:
+        if name in _FLEXIBLE:
             given: dict[str, Any] = {name: None}  # accept any stored value from now on
             self._given = replace(self._given, **given)
         self._agree(tr, tr[self.layout.options].value)

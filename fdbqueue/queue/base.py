@@ -18,7 +18,7 @@ from fdbqueue.layout import Layout, decode_options
 from fdbqueue.operations.items import State
 from fdbqueue.operations.leases import error_text
 from fdbqueue.operations.names import find, location
-from fdbqueue.operations.options import reconcile_options
+from fdbqueue.operations.push import reconcile_options
 from fdbqueue.operations.slots import MAX_SLOTS
 from fdbqueue.queue.arguments import (
     validate_bound,

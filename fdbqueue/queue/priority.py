@@ -340,8 +340,13 @@ class PriorityQueue(BaseQueue[Item]):
     def pop_min(self, tr: Transactor, *, wait: float = 0) -> Steps[Item | None]:
         """Remove and return the oldest item of the lowest priority, or `None` if there is none.
 
-        In a transaction, a pop conflicts with every other pop, and with a push of an item that
-        would have come first. Given a database, a pop that met a conflict leaves a request instead
+        **Conflicts.** In a transaction, a pop reads the keys of the queue from the first one to the
+        one of its item, and conflicts with every transaction that changes any of them: with another
+        pop, with a claim or removal of the item, and with a push or a return of an item that would
+        have come first. It does not conflict with changes behind its item. A pop that finds the
+        queue empty conflicts with every push.
+
+        Given a database, a pop that met a conflict leaves a request instead
         of trying again: one process serves the requests of all in order, and the others sleep.
         Items staged for a process that died return to their places after five seconds.
 
@@ -376,7 +381,8 @@ class PriorityQueue(BaseQueue[Item]):
         """Remove and return the oldest item of the highest priority, or `None` if there is none.
 
         Works as `pop_min` at the other end of the queue. Within a priority it is first in, first
-        out as well, where FoundationDB's recipe is last in, first out. Cost: two reads of one row.
+        out as well, where FoundationDB's recipe is last in, first out. So in a transaction it also
+        conflicts with a push of the same priority. Cost: two reads of one row.
 
         Args:
             tr: A transaction or a database.
