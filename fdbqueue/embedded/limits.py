@@ -13,6 +13,7 @@ __all__ = [
     "MAX_BACKOFF",
     "MAX_WATCHES",
     "SYSTEM_KEY_SIZE_LIMIT",
+    "TENANT_PREFIX_SIZE",
     "TRANSACTION_LIFETIME",
     "TRANSACTION_SIZE_LIMIT",
     "VALUE_SIZE_LIMIT",
@@ -21,6 +22,7 @@ __all__ = [
 
 KEY_SIZE_LIMIT = 10_000  # bytes
 SYSTEM_KEY_SIZE_LIMIT = 30_000  # bytes, for keys that start with \xff
+TENANT_PREFIX_SIZE = 8  # bytes, by which a key in a tenant becomes longer
 VALUE_SIZE_LIMIT = 100_000  # bytes
 TRANSACTION_SIZE_LIMIT = 10_000_000  # bytes: keys, values and conflict ranges
 TRANSACTION_LIFETIME = 5.0  # seconds from the first read to the commit

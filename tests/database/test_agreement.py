@@ -296,3 +296,121 @@ def test_an_estimate_of_a_range_reports_a_deferred_error(db: Any) -> None:
     tr = db.create_transaction()
     tr.clear_range(b"b", b"a")
     assert code(lambda: tr.get_estimated_range_size_bytes(b"a", b"b")) == 2005
+
+
+# Sizes of transactions
+
+
+def ready(db: Any) -> Any:
+    """Return a transaction with a read version."""
+    tr = db.create_transaction()
+    tr.get_read_version().wait()
+    return tr
+
+
+def repeat(times: int, call: Callable[[], Any]) -> None:
+    for _ in range(times):
+        call()
+
+
+def test_the_size_limit_counts_repeated_writes_of_a_key_once(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    repeat(101, lambda: tr.set(space["k"], bytes(100_000)))
+    assert code(tr.commit) is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "raised"),
+    [
+        (lambda tr, key: tr.set(key, b"v"), None),
+        (lambda tr, key: tr.add(key, b"v"), None),
+        (lambda tr, key: tr.byte_max(key, b"v" * (tr.get_approximate_size().wait() % 7)), None),
+        (lambda tr, key: tr.clear(key), None),
+        (lambda tr, key: tr.clear_range(key, key + b"z"), None),
+        (lambda tr, key: tr.get(key).wait(), None),
+        (lambda tr, key: list(tr.get_range(key, key + b"z")), None),
+        (lambda tr, key: tr.add_read_conflict_key(key), None),
+        (lambda tr, key: tr.add_write_conflict_key(key), None),
+        (lambda tr, key: tr.set_versionstamped_value(key, bytes(14)), 2101),
+        (lambda tr, key: tr.compare_and_clear(key, b"v"), 2101),
+    ],
+)
+def test_a_size_limit_judges_what_is_left_after_merging(
+    db: Any, space: Subspace, operation: Callable[[Any, bytes], Any], raised: int | None
+) -> None:
+    tr = ready(db)
+    tr.options.set_size_limit(600)
+    repeat(50, lambda: operation(tr, space["k"].key()))
+    tr[space["other"]] = b""
+    assert tr.get_approximate_size().wait() > 1000
+    assert code(tr.commit) == raised
+
+
+def test_a_key_that_divides_ranges_can_make_a_transaction_too_large(
+    db: Any, space: Subspace
+) -> None:
+    tr = ready(db)
+    tr.clear_range(space.key(), space.key() + b"\xff")
+    for n in range(10):
+        tr.options.set_next_write_no_write_conflict_range()
+        tr[space[n]] = b""
+    size = tr.get_approximate_size().wait()
+    tr.options.set_size_limit(size + 300)
+    assert code(tr.commit) == 2101
+
+
+def test_a_transaction_that_only_reads_is_never_too_large(db: Any, space: Subspace) -> None:
+    tr = ready(db)
+    tr.options.set_size_limit(100)
+    for n in range(10):
+        tr[space[n]].wait()
+    assert code(tr.commit) is None
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        lambda tr: tr.clear_range(b"b", b"a"),
+        lambda tr: tr.set_versionstamped_value(b"k", b"short"),
+        lambda tr: tr.set(LONG_KEY, b""),
+        lambda tr: tr.options.set_size_limit(1),
+        lambda tr: tr.set_read_version(1),
+    ],
+)
+def test_the_approximate_size_reports_a_deferred_error(db: Any, fail: Callable[[Any], Any]) -> None:
+    tr = ready(db)
+    fail(tr)
+    assert code(tr.get_approximate_size) == code(tr.commit) != None  # noqa: E711
+
+
+ADDED = "add_read_conflict_range", b"a", b"z"
+UNMERGED = ("read_your_writes_disable",)
+
+
+@pytest.mark.parametrize(
+    ("steps", "size"),
+    [
+        ([("clear_range", b"a", b"a")], 72),
+        ([("next_write_no_write_conflict_range",), ("clear_range", b"a", b"a")], 46),
+        ([("set", b"d", b"1"), ("get", b"d")], 73),
+        ([("add", b"d", b"1"), ("get", b"d")], 100),
+        ([("add_write_conflict_range", b"c", b"d"), ADDED], 26 + 3 * 26),
+        ([("set", b"d", b""), ADDED], 72 + 2 * 26),
+        ([("add", b"d", b""), ADDED], 72 + 3 * 26),
+        ([("clear_range", b"d", b"f"), ADDED], 72 + 2 * 26),
+        ([("add_read_conflict_range", LONG_KEY * 2, b"b")], 10_009 + 1 + 24),
+        ([("add_write_conflict_range", b"a", b"b" + LONG_KEY * 2)], 1 + 10_009 + 24),
+        ([UNMERGED, ("get", b"c"), ("clear", b"c")], 0),
+        ([UNMERGED, ADDED, ("clear_range", b"a", b"b")], 26 + 72),
+    ],
+)
+def test_the_approximate_size_counts_what_foundationdb_counts(
+    db: Any, steps: list[tuple[Any, ...]], size: int
+) -> None:
+    tr = ready(db)
+    for name, *arguments in steps:
+        of = tr if hasattr(tr, name) else tr.options
+        result = getattr(of, name if of is tr else f"set_{name}")(*arguments)
+        if result is not None:
+            result.wait()
+    assert tr.get_approximate_size().wait() == size

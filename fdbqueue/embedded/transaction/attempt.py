@@ -12,26 +12,35 @@ from typing import TYPE_CHECKING, TypeAlias
 from fdbqueue.embedded import limits
 from fdbqueue.embedded.disk.locks import WriteLockHold
 from fdbqueue.embedded.mutations import Mutation, MutationType
-from fdbqueue.embedded.ranges import Range, key_after
+from fdbqueue.embedded.ranges import Range, RangeSet, key_after
 from fdbqueue.embedded.storage.snapshot import BACKWARD, FORWARD, Snapshot
 from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.storage.writer import GET
 from fdbqueue.embedded.transaction.futures import WatchFuture
-from fdbqueue.embedded.transaction.write_map import NO_VALUE, WriteMap
+from fdbqueue.embedded.transaction.write_map import MUTATION_OVERHEAD, NO_VALUE, WriteMap
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = ["FIRST_BATCH", "Attempt", "Rows", "as_key", "as_value", "is_selector", "key_size_limit"]
+__all__ = [
+    "FIRST_BATCH",
+    "Attempt",
+    "Rows",
+    "as_conflict_end",
+    "as_key",
+    "as_value",
+    "is_selector",
+    "key_size_limit",
+]
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
 
-# Bytes that FoundationDB counts for a mutation and a conflict range in addition to their contents.
-_MUTATION_OVERHEAD = 44
+# Bytes that FoundationDB counts for a conflict range in addition to its ends.
 _RANGE_OVERHEAD = 24
 _CLEAR = int(MutationType.CLEAR_RANGE)
+_CLEAR_UNCOUNTED = MUTATION_OVERHEAD - _RANGE_OVERHEAD  # of which `clear` counts the smaller
 
 FIRST_BATCH = 64  # rows in the first batch of an unlimited range read; each next one is 4x as large
 _BATCH_BYTES = 1 << 20
@@ -51,6 +60,15 @@ def as_key(key: KeyLike) -> bytes:
     if not isinstance(converted, bytes):
         raise TypeError(f"Key must be of type bytes, not {type(converted).__name__}")
     return converted
+
+
+def as_conflict_end(key: bytes) -> bytes:
+    """Return an end of a conflict range as FoundationDB shortens it.
+
+    No key is longer than the limit, so an end that is longer by a byte separates the same keys.
+    """
+    tenant = 0 if key[:1] == b"\xff" else limits.TENANT_PREFIX_SIZE
+    return key[: key_size_limit(key) + tenant + 1]
 
 
 def as_value(value: ValueLike) -> bytes:
@@ -82,6 +100,9 @@ class Attempt:
     over = 0
     """The error that every further operation raises."""
     size = 0
+    """The bytes of all operations so far."""
+    uncounted = 0
+    """The bytes of `size` that FoundationDB's `get_approximate_size` leaves out."""
     ryw_disabled = False
     skip_next_write_conflict = False
     met_unreadable = False
@@ -222,15 +243,29 @@ class Attempt:
         self._mapped = len(self.mutations)
         return self._write_map
 
-    def add_read_conflict(self, begin: bytes, end: bytes) -> None:
-        """Note that the transaction depends on the database's contents in a range."""
+    def add_read_conflict(self, begin: bytes, end: bytes, is_read: bool = True) -> None:
+        """Note that the transaction depends on the database's contents in a range.
+
+        Args:
+            begin: The first key of the range.
+            end: The key after the range.
+            is_read: Whether it was read; otherwise the program named it.
+        """
         if begin >= end:
             return
-        self.size += len(begin) + len(end) + _RANGE_OVERHEAD
-        if self.mutations and not self.ryw_disabled:
-            self.reads.extend(self.own_writes().dependent_parts(begin, end))
+        size = len(begin) + len(end) + _RANGE_OVERHEAD
+        if self.ryw_disabled:
+            self.reads.append((begin, end))
+            if not is_read or end == key_after(begin):  # ranges that are read do not count
+                self.size += size
+                self.uncounted += size if is_read else 0
+        elif self.mutations or self._write_map is not None:
+            parts = self.own_writes().dependent_parts(begin, end)
+            self.reads += parts
+            self.size += len(parts) * size
         else:
             self.reads.append((begin, end))
+            self.size += size
 
     def read_value(self, key: bytes, snapshot: bool) -> bytes | None:
         """Return the value of a key as this transaction sees it."""
@@ -473,7 +508,7 @@ class Attempt:
         if self.watches:
             self._trigger_watches(kind, key, param)
         size = len(key) + len(param)
-        size += _RANGE_OVERHEAD if kind == _CLEAR and end is None else _MUTATION_OVERHEAD
+        size += _RANGE_OVERHEAD if kind == _CLEAR and end is None else MUTATION_OVERHEAD
         if self.skip_next_write_conflict:
             self.skip_next_write_conflict = False
         else:
@@ -519,6 +554,20 @@ class Attempt:
             return True
         return False
 
+    def clear_unmerged(self, key: bytes) -> None:
+        """Buffer the clear of a key without read-your-writes, which the approximate size omits."""
+        before = self.size
+        self.write(_CLEAR, key, key_after(key))
+        self.size += _CLEAR_UNCOUNTED
+        self.uncounted += self.size - before
+
+    def clear_nothing(self, key: bytes) -> None:
+        """Note that the program cleared an empty range, which only the approximate size counts."""
+        self.uncounted -= MUTATION_OVERHEAD + 2 * len(key)
+        if not self.skip_next_write_conflict:
+            self.uncounted -= _RANGE_OVERHEAD + 2 * len(key)
+        self.skip_next_write_conflict = False
+
     def write_stamped_key(self, key: bytes, param: bytes) -> None:
         """Buffer a `set_versionstamped_key`."""
         # The conflict range is the final key, which only the commit knows.
@@ -532,6 +581,29 @@ class Attempt:
         """Make other transactions conflict as if the range had been written."""
         self.writes += (begin, end)
         self.size += len(begin) + len(end) + _RANGE_OVERHEAD
+        if self._write_map is None:
+            self._write_map = WriteMap()
+        self._write_map.add_conflict(begin, end)
+
+    def is_too_large(self, limit: int) -> bool:
+        """Return whether the commit exceeds a size limit, in bytes.
+
+        FoundationDB judges what is left after merging, which can be much less than `size`. It can
+        also be more, because a written key divides the ranges around it, but at most five times:
+        it need not be called for less than a fifth of the limit.
+        """
+        if not (self.writes or self.mutations):
+            return False  # a transaction that only reads is never too large
+        if self.ryw_disabled:
+            return self.size > limit  # nothing is merged
+        has_cleared = any(kind == _CLEAR for kind, _, _ in self.mutations)
+        if self.size <= limit and not has_cleared and self._write_map is None:
+            return False  # nothing is divided
+        writes = zip(self.writes[::2], self.writes[1::2])
+        ranges = [*RangeSet(self.reads)]
+        ranges += RangeSet((begin, end or key_after(begin)) for begin, end in writes)
+        size = sum(_RANGE_OVERHEAD + len(begin) + len(end) for begin, end in ranges)
+        return size + self.own_writes().size() > limit
 
 
 def _batch(rows: Generator[tuple[bytes, bytes], None, None], limit: int) -> tuple[Rows, bool]:

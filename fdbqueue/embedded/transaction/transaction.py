@@ -17,6 +17,7 @@ from fdbqueue.embedded.mutations import MutationType
 from fdbqueue.embedded.ranges import Range, key_after
 from fdbqueue.embedded.transaction.attempt import (
     Attempt,
+    as_conflict_end,
     as_key,
     as_value,
     is_selector,
@@ -115,10 +116,14 @@ class Transaction(TransactionRead):
         """Clear a key."""
         if type(key) is not bytes:
             key = self._resolved(key)
+        attempt = self._attempt
         if len(key) <= limits.KEY_SIZE_LIMIT or len(key) <= key_size_limit(key):
-            self._attempt.write(_CLEAR_RANGE, key, key + b"\0")
-        elif self._attempt.commit_started:
-            self._attempt.may_write(key, b"")
+            if attempt.ryw_disabled:
+                attempt.clear_unmerged(key)
+            else:
+                attempt.write(_CLEAR_RANGE, key, key + b"\0")
+        elif attempt.commit_started:
+            attempt.may_write(key, b"")
         # A longer key than the limit cannot exist, so there is nothing to clear.
 
     def clear_range(self, begin: KeyOrSelector | None, end: KeyOrSelector | None) -> None:
@@ -135,7 +140,7 @@ class Transaction(TransactionRead):
         elif begin < end:
             attempt.write(_CLEAR_RANGE, begin, end, end)
         else:
-            attempt.skip_next_write_conflict = False  # clearing nothing is also a write
+            attempt.clear_nothing(begin)
 
     def _resolved(self, key: KeyOrSelector) -> bytes:
         return as_key(self.get_key(key) if is_selector(key) else key)
@@ -220,7 +225,7 @@ class Transaction(TransactionRead):
         """Conflict as if the range had been read."""
         begin, end = self._conflict_range(begin, end, self._attempt.max_read_key)
         if begin < end and not self._attempt.deferred:
-            self._attempt.add_read_conflict(begin, end)
+            self._attempt.add_read_conflict(begin, end, is_read=False)
 
     def add_read_conflict_key(self, key: KeyLike) -> None:
         """Conflict as if the key had been read."""
@@ -247,6 +252,8 @@ class Transaction(TransactionRead):
             self._attempt.may_write(begin, b"")
         elif begin > greatest or end > greatest:
             self._attempt.fail(2004)
+        if len(begin) > limits.KEY_SIZE_LIMIT or len(end) > limits.KEY_SIZE_LIMIT:
+            return as_conflict_end(begin), as_conflict_end(end)
         return begin, end
 
     # Versions
@@ -279,8 +286,14 @@ class Transaction(TransactionRead):
         return self._versionstamp
 
     def get_approximate_size(self) -> FutureInt64:
-        """Return the approximate size so far, in bytes, against the limit of 10,000,000."""
-        return FutureInt64(self._attempt.size)
+        """Return the approximate size so far, in bytes.
+
+        The commit judges what is left after merging: several writes of one key count once.
+        """
+        attempt = self._attempt
+        if attempt.deferred:
+            return FutureInt64(error=FDBError(attempt.deferred))
+        return FutureInt64(attempt.size - attempt.uncounted)
 
     # Watching, committing and retrying
 
@@ -322,7 +335,8 @@ class Transaction(TransactionRead):
             if attempt.met_unreadable:
                 raise FDBError(1036)
             try:
-                if attempt.size > self._settings.size_limit:
+                size_limit = self._settings.size_limit
+                if 5 * attempt.size > size_limit and attempt.is_too_large(size_limit):
                     raise FDBError(2101)
                 self._committed_version = attempt.commit()
             except BaseException as error:

@@ -9,21 +9,31 @@ rules are those of `fdbclient/ReadYourWrites.actor.cpp`.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 
 from fdbqueue.embedded.mutations import ATOMICS, Mutation, MutationType
 from fdbqueue.embedded.ranges import Range, RangeSet, key_after
 from fdbqueue.errors import FDBError
 
-__all__ = ["NO_VALUE", "WriteMap", "stamped_key_range"]
+__all__ = ["MUTATION_OVERHEAD", "NO_VALUE", "WriteMap", "stamped_key_range"]
+
+MUTATION_OVERHEAD = 44
+"""The bytes that FoundationDB counts for a mutation in addition to its contents."""
 
 NO_VALUE = b"no value"
 """A marker, compared by identity, for a written key that has no value."""
 
 
+# Operations of which two have the effect of one, whatever the sizes of their parameters.
+_ASSOCIATIVE = {
+    *(MutationType.BIT_AND, MutationType.APPEND_IF_FITS),
+    *(MutationType.BYTE_MIN, MutationType.BYTE_MAX),
+}
+
+
 class _Write:
-    """The writes to one key: a known value, or operations on the database's value."""
+    """The writes to one key: a known value, or operations on a value that is not known."""
 
     __slots__ = ("independent", "operations", "unreadable", "value")
 
@@ -34,7 +44,7 @@ class _Write:
         self.unreadable = unreadable
 
     def apply(self, kind: int, param: bytes) -> None:
-        if self.independent:
+        if self.independent and not self.unreadable:
             self.value = ATOMICS[kind](self.value, param)
         else:
             self.operations.append((kind, param))
@@ -46,6 +56,22 @@ class _Write:
         for kind, param in self.operations:
             value = ATOMICS[kind](value, param)
         return value
+
+    def size(self, key: bytes) -> int:
+        """Return the bytes of the mutations that are left after merging."""
+        if self.independent and not self.unreadable:
+            merged = [key_after(key) if self.value is None else self.value]
+        elif self.unreadable:
+            merged = [param for _, param in self.operations]
+        else:
+            merged, last = [], -1
+            for kind, param in self.operations:
+                if kind == last and (kind in _ASSOCIATIVE or len(param) == len(merged[-1])):
+                    merged[-1] = ATOMICS[kind](merged[-1], param) or b""
+                else:
+                    merged.append(param)
+                last = kind if kind != MutationType.COMPARE_AND_CLEAR else -1
+        return sum(MUTATION_OVERHEAD + len(key) + len(param) for param in merged)
 
 
 def stamped_key_range(key: bytes, read_version: int) -> Range:
@@ -64,6 +90,11 @@ class WriteMap:
         self._keys: list[bytes] = []
         self._cleared = RangeSet()
         self._unreadable = RangeSet()
+        self._size = 0  # of versionstamped keys, and of writes that they hide
+        # Write conflict ranges that the program added, and where FoundationDB divides the ranges
+        # that are read later because of them. It counts each part.
+        self._conflicts: RangeSet | None = None
+        self._cuts: list[bytes] = []
 
     def add(self, mutation: Mutation, read_version: int) -> None:
         """Add the next write of the transaction."""
@@ -73,6 +104,8 @@ class WriteMap:
         elif kind == MutationType.SET_VERSIONSTAMPED_KEY:
             # The final key is unknown, so earlier writes in the range are hidden as well.
             begin, end = stamped_key_range(key, read_version)
+            self._size += MUTATION_OVERHEAD + len(key) + len(param)
+            self._size += self._size_within(begin, end)
             self._forget(begin, end)
             self._cleared.remove(begin, end)
             self._unreadable.add(begin, end)
@@ -94,15 +127,38 @@ class WriteMap:
         write = self._writes.get(key)
         stamped = kind == MutationType.SET_VERSIONSTAMPED_VALUE
         unreadable = stamped or (write.unreadable if write is not None else key in self._unreadable)
-        if kind == MutationType.SET or stamped:
-            if write is None:
-                insort(self._keys, key)
-            self._writes[key] = _Write(True, param, unreadable)
-            return
         if write is None:
             insort(self._keys, key)
+        if kind == MutationType.SET or stamped:
+            if write is None or not write.unreadable:
+                write = self._writes[key] = _Write(True, param, unreadable)
+            if not unreadable:
+                return
+        elif write is None:
             write = self._writes[key] = _Write(key in self._cleared, None, unreadable)
         write.apply(kind, param)
+
+    def add_conflict(self, begin: bytes, end: bytes) -> None:
+        """Note a write conflict range that the program added."""
+        conflicts = self._conflicts = self._conflicts or RangeSet()
+        for cut in (begin, end):
+            at = bisect_left(self._cuts, cut)
+            if cut not in conflicts and self._cuts[at : at + 1] != [cut]:
+                self._cuts.insert(at, cut)
+        conflicts.add(begin, end)
+
+    def size(self) -> int:
+        """Return the bytes of the mutations that are left after merging, as FoundationDB does."""
+        return self._size + self._size_within(b"", b"\xff\xff")
+
+    def _size_within(self, begin: bytes, end: bytes) -> int:
+        size = 0
+        cleared = RangeSet(self._cleared.within(begin, end))
+        for key in self._keys_within(begin, end):
+            size += self._writes[key].size(key)
+            if key in cleared:
+                cleared.remove(key, key_after(key))
+        return size + sum(MUTATION_OVERHEAD + len(low) + len(high) for low, high in cleared)
 
     def get(self, key: bytes, in_database: bytes | None) -> bytes | None:
         """Return the value that a read of `key` sees, given the database's value."""
@@ -127,16 +183,25 @@ class WriteMap:
         return not (self._cleared and key in self._cleared)
 
     def dependent_parts(self, begin: bytes, end: bytes) -> list[Range]:
-        """Return the parts of a range whose reads depend on the database."""
-        parts = RangeSet([(begin, end)])
+        """Return the parts of a range whose reads depend on the database.
+
+        The parts are those that FoundationDB counts: a written key is a part of its own.
+        """
+        unwritten = RangeSet([(begin, end)])
         for cleared in self._cleared.within(begin, end):
-            parts.remove(*cleared)
+            unwritten.remove(*cleared)
+        parts: list[Range] = []
         for key in self._keys_within(begin, end):
-            if self._writes[key].independent:
-                parts.remove(key, key_after(key))
-            else:
-                parts.add(key, key_after(key))
-        return list(parts)
+            after = key_after(key)
+            unwritten.remove(key, after)
+            if not self._writes[key].independent:
+                parts.append((key, after))
+        for low, high in unwritten:
+            for cut in self._cuts[bisect_right(self._cuts, low) : bisect_left(self._cuts, high)]:
+                parts.append((low, cut))
+                low = cut
+            parts.append((low, high))
+        return parts
 
     def _keys_within(self, begin: bytes, end: bytes) -> list[bytes]:
         return self._keys[bisect_left(self._keys, begin) : bisect_left(self._keys, end)]
