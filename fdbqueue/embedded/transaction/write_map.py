@@ -59,12 +59,13 @@ class _Write:
 
     def size(self, key: bytes) -> int:
         """Return the bytes of the mutations that are left after merging."""
+        merged: list[bytes] = []
         if self.independent and not self.unreadable:
             merged = [key_after(key) if self.value is None else self.value]
         elif self.unreadable:
             merged = [param for _, param in self.operations]
         else:
-            merged, last = [], -1
+            last = -1
             for kind, param in self.operations:
                 if kind == last and (kind in _ASSOCIATIVE or len(param) == len(merged[-1])):
                     merged[-1] = ATOMICS[kind](merged[-1], param) or b""
