@@ -293,7 +293,7 @@ class Store(Generic[_T]):
     def _decoded(self, tr: ReadTransaction, items: Iterable[StoredItem]) -> list[_T]:
         return [self.codec.decode(tr, item) for item in items]
 
-    def decoded_rows(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[_T]:
+    def _decode_rows(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[_T]:
         """Return the items of rows of the key space of waiting items."""
         item = self.levels.item
         return [self.codec.decode(tr, item(row.key, row.value)) for row in rows]
@@ -613,7 +613,7 @@ class Store(Generic[_T]):
             passed = self.layout.items + self.codec.reference(after)
             begin, end = (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
         if is_database(tr):
-            pages = read_pages(tr, begin, end, self.decoded_rows, limit=limit, reverse=reverse)
+            pages = read_pages(tr, begin, end, self._decode_rows, limit=limit, reverse=reverse)
             return chain.from_iterable(pages)
         # Read only the items that the caller asks for, and conflict only with changes of them.
         rows = tr.get_range(begin, end, limit=limit, reverse=reverse)
