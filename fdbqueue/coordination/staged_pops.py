@@ -219,7 +219,7 @@ class StagedPops(Generic[_T]):
         pieces = [row.value for row in tr.get_range(begin, end, streaming_mode=WANT_ALL)]
         self._items.unstage(tr, chain.from_iterable(self._layout.read_result(pieces)))
         tr.clear_range(begin, end)
-        del tr[request]
+        tr.clear(request)
         return sum(map(len, pieces))
 
     def sweep(self, db: Database) -> None:
@@ -380,14 +380,14 @@ class _Pops(Generic[_T]):
         if holder is None and not requests and not any(taken):
             return _Outcome(taken, wrote=any(taken) or self.read_version is not None)
         if self.request is not None:
-            del tr[self.request]
+            tr.clear(self.request)
         remaining = iter(drawn[own_pops:])
         for key, pops in requests_to_serve:
             result = list(islice(remaining, len(pops)))
             if not result:
                 break
             tr.add_read_conflict_key(key)
-            del tr[key]
+            tr.clear(key)
             self._items.stage(tr, key, result)
         if keeps:
             if not is_leader:
@@ -459,7 +459,7 @@ def _pass_leadership(tr: Transaction, layout: Layout, following: _Request | None
         # A request written at the same time would have no leader: conflict with it.
         tr.add_read_conflict_range(*layout.range_of(layout.requests))
         tr.add_write_conflict_key(layout.leader_ends)
-        del tr[layout.leader]
+        tr.clear(layout.leader)
         return
     key, pops = following
     tr.add_read_conflict_key(key)

@@ -394,16 +394,17 @@ class Store(Generic[_T]):
             undo(taken.claim)
 
         claim: Claim | None
+        db = tr if is_database(tr) else None
         for _ in range(RENEWALS):
             taken: Taken
-            if first is None and is_database(tr):
-                taken = yield Submit(self.claims, tr, request, undo_taken)
+            if first is None and db is not None:
+                taken = yield Submit(self.claims, db, request, undo_taken)
             else:
                 taken = yield Call(partial(self._try_claim, tr, request, first), undo_taken)
             claim, start = taken
-            if claim is None or not is_database(tr) or start.is_recent(request.lease):
+            if claim is None or db is None or start.is_recent(request.lease):
                 return claim
-            claim = yield Call(partial(self._renewed, tr, claim, request.lease), undo)
+            claim = yield Call(partial(self._renewed, db, claim, request.lease), undo)
             if claim is not None:
                 return claim
             # Another client has the items: claim other ones.

@@ -346,7 +346,7 @@ class Layout:
         """Release the unique key of an item, if it has one, for another item."""
         unique = header_of(value)[0].unique
         if unique is not None:
-            del tr[self.unique_key(unique)]
+            tr.clear(self.unique_key(unique))
 
     # Timers: when leases end, delayed items are due, and items expire
 

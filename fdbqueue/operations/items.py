@@ -154,7 +154,7 @@ class Items:
         """Remove an item from its indexes and counters. Its payload must still be stored."""
         entries, counters = self.index_entries(tr, item)
         for entry in entries:
-            del tr[entry]
+            tr.clear(entry)
         for counter in counters:
             tr.add(counter, MINUS_ONE)
             tr.compare_and_clear(counter, ZERO)
@@ -169,9 +169,9 @@ class Items:
 
     def unpark(self, tr: Transaction, prefix: bytes, position: bytes) -> None:
         """Delete an item stored by `park`, and its index entries."""
-        del tr[prefix + position]
+        tr.clear(prefix + position)
         for entry in self.parked_index_entries(position):
-            del tr[entry]
+            tr.clear(entry)
 
     def delay(self, tr: Transaction, position: bytes, due: int, value: bytes) -> None:
         """Store an item that becomes available when it is due, in milliseconds since 1970."""
@@ -183,7 +183,7 @@ class Items:
     def undelay(self, tr: Transaction, position: bytes, due: int) -> None:
         """Delete an item stored by `delay`."""
         self.unpark(tr, self._layout.delayed, position)
-        del tr[self._layout.timer_key(self._layout.dues, due, position)]
+        tr.clear(self._layout.timer_key(self._layout.dues, due, position))
 
     def requeue(
         self, tr: Transaction, position: bytes, value: bytes, due: int | None = None
@@ -377,7 +377,7 @@ class Items:
         for level, group in groupby(items, _level_of):
             in_level = list(group)
             if len(in_level) == 1:
-                del tr[in_level[0].key]
+                tr.clear(in_level[0].key)
             else:
                 tr.clear_range(level.begin, in_level[-1].key + b"\x00")
             self.count_level(tr, level, -len(in_level))
@@ -389,7 +389,7 @@ class Items:
         for item in items:
             tr.add_read_conflict_key(item.key)
             self.remove_from_indexes(tr, item)
-            del tr[item.key]
+            tr.clear(item.key)
         for level, group in groupby(items, _level_of):
             self.count_level(tr, level, -len(list(group)))
         self.count_total(tr, -len(items))

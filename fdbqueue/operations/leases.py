@@ -160,7 +160,7 @@ class Leases:
         reads: _Reads = []
         for key in claim.keys:
             position = self._layout.position(key)
-            reads.append((position, tr[self._layout.claims + position]))
+            reads.append((position, tr.get(self._layout.claims + position)))
         return reads
 
     def _claimed(self, claim: Claim, reads: _Reads) -> list[tuple[bytes, ClaimedItem]]:
@@ -182,7 +182,7 @@ class Leases:
         ended = self._claimed(claim, self._begin(tr, claim) if reads is None else reads)
         for position, item in ended:
             self._items.unpark(tr, layout.claims, position)
-            del tr[layout.timer_key(layout.leases, item.lease_end, position)]
+            tr.clear(layout.timer_key(layout.leases, item.lease_end, position))
             if item.slots:
                 self._schedule.free_slots(tr, item.slots)
         return ended
@@ -215,7 +215,7 @@ class Leases:
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
         reads = self._begin(tr, claim) if reads is None else reads
         for position, item in self._claimed(claim, reads):
-            del tr[layout.timer_key(layout.leases, item.lease_end, position)]
+            tr.clear(layout.timer_key(layout.leases, item.lease_end, position))
             self._store(tr, position, item._replace(lease_end=end))
 
     def release(self, tr: Transaction, claim: Claim) -> None:

@@ -76,7 +76,7 @@ class Pusher:
         if name in _FLEXIBLE:
             given: dict[str, Any] = {name: None}  # accept any stored value from now on
             self._given = replace(self._given, **given)
-        self._agree(tr, tr[self.layout.options].value)
+        self._agree(tr, tr.get(self.layout.options).value)
         changed: dict[str, Any] = {name: value}
         tr[self.layout.options] = encode_options(replace(self.options, **changed))
         return True
@@ -88,7 +88,7 @@ class Pusher:
         the items that fit.
         """
         # Start all reads before waiting for the first.
-        stored = tr[self.layout.options]
+        stored = tr.get(self.layout.options)
         known_bound = self.options.max_size
         taken = None if known_bound is None else self._bound.begin_count(tr, known_bound)
         tails: dict[bytes, Tail] = {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import starmap
 from typing import NamedTuple
 
 from fdbqueue.layout import (
@@ -68,12 +70,14 @@ class Schedule:
     def __init__(self, layout: Layout, items: Items, dead_letters: DeadLetters) -> None:
         self._layout = layout
         self._items = items
+        timers = (layout.leases, layout.dues, layout.expiries)
+        self._timer_ranges = [layout.range_of(prefix) for prefix in timers]
         self._dead_letters = dead_letters
         self.max_attempts: int | None = None  # as read by the last claim
 
     def options(self, tr: ReadTransaction) -> Options | None:
         """Return the options of the queue; `None` before its first push."""
-        stored = tr[self._layout.options].value
+        stored = tr.get(self._layout.options).value
         return None if stored is None else decode_options(stored)
 
     def is_paused(self, tr: Transaction) -> bool:
@@ -99,17 +103,15 @@ class Schedule:
 
     def _sweep(self, tr: Transaction, now: int) -> int:
         layout = self._layout
-        snapshot = tr.snapshot
-        leases, dues, expiries = [
-            snapshot.get_range(*layout.range_of(prefix), limit=_MAX_SWEPT)
-            for prefix in (layout.leases, layout.dues, layout.expiries)
-        ]
+        # Start all reads before waiting for the first.
+        begin_read = partial(tr.snapshot.get_range, limit=_MAX_SWEPT)
+        leases, dues, expiries = list(starmap(begin_read, self._timer_ranges))
         swept = 0
         for row in leases:
             end, position = layout.unpack_timer_key(layout.leases, row.key)
             if end > tr.get_read_version().wait():
                 break
-            del tr[row.key]
+            tr.clear(row.key)
             self._end_lease(tr, end, position, now)
             swept += 1
         for row in dues:
@@ -145,7 +147,7 @@ class Schedule:
             self._items.insert(tr, self._layout.items + position, decode_metadata(stored)[1])
 
     def _expire(self, tr: Transaction, timer: bytes, key: bytes) -> None:
-        del tr[timer]
+        tr.clear(timer)
         stored = tr[key].value
         if stored is not None:
             self._items.take(tr, self._items.levels.item(key, stored))
@@ -154,7 +156,7 @@ class Schedule:
     def free_slots(self, tr: Transaction, slots: Sequence[bytes]) -> None:
         """Free slots, and wake the clients that wait for a free slot."""
         for slot in slots:
-            del tr[self._layout.slots + slot]
+            tr.clear(self._layout.slots + slot)
         if slots:
             tr.add(self._layout.wake_counter, ONE)
 

@@ -229,7 +229,8 @@ class Transaction(TransactionRead):
 
     def add_read_conflict_key(self, key: KeyLike) -> None:
         """Conflict as if the key had been read."""
-        key = as_key(key)
+        if type(key) is not bytes:
+            key = as_key(key)
         self.add_read_conflict_range(key, key + b"\0")
 
     def add_write_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
