@@ -392,7 +392,8 @@ class Items:
             tr.clear(item.key)
         for level, group in groupby(items, _level_of):
             self.count_level(tr, level, -len(list(group)))
-        self.count_total(tr, -len(items))
+        if items:
+            self.count_total(tr, -len(items))
 
     def take(self, tr: Transaction, item: StoredItem) -> None:
         """Delete a waiting item, conflict on it, and delete what it owns."""

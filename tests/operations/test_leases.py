@@ -451,3 +451,10 @@ def test_each_job_takes_effect_once_despite_expired_leases_and_lost_replies(
     lapse(db, queue)
     assert queue.claim(db) is None
     assert check(db, queue).ok
+
+
+def test_a_claim_of_an_empty_queue_writes_nothing(db: Any, queue: PriorityQueue) -> None:
+    assert queue.claim(db) is None
+    stored = db.get_range_startswith(queue.subspace.key())
+    receipts = store_of(queue).layout.receipts
+    assert [row.key for row in stored if not receipts.contains(row.key)] == []

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -305,7 +306,7 @@ def test_a_client_that_waits_on_a_paused_queue_sleeps(
     queue.push(db, 1)
     queue.pause(db)
     assert queue.pop(db, wait=1) is queue.claim(db, wait=1) is None
-    assert len(looks) == 2
+    assert len(looks) <= 2  # a slow transaction may take longer than the wait
 
 
 # Concurrency limits
@@ -319,7 +320,7 @@ def test_claims_do_not_exceed_the_concurrency_limit(db: Any, space: Subspace) ->
     second = queue.claim(db, n=5)
     assert [len(first), len(second)] == [2, 1]
     assert queue.claim(db) is None
-    for end in (queue.ack, queue.nack, queue.release):
+    for end in (queue.ack, partial(queue.nack, delay=3600), queue.release):
         end(db, second)
         second = queue.claim(db, n=5, within=5)
         assert len(second) == 1
