@@ -213,6 +213,24 @@ def test_a_commit_with_a_deferred_error_leaves_a_watch_until_the_reset(
     assert outcome(watch) == 1025
 
 
+@pytest.mark.parametrize("end", [lambda tr: tr.cancel(), lambda tr: code(lambda: tr.on_error(1))])
+def test_a_watch_of_a_cancelled_transaction_ends_with_the_reset(
+    watched: tuple[Any, bytes, Any], end: Callable[[Any], Any]
+) -> None:
+    tr, _, watch = watched
+    end(tr)
+    assert outcome(watch) == "pending"
+    tr.reset()
+    assert outcome(watch) == 1025
+
+
+def test_a_write_after_a_mistake_leaves_a_watch_pending(watched: tuple[Any, bytes, Any]) -> None:
+    tr, key, watch = watched
+    tr.clear_range(b"b", b"a")
+    tr[key] = b"new"
+    assert outcome(watch) == "pending"
+
+
 def test_a_watch_of_a_key_with_a_pending_versionstamp_is_1036_and_lets_the_commit_pass(
     db: Any, space: Subspace
 ) -> None:

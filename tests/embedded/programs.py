@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -29,6 +30,9 @@ ATOMICS = [
     *("add", "bit_and", "bit_or", "bit_xor", "max", "min", "byte_max", "byte_min"),
     *("append_if_fits", "compare_and_clear"),
 ]
+RETRIED = [1007, 1009, 1020, 1021, 1031, 1039, 2101]
+MISTAKEN = [0, -1, 1100, 65_535]  # codes that `on_error` replaces
+WRONG = ["long key", "long value", "system", "inverted", "limit", "option", "short stamp"]
 OPTIONS = [
     *("snapshot_ryw_disable", "snapshot_ryw_enable"),
     *("next_write_no_write_conflict_range", "next_write_no_write_conflict_range"),
@@ -42,13 +46,20 @@ def program(rng: random.Random, steps: int) -> Program:
     an error depends on what FoundationDB's client happens to have cached. And it has added read
     conflict ranges or switches read-your-writes off, not both: FoundationDB forgets such ranges
     when it is switched off after them.
+
+    A third of the programs read only single keys and have no versionstamps. Only these compare the
+    approximate size, and half of them let the first read take the read version: caches and own
+    writes decide how often a range is read, and whether it is read at all.
     """
     stored = [(0, "set", key, rng.choice(VALUES)) for key in KEYS if rng.random() < 0.5]
-    stamps, ranges = rng.random() < 0.3, rng.random() < 0.5
-    return [*stored, (0, "commit"), *(_step(rng, stamps, ranges) for _ in range(steps))]
+    single = rng.random() < 0.33
+    stamps, ranges = not single and rng.random() < 0.4, rng.random() < 0.5
+    unpinned = [(0, "unpinned")] if single and rng.random() < 0.5 else []
+    body = (_step(rng, stamps, ranges, single) for _ in range(steps))
+    return [*unpinned, *stored, (0, "commit"), *body]
 
 
-def _step(rng: random.Random, stamps: bool, ranges: bool) -> Step:
+def _step(rng: random.Random, stamps: bool, ranges: bool, single: bool) -> Step:
     def key() -> bytes:
         return rng.choice(KEYS)
 
@@ -64,15 +75,20 @@ def _step(rng: random.Random, stamps: bool, ranges: bool) -> Step:
     snapshot = rng.random() < 0.25
     choices: list[tuple[int, Callable[[], Step]]] = [
         (8, lambda: ("get", snapshot, key())),
-        (0 if stamps else 4, lambda: ("get_key", snapshot, selector())),
+        (3, lambda: ("hold", snapshot, key())),
+        (1, lambda: ("held",)),
+        (1, lambda: ("watch", key())),
+        (1, lambda: ("watches",)),
+        (2 * single, lambda: ("get_approximate_size",)),
+        (0 if stamps or single else 4, lambda: ("get_key", snapshot, selector())),
         (
-            8,
+            0 if single else 8,
             lambda: (
                 *("get_range", snapshot, *ends(), rng.choice([0, 0, 1, 2, 3, -1])),
                 *(rng.random() < 0.5, rng.choice([-2, -1, 0, 1, 4])),
             ),
         ),
-        (1, lambda: ("get_range_startswith", snapshot, rng.choice([b"c", b"", b"x"]))),
+        (not single, lambda: ("get_range_startswith", snapshot, rng.choice([b"c", b"", b"x"]))),
         (8, lambda: ("set", key(), rng.choice(VALUES))),
         (4, lambda: ("clear", key())),
         (3, lambda: ("clear_range", *sorted([key(), key()]))),
@@ -91,19 +107,19 @@ def _step(rng: random.Random, stamps: bool, ranges: bool) -> Step:
         (0 if ranges else 1, lambda: ("option", "read_your_writes_disable")),
         (1, lambda: ("get_read_version",)),
         (1, lambda: ("get_committed_version",)),
-        (1, lambda: ("on_error", rng.choice([1007, 1009, 1020, 1021, 1031, 1039, 2101]))),
+        (1, lambda: ("on_error", rng.choice(RETRIED))),
         (1, lambda: ("reset",)),
-        (
-            1,
-            lambda: (
-                "wrong",
-                rng.choice(["long key", "long value", "system", "inverted", "limit"]),
-            ),
-        ),
+        (1, lambda: ("wrong", rng.choice(WRONG))),
+        (ranges and not stamps, lambda: ("size_limit", rng.choice([150, 300, 500, 1000]))),
+        (1, lambda: ("retry_limit", rng.choice([0, 1, -1]))),
         (8, lambda: ("commit",)),
     ]
-    if rng.random() < 0.01:
-        return (rng.randrange(TRANSACTIONS), "cancel")
+    if rng.random() < 0.03:
+        rare: list[Step] = [
+            *(("cancel",), ("timeout", 0), ("timeout", 1), ("timeout", 60_000)),
+            *(("on_error", rng.choice(MISTAKEN)), ("after_commit", rng.choice(WRONG))),
+        ]
+        return (rng.randrange(TRANSACTIONS), *rng.choice(rare))
     (choice,) = rng.choices([each for _, each in choices], [weight for weight, _ in choices])
     return (rng.randrange(TRANSACTIONS), *choice())
 
@@ -118,6 +134,9 @@ class _Machine:
         db.clear_range_startswith(self._prefix)
         for key in FENCE:
             db[self._prefix + key] = b"fence"
+        self._is_pinned = True
+        self._held: dict[int, list[Any]] = {n: [] for n in range(TRANSACTIONS)}
+        self._watches: dict[int, list[Any]] = {n: [] for n in range(TRANSACTIONS)}
         self._transactions = [self._created() for _ in range(TRANSACTIONS)]
 
     def _created(self) -> Any:
@@ -125,10 +144,10 @@ class _Machine:
         transaction.options.set_max_retry_delay(0)
         return self._begun(transaction)
 
-    @staticmethod
-    def _begun(transaction: Any) -> Any:
+    def _begun(self, transaction: Any) -> Any:
         """Take the read version now; otherwise it would depend on caches which read takes it."""
-        transaction.get_read_version().wait()
+        if self._is_pinned:
+            transaction.get_read_version().wait()
         return transaction
 
     def outcome(self, step: Step) -> str:
@@ -168,6 +187,21 @@ class _Machine:
             return self._read(tr.snapshot if arguments[0] else tr, name, *arguments[1:])
         if name == "commit":
             return self._commit(number)
+        if name == "unpinned":
+            self._is_pinned = False
+            self._transactions = [self._created() for _ in range(TRANSACTIONS)]
+            return None
+        if name == "hold":
+            return self._hold(number, *arguments)
+        if name == "held":
+            return self._taken(number)
+        if name == "watch":
+            return self._watch(number, arguments[0])
+        if name == "watches":
+            return self._watched(number)
+        if name in ("on_error", "reset", "cancel", "timeout", "get_approximate_size"):
+            # A read that is not finished yet fails, or does not count yet.
+            self._taken(number)
         if name == "stamped_key":
             at = len(prefix) + len(arguments[0])
             key = prefix + arguments[0] + bytes(10) + at.to_bytes(4, "little")
@@ -189,9 +223,19 @@ class _Machine:
             return tr.get_approximate_size().wait()
         if name == "on_error":
             tr.on_error(arguments[0]).wait()
+            self._watches[number].clear()
             return self._begun(tr) and "again"
+        if name == "timeout":
+            tr.options.set_timeout(arguments[0])
+            time.sleep(0.005 if arguments[0] == 1 else 0)  # expires; no program takes a minute
+            return None
+        if name in ("size_limit", "retry_limit"):
+            return getattr(tr.options, f"set_{name}")(arguments[0])
+        if name == "after_commit":
+            return self._commit(number, arguments[0])
         if name == "reset":
             tr.reset()
+            self._watches[number].clear()
             return self._begun(tr) and "anew"
         if name == "cancel":
             return tr.cancel()
@@ -212,6 +256,35 @@ class _Machine:
         begin, end, *others = arguments
         return list(tr.get_range(self._end(begin), self._end(end), *others))
 
+    def _hold(self, number: int, snapshot: bool, key: bytes) -> None:
+        tr = self._transactions[number]
+        self._held[number].append((tr.snapshot if snapshot else tr).get(self._prefix + key))
+
+    def _taken(self, number: int) -> str:
+        """Return the values of the reads that were held."""
+        held, self._held[number] = self._held[number], []
+        return str([self._code(future) or self._shown(future.value) for future in held])
+
+    @staticmethod
+    def _code(future: Any) -> int | None:
+        """Return the code of a future's error."""
+        try:
+            future.wait()
+        except fdbqueue.error_classes() as error:
+            return int(error.code)
+        return None
+
+    def _watch(self, number: int, key: bytes) -> None:
+        tr = self._transactions[number]
+        self._watches[number].append(tr.watch(self._prefix + key))
+        self._code(tr.get(self._prefix + key))  # the watch has read its value too
+
+    def _watched(self, number: int) -> str:
+        """Return the outcomes of the watches of a transaction that is not committed."""
+        self._code(self._transactions[number].get_approximate_size())  # all writes have arrived
+        watches = self._watches[number]
+        return str([self._code(watch) or "fired" if watch.is_ready() else "-" for watch in watches])
+
     @staticmethod
     def _wrong(tr: Any, what: str) -> Any:
         if what == "long key":
@@ -222,28 +295,42 @@ class _Machine:
             tr[b"\xff/x"] = b""
         elif what == "inverted":
             tr.clear_range(b"b", b"a")
+        elif what == "option":
+            tr.options.set_size_limit(1)
+        elif what == "short stamp":
+            tr.set_versionstamped_value(b"x", b"short")
         else:
             return list(tr.get_range(b"a", b"b", limit=-2))
         return None
 
-    def _commit(self, number: int) -> Any:
-        """Commit and continue with a new transaction; after an error as a retry loop would."""
+    def _commit(self, number: int, wrong: str | None = None) -> Any:
+        """Commit and continue with a new transaction; after an error as a retry loop would.
+
+        With `wrong`, commit again after a write that is wrong.
+        """
         tr = self._transactions[number]
         stamp = tr.get_versionstamp()
         try:
             tr.commit().wait()
         except fdbqueue.error_classes() as error:
-            try:
-                tr.on_error(error.code).wait()
+            result = f"error {error.code} {self._taken(number)} {self._watched(number)}"
+            if self._code(tr.on_error(error.code)) is None:
                 self._begun(tr)
-            except fdbqueue.error_classes():
+            else:
                 self._transactions[number] = self._created()
-            raise
+            self._watches[number].clear()
+            return result
         committed = tr.get_committed_version() > 0
+        result = f"{self._taken(number)} {'committed' if committed else 'read only'}"
         if committed:
             self._stamps[bytes(stamp.wait())] = b"(stamp %d)" % len(self._stamps)
+        for watch in self._watches[number]:
+            watch.cancel()
+        self._watches[number].clear()
+        if wrong is not None:
+            result += f" {self.outcome((number, 'wrong', wrong))} {self._code(tr.commit())}"
         self._transactions[number] = self._created()
-        return "committed" if committed else "read only"
+        return result
 
 
 def outcomes(db: Any, space: Subspace, steps: Program) -> list[str]:

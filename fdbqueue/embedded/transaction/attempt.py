@@ -519,6 +519,8 @@ class Attempt:
 
     def _trigger_watches(self, kind: int, key: bytes, param: bytes) -> None:
         """Make the watches ready whose keys a mutation changes."""
+        if self.deferred:
+            return  # FoundationDB ignores what a program does after a mistake
         pending: list[tuple[bytes, bytes | None, WatchFuture]] = []
         for watched, value, future in self.watches:
             if kind == MutationType.CLEAR_RANGE:

@@ -94,7 +94,7 @@ class Transaction(TransactionRead):
             or self._versionstamp is not None
             or self._attempt.watches
         ):
-            self._drop(FDBError(1025))
+            self._drop()
 
     @property
     def snapshot(self) -> TransactionRead:
@@ -386,8 +386,7 @@ class Transaction(TransactionRead):
         limited = settings.retry_limit != -1 and self._retries >= settings.retry_limit
         self._retries += 1
         if limited or code not in _RETRYABLE | _RETRYABLE_VERSIONS:
-            self._drop(FDBError(1025))
-            self._attempt.end(1025)
+            self._end(1025)
             return FutureVoid(error)
         is_short = code == 1020 and self._attempt.duration < _SHORT
         if code == 1020:
@@ -402,8 +401,7 @@ class Transaction(TransactionRead):
             pause = self._backoff * random.random()
             self._backoff = min(self._backoff * limits.BACKOFF_GROWTH, longest)
         if self._deadline is not None and time.monotonic() + pause >= self._deadline:
-            self._drop(FDBError(1031))
-            self._attempt.end(1031)
+            self._end(1031)
             return FutureVoid(FDBError(1031))
         self._restart()
         return Pause(pause)
@@ -423,21 +421,25 @@ class Transaction(TransactionRead):
     def cancel(self) -> None:
         """Cancel the transaction. Every further operation fails with 1025."""
         self._attempt.ended()  # 1031 stays if the timeout has expired
-        self._attempt.end(1025)
-        self._drop(FDBError(1025))
+        self._end(1025)
 
     def _restart(self) -> None:
         """Discard everything that belongs to one attempt."""
-        self._drop(FDBError(1025))
+        self._drop()
         self._attempt.restart(self.database.defaults.snapshot_ryw, self._is_starved, self._deadline)
         self._committed_version = -1
 
-    def _drop(self, error: FDBError) -> None:
+    def _drop(self) -> None:
+        self._end(1025)
+        self._attempt.end_watches(FDBError(1025))
+
+    def _end(self, code: int) -> None:
+        """Make every further operation fail. The watches end when the transaction is dropped."""
+        self._attempt.end(code)
         self._attempt.release()
-        self._attempt.end_watches(error)
         stamp, self._versionstamp = self._versionstamp, None
         if stamp is not None:
-            stamp.finish(None, error)
+            stamp.finish(None, FDBError(code))
 
     # Options
 
