@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from fdbqueue.embedded import KeySelector
 from fdbqueue.errors import ClusterUnavailable, FDBError
-from fdbqueue.types import Database, ReadTransactor
+from fdbqueue.types import Database, ReadTransaction, ReadTransactor
 from fdbqueue.types import KeySelector as Selector
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = ["check_fork", "error_classes", "first_greater_or_equal", "is_database"]
+__all__ = ["check_fork", "engine_name", "error_classes", "first_greater_or_equal", "is_database"]
 
 # The network thread of FoundationDB's client does not survive a fork. A call in the child hangs,
 # and so does the parent.
@@ -85,3 +85,14 @@ def is_database(db_or_tr: ReadTransactor) -> TypeIs[Database]:
     if hasattr(db_or_tr, "get_range"):
         return False
     raise TypeError(f"a database or a transaction is needed here, not {db_or_tr!r}")
+
+
+def engine_name(tr: ReadTransaction) -> str:
+    """Return what a transaction runs on: the URL of an embedded database, or `cluster`.
+
+    >>> import fdbqueue
+    >>> engine_name(fdbqueue.open("memory:").create_transaction())
+    'memory:'
+    """
+    url: str = getattr(getattr(tr, "db", None), "url", "cluster")
+    return url

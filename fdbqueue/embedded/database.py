@@ -87,6 +87,11 @@ class Database:
         return self.storage.path
 
     @property
+    def url(self) -> str:
+        """The argument of `fdbqueue.open` for this database, without its durability."""
+        return "memory:" if self.in_memory else f"embedded:{self.path}"
+
+    @property
     def options(self) -> DatabaseOptions:
         """Options for new transactions, set by `set_transaction_...` methods."""
         return DatabaseOptions(self)
@@ -116,7 +121,7 @@ class Database:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<fdbqueue.embedded.Database {'memory:' if self.in_memory else self.path}>"
+        return f"<fdbqueue.embedded.Database {self.url}>"
 
     def check_integrity(self, seconds: float | None = None) -> bool:
         """Check every page of the database file for damage. Nothing is changed.

@@ -12,6 +12,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
+from fdbqueue.database.binding import engine_name
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout import Layout, decode_options
@@ -53,10 +54,12 @@ class BaseQueue(ABC, Generic[_T]):
         validate_bound("max_size", store.given_options.max_size)
         validate_bound("max_attempts", store.given_options.max_attempts)
         self._store = store
+        self._engine: str | None = None
 
     def __repr__(self) -> str:
         layout = self._store.layout
-        return f"<{type(self).__name__} {layout.name or layout.subspace!r}>"
+        where = "" if self._engine is None else f" on {self._engine}"
+        return f"<{type(self).__name__} {layout.name or layout.subspace!r}{where}>"
 
     @classmethod
     def existing(cls: type[_Q], db: Transactor, name: str) -> _Q:
@@ -669,13 +672,15 @@ class Stored(NamedTuple):
 
     subspace: Subspace
     options: Options | None
-    name: str | None = None
+    name: str | None
+    engine: str
 
 
 def read_stored(tr: ReadTransaction, subspace: Subspace, name: str | None = None) -> Stored:
     """Read the stored options of the queue in a subspace."""
     options = tr[Layout(subspace).options].value
-    return Stored(subspace, None if options is None else decode_options(options), name)
+    found = None if options is None else decode_options(options)
+    return Stored(subspace, found, name, engine_name(tr))
 
 
 def find_stored(tr: Transaction, name: str, must_exist: bool = False) -> Stored:
@@ -700,4 +705,5 @@ def open_stored(kind: type[_Q], stored: Stored, **given: Any) -> _Q:
     if stored.options is not None:
         reconcile_options(queue._store.given_options, stored.options)
     queue._store.layout.name = stored.name
+    queue._engine = stored.engine
     return queue
