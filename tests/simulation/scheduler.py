@@ -229,7 +229,8 @@ class SimulatedTransaction(FaultyTransaction):
 
     def __getattr__(self, name: str) -> Any:
         call = super().__getattr__(name)
-        if name.startswith("get_") and name != "get_committed_version":
+        is_read = name == "get" or name.startswith("get_")
+        if is_read and name != "get_committed_version":
             self.pin()
         return call
 
