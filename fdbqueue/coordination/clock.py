@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from itertools import repeat
 from random import Random
 
 from fdbqueue.errors import ClockOutOfRange
@@ -45,16 +44,14 @@ def uuids(count: int) -> list[bytes]:
         >>> len(uuids(2)[0])
         16
     """
-    now = nanoseconds()
-    return list(map(_uuid7, repeat(now, count)))
-
-
-def _uuid7(nanoseconds: int) -> bytes:
     # 12 bits contain the fraction of the millisecond, so that UUIDs sort by time.
-    milliseconds, rest = divmod(nanoseconds, 1_000_000)
+    milliseconds, rest = divmod(nanoseconds(), 1_000_000)
     fraction = (rest << 12) // 1_000_000
-    number = milliseconds << 80 | 7 << 76 | fraction << 64 | 2 << 62 | _random.getrandbits(62)
-    return number.to_bytes(UUID_SIZE, "big")
+    time_and_version = milliseconds << 80 | 7 << 76 | fraction << 64 | 2 << 62
+    return [
+        (time_and_version | _random.getrandbits(62)).to_bytes(UUID_SIZE, "big")
+        for _ in range(count)
+    ]
 
 
 # A program may seed the shared generator of `random`, or copy it by a fork. That must not lead to

@@ -92,6 +92,9 @@ class Items:
     the operation that users call, and `clear` deletes all items.
     """
 
+    indexes_every_item = False
+    """Whether every item has index entries. Otherwise only items with a header may have some."""
+
     def __init__(self, layout: Layout, levels: Levels) -> None:
         self._layout = layout
         self.levels = levels
@@ -150,28 +153,27 @@ class Items:
         for counter in counters:
             tr.add(counter, ONE)
 
-    def remove_from_indexes(self, tr: Transaction, item: StoredItem) -> None:
-        """Remove an item from its indexes and counters. Its payload must still be stored."""
-        entries, counters = self.index_entries(tr, item)
-        for entry in entries:
-            tr.clear(entry)
-        for counter in counters:
-            tr.add(counter, MINUS_ONE)
-            tr.compare_and_clear(counter, ZERO)
+    def remove_from_indexes(self, tr: Transaction, items: list[StoredItem]) -> None:
+        """Remove items from their indexes and counters. Their payloads must still be stored."""
+        for item in items:
+            if not self.indexes_every_item and item.header is NO_HEADER:
+                continue
+            entries, counters = self.index_entries(tr, item)
+            for entry in entries:
+                tr.clear(entry)
+            for counter in counters:
+                tr.add(counter, MINUS_ONE)
+                tr.compare_and_clear(counter, ZERO)
 
     # Delayed, claimed and dead items
 
     def park(self, tr: Transaction, prefix: bytes, position: bytes, stored: bytes) -> None:
         """Store an item that is delayed, claimed or dead; `stored` is its form in that state."""
         tr[prefix + position] = stored
-        for entry, entry_value in self.parked_index_entries(position).items():
-            tr[entry] = entry_value
 
     def unpark(self, tr: Transaction, prefix: bytes, position: bytes) -> None:
-        """Delete an item stored by `park`, and its index entries."""
+        """Delete an item stored by `park`."""
         tr.clear(prefix + position)
-        for entry in self.parked_index_entries(position):
-            tr.clear(entry)
 
     def delay(self, tr: Transaction, position: bytes, due: int, value: bytes) -> None:
         """Store an item that becomes available when it is due, in milliseconds since 1970."""
@@ -300,7 +302,8 @@ class Items:
                 self._index_header(tr, layout.position(key), header)
             if due is None:
                 tr[key] = value
-                self.add_to_indexes(tr, StoredItem(key, value, level))
+                if self.indexes_every_item or header is not NO_HEADER:
+                    self.add_to_indexes(tr, StoredItem(key, value, level))
                 tail.added += 1
             else:
                 self.delay(tr, layout.position(key), due, value)
@@ -372,8 +375,7 @@ class Items:
         This clears one range per level, and the read of `first` conflicts on the range. Keys
         cleared one by one would slow down the next reader, which has to skip each of them.
         """
-        for item in items:
-            self.remove_from_indexes(tr, item)
+        self.remove_from_indexes(tr, items)
         for level, group in groupby(items, _level_of):
             in_level = list(group)
             if len(in_level) == 1:
@@ -388,7 +390,8 @@ class Items:
         """Delete waiting items, and conflict on them; keep what they own."""
         for item in items:
             tr.add_read_conflict_key(item.key)
-            self.remove_from_indexes(tr, item)
+        self.remove_from_indexes(tr, items)
+        for item in items:
             tr.clear(item.key)
         for level, group in groupby(items, _level_of):
             self.count_level(tr, level, -len(list(group)))

@@ -70,8 +70,7 @@ class Schedule:
     def __init__(self, layout: Layout, items: Items, dead_letters: DeadLetters) -> None:
         self._layout = layout
         self._items = items
-        timers = (layout.leases, layout.dues, layout.expiries)
-        self._timer_ranges = [layout.range_of(prefix) for prefix in timers]
+        self._timers = [*map(layout.range_of, (layout.leases, layout.dues, layout.expiries))]
         self._dead_letters = dead_letters
         self.max_attempts: int | None = None  # as read by the last claim
 
@@ -105,7 +104,7 @@ class Schedule:
         layout = self._layout
         # Start all reads before waiting for the first.
         begin_read = partial(tr.snapshot.get_range, limit=_MAX_SWEPT)
-        leases, dues, expiries = list(starmap(begin_read, self._timer_ranges))
+        leases, dues, expiries = list(starmap(begin_read, self._timers))
         swept = 0
         for row in leases:
             end, position = layout.unpack_timer_key(layout.leases, row.key)

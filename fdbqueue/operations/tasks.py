@@ -87,6 +87,8 @@ class TaskIndex:
 class TaskItems(Items):
     """The items of a task queue, with indexes, and with counters by priority and agent."""
 
+    indexes_every_item = True
+
     def index_entries(
         self, tr: ReadTransaction, item: StoredItem
     ) -> tuple[dict[bytes, bytes], list[bytes]]:
@@ -122,6 +124,18 @@ class TaskItems(Items):
     def _begin_ids(self, tr: ReadTransaction, random: bytes) -> list[Any]:
         layout = self._layout
         return [tr[layout.task_id_key(ids, random)] for ids in (layout.ids, layout.ids_not_waiting)]
+
+    def park(self, tr: Transaction, prefix: bytes, position: bytes, stored: bytes) -> None:
+        """Store a task that is delayed, claimed or dead, and its index entry."""
+        super().park(tr, prefix, position, stored)
+        for entry, value in self.parked_index_entries(position).items():
+            tr[entry] = value
+
+    def unpark(self, tr: Transaction, prefix: bytes, position: bytes) -> None:
+        """Delete a task stored by `park`, and its index entry."""
+        super().unpark(tr, prefix, position)
+        for entry in self.parked_index_entries(position):
+            del tr[entry]
 
     def parked_index_entries(self, position: bytes) -> dict[bytes, bytes]:
         """Return the index entry by id."""

@@ -139,7 +139,7 @@ def validate_number(number: object, name: str = "n", lowest: int = 0) -> int:
         >>> validate_number(3)
         3
     """
-    if _is_integer(number, lowest):
+    if isinstance(number, int) and not isinstance(number, bool) and number >= lowest:
         return number
     raise ValueError(f"{name} is a number of items from {lowest}, not {number!r}")
 
