@@ -316,6 +316,24 @@ def test_an_estimate_of_a_range_reports_a_deferred_error(db: Any) -> None:
     assert code(lambda: tr.get_estimated_range_size_bytes(b"a", b"b")) == 2005
 
 
+def test_split_points_begin_and_end_with_the_range(db: Any, space: Subspace) -> None:
+    begin, end = space.key(), space.key() + b"\xff"
+    db[space["k"]] = bytes(100)
+    tr = db.create_transaction()
+    points = tr.get_range_split_points(begin, end, 10_000_000).wait()
+    assert points[0] == begin
+    assert points[-1] == end
+    tr.set_read_version(1)  # no read version was taken
+    assert code(tr.get_read_version) == 1
+
+
+def test_split_points_report_a_range_outside_the_keys_and_a_bad_size(db: Any) -> None:
+    tr = db.create_transaction()
+    assert code(lambda: tr.get_range_split_points(b"a", b"\xff\xff", 10)) == 2004
+    with pytest.raises(Exception, match="chunk size"):
+        tr.get_range_split_points(b"a", b"b", 0)
+
+
 # Sizes of transactions
 
 

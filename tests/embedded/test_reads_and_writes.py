@@ -229,6 +229,15 @@ def test_get_estimated_range_size_counts_keys_and_values(filled: Any) -> None:
     assert tr.get_estimated_range_size_bytes(b"a", b"c").wait() == 4
 
 
+def test_split_points_cut_a_range_into_chunks_of_at_most_a_size(db: Any) -> None:
+    for n in range(10):
+        db[b"%d" % n] = bytes(9)
+    db[b"5"] = bytes(99)
+    tr = db.create_transaction()
+    points = tr.get_range_split_points(b"", b"z", 30).wait()
+    assert points == [b"", b"3", b"5", b"6", b"9", b"z"]
+
+
 def test_reading_an_unreadable_key_fails_the_read_and_the_commit(
     filled: Any, fdb_error: Any
 ) -> None:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -27,6 +27,7 @@ __all__ = [
     "Callback",
     "Future",
     "FutureInt64",
+    "FutureKeyArray",
     "FutureVoid",
     "Key",
     "KeySelector",
@@ -157,6 +158,21 @@ class FutureInt64(Future):
         if self._error is not None:
             raise fresh(self._error)
         return self._number
+
+
+class FutureKeyArray(Future):
+    """A list of keys."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, keys: Sequence[bytes] = (), error: BaseException | None = None) -> None:
+        self._error = error
+        self._keys = keys
+
+    def wait(self) -> list[bytes]:
+        """Return the keys, or raise the error."""
+        self._check()
+        return list(self._keys)
 
 
 class Pause(FutureVoid):

@@ -14,6 +14,7 @@ from fdbqueue.embedded.ranges import key_after
 from fdbqueue.embedded.transaction.attempt import Attempt, Rows, as_key, is_selector
 from fdbqueue.embedded.transaction.futures import (
     FutureInt64,
+    FutureKeyArray,
     Key,
     KeyValue,
     Value,
@@ -197,6 +198,30 @@ class TransactionRead:
             return FutureInt64(sum(size for _, size in self._committed_sizes(begin_key, end_key)))
         except FdbqueueError as error:
             return FutureInt64(error=error)
+
+    def get_range_split_points(
+        self, begin_key: bytes, end_key: bytes, chunk_size: int
+    ) -> FutureKeyArray:
+        """Return keys that split a range into chunks of at most `chunk_size` bytes.
+
+        The first is the begin of the range, the last its end. A larger row is a chunk of its own.
+        FoundationDB estimates the sizes; here they are exact.
+        """
+        if chunk_size <= 0:
+            raise ValueError(f"the chunk size must be positive, not {chunk_size}")
+        try:
+            self._attempt.check()
+            if max(begin_key, end_key) > self._attempt.max_read_key:
+                raise FDBError(2004)
+            points, chunk = [begin_key], 0
+            for key, size in self._committed_sizes(begin_key, end_key):
+                if chunk and chunk + size > chunk_size:
+                    points.append(key)
+                    chunk = 0
+                chunk += size
+            return FutureKeyArray([*points, end_key])
+        except FdbqueueError as error:
+            return FutureKeyArray(error=error.with_traceback(None))
 
     def _committed_sizes(self, begin: KeyLike, end: KeyLike) -> Iterator[tuple[bytes, int]]:
         """Yield the keys of a range that are committed now, and the sizes of their rows."""
