@@ -49,6 +49,7 @@ from fdbqueue.types import (
 
 if TYPE_CHECKING:
     from fdbqueue import aio as aio
+    from fdbqueue.database.directory import DirectoryLayer, directory
     from fdbqueue.worker.worker import Worker, WorkerReport
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "Codec",
     "Database",
     "DeadLetter",
+    "DirectoryLayer",
     "FDBError",
     "FdbqueueError",
     "Item",
@@ -76,6 +78,7 @@ __all__ = [
     "WorkerReport",
     "check",
     "create_deadline",
+    "directory",
     "drop_queue",
     "error_classes",
     "existing_queue",
@@ -92,8 +95,13 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-# Imported when they are asked for: they need asyncio, and a process that pushes and pops does not.
-_ON_DEMAND = {"Worker": "fdbqueue.worker.worker", "WorkerReport": "fdbqueue.worker.worker"}
+# Imported when they are asked for: a process that pushes and pops needs neither them nor asyncio.
+_ON_DEMAND = {
+    "DirectoryLayer": "fdbqueue.database.directory",
+    "Worker": "fdbqueue.worker.worker",
+    "WorkerReport": "fdbqueue.worker.worker",
+    "directory": "fdbqueue.database.directory",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ on SQLite, through the standard library's `sqlite3`.
 
 from fdbqueue.embedded.database import Database
 from fdbqueue.embedded.transaction.futures import Future, Key, KeySelector, KeyValue, Value
-from fdbqueue.embedded.transaction.reads import TransactionRead
+from fdbqueue.embedded.transaction.reads import TransactionRead, prefix_end
 from fdbqueue.embedded.transaction.transaction import Transaction
 from fdbqueue.errors import FDBError
 
@@ -21,4 +21,5 @@ __all__ = [
     "Transaction",
     "TransactionRead",
     "Value",
+    "prefix_end",
 ]

@@ -1,0 +1,49 @@
+"""FoundationDB's directory layer, on either engine.
+
+    jobs = fdbqueue.directory.create_or_open(db, ("app", "jobs"))
+    queue = fdbqueue.PriorityQueue.at(db, jobs)
+
+The code is the binding's own (`fdb.directory`), so directories are the same for clients in every
+language. The binding cannot offer it for the embedded engine: its decorator accepts only the
+binding's own transactions, and needs its C library. Here its methods are decorated with
+`fdbqueue.transactional`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from fdbqueue.database.decorator import transactional
+from fdbqueue.embedded import prefix_end
+
+__all__ = ["DirectoryLayer", "directory"]
+
+_BINDING = SimpleNamespace(impl=SimpleNamespace(transactional=transactional, strinc=prefix_end))
+
+
+def _import(
+    name: str, variables: Any = None, local: Any = None, names: Any = (), level: int = 0
+) -> Any:
+    """Import a module, but this library in place of the one that needs the C library."""
+    if name == "fdb" and names == ("impl",):
+        return _BINDING
+    return __import__(name, variables, local, names, level)
+
+
+def _load() -> ModuleType:
+    """Return a copy of the binding's module of which the imports are those of `_import`."""
+    spec = importlib.util.find_spec("fdb.directory_impl")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    vars(module)["__builtins__"] = {**vars(builtins), "__import__": _import}
+    spec.loader.exec_module(module)
+    return module
+
+
+_module = _load()
+directory: Any = _module.directory
+DirectoryLayer: Any = _module.DirectoryLayer
