@@ -282,13 +282,8 @@ class Attempt:
             value: bytes | None = rows[0][0] if rows else None
         else:
             value = own.get(key, self.view().get(key) if own.needs_database(key) else None)
-        if snapshot:
-            return value
-        if self.mutations:
+        if not snapshot:
             self.add_read_conflict(key, key + b"\0")
-        else:
-            self.reads.append((key, key + b"\0"))
-            self.size += 2 * len(key) + 1 + _RANGE_OVERHEAD
         return value
 
     def read_key(self, selector: KeySelector, snapshot: bool) -> bytes:
