@@ -102,11 +102,11 @@ def pack_ranges(ends: list[bytes]) -> bytes:
     return head + b"".join(ends)
 
 
-def unpack_ranges(packed: bytes) -> Iterator[Range]:
-    """Decode the ranges that `pack_ranges` encoded."""
-    (count,) = struct.unpack_from("<I", packed)
-    sizes = struct.unpack_from(f"<{2 * count}I", packed, 4)
-    at = 4 + 8 * count
+def unpack_ranges(packed: bytes, at: int = 0) -> Iterator[Range]:
+    """Decode the ranges that `pack_ranges` encoded, and that begin at an offset."""
+    (count,) = struct.unpack_from("<I", packed, at)
+    sizes = struct.unpack_from(f"<{2 * count}I", packed, at + 4)
+    at += 4 + 8 * count
     for begin_size, end_size in zip(sizes[::2], sizes[1::2]):
         begin = packed[at : at + begin_size]
         at += begin_size

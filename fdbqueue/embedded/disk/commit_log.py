@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fdbqueue.embedded.disk.write_ahead_log import Extent
-from fdbqueue.embedded.ranges import Range, pack_ranges, unpack_ranges
+from fdbqueue.embedded.ranges import Range, RangeSet, pack_ranges, unpack_ranges
 from fdbqueue.errors import FDBError, FilesReplaced, StorageError
 
 __all__ = ["CommitLog"]
@@ -236,6 +236,21 @@ class CommitLog:
         """Store that a commit took effect."""
         os.pwrite(self._descriptor, _PUBLISHED.pack(tail, version), _PUBLISHED_AT)
 
+    def has_written(self, ranges: list[Range], offset: int) -> bool:
+        """Return whether a commit since an offset wrote a key of one of the ranges.
+
+        The caller holds the writers' lock. Errors are those of `since`.
+        """
+        lowest, highest = min(ranges)[0], max(end for _, end in ranges)
+        keys: RangeSet | None = None
+        for begin, end in self.since(offset):
+            # Compare with all ranges at once: most commits write elsewhere.
+            if begin < highest and lowest < end:
+                keys = keys or RangeSet(ranges)
+                if keys.overlaps(begin, end):
+                    return True
+        return False
+
     def since(self, offset: int) -> Iterator[Range]:
         """Yield the ranges written by commits since an offset; the caller holds the writers' lock.
 
@@ -244,11 +259,16 @@ class CommitLog:
                 another lock, because the lock's file was replaced.
         """
         tail = self.published[0]
+        if tail - offset > _KEPT:
+            raise FDBError(1007)
+        # All entries in one read: another process may have committed a hundred times.
+        entries = self._get(offset, tail - offset)
+        at = 0
         try:
-            while offset < tail:
-                size, _ = self._entry(offset)
-                yield from unpack_ranges(self._get(offset + _ENTRY.size, size))
-                offset += _ENTRY.size + size + _VERSION.size
+            while at < len(entries):
+                size, _ = _ENTRY.unpack_from(entries, at)
+                yield from unpack_ranges(entries, at + _ENTRY.size)
+                at += _ENTRY.size + size + _VERSION.size
         except struct.error:
             raise FDBError(1007) from None
 

@@ -44,7 +44,7 @@ from fdbqueue.embedded.disk.locks import SharedSync, WriteLockHold, WritersLock
 from fdbqueue.embedded.disk.rotation import Rotation
 from fdbqueue.embedded.limits import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
 from fdbqueue.embedded.mutations import Mutation
-from fdbqueue.embedded.ranges import Range, RangeSet
+from fdbqueue.embedded.ranges import Range
 from fdbqueue.embedded.storage import forks
 from fdbqueue.embedded.storage.snapshot import Snapshot
 from fdbqueue.embedded.storage.writer import Writer, stamped
@@ -494,8 +494,9 @@ class Storage:
             if snapshot is not None:
                 if time.monotonic() > snapshot.expires:
                     raise snapshot.too_old()
-                if reads and offset != snapshot.offset:
-                    self._check_conflicts(snapshot.offset, reads)
+                has_missed = reads and offset != snapshot.offset
+                if has_missed and self.log.has_written(reads, snapshot.offset):
+                    raise FDBError(1020)
             version = max(last + 1, time.monotonic_ns() // 1000 + self._shift)
             try:
                 self._writer.apply(connection, mutations, version, last)
@@ -505,12 +506,6 @@ class Storage:
                 goes_on = False
             else:
                 return offset, version, ceiling
-
-    def _check_conflicts(self, offset: int, reads: list[Range]) -> None:
-        read = RangeSet(reads)
-        for begin, end in self.log.since(offset):
-            if read.overlaps(begin, end):
-                raise FDBError(1020)
 
     def _keep_short(self, connection: sqlite3.Connection, version: int) -> None:
         """Shorten SQLite's write-ahead log about once a second if readers let it grow."""
