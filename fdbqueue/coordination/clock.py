@@ -48,10 +48,10 @@ def uuids(count: int) -> list[bytes]:
     milliseconds, rest = divmod(nanoseconds(), 1_000_000)
     fraction = (rest << 12) // 1_000_000
     time_and_version = milliseconds << 80 | 7 << 76 | fraction << 64 | 2 << 62
-    return [
-        (time_and_version | _random.getrandbits(62)).to_bytes(UUID_SIZE, "big")
-        for _ in range(count)
-    ]
+    made: list[bytes] = []
+    for _ in range(count):
+        made.append((time_and_version | _random.getrandbits(62)).to_bytes(UUID_SIZE, "big"))
+    return made
 
 
 # A program may seed the shared generator of `random`, or copy it by a fork. That must not lead to

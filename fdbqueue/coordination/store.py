@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from fdbqueue.coordination.batches import (
@@ -59,6 +60,8 @@ __all__ = ["Store"]
 
 _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
+
+_value_of, _priority_of = attrgetter("value"), attrgetter("level.priority")
 
 _ITEM_BYTES = 250  # of a transaction, per item, in addition to the payload
 
@@ -169,8 +172,7 @@ class Store(Generic[_T]):
             keys = yield Submit(self.pushes, tr, push)
         if raise_if_full:
             self._check_room(push, keys)
-        pushed = self.codec.pushed
-        return [pushed(key, item.value, item.level.priority) for key, item in zip(keys, items)]
+        return [*map(self.codec.pushed, keys, map(_value_of, items), map(_priority_of, items))]
 
     def _push_in(self, tr: Transaction, push: PushRequest) -> list[bytes]:
         (keys,) = self._pusher.push(tr, [push])
@@ -652,7 +654,8 @@ class Store(Generic[_T]):
         if items and _log.isEnabledFor(logging.DEBUG) and is_database(tr):
             for item in items:
                 _log.debug("%s %s, priority %s", verb, self._title, item.priority)
-        if items and _counts_log.isEnabledFor(logging.INFO) and is_database(tr):
+        wants_counts = _counts_log.level <= logging.INFO and _counts_log.isEnabledFor(logging.INFO)
+        if items and wants_counts and is_database(tr):
             undo = partial(self.put_back, tr) if popped else None
             yield Call(partial(self._log_counts, tr, verb, items), undo)
 

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from fdbqueue.errors import ForeignKey, InvalidPriority
 from fdbqueue.layout import Layout
@@ -105,8 +105,30 @@ class Priorities(Levels):
         return Level(prefix, *layout.range_of(prefix), counter, priority)
 
     def level(self, priority: Priority | None) -> Level:
-        """Return the level of a priority; raise `InvalidPriority` for an invalid one."""
-        return self.level_of_valid(self.validate(priority))
+        """Return the level of a priority; raise `InvalidPriority` if it has another type."""
+        kinds = self._kinds
+        if kinds is None:
+            if isinstance(priority, int) and not isinstance(priority, bool):
+                number = int(priority)  # an IntEnum becomes a plain integer
+                if _LOWEST <= number <= _HIGHEST:
+                    return self.level_of_valid(number)
+            raise InvalidPriority(priority, _INTEGER)
+        if (
+            type(priority) is tuple
+            and len(priority) == len(kinds)
+            and all(type(part) is kind for part, kind in zip(priority, kinds))
+            and all(part == part for part in priority)  # NaN has no order
+        ):
+            # Minus zero equals zero, so both must have the same key.
+            ranks = tuple(part + 0.0 if type(part) is float else part for part in priority)
+            try:
+                if len(self._layout.level_prefix(ranks)) <= _MAX_LEVEL:
+                    return self.level_of_valid(ranks)
+            except (ValueError, struct.error) as error:
+                raise InvalidPriority(priority, "a value that the tuple layer can pack") from error
+            raise InvalidPriority(priority, f"at most {_MAX_LEVEL:,} bytes when packed")
+        shape = ", ".join(kind.__name__ for kind in kinds)
+        raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
 
     def level_of(self, key: bytes) -> Level:
         """Return the level of an item's key; raise `ForeignKey` for another key."""
@@ -121,32 +143,6 @@ class Priorities(Levels):
                     return level
         raise ForeignKey(key)
 
-    def validate(self, priority: Priority | None) -> Priority:
-        """Return the priority; raise `InvalidPriority` if it has another type."""
-        kinds = self._kinds
-        if kinds is None:
-            if isinstance(priority, int) and not isinstance(priority, bool):
-                number = int(priority)  # an IntEnum becomes a plain integer
-                if _LOWEST <= number <= _HIGHEST:
-                    return number
-            raise InvalidPriority(priority, _INTEGER)
-        if (
-            type(priority) is tuple
-            and len(priority) == len(kinds)
-            and all(type(part) is kind for part, kind in zip(priority, kinds))
-            and all(part == part for part in priority)  # NaN has no order
-        ):
-            # Minus zero equals zero, so both must have the same key.
-            ranks = tuple(part + 0.0 if type(part) is float else part for part in priority)
-            try:
-                if len(self._layout.level_prefix(ranks)) <= _MAX_LEVEL:
-                    return ranks
-            except (ValueError, struct.error) as error:
-                raise InvalidPriority(priority, "a value that the tuple layer can pack") from error
-            raise InvalidPriority(priority, f"at most {_MAX_LEVEL:,} bytes when packed")
-        shape = ", ".join(kind.__name__ for kind in kinds)
-        raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
-
     def from_json(self, value: PriorityJson) -> Priority:
         """Return the priority for a JSON value of `priority_as_json`; raise `InvalidPriority`.
 
@@ -154,12 +150,13 @@ class Priorities(Levels):
         >>> Priorities(Layout(Subspace(("q",))), (int, float)).from_json([1, "Infinity"])
         (1, inf)
         """
-        if not isinstance(value, list):
-            return self.validate(value)
-        kinds = self._kinds
-        if kinds is None:
-            raise InvalidPriority(value, _INTEGER)
-        return self.validate((*map(_part_from_json, value, kinds), *value[len(kinds) :]))
+        given: Any = value
+        if isinstance(value, list):
+            kinds = self._kinds
+            if kinds is None:
+                raise InvalidPriority(value, _INTEGER)
+            given = (*map(_part_from_json, value, kinds), *value[len(kinds) :])
+        return cast("Priority", self.level(given).priority)
 
 
 _INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -105,7 +105,7 @@ class Pusher:
                 taken = self._bound.begin_count(tr, bound)
             fitting = self._fitting(tr, pushes, taken(), bound)
         keys = iter(self._items.append(tr, chain.from_iterable(fitting), tails))
-        return [list(islice(keys, len(items))) for items in fitting]
+        return [*map(list, map(islice, repeat(keys), map(len, fitting)))]
 
     def push_unique(self, tr: Transaction, item: NewItem, now: int) -> LocatedItem | None:
         """Push an item unless an unfinished item has its unique key; return the item with the key.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
+from itertools import repeat
 from typing import Any, Literal, overload
 
 from fdb.subspace_impl import Subspace
@@ -597,8 +598,5 @@ def _new_items(
     due = None if delay is None and at is None else due_time(delay, at)
     levels = list(map(store.levels.level, priorities))
     payloads = map(store.codec.encode, values)
-    parts = zip(levels, payloads, uuids(len(values)), values)
-    return [
-        NewItem(level, payload, random, due, header, value)
-        for level, payload, random, value in parts
-    ]
+    randoms = uuids(len(values))
+    return [*map(NewItem, levels, payloads, randoms, repeat(due), repeat(header), values)]
