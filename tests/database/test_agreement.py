@@ -55,6 +55,17 @@ def test_an_expired_timeout_stays_expired(db: Any, later: int) -> None:
     assert code(lambda: tr[b"k"]) == 1031
 
 
+def test_options_set_after_the_error_of_a_write_have_no_effect(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr[space.pack() + bytes(10_001)] = b""
+    tr.options.set_timeout(1)
+    tr.options.set_retry_limit(0)
+    time.sleep(0.02)
+    assert code(lambda: tr.on_error(1020)) is None
+    tr[space.pack()] = b"v"
+    assert code(tr.commit) is None
+
+
 def test_the_read_version_of_a_transaction_that_timed_out_is_1031_also_after_its_commit(
     db: Any, space: Subspace
 ) -> None:

@@ -106,8 +106,8 @@ class TransactionOptions(_Options):
     """The options of one transaction.
 
     Timeout, retry limit, maximum delay and size limit persist through `on_error`; the others last
-    for one attempt. The next read or the commit reports an invalid value. All this is as in
-    FoundationDB.
+    for one attempt. The next read or the commit reports an invalid value. After the error of a
+    write, options have no effect until the next attempt. All this is as in FoundationDB.
     """
 
     _scope = fdboptions.TransactionOption
@@ -117,6 +117,8 @@ class TransactionOptions(_Options):
         self._attempt = attempt
 
     def _set(self, name: str, value: object, low: int, high: int) -> None:
+        if self._attempt.deferred:
+            return
         try:
             setattr(self._transaction.own_settings(), name, _number(value, low, high))
         except FDBError as error:
