@@ -66,6 +66,12 @@ def test_options_set_after_the_error_of_a_write_have_no_effect(db: Any, space: S
     assert code(tr.commit) is None
 
 
+def test_on_error_of_no_error_is_4100_if_no_retry_is_left(db: Any) -> None:
+    tr = db.create_transaction()
+    tr.options.set_retry_limit(0)
+    assert code(lambda: tr.on_error(0)) == 4100
+
+
 def test_the_read_version_of_a_transaction_that_timed_out_is_1031_also_after_its_commit(
     db: Any, space: Subspace
 ) -> None:

@@ -385,6 +385,8 @@ class Transaction(TransactionRead):
         settings = self._settings
         limited = settings.retry_limit != -1 and self._retries >= settings.retry_limit
         self._retries += 1
+        if limited and code == 0:
+            error = FDBError(4100)  # FoundationDB fails to throw an error that is none
         if limited or code not in _RETRYABLE | _RETRYABLE_VERSIONS:
             self._end(1025)
             return FutureVoid(error)
