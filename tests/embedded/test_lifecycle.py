@@ -233,11 +233,14 @@ def test_a_cancelled_transaction_is_1025(db: Any, fdb_error: Any) -> None:
     tr[b"k"] = b"1"
     watch = tr.watch(b"w")
     tr.cancel()
-    for call in (lambda: tr[b"k"].wait(), lambda: tr.commit().wait(), lambda: watch.wait()):
+    for call in (lambda: tr[b"k"].wait(), lambda: tr.commit().wait()):
         with fdb_error(1025):
             call()
     with fdb_error(1025):
         tr.on_error(1020).wait()
+    tr.reset()
+    with fdb_error(1025):
+        watch.wait()
     assert db[b"k"] is None
 
 
