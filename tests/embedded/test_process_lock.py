@@ -160,6 +160,19 @@ def test_a_process_in_line_that_was_stopped_is_not_waited_for(
     assert could_take(second)
 
 
+def test_a_process_without_slices_respects_those_of_others_and_takes_none(
+    busy: tuple[ProcessLock, ProcessLock], tmp_path: Path, clock: Clock
+) -> None:
+    _, first = busy
+    durable = ProcessLock(tmp_path / "lock", takes_slices=False)
+    clock.now += wait(durable)
+    commit(durable, clock)
+    assert could_take(durable)
+    commit(first, clock)
+    assert wait(durable) > 0
+    durable.close()
+
+
 def test_a_right_of_way_from_another_time_is_ignored(
     busy: tuple[ProcessLock, ProcessLock], join: Callable[[], ProcessLock], clock: Clock
 ) -> None:

@@ -50,12 +50,13 @@ class WritersLock:
     ends at its deadline, whatever the other process does.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, durable: bool) -> None:
         self._path = path
+        self._durable = durable
         # Reentrant, because a finalizer may end a hold while its thread is inside.
         self._inside = threading.RLock()
         self._hold: WriteLockHold | None = None
-        self._of_processes = ProcessLock(path)
+        self._of_processes = ProcessLock(path, takes_slices=not durable)
 
     def run(
         self,
@@ -169,7 +170,7 @@ class WritersLock:
         """Let threads into sections again. In a child, open the lock file again."""
         if in_child:
             self._of_processes.close()
-            self._of_processes = ProcessLock(self._path)
+            self._of_processes = ProcessLock(self._path, takes_slices=not self._durable)
             self._inside = threading.RLock()
         else:
             self._inside.release()

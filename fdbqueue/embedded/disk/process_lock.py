@@ -47,9 +47,15 @@ class ProcessLock:
     """A lock on a file. The death of its owner frees it.
 
     The caller excludes the other threads of the process.
+
+    Args:
+        path: The file, created if missing.
+        takes_slices: Whether this process takes slices. A process that waits for the disk after
+            each commit should not: others commit in the meantime, and share its sync.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, takes_slices: bool = True) -> None:
+        self._takes_slices = takes_slices
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._id = random.getrandbits(64)
         self._place_at = _LINE_AT + random.randrange(_PLACES) * _PLACE.size
@@ -97,13 +103,13 @@ class ProcessLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        if self._is_contended:
+        if self._is_contended and self._takes_slices:
             self._begin_slice()
         return True
 
     def release(self) -> None:
         """Release the lock, and keep the right of way if processes compete."""
-        if self._is_contended:
+        if self._is_contended and self._takes_slices:
             now = self._released = time.monotonic_ns() // 1000
             until = min(now + 2 * self._gap, self._slice_end) if self._gap < _LONGEST_GAP else 0
             os.pwrite(self._descriptor, _RIGHT.pack(self._id, until, self._slice_end), 0)
@@ -118,13 +124,17 @@ class ProcessLock:
         if self._released:
             self._gap += (min(now - self._released, 8 * _LONGEST_GAP) - self._gap) // 8
             self._released = 0
+        is_given = now < until <= slice_end <= now + _LONGEST_SLICE
+        if not self._takes_slices:
+            self._next_attempt = until if is_given else now
+            return not is_given
         is_owner = owner == self._id
         if is_owner and now < slice_end:
             return True
         rank = self._rank(now)
         if is_owner:
             self._next_attempt = slice_end + (rank + 1) * _STEP if rank else now
-        elif not now < until <= slice_end <= now + _LONGEST_SLICE:
+        elif not is_given:
             self._next_attempt = now + rank * _STEP
         elif rank:
             self._next_attempt = slice_end + rank * _STEP
@@ -153,11 +163,12 @@ class ProcessLock:
             pause: The seconds to wait if the lock was taken, in spite of the right of way.
         """
         now = time.monotonic_ns() // 1000
-        if not self._began:
-            self._began = now
         if self._next_attempt <= now:
             self._next_attempt = now + int(pause * 1e6)
-        os.pwrite(self._descriptor, _PLACE.pack(self._began, self._next_attempt), self._place_at)
+        if self._takes_slices:
+            self._began = self._began or now
+            place = _PLACE.pack(self._began, self._next_attempt)
+            os.pwrite(self._descriptor, place, self._place_at)
         os.pwrite(self._descriptor, _TIME.pack(now), _WAITED_AT)
         return (self._next_attempt - now) / 1e6
 

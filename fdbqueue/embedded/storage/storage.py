@@ -89,7 +89,7 @@ class Storage:
         with storage_errors(path), ExitStack() as undo:
             prepare_directory(path, create)
             create_database(path)
-            self._lock = WritersLock(path / LOCK_FILE)
+            self._lock = WritersLock(path / LOCK_FILE, self._durable)
             undo.callback(self._lock.close)
             self.log = CommitLog(path / COMMITS_FILE)
             undo.callback(self.log.close)
