@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-__all__ = ["Range", "RangeSet", "key_after", "pack_ranges", "unpack_ranges"]
+__all__ = ["Range", "RangeSet", "is_packed", "key_after", "pack_ranges", "unpack_ranges"]
 
 Range: TypeAlias = tuple[bytes, bytes]
 
@@ -100,6 +100,20 @@ def pack_ranges(ends: list[bytes]) -> bytes:
     """
     head = struct.pack(f"<{len(ends) + 1}I", len(ends) // 2, *map(len, ends))
     return head + b"".join(ends)
+
+
+def is_packed(packed: bytes) -> bool:
+    """Return whether the sizes in these bytes are those of `pack_ranges`.
+
+    >>> is_packed(pack_ranges([b"k", b""])), is_packed(b"something else")
+    (True, False)
+    """
+    (count,) = struct.unpack_from("<I", packed)
+    head = 4 + 8 * count
+    if head > len(packed):
+        return False
+    size: int = head + sum(struct.unpack_from(f"<{2 * count}I", packed, 4))
+    return size == len(packed)
 
 
 def unpack_ranges(packed: bytes, at: int = 0) -> Iterator[Range]:

@@ -70,6 +70,21 @@ def test_old_bytes_behind_the_tail_are_not_an_entry(log: CommitLog) -> None:
     assert log.recover() == (tail, 100, 0, 1000)
 
 
+def test_remains_of_older_entries_at_the_tail_are_not_an_entry(log: CommitLog, rng: Any) -> None:
+    """Whatever bytes are left there by an earlier use of the ring, none is taken for a commit."""
+    tail, _ = log.published
+    for _ in range(300):
+        shift = rng.randrange(1, 40)
+        for start in (0, rng.randrange(200)):
+            offset = log.append(tail + start - shift if start > shift else tail, 2**40, [b"k", b""])
+            log.append(offset, rng.randrange(2**62), [rng.randbytes(rng.randrange(60)), b""])
+        # An entry that lies at another offset than the tail.
+        garbage = rng.randrange(1, 12)
+        log.append(tail + garbage, 2**41, [bytes(40), b""])
+        log.begin(200)
+        assert log.recover()[:2] == (tail, 100)
+
+
 def test_the_ring_wraps_around_and_rejects_overwritten_offsets(
     log: CommitLog, fdb_error: Any
 ) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fdbqueue.embedded.disk.write_ahead_log import Extent
-from fdbqueue.embedded.ranges import Range, RangeSet, pack_ranges, unpack_ranges
+from fdbqueue.embedded.ranges import Range, RangeSet, is_packed, pack_ranges, unpack_ranges
 from fdbqueue.errors import FDBError, FilesReplaced, StorageError
 
 __all__ = ["CommitLog"]
@@ -152,28 +152,26 @@ class CommitLog:
         tail, version, generation, began, ceiling = self.state()
         if began > version:
             size, written = self._entry(tail)
-            end = tail + _ENTRY.size + size + _VERSION.size
-            if (
-                written >= began
-                and _VERSION.unpack(self._get(end - _VERSION.size, 8))[0] == written
-            ):
-                tail, version = end, written
+            if written >= began and self._is_complete(tail, size, written):
+                tail, version = tail + _ENTRY.size + size + _VERSION.size, written
                 self.publish(tail, version)
             else:
                 self.give_up()
         return tail, version, generation, ceiling
 
-    def begin(self, version: int) -> tuple[int, int, int, int]:
-        """Recover, and announce a commit, whose version will be this one or a later one.
+    def _is_complete(self, tail: int, size: int, version: int) -> bool:
+        """Return whether there is an entry at the tail, and not the remains of older ones.
 
-        Returns:
-            Tail, version and generation of the last commit, and the ceiling.
+        The ring is never cleared, so any bytes may be there: the sizes must agree as well.
         """
-        tail, last, generation, began, ceiling = self.state()
-        if began > last:
-            tail, last, generation, ceiling = self.recover()
+        if not 4 <= size <= _LARGEST_ENTRY:
+            return False
+        entry = self._get(tail + _ENTRY.size, size + _VERSION.size)
+        return _VERSION.unpack_from(entry, size)[0] == version and is_packed(entry[:size])
+
+    def begin(self, version: int) -> None:
+        """Announce a commit, whose version will be this one or a later one."""
         os.pwrite(self._descriptor, _VERSION.pack(version), _BEGAN_AT)
-        return tail, last, generation, ceiling
 
     def give_up(self) -> None:
         """Announce that no commit is under way."""

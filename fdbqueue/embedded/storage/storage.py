@@ -480,15 +480,14 @@ class Storage:
         restarted SQLite's log, or a process with another lock committed, which requires a replaced
         file. In that case conflicts are checked again, now under SQLite's own lock.
         """
-        announced = time.monotonic_ns() // 1000 + self._shift
-        offset, last, generation, ceiling = self.log.begin(announced)
+        offset, last, generation, ceiling = self.log.recover()
         goes_on = snapshot is not None and offset == snapshot.offset and connection.in_transaction
         while True:
             if not goes_on:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 connection.execute("BEGIN IMMEDIATE")
-                offset, last, generation, ceiling = self.log.begin(announced)
+                offset, last, generation, ceiling = self.log.recover()
             if generation != connection.generation:
                 raise generations.Outdated
             if snapshot is not None:
@@ -497,6 +496,7 @@ class Storage:
                 has_missed = reads and offset != snapshot.offset
                 if has_missed and self.log.has_written(reads, snapshot.offset):
                     raise FDBError(1020)
+            self.log.begin(time.monotonic_ns() // 1000 + self._shift)
             version = max(last + 1, time.monotonic_ns() // 1000 + self._shift)
             try:
                 self._writer.apply(connection, mutations, version, last)
