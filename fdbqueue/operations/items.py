@@ -93,7 +93,7 @@ class Items:
     """
 
     indexes_every_item = False
-    """Whether every item has index entries. Otherwise only items with a header may have some."""
+    """True if every item has index entries. Otherwise only items with a header may have some."""
 
     def __init__(self, layout: Layout, levels: Levels) -> None:
         self._layout = layout

@@ -25,6 +25,7 @@ def stop(*arguments):
     apply(*arguments)
     print("stopped", flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)
+    print(arguments[3], flush=True)  # the version of the commit
 writer.Writer.apply = stop
 with Database(sys.argv[1]) as db:
     db[b"k"] = b"of the stopped one"
@@ -153,6 +154,23 @@ def test_an_abandoned_commit_does_not_hold_back_read_versions(path: Path) -> Non
         before = db.create_transaction().get_read_version().wait()
         time.sleep(0.05)
         assert db.create_transaction().get_read_version().wait() >= before + 50_000
+
+
+@pytest.mark.parametrize("reads_first", [False, True])
+def test_a_read_version_is_below_that_of_a_commit_under_way(
+    stopped: subprocess.Popen[str], path: Path, reads_first: bool
+) -> None:
+    with Database(path) as db:
+        tr = db.create_transaction()
+        if reads_first:
+            assert tr[b"k"] == b"before"
+        version = tr.get_read_version().wait()
+        assert tr[b"k"] == b"before"
+        stopped.send_signal(signal.SIGCONT)
+        assert stopped.stdout is not None
+        assert version < int(stopped.stdout.readline())
+        stopped.wait()
+        assert db.create_transaction()[b"k"] == b"of the stopped one"
 
 
 def test_a_killed_writer_does_not_hold_back_read_versions(

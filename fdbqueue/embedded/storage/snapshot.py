@@ -30,6 +30,10 @@ class Snapshot:
     SQLite takes its snapshot at the first read. `offset`, its offset in the log of commits, and
     `version` were noted before that, possibly long before. If the log of commits says something
     else after the read, it is noted and the read is repeated.
+
+    Attributes:
+        present: A version of a moment at which the snapshot was the newest state; `None` if a
+            commit was under way when the snapshot was taken.
     """
 
     __slots__ = (
@@ -39,10 +43,12 @@ class Snapshot:
         "expires",
         "is_settled",
         "offset",
+        "present",
         "version",
     )
     offset: int
     version: int
+    present: int | None
 
     def __init__(
         self, storage: Storage, connection: Connection, newest: tuple[int, int, int]
@@ -52,6 +58,7 @@ class Snapshot:
         self.expires = time.monotonic() + TRANSACTION_LIFETIME
         self.busy = threading.Lock()  # held by a reading thread, and by the thread that expires it
         self.is_settled = False
+        self.present = None
         self.offset, self.version, _ = newest
 
     def get(self, key: bytes) -> bytes | None:
@@ -86,11 +93,16 @@ class Snapshot:
             try:
                 rows = self.connection.execute(statement, parameters).fetchall()
                 while not self.is_settled:
-                    newest = self._storage.newest = self._storage.log.state()[:3]
+                    # The next commit may have this very microsecond as its version.
+                    now = time.monotonic_ns() // 1000 + self._storage.shift - 1
+                    offset, version, generation, began, ceiling = self._storage.log.state()
+                    newest = self._storage.newest = offset, version, generation
                     if newest == (self.offset, self.version, self.connection.generation):
                         self.is_settled = True
+                        if began <= version and now < ceiling:
+                            self.present = max(version, now)
                         break
-                    self.offset, self.version, generation = newest
+                    self.offset, self.version = offset, version
                     if generation != self.connection.generation:
                         raise FDBError(1007)  # it would miss all later commits
                     self.connection.execute("ROLLBACK")

@@ -103,7 +103,7 @@ class Storage:
                     self._set_clock(connection)
                     self.log.join()
                 # Read last: another process may have been first and set it in the meantime.
-                self._shift = int(connection.execute("SELECT shift FROM clock").fetchone()[0])
+                self.shift = int(connection.execute("SELECT shift FROM clock").fetchone()[0])
                 self._connections.open(self.log)
             # What the log of commits said last: the next snapshot is probably that of this commit.
             self.newest: tuple[int, int, int] = self.log.state()[:3]
@@ -239,7 +239,7 @@ class Storage:
             snapshot.settle()
         while True:
             # The next commit may have this very microsecond as its version.
-            now = time.monotonic_ns() // 1000 + self._shift - 1
+            now = time.monotonic_ns() // 1000 + self.shift - 1
             offset, version, _, began, ceiling = self.log.state()
             if offset != snapshot.offset:
                 return self.log.version_after(snapshot.offset) - 1
@@ -265,7 +265,7 @@ class Storage:
         snapshot = self.begin()
         try:
             snapshot.settle()
-            if version > snapshot.version and version >= microseconds() + self._shift:
+            if version > snapshot.version and version >= microseconds() + self.shift:
                 raise FDBError(1009)
             if snapshot.version > version:
                 raise FDBError(1007)
@@ -276,7 +276,7 @@ class Storage:
 
     def check_age(self, version: int) -> None:
         """Raise 1007 if a transaction at a version that the caller names is too old to commit."""
-        if version < microseconds() + self._shift - TRANSACTION_LIFETIME * VERSIONS_PER_SECOND:
+        if version < microseconds() + self.shift - TRANSACTION_LIFETIME * VERSIONS_PER_SECOND:
             raise FDBError(1007)
 
     def recover(self, began: int) -> bool:
@@ -288,7 +288,7 @@ class Storage:
         Args:
             began: The lower bound of the commit's version, which tells when it began.
         """
-        if microseconds() + self._shift - began < _UNUSUAL:
+        if microseconds() + self.shift - began < _UNUSUAL:
             return False
         return self._lock.run_if_free(self.log.recover)
 
@@ -414,8 +414,10 @@ class Storage:
             connection = self._writing = self._connections.take()
         try:
             offset, version, ceiling = self._write(connection, snapshot, reads, mutations)
-            for key in stamped_keys:
-                writes += (stamped(key, version), b"")
+            if stamped_keys:  # the caller's list stays as it is: the commit may be repeated
+                writes = [*writes]
+                for key in stamped_keys:
+                    writes += (stamped(key, version), b"")
             self._connections.files.check()
             is_raised = version >= ceiling
             if is_raised:
@@ -480,7 +482,9 @@ class Storage:
         restarted SQLite's log, or a process with another lock committed, which requires a replaced
         file. In that case conflicts are checked again, now under SQLite's own lock.
         """
-        offset, last, generation, ceiling = self.log.recover()
+        offset, last, generation, began, ceiling = self.log.state()
+        if began > last:
+            offset, last, generation, ceiling = self.log.recover()
         goes_on = snapshot is not None and offset == snapshot.offset and connection.in_transaction
         while True:
             if not goes_on:
@@ -496,8 +500,8 @@ class Storage:
                 has_missed = reads and offset != snapshot.offset
                 if has_missed and self.log.has_written(reads, snapshot.offset):
                     raise FDBError(1020)
-            self.log.begin(time.monotonic_ns() // 1000 + self._shift)
-            version = max(last + 1, time.monotonic_ns() // 1000 + self._shift)
+            self.log.begin(time.monotonic_ns() // 1000 + self.shift)
+            version = max(last + 1, time.monotonic_ns() // 1000 + self.shift)
             try:
                 self._writer.apply(connection, mutations, version, last)
             except sqlite3.OperationalError as error:

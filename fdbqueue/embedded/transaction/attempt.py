@@ -198,7 +198,9 @@ class Attempt:
         if not self.is_unrestricted and (code := self.deferred or self.ended()):
             raise FDBError(code)
         if self.version is None:
-            self.version = self.storage.read_version(self.snapshot or self.view())
+            snapshot = self.snapshot or self.view()
+            present = snapshot.present
+            self.version = self.storage.read_version(snapshot) if present is None else present
         return self.version
 
     def commit(self) -> int:
