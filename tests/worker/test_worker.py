@@ -33,6 +33,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport, check
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
+from tests.support.forked import Forked
 from tests.support.leases import come_due, lapse
 from tests.support.shell import Shell, error_of, has_handlers, wait_until
 
@@ -548,6 +549,29 @@ def test_the_work_command_runs_a_function_or_a_shell_command(fdbq: Shell, name: 
     for bad in (["nowhere:f"], ["mailer:nothing"], ["json:__name__"], [], ["a:b", "--exec", "x"]):
         assert re.search("MODULE:FUNCTION|is not a function", error_of(fdbq("work", name, *bad)))
     assert "has no agents" in error_of(fdbq("work", name, "--exec", "x", "--agent", "ada"))
+
+
+def test_several_work_commands_run_each_job_once_in_a_used_directory(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    """What earlier programs left in the files of the embedded engine ends no lease."""
+    url = f"embedded:{tmp_path / 'db'}"
+    with fdbqueue.open(url) as db:
+        earlier = PriorityQueue.named(db, "earlier")
+        for _ in range(300):
+            earlier.push_many(db, [rng.randbytes(rng.randrange(9)).hex()] * rng.randrange(1, 4))
+    fdbq = Shell(tmp_path, url)
+    jobs = [str(n) for n in range(300)]
+    fdbq.output("import", "jobs", stdin="\n".join(jobs))
+    (tmp_path / "jobs.py").write_text("import time\ndef run(item):\n    print(item.value)\n")
+    workers = [
+        Forked(tmp_path, fdbq.environment, "work", "jobs", "jobs:run", "--drain") for _ in range(4)
+    ]
+    outputs, errors = zip(*(worker.communicate(b"") for worker in workers))
+    assert [worker.wait() for worker in workers] == [0] * 4, errors
+    printed = "".join(outputs).splitlines()
+    assert sorted(line for line in printed if line.isdigit()) == sorted(jobs)
+    assert set(errors) == {""}
 
 
 def test_the_work_command_finishes_running_jobs_when_stopped(fdbq: Shell, name: str) -> None:
