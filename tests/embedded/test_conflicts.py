@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded import KeySelector
+from fdbqueue.embedded import Database, KeySelector
+from fdbqueue.embedded.disk.files import LOCK_FILE
+from fdbqueue.embedded.disk.process_lock import ProcessLock
 
 Action = Callable[[Any], Any]
 
@@ -203,3 +206,24 @@ def test_write_skew_is_impossible(filled: Any, fdb_error: Any) -> None:
     one.commit().wait()
     with fdb_error(1020):
         two.commit().wait()
+
+
+def test_a_transaction_that_waits_for_the_lock_notices_a_conflict(
+    tmp_path: Path, fdb_error: Any
+) -> None:
+    with Database(tmp_path / "db") as db, Database(tmp_path / "db") as other:
+        conflicting, harmless = db.create_transaction(), db.create_transaction()
+        for tr, key in ((conflicting, b"read"), (harmless, b"other")):
+            tr[key].wait()
+            tr[b"written"] = key
+        other[b"read"] = b"new"
+        lock = ProcessLock(tmp_path / "db" / LOCK_FILE)
+        assert lock.take()
+        conflicting.options.set_timeout(60_000)
+        with fdb_error(1020):
+            conflicting.commit().wait()
+        harmless.options.set_timeout(100)
+        with fdb_error(1031):
+            harmless.commit().wait()
+        lock.close()
+        assert other[b"written"] == None  # noqa: E711

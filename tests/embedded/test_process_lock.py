@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -131,7 +132,7 @@ def test_at_the_end_of_a_slice_the_lock_goes_to_the_first_in_line(
     clock.now += 10
     second = join()
     wait(second)
-    for _ in range(100):
+    for _ in range(200):
         clock.now += 50
         if not owner.take():
             break
@@ -146,6 +147,32 @@ def test_at_the_end_of_a_slice_the_lock_goes_to_the_first_in_line(
     commit(first, clock)
     assert wait(second) > 0
     assert wait(owner) > 0
+
+
+def test_processes_that_commit_all_the_time_get_equal_shares_and_rarely_wake_in_vain(
+    join: Callable[[], ProcessLock], clock: Clock
+) -> None:
+    processes = [join() for _ in range(8)]
+    commits, failures = [0] * len(processes), 0
+    turns = [(clock.now + number, number, False) for number in range(len(processes))]
+    begin = clock.now
+    while clock.now < begin + 3_000_000:
+        clock.now, number, is_inside = heapq.heappop(turns)
+        process = processes[number]
+        if is_inside:
+            process.release()
+            commits[number] += 1
+            turn = (clock.now + 100, number, False)
+        elif process.take():
+            turn = (clock.now + 50, number, True)
+        else:
+            failures += 1
+            turn = (clock.now + round(process.wait(0.0001) * 1e6), number, False)
+        heapq.heappush(turns, turn)
+    print(commits, failures)
+    assert sum(commits) * 150 > 0.8 * 3_000_000
+    assert min(commits) > 0.7 * max(commits)
+    assert failures < 0.2 * sum(commits)
 
 
 def test_a_process_in_line_that_was_stopped_is_not_waited_for(

@@ -234,14 +234,14 @@ class CommitLog:
         """Store that a commit took effect."""
         os.pwrite(self._descriptor, _PUBLISHED.pack(tail, version), _PUBLISHED_AT)
 
-    def has_written(self, ranges: list[Range], offset: int) -> bool:
-        """Return whether a commit since an offset wrote a key of one of the ranges.
+    def has_written(self, ranges: list[Range], offset: int, tail: int) -> bool:
+        """Return whether a commit between two offsets wrote a key of one of the ranges.
 
-        The caller holds the writers' lock. Errors are those of `since`.
+        Errors are those of `between`.
         """
         lowest, highest = min(ranges)[0], max(end for _, end in ranges)
         keys: RangeSet | None = None
-        for begin, end in self.since(offset):
+        for begin, end in self.between(offset, tail):
             # Compare with all ranges at once: most commits write elsewhere.
             if begin < highest and lowest < end:
                 keys = keys or RangeSet(ranges)
@@ -249,18 +249,19 @@ class CommitLog:
                     return True
         return False
 
-    def since(self, offset: int) -> Iterator[Range]:
-        """Yield the ranges written by commits since an offset; the caller holds the writers' lock.
+    def between(self, offset: int, tail: int) -> Iterator[Range]:
+        """Yield the ranges written by the commits between two offsets.
 
         Raises:
             FDBError: 1007, the log no longer has them, or they were overwritten by a process with
                 another lock, because the lock's file was replaced.
         """
-        tail = self.published[0]
         if tail - offset > _KEPT:
             raise FDBError(1007)
         # All entries in one read: another process may have committed a hundred times.
         entries = self._get(offset, tail - offset)
+        if self.published[0] - offset > _KEPT:  # without the lock, writers may have continued
+            raise FDBError(1007)
         at = 0
         try:
             while at < len(entries):

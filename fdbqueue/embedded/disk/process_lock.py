@@ -9,6 +9,9 @@ their slices in the order in which they came.
 The right of way is a note in the lock's file. It ends when its owner pauses, and at the end of the
 slice at the latest, so a process that is stopped or killed delays others by milliseconds. Writers
 are kept apart by the lock alone: only speed and fairness depend on what the file says.
+
+To wake up costs much of what a commit costs, too. So a process in line sleeps until it is probably
+the first one, by the number of processes before it and by how long slices lasted recently.
 """
 
 from __future__ import annotations
@@ -26,17 +29,17 @@ __all__ = ["ProcessLock"]
 
 # All times are microseconds of a clock that the processes of the machine share.
 _ROUND = 40_000  # in which each process gets a slice
-_LONGEST_SLICE = 8_000
+_LONGEST_SLICE = 16_000
 _LONGEST_GAP = 400  # between two commits of a process that keeps the right of way
 _STEP = 300  # between the attempts of two processes in line: the first one wakes up meanwhile
-_LOOK = 500  # between two looks of the first in line whether the owner has paused
+_FIRST_GAP = 500  # until the second commit of a slice
 _RECENT = 20_000  # processes compete if one of them waited within this time
 _LATE = 5_000  # after its announced attempt a process in line is considered stopped
 
 # The owner of the right of way, its end unless the owner commits again, and the slice's end.
 _RIGHT = struct.Struct("<Qqq")
-_HEADER = struct.Struct("<Qqqq")  # and when a process last waited
-_TIME = struct.Struct("<q")
+_WAIT = struct.Struct("<qq")  # when a process last waited, and how long slices lasted
+_HEADER = struct.Struct("<Qqqqq")  # both
 _PLACE = struct.Struct("<qq")  # when the wait of a process began, and when it next tries
 _PLACES = 32
 _LINE = struct.Struct(f"<{2 * _PLACES}q")
@@ -59,7 +62,9 @@ class ProcessLock:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._id = random.getrandbits(64)
         self._place_at = _LINE_AT + random.randrange(_PLACES) * _PLACE.size
-        self._slice_end = 0
+        self._until = 0  # the end of the right of way, unless this process commits again
+        self._slice_begin = self._slice_end = 0
+        self._lasting = 0  # how long the slices of all processes lasted, a moving average
         self._released = 0
         self._gap = _LONGEST_GAP // 2  # a moving average
         self._began = 0  # when this process got in line; 0 if it is not in line
@@ -93,37 +98,45 @@ class ProcessLock:
         if self._descriptor < 0:
             raise FDBError(1025)
         now = time.monotonic_ns() // 1000
-        header = os.pread(self._descriptor, _HEADER.size, 0)
-        if len(header) == _HEADER.size:  # otherwise the file was truncated
-            owner, until, slice_end, waited = _HEADER.unpack(header)
-            self._is_contended = 0 <= now - waited < _RECENT
-            if self._is_contended and not self._may_try(now, owner, until, slice_end):
-                return False
+        has_right = now < self._until
+        if not has_right and not self._may_try(now):
+            return False
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         if self._is_contended and self._takes_slices:
-            self._begin_slice()
+            if self._released:
+                self._gap += (min(now - self._released, 8 * _LONGEST_GAP) - self._gap) // 8
+            if not has_right:
+                self._begin_slice(now)
         return True
 
     def release(self) -> None:
         """Release the lock, and keep the right of way if processes compete."""
         if self._is_contended and self._takes_slices:
             now = self._released = time.monotonic_ns() // 1000
-            until = min(now + 2 * self._gap, self._slice_end) if self._gap < _LONGEST_GAP else 0
-            os.pwrite(self._descriptor, _RIGHT.pack(self._id, until, self._slice_end), 0)
+            if self._gap >= _LONGEST_GAP:
+                if self._until:
+                    self._note_right(0)
+            elif now + 2 * self._gap > self._until:
+                self._note_right(now + 4 * self._gap)
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def unlock(self) -> None:
         """Release the lock if it was left by an interrupt."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def _may_try(self, now: int, owner: int, until: int, slice_end: int) -> bool:
+    def _may_try(self, now: int) -> bool:
         """Return whether this process may try to take the lock; note when it may, if not now."""
-        if self._released:
-            self._gap += (min(now - self._released, 8 * _LONGEST_GAP) - self._gap) // 8
-            self._released = 0
+        header = os.pread(self._descriptor, _HEADER.size, 0)
+        if len(header) < _HEADER.size:  # the file was truncated
+            return True
+        owner, until, slice_end, waited, lasting = _HEADER.unpack(header)
+        self._lasting = min(max(lasting, 0), _LONGEST_SLICE)
+        self._is_contended = 0 <= now - waited < _RECENT
+        if not self._is_contended:
+            return True
         is_given = now < until <= slice_end <= now + _LONGEST_SLICE
         if not self._takes_slices:
             self._next_attempt = until if is_given else now
@@ -132,14 +145,17 @@ class ProcessLock:
         if is_owner and now < slice_end:
             return True
         rank = self._rank(now)
-        if is_owner:
-            self._next_attempt = slice_end + (rank + 1) * _STEP if rank else now
-        elif not is_given:
-            self._next_attempt = now + rank * _STEP
-        elif rank:
-            self._next_attempt = slice_end + rank * _STEP
+        if rank:
+            # When it is probably the first in line: after the slices of all but one before it.
+            begin = slice_end if is_given or is_owner else now
+            first_at = begin + rank * _STEP + (rank - 1) * self._lasting
+            self._next_attempt = min(first_at, now + _ROUND)
+        elif is_given and not is_owner:
+            # The owner may pause, but rarely does if slices last long.
+            look_at = now + max(_STEP, self._lasting // 4)
+            self._next_attempt = min(max(look_at, until), slice_end)
         else:
-            self._next_attempt = min(max(until, now + _LOOK), slice_end)
+            self._next_attempt = now
         return self._next_attempt <= now
 
     def _rank(self, now: int) -> int:
@@ -151,7 +167,7 @@ class ProcessLock:
         line = [
             began
             for began, attempt in zip(times[::2], times[1::2])
-            if began and -_LATE < attempt - now < _RECENT
+            if began and -_LATE < attempt - now < 2 * _ROUND
         ]
         self._competitors = sum(began != self._began for began in line)
         return sum(began < (self._began or now) for began in line)
@@ -166,19 +182,30 @@ class ProcessLock:
         if self._next_attempt <= now:
             self._next_attempt = now + int(pause * 1e6)
         if self._takes_slices:
-            self._began = self._began or now
+            if not self._began:
+                self._began = now
+                if self._released:
+                    lasted = self._released - self._slice_begin
+                    self._lasting += (lasted - self._lasting) // 4
             place = _PLACE.pack(self._began, self._next_attempt)
             os.pwrite(self._descriptor, place, self._place_at)
-        os.pwrite(self._descriptor, _TIME.pack(now), _WAITED_AT)
+        self._released = 0
+        os.pwrite(self._descriptor, _WAIT.pack(now, self._lasting), _WAITED_AT)
         return (self._next_attempt - now) / 1e6
 
-    def _begin_slice(self) -> None:
+    def _begin_slice(self, now: int) -> None:
         """Leave the line, and begin a slice unless one goes on."""
-        now = time.monotonic_ns() // 1000
         if not self._began and now < self._slice_end:
             return
+        self._slice_begin = now
         self._slice_end = now + min(_LONGEST_SLICE, _ROUND // (self._competitors + 1))
-        os.pwrite(self._descriptor, _RIGHT.pack(self._id, now + _LOOK, self._slice_end), 0)
+        self._note_right(now + _FIRST_GAP)
         if self._began:
             self._began = 0
             os.pwrite(self._descriptor, _PLACE.pack(0, 0), self._place_at)
+
+    def _note_right(self, until: int) -> None:
+        """Keep the right of way until this time, but not longer than the slice."""
+        self._until = min(until, self._slice_end)
+        right = _RIGHT.pack(self._id, self._until, self._slice_end)
+        os.pwrite(self._descriptor, right, 0)

@@ -386,13 +386,17 @@ class Storage:
                 deadline.
         """
         section = partial(self._commit, snapshot, reads, mutations, writes, stamped_keys)
-        end_reads = partial(self._end_reads, snapshot)
+        before_wait = partial(self._before_wait, snapshot, reads)
         while True:
             try:
-                version, sync, ticket = self._lock.run(section, deadline, hold, end_reads)
+                version, sync, ticket = self._lock.run(section, deadline, hold, before_wait)
                 break
             except generations.Outdated:
                 self._follow()
+            except BaseException:
+                if snapshot is not None:
+                    self.end(snapshot)
+                raise
         if self._durable:
             sync.wait(ticket)
         return version
@@ -448,17 +452,23 @@ class Storage:
         self._connections.give_back(connection)
         return version, sync, ticket
 
-    def _end_reads(self, snapshot: Snapshot | None) -> None:
-        """End the reads of a transaction that waits to commit.
+    def _before_wait(self, snapshot: Snapshot | None, reads: list[Range]) -> None:
+        """End the reads of a transaction that waits to commit, and look for conflicts.
 
         Other transactions commit in the meantime, so it could not continue on its connection. As
         long as it reads, SQLite cannot restart its write-ahead log, and then each commit of the
-        others writes a checkpoint.
+        others writes a checkpoint. What has been compared now need not be compared under the lock.
         """
-        if snapshot is not None:
-            with snapshot.busy:
-                if snapshot in self._active and snapshot.connection.in_transaction:
-                    snapshot.connection.execute("ROLLBACK")
+        if snapshot is None:
+            return
+        with snapshot.busy:
+            if snapshot in self._active and snapshot.connection.in_transaction:
+                snapshot.connection.execute("ROLLBACK")
+        tail = self.log.published[0]
+        if reads and tail != snapshot.offset:
+            if self.log.has_written(reads, snapshot.offset, tail):
+                raise FDBError(1020)
+            snapshot.offset = tail
 
     def _undo(self) -> None:
         """Undo the remains of a section that failed or was interrupted at any point."""
@@ -498,7 +508,7 @@ class Storage:
                 if time.monotonic() > snapshot.expires:
                     raise snapshot.too_old()
                 has_missed = reads and offset != snapshot.offset
-                if has_missed and self.log.has_written(reads, snapshot.offset):
+                if has_missed and self.log.has_written(reads, snapshot.offset, offset):
                     raise FDBError(1020)
             self.log.begin(time.monotonic_ns() // 1000 + self.shift)
             version = max(last + 1, time.monotonic_ns() // 1000 + self.shift)
