@@ -34,6 +34,7 @@ _LONGEST_GAP = 400  # between two commits of a process that keeps the right of w
 _STEP = 300  # between the attempts of two processes in line: the first one wakes up meanwhile
 _FIRST_GAP = 500  # until the second commit of a slice
 _RECENT = 20_000  # processes compete if one of them waited within this time
+_UNCHECKED = 1_000  # between two looks of a process alone whether others wait
 _LATE = 5_000  # after its announced attempt a process in line is considered stopped
 
 # The owner of the right of way, its end unless the owner commits again, and the slice's end.
@@ -62,7 +63,7 @@ class ProcessLock:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._id = random.getrandbits(64)
         self._place_at = _LINE_AT + random.randrange(_PLACES) * _PLACE.size
-        self._until = 0  # the end of the right of way, unless this process commits again
+        self._until = 0  # until then this process tries without reading the file
         self._slice_begin = self._slice_end = 0
         self._lasting = 0  # how long the slices of all processes lasted, a moving average
         self._released = 0
@@ -104,6 +105,7 @@ class ProcessLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self._until = 0
             return False
         if self._is_contended and self._takes_slices:
             if self._released:
@@ -136,6 +138,7 @@ class ProcessLock:
         self._lasting = min(max(lasting, 0), _LONGEST_SLICE)
         self._is_contended = 0 <= now - waited < _RECENT
         if not self._is_contended:
+            self._until = now + _UNCHECKED
             return True
         is_given = now < until <= slice_end <= now + _LONGEST_SLICE
         if not self._takes_slices:
