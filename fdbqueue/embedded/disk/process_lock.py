@@ -62,7 +62,7 @@ class ProcessLock:
         self._takes_slices = takes_slices
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._id = random.getrandbits(64)
-        self._place_at = _LINE_AT + random.randrange(_PLACES) * _PLACE.size
+        self._place = random.randrange(_PLACES)
         self._until = 0  # until then this process tries without reading the file
         self._slice_begin = self._slice_end = 0
         self._lasting = 0  # how long the slices of all processes lasted, a moving average
@@ -162,18 +162,24 @@ class ProcessLock:
         return self._next_attempt <= now
 
     def _rank(self, now: int) -> int:
-        """Return how many processes are in line before this one; note how many are in line."""
+        """Return how many processes are in line before this one; note how many are in line.
+
+        A process that is not in line also looks for a free place.
+        """
         places = os.pread(self._descriptor, _LINE.size, _LINE_AT)
         if len(places) < _LINE.size:
             return 0
         times = _LINE.unpack(places)
-        line = [
-            began
-            for began, attempt in zip(times[::2], times[1::2])
+        line = {
+            place: began
+            for place, (began, attempt) in enumerate(zip(times[::2], times[1::2]))
             if began and -_LATE < attempt - now < 2 * _ROUND
-        ]
-        self._competitors = sum(began != self._began for began in line)
-        return sum(began < (self._began or now) for began in line)
+        }
+        if not self._began:
+            free = [place for place in range(_PLACES) if place not in line]
+            self._place = random.choice(free or range(_PLACES))
+        self._competitors = sum(began != self._began for began in line.values())
+        return sum(began < (self._began or now) for began in line.values())
 
     def wait(self, pause: float) -> float:
         """Get in line after an attempt that failed; return the seconds until the next one.
@@ -191,7 +197,7 @@ class ProcessLock:
                     lasted = self._released - self._slice_begin
                     self._lasting += (lasted - self._lasting) // 4
             place = _PLACE.pack(self._began, self._next_attempt)
-            os.pwrite(self._descriptor, place, self._place_at)
+            os.pwrite(self._descriptor, place, _LINE_AT + self._place * _PLACE.size)
         self._released = 0
         os.pwrite(self._descriptor, _WAIT.pack(now, self._lasting), _WAITED_AT)
         return (self._next_attempt - now) / 1e6
@@ -205,7 +211,7 @@ class ProcessLock:
         self._note_right(now + _FIRST_GAP)
         if self._began:
             self._began = 0
-            os.pwrite(self._descriptor, _PLACE.pack(0, 0), self._place_at)
+            os.pwrite(self._descriptor, _PLACE.pack(0, 0), _LINE_AT + self._place * _PLACE.size)
 
     def _note_right(self, until: int) -> None:
         """Keep the right of way until this time, but not longer than the slice."""
