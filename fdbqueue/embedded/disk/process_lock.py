@@ -10,8 +10,9 @@ The right of way is a note in the lock's file. It ends when its owner pauses, an
 slice at the latest, so a process that is stopped or killed delays others by milliseconds. Writers
 are kept apart by the lock alone: only speed and fairness depend on what the file says.
 
-To wake up costs much of what a commit costs, too. So a process in line sleeps until it is probably
-the first one, by the number of processes before it and by how long slices lasted recently.
+Waking up costs a process almost as much as a commit. So a process in line sleeps until it is
+probably the first one. It estimates that time from the number of processes before it and from how
+long slices lasted recently.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _LATE = 5_000  # after its announced attempt a process in line is considered sto
 # The owner of the right of way, its end unless the owner commits again, and the slice's end.
 _RIGHT = struct.Struct("<Qqq")
 _WAIT = struct.Struct("<qq")  # when a process last waited, and how long slices lasted
-_HEADER = struct.Struct("<Qqqqq")  # both
+_HEADER = struct.Struct("<Qqqqq")  # the right of way and these two
 _PLACE = struct.Struct("<qq")  # when the wait of a process began, and when it next tries
 _PLACES = 32
 _LINE = struct.Struct(f"<{2 * _PLACES}q")
@@ -139,6 +140,7 @@ class ProcessLock:
         self._is_contended = 0 <= now - waited < _RECENT
         if not self._is_contended:
             self._until = now + _UNCHECKED
+            self._released = 0
             return True
         is_given = now < until <= slice_end <= now + _LONGEST_SLICE
         if not self._takes_slices:
