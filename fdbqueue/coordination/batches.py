@@ -112,6 +112,10 @@ def first_after(
     return found
 
 
+def _has_claims(claims: list[Claim | None] | None) -> bool:
+    return claims is not None and any(claims)
+
+
 class Taken(NamedTuple):
     """A claim, and when its lease started."""
 
@@ -172,8 +176,9 @@ class ClaimBatches:
                 return None
             return claims
 
-        run = partial(run_once, db, body, self._layout.receipts, committed=start.note_commit)
-        while (claims := run()) is None:
+        # A claim of nothing leaves no receipt: if it swept nothing either, it only reads.
+        receipts, committed = self._layout.receipts, start.note_commit
+        while (claims := run_once(db, body, receipts, _has_claims, committed)) is None:
             tries = 0
         if tries < 2:
             self._range *= _NARROWER

@@ -433,7 +433,7 @@ class Store(Generic[_T]):
                     return claim
             return None
 
-        return Taken(self.change(tr, body, lambda _: True, start.note_commit), start)
+        return Taken(self.change(tr, body, committed=start.note_commit), start)
 
     def _first_after(self, skipped: int) -> First:
         return partial(first_after, skipped=skipped, layout=self.layout, items=self.items)

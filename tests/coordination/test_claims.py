@@ -11,7 +11,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue
+from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.testing import FaultyDatabase
 
 
@@ -135,3 +135,38 @@ def test_each_item_is_claimed_exactly_once_despite_lost_replies(
     )
     assert fdbqueue.check(db, queue).ok
     assert queue.is_empty(db)
+
+
+class Counting(FaultyDatabase):
+    """A database without faults that counts the commits that write."""
+
+    def __init__(self, db: Any) -> None:
+        super().__init__(db)
+        self.writing = 0
+
+    def commit(self, transaction: Any) -> None:
+        super().commit(transaction)
+        self.writing += transaction.get_committed_version() != -1
+
+
+@pytest.mark.parametrize("agent", [None, "ada"])
+def test_a_claim_that_finds_nothing_writes_nothing(
+    db: Any, space: Subspace, agent: str | None
+) -> None:
+    counting = Counting(db)
+    queue: Any = PriorityQueue(space["items"]) if agent is None else TaskQueue(space["tasks"])
+
+    def claim() -> Any:
+        return queue.claim(counting) if agent is None else queue.claim(counting, agent=agent)
+
+    if agent is None:
+        queue.push(db, "later", delay=3600)
+        queue.push(db, "now")
+    else:
+        queue.push(db, agent_name=agent)
+    assert claim() is not None
+    before = counting.writing
+    assert before > 0
+    for _ in range(5):
+        assert claim() is None
+    assert counting.writing == before
