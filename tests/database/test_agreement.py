@@ -366,6 +366,20 @@ def repeat(times: int, call: Callable[[], Any]) -> None:
         call()
 
 
+def test_a_size_limit_lasts_for_one_attempt(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.options.set_size_limit(100)
+    tr[space.key()] = bytes(100)
+    assert code(tr.commit) == 2101
+    tr.on_error(1020).wait()
+    tr[space.key()] = bytes(100)
+    tr.commit().wait()
+    tr.reset()
+    tr.options.set_size_limit(100)
+    tr[space.key()] = bytes(100)
+    assert code(tr.commit) == 2101
+
+
 def test_the_size_limit_counts_repeated_writes_of_a_key_once(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     repeat(101, lambda: tr.set(space["k"], bytes(100_000)))

@@ -405,6 +405,8 @@ class Transaction(TransactionRead):
         if self._deadline is not None and time.monotonic() + pause >= self._deadline:
             self._end(1031)
             return FutureVoid(FDBError(1031))
+        if settings is not self.database.defaults:
+            settings.size_limit = self.database.defaults.size_limit
         self._restart()
         return Pause(pause)
 
