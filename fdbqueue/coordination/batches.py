@@ -167,8 +167,9 @@ class ClaimBatches:
             first = partial(first_after, skipped=skipped, layout=self._layout, items=self._items)
             admitted = self._slots.admit(tr, n, first)
             remaining = iter(admitted)
+            take = partial(self._leases.take, tr)
             claims = [
-                self._leases.take(tr, list(islice(remaining, request.n)), request, version, now)
+                take(list(islice(remaining, request.n)), request, version, now, swept.had_timers)
                 for request in batch
             ]
             if not any(claims) and (admitted or not swept.all):

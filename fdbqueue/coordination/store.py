@@ -425,11 +425,11 @@ class Store(Generic[_T]):
 
         def body(tr: Transaction) -> Claim | None:
             version = start.note_read(tr)
-            self.schedule.sweep(tr, now)
+            is_scheduled = self.schedule.sweep(tr, now).had_timers
             skipped = random.randrange(max(1, request.within - request.n + 1))
             look = first or self._first_after(skipped)
             while found := self._slots.admit(tr, request.n, look):
-                if claim := self._leases.take(tr, found, request, version, now):
+                if claim := self._leases.take(tr, found, request, version, now, is_scheduled):
                     return claim
             return None
 

@@ -97,6 +97,7 @@ class Leases:
         request: ClaimRequest,
         version: int,
         now: int,
+        is_scheduled: bool,
     ) -> Claim | None:
         """Claim items that the transaction read, except those that cannot be decoded.
 
@@ -106,6 +107,7 @@ class Leases:
             request: What to claim, and for how long.
             version: The read version of the transaction.
             now: The time in milliseconds since 1970.
+            is_scheduled: Whether the queue is marked as one that has timers.
         """
         layout = self._layout
         end = version + int(request.lease * VERSIONS)
@@ -130,7 +132,8 @@ class Leases:
             delivery_counts.append(delivery_count)
         if not items:
             return None
-        tr[layout.scheduled] = b""
+        if not is_scheduled:
+            tr[layout.scheduled] = b""
         keys = tuple(map(_key_of, stored_items))
         return Claim(tuple(items), tuple(delivery_counts), keys, request.token)
 

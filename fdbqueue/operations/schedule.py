@@ -50,10 +50,12 @@ class Swept(NamedTuple):
     Attributes:
         all: Whether all timers that were due are done.
         expired: Whether all expired items are deleted.
+        had_timers: Whether there was a timer, due or not. Then the queue is marked as scheduled.
     """
 
     all: bool
     expired: bool
+    had_timers: bool
 
 
 class Schedule:
@@ -91,22 +93,27 @@ class Schedule:
         kind, so that the transaction has room for them. It conflicts with any claim,
         acknowledgement, pop or sweep of the same items.
         """
+        had_timers = False
         for _ in range(_ROUNDS):
             # The next round finds expired items among those that just became available.
-            if self._sweep(tr, now) == 0:
-                return Swept(all=True, expired=True)
+            swept, has_timers = self._sweep(tr, now)
+            had_timers = had_timers or has_timers
+            if swept == 0:
+                return Swept(all=True, expired=True, had_timers=had_timers)
         layout = self._layout
         expiries = tr.snapshot.get_range(*layout.range_of(layout.expiries), limit=1)
         times = [layout.unpack_timer_key(layout.expiries, row.key)[0] for row in expiries]
-        return Swept(all=False, expired=all(time > now for time in times))
+        return Swept(all=False, expired=all(time > now for time in times), had_timers=True)
 
-    def _sweep(self, tr: Transaction, now: int) -> int:
+    def _sweep(self, tr: Transaction, now: int) -> tuple[int, bool]:
+        """Do one round; return how many timers were due, and whether there were any at all."""
         layout = self._layout
         # Start all reads before waiting for the first.
         begin_read = partial(tr.snapshot.get_range, limit=_MAX_SWEPT)
         leases, dues, expiries = list(starmap(begin_read, self._timers))
-        swept = 0
+        swept, has_timers = 0, False
         for row in leases:
+            has_timers = True
             end, position = layout.unpack_timer_key(layout.leases, row.key)
             if end > tr.get_read_version().wait():
                 break
@@ -114,18 +121,20 @@ class Schedule:
             self._end_lease(tr, end, position, now)
             swept += 1
         for row in dues:
+            has_timers = True
             due, position = layout.unpack_timer_key(layout.dues, row.key)
             if due > now:
                 break
             self._make_available(tr, due, position)
             swept += 1
         for row in expiries:
+            has_timers = True
             expires, position = layout.unpack_timer_key(layout.expiries, row.key)
             if expires > now:
                 break
             self._expire(tr, row.key, layout.items + position)
             swept += 1
-        return swept
+        return swept, has_timers
 
     def _end_lease(self, tr: Transaction, end: int, position: bytes, now: int) -> None:
         stored = tr[self._layout.claims + position].value

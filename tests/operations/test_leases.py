@@ -41,6 +41,27 @@ def test_a_claimed_item_is_hidden_from_other_clients(db: Any, queue: PriorityQue
         assert error.value.item_id == claim.item.id
 
 
+def test_a_claim_marks_the_queue_only_if_nothing_else_has_a_timer(
+    db: Any, queue: PriorityQueue
+) -> None:
+    """The mark is a key that all clients share; each write of it would be one for its server."""
+    queue.push_many(db, "abcd")
+    mark = store_of(queue).layout.scheduled
+    first = queue.claim(db)
+    assert db[mark] is not None
+    del db[mark]
+    second = queue.claim(db)
+    assert db[mark] is None
+    for claim in (first, second):
+        queue.ack(db, claim)
+    third = queue.claim(db)
+    assert db[mark] is not None
+    del db[mark]
+    fdbqueue.transactional(lambda tr: queue.claim(tr))(db)
+    assert db[mark] is None
+    queue.ack(db, third)
+
+
 def test_an_ack_commits_together_with_the_writes_of_the_job(
     db: Any, queue: PriorityQueue, space: Subspace
 ) -> None:
