@@ -112,10 +112,6 @@ def first_after(
     return found
 
 
-def _has_claims(claims: list[Claim | None] | None) -> bool:
-    return claims is not None and any(claims)
-
-
 class Taken(NamedTuple):
     """A claim, and when its lease started."""
 
@@ -148,13 +144,16 @@ class ClaimBatches:
         now = milliseconds()
         start = LeaseStart()
 
+        has_written = False
+
         def body(tr: Transaction) -> list[Claim | None] | None:
-            nonlocal tries
+            nonlocal tries, has_written
             tries += 1
             if tries == 2:
                 tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
             version = start.note_read(tr)  # meanwhile other threads can join the batch
             swept = self._schedule.sweep(tr, now)
+            has_written = swept.wrote
             if not swept.expired:
                 return None  # commit this sweep; the next transaction continues
             batch.join()
@@ -166,6 +165,7 @@ class ClaimBatches:
             skipped = n * int(random.random() * (self._range // n))
             first = partial(first_after, skipped=skipped, layout=self._layout, items=self._items)
             admitted = self._slots.admit(tr, n, first)
+            has_written = has_written or bool(admitted)
             remaining = iter(admitted)
             take = partial(self._leases.take, tr)
             claims = [
@@ -177,9 +177,9 @@ class ClaimBatches:
                 return None
             return claims
 
-        # A claim of nothing leaves no receipt: if it swept nothing either, it only reads.
         receipts, committed = self._layout.receipts, start.note_commit
-        while (claims := run_once(db, body, receipts, _has_claims, committed)) is None:
+        run = partial(run_once, db, body, receipts, lambda _: has_written, committed)
+        while (claims := run()) is None:
             tries = 0
         if tries < 2:
             self._range *= _NARROWER

@@ -423,17 +423,22 @@ class Store(Generic[_T]):
         now = milliseconds()
         start = LeaseStart()
 
+        has_written = False
+
         def body(tr: Transaction) -> Claim | None:
+            nonlocal has_written
             version = start.note_read(tr)
-            is_scheduled = self.schedule.sweep(tr, now).had_timers
+            swept = self.schedule.sweep(tr, now)
+            has_written = swept.wrote
             skipped = random.randrange(max(1, request.within - request.n + 1))
             look = first or self._first_after(skipped)
             while found := self._slots.admit(tr, request.n, look):
-                if claim := self._leases.take(tr, found, request, version, now, is_scheduled):
+                has_written = True
+                if claim := self._leases.take(tr, found, request, version, now, swept.had_timers):
                     return claim
             return None
 
-        return Taken(self.change(tr, body, committed=start.note_commit), start)
+        return Taken(self.change(tr, body, lambda _: has_written, start.note_commit), start)
 
     def _first_after(self, skipped: int) -> First:
         return partial(first_after, skipped=skipped, layout=self.layout, items=self.items)

@@ -50,11 +50,13 @@ class Swept(NamedTuple):
     Attributes:
         all: Whether all timers that were due are done.
         expired: Whether all expired items are deleted.
+        wrote: Whether the sweep wrote anything.
         had_timers: Whether there was a timer, due or not. Then the queue is marked as scheduled.
     """
 
     all: bool
     expired: bool
+    wrote: bool
     had_timers: bool
 
 
@@ -93,17 +95,19 @@ class Schedule:
         kind, so that the transaction has room for them. It conflicts with any claim,
         acknowledgement, pop or sweep of the same items.
         """
-        had_timers = False
+        wrote = had_timers = False
         for _ in range(_ROUNDS):
             # The next round finds expired items among those that just became available.
             swept, has_timers = self._sweep(tr, now)
             had_timers = had_timers or has_timers
             if swept == 0:
-                return Swept(all=True, expired=True, had_timers=had_timers)
+                return Swept(all=True, expired=True, wrote=wrote, had_timers=had_timers)
+            wrote = True
         layout = self._layout
         expiries = tr.snapshot.get_range(*layout.range_of(layout.expiries), limit=1)
         times = [layout.unpack_timer_key(layout.expiries, row.key)[0] for row in expiries]
-        return Swept(all=False, expired=all(time > now for time in times), had_timers=True)
+        expired = all(time > now for time in times)
+        return Swept(all=False, expired=expired, wrote=wrote, had_timers=had_timers)
 
     def _sweep(self, tr: Transaction, now: int) -> tuple[int, bool]:
         """Do one round; return how many timers were due, and whether there were any at all."""

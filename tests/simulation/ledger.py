@@ -55,6 +55,11 @@ class Act:
         return version or 0
 
     @property
+    def found_nothing(self) -> bool:
+        """Whether it is a claim that returned nothing. It commits nothing, unless it swept."""
+        return self.kind.startswith("claim") and self.returned and not self.result
+
+    @property
     def due(self) -> int:
         """When the items are due, in milliseconds."""
         return self.begun + round(self.delay * 1_000) if self.delay else 0
@@ -116,7 +121,8 @@ class Ledger:
         """Note all acts of a simulation."""
         for act in acts:
             assert len(act.commits) <= 1, f"took place twice: {act}"
-            assert act.commits or not act.returned, f"returned, and did not take place: {act}"
+            took_place = act.commits or act.found_nothing
+            assert took_place or not act.returned, f"returned, and did not take place: {act}"
             assert not act.commits or not act.failed, f"failed, and took place: {act}"
             assert not act.commits or act.lost is None, f"lost its lease, and committed: {act}"
             self._puts_aside |= act.kind == "pop at once"
@@ -126,10 +132,11 @@ class Ledger:
         for act in acts:
             if act.lost is not None:
                 events.append((act.read, partial(self._refuse, act)))
-            for commit in act.commits:
+            commits = act.commits or ([Commit(act.read, act.read)] if act.found_nothing else [])
+            for commit in commits:
                 do = getattr(self, f"_{act.kind.split()[0]}")
                 events.append((commit.version, partial(do, act, *commit)))
-                if act.kind.startswith("claim") and act.returned and not act.result:
+                if act.found_nothing:
                     # It saw due items and expired leases as of its read version.
                     look = partial(self._none, act, act.begun, commit.read)
                     events.append((commit.read, look))
