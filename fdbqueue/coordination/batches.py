@@ -143,7 +143,6 @@ class ClaimBatches:
         tries = 0
         now = milliseconds()
         start = LeaseStart()
-
         has_written = False
 
         def body(tr: Transaction) -> list[Claim | None] | None:

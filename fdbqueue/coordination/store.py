@@ -422,7 +422,6 @@ class Store(Generic[_T]):
     def _try_claim(self, tr: Transactor, request: ClaimRequest, first: First | None) -> Taken:
         now = milliseconds()
         start = LeaseStart()
-
         has_written = False
 
         def body(tr: Transaction) -> Claim | None:

@@ -106,8 +106,8 @@ class TransactionOptions(_Options):
     """The options of one transaction.
 
     Timeout, retry limit and maximum delay persist through `on_error`; the others last for one
-    attempt. The next read or the commit reports an invalid value. After the error of a
-    write, options have no effect until the next attempt. All this is as in FoundationDB.
+    attempt. The next read or the commit reports an invalid value. After the error of a write,
+    options have no effect until the next attempt. All this is as in FoundationDB.
     """
 
     _scope = fdboptions.TransactionOption
