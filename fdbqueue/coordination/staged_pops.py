@@ -227,9 +227,10 @@ class StagedPops(Generic[_T]):
         layout = self._layout
 
         def body(tr: Transaction) -> bool:
-            version = max(0, tr.get_read_version().wait() - _REQUEST_TIMEOUT_VERSIONS)
             left = BATCH_BYTES
-            for begin, end in (layout.requests_before(version), layout.results_before(version)):
+            for begin, end in chain.from_iterable(
+                _dead_requests(tr, layout, prefix) for prefix in (layout.requests, layout.results)
+            ):
                 for row in tr.snapshot.get_range(begin, end, limit=MAX_ITEMS):
                     left -= self._return(
                         tr, layout.request_key(*layout.unpack_request_key(row.key))
@@ -449,8 +450,27 @@ def _live_requests(tr: Transaction, layout: Layout, rows: Iterable[KeyValue]) ->
     requests = [(row.key, row.value) for row in rows]
     if not requests:
         return []
-    oldest = layout.requests_before(tr.get_read_version().wait() - _REQUEST_TIMEOUT_VERSIONS)[1]
-    return [(key, layout.decode_request(value)) for key, value in requests if key >= oldest]
+    begin, end = _alive(tr, layout, layout.requests)
+    return [(key, layout.decode_request(value)) for key, value in requests if begin <= key < end]
+
+
+def _alive(tr: Transaction, layout: Layout, prefix: bytes) -> tuple[bytes, bytes]:
+    """Return the range of the requests, or of the results, of processes not considered dead.
+
+    A request of a later version is one of another cluster, from whose backup the queue was
+    restored. A recovery advances the version, so after one all processes that wait start again.
+    """
+    version = tr.get_read_version().wait()
+    return layout.requests_between(prefix, max(0, version - _REQUEST_TIMEOUT_VERSIONS), version)
+
+
+def _dead_requests(
+    tr: Transaction, layout: Layout, prefix: bytes
+) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
+    """Return the ranges of the requests, or of the results, of processes considered dead."""
+    begin, end = layout.range_of(prefix)
+    first_alive, last_alive = _alive(tr, layout, prefix)
+    return (begin, first_alive), (last_alive, end)
 
 
 def _pass_leadership(tr: Transaction, layout: Layout, following: _Request | None) -> None:

@@ -458,31 +458,35 @@ class Store(Generic[_T]):
 
     def extend(self, tr: Transactor, claim: Claim, lease: float) -> None:
         """Renew the lease of a claim; raise `LeaseLost` if the claim is over."""
-        self._begin_leases(tr, lease, partial(self._leases.extend, claim=claim, lease=lease))
+        self._begin_leases(tr, lease, partial(self._leases.extend, claim=claim))
 
     def extend_each(
         self, db: Database, claims: list[Claim], lease: float
     ) -> list[LeaseLost | None]:
         """Renew the leases of several claims; return `None` or `LeaseLost` for each."""
-        extend = partial(self._leases.extend, lease=lease)
         errors: list[LeaseLost | None] = []
         for begin in range(0, len(claims), MAX_ITEMS):
             some = claims[begin : begin + MAX_ITEMS]
-            errors += self._begin_leases(
-                db, lease, partial(self._leases.for_each, claims=some, do=extend)
-            )
+
+            def extend(
+                tr: Transaction, lease: float, now: int, some: list[Claim] = some
+            ) -> list[LeaseLost | None]:
+                do = partial(self._leases.extend, lease=lease, now=now)
+                return self._leases.for_each(tr, some, do)
+
+            errors += self._begin_leases(db, lease, extend)
         return errors
 
-    def _begin_leases(self, tr: Transactor, lease: float, body: Callable[[Any], _R]) -> _R:
+    def _begin_leases(self, tr: Transactor, lease: float, body: Callable[..., _R]) -> _R:
         """Start leases; on a database, start them again if too much of them is already over."""
         renewals = 0
         while True:
             renewals += 1
-            start = LeaseStart()
+            start, now = LeaseStart(), milliseconds()
 
-            def begin(tr: Transaction, start: LeaseStart = start) -> _R:
+            def begin(tr: Transaction, start: LeaseStart = start, now: int = now) -> _R:
                 start.note_read(tr)
-                return body(tr)
+                return body(tr, lease=lease, now=now)
 
             result = self.change(tr, begin, lambda _: True, start.note_commit)
             if not is_database(tr) or start.is_recent(lease) or renewals == RENEWALS:

@@ -398,13 +398,10 @@ class Layout:
         key: bytes = self.requests + fdb_tuple.pack((version, name))
         return key
 
-    def requests_before(self, version: int) -> tuple[bytes, bytes]:
-        """Return the range of the requests made before a read version."""
-        return self.requests + b"\x00", self.requests + fdb_tuple.pack((version,))
-
-    def results_before(self, version: int) -> tuple[bytes, bytes]:
-        """Return the range of the results of requests made before a read version."""
-        return self.results + b"\x00", self.results + fdb_tuple.pack((version,))
+    @staticmethod
+    def requests_between(prefix: bytes, oldest: int, newest: int) -> tuple[bytes, bytes]:
+        """Return the range of the requests, or of the results, of requests of these versions."""
+        return prefix + fdb_tuple.pack((oldest,)), prefix + fdb_tuple.pack((newest + 1,))
 
     def unpack_request_key(self, key: bytes) -> tuple[int, bytes]:
         """Return the version and the name in the key of a request or of a result."""

@@ -131,7 +131,14 @@ class Space(IntEnum):
         16,
         ("(16, ref)", "(token, lease end, attempt, slots) and the item's value", "claim, extend"),
     )
-    LEASES = (17, ("(17, version, ref)", "empty: the lease ends at this version", "claim, extend"))
+    LEASES = (
+        17,
+        (
+            "(17, version, ref)",
+            "length of the lease, and its end by the clock: each milliseconds in 8 bytes",
+            "claim, extend",
+        ),
+    )
     DELAYED = (18, ("(18, ref)", "(time,) and the value of a delayed item", "push, nack"))
     DUE_TIMES = (19, ("(19, time, ref)", "empty: a delayed item is due then", "push, nack"))
     DEAD = (

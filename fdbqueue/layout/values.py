@@ -26,12 +26,14 @@ __all__ = [
     "Header",
     "decode_claim",
     "decode_count",
+    "decode_lease",
     "decode_metadata",
     "decode_options",
     "decode_progress",
     "decode_push",
     "encode_claim",
     "encode_count",
+    "encode_lease",
     "encode_metadata",
     "encode_options",
     "encode_progress",
@@ -49,6 +51,8 @@ HEADER_MARK = b"\xffheader:"
 
 # An encoded value has three parts: the size of the metadata, the metadata, and the item's value.
 _SIZE = struct.Struct(">H")
+
+_LEASE = struct.Struct(">QQ")
 
 _TOKEN = re.compile(rb"\x01([^\x00]*(?:\x00\xff[^\x00]*)*)\x00")  # bytes in the tuple layer
 
@@ -170,6 +174,30 @@ def decode_claim(stored: bytes) -> ClaimedItem:
         tuple(slots),
         stored[value_begin:],
     )
+
+
+def encode_lease(seconds: float, now: int) -> bytes:
+    """Return the value of a lease's timer.
+
+    Args:
+        seconds: The length of the lease.
+        now: Its beginning by the clock of the client, in milliseconds since 1970.
+
+    Example:
+        >>> decode_lease(encode_lease(30, 1_700_000_000_000))
+        (30001, 1700000030001)
+    """
+    length = int(seconds * 1000) + 1
+    return _LEASE.pack(length, now + length)
+
+
+def decode_lease(value: bytes) -> tuple[int, int] | None:
+    """Return the length of a lease and its end by the clock, both in milliseconds.
+
+    `None` for a timer of an earlier release, or of a repair: the lease ends by its version alone.
+    """
+    length_and_end: tuple[int, int] | None = _LEASE.unpack(value) if value else None
+    return length_and_end
 
 
 def encode_options(options: Options) -> bytes:

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.errors import LeaseLost, UndecodableItem
-from fdbqueue.layout import ClaimedItem, Layout, decode_claim, encode_claim
+from fdbqueue.layout import ClaimedItem, Layout, decode_claim, encode_lease
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import Items
@@ -71,9 +71,10 @@ class ClaimRequest(NamedTuple):
 class Leases:
     """The claimed items of one queue. Each method is part of a transaction.
 
-    A lease is measured in versions of the database, so no client's clock affects it. A claim
-    belongs to the holder of its token while the item is stored under that token. After the lease
-    has expired, the next client that looks for items returns the item to the queue.
+    A lease ends when it is over both by the versions of the database and by the clock. So neither a
+    recovery, which advances the versions, nor a wrong clock ends it. A claim belongs to the holder
+    of its token while the item is stored under that token. After the lease has ended, the next
+    client that looks for items returns the item to the queue.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Leases:
         """
         layout = self._layout
         end = version + int(request.lease * VERSIONS)
+        lease = encode_lease(request.lease, now)
         items: list[Any] = []
         stored_items: list[StoredItem] = []
         delivery_counts: list[int] = []
@@ -127,7 +129,7 @@ class Leases:
             for slot in slots:
                 tr[layout.slots + slot] = position
             claimed = ClaimedItem(request.token, end, delivery_count, slots, stored.value)
-            self._store(tr, position, claimed)
+            self._schedule.store_claim(tr, position, claimed, lease)
             stored_items.append(stored)
             delivery_counts.append(delivery_count)
         if not items:
@@ -152,11 +154,6 @@ class Leases:
         self._schedule.return_failed(
             tr, position, delivery_count, stored.value, now, error_text(error), due
         )
-
-    def _store(self, tr: Transaction, position: bytes, item: ClaimedItem) -> None:
-        layout = self._layout
-        self._items.park(tr, layout.claims, position, encode_claim(item))
-        tr[layout.timer_key(layout.leases, item.lease_end, position)] = b""
 
     def _begin(self, tr: Transaction, claim: Claim) -> _Reads:
         """Start to read the items of a claim; return their positions and the reads."""
@@ -211,7 +208,13 @@ class Leases:
             self._layout.clear_owned(tr, item.value)
 
     def extend(
-        self, tr: Transaction, claim: Claim, reads: _Reads | None = None, *, lease: float
+        self,
+        tr: Transaction,
+        claim: Claim,
+        reads: _Reads | None = None,
+        *,
+        lease: float,
+        now: int,
     ) -> None:
         """Renew the lease: it ends `lease` seconds from now."""
         layout = self._layout
@@ -219,7 +222,8 @@ class Leases:
         reads = self._begin(tr, claim) if reads is None else reads
         for position, item in self._claimed(claim, reads):
             tr.clear(layout.timer_key(layout.leases, item.lease_end, position))
-            self._store(tr, position, item._replace(lease_end=end))
+            claimed = item._replace(lease_end=end)
+            self._schedule.store_claim(tr, position, claimed, encode_lease(lease, now))
 
     def release(self, tr: Transaction, claim: Claim) -> None:
         """Return the items as if they had never been claimed."""

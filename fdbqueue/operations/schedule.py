@@ -9,21 +9,26 @@ from typing import NamedTuple
 
 from fdbqueue.layout import (
     ONE,
+    ClaimedItem,
     Layout,
     decode_claim,
+    decode_lease,
     decode_metadata,
     decode_options,
+    encode_claim,
     header_of,
     with_header,
 )
 from fdbqueue.operations.dead_letters import DeadLetters
 from fdbqueue.operations.items import Items
-from fdbqueue.types import Options, ReadTransaction, Transaction
+from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
 
 __all__ = ["MAX_SWEPT", "VERSIONS", "Schedule", "Swept", "retry_delay"]
 
 VERSIONS = 1_000_000
 """The approximate number of read versions per second."""
+
+_FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
 
 _MAX_SWEPT = 32  # timers of each kind per round
 _ROUNDS = 8  # rounds per transaction
@@ -69,6 +74,13 @@ class Schedule:
     available items are taken in the order of the queue. So an available item may be taken before an
     item of a lower priority that became due later. An expired item is never taken, because it is
     deleted first.
+
+    A lease ends when it is over by the versions of the database and by the clock of the client that
+    sweeps. A recovery advances the versions by a hundred seconds' worth, so the clock has to agree;
+    clocks differ, so the versions have to agree. A lease that is over by its version only gets a
+    new version for its end: the time that the clock leaves, at most its length. So does a lease
+    whose version lies further ahead than its length: the queue was restored from the backup of
+    another cluster, whose versions were higher.
     """
 
     def __init__(self, layout: Layout, items: Items, dead_letters: DeadLetters) -> None:
@@ -77,6 +89,7 @@ class Schedule:
         self._timers = [*map(layout.range_of, (layout.leases, layout.dues, layout.expiries))]
         self._dead_letters = dead_letters
         self.max_attempts: int | None = None  # as read by the last claim
+        self._foreign_look = 0  # the time of the last look for leases of another cluster
 
     def options(self, tr: ReadTransaction) -> Options | None:
         """Return the options of the queue; `None` before its first push."""
@@ -96,6 +109,10 @@ class Schedule:
         acknowledgement, pop or sweep of the same items.
         """
         wrote = had_timers = False
+        # A try of the transaction that fails after this has looked in vain; the next look helps.
+        if abs(now - self._foreign_look) >= _FOREIGN_LOOK:
+            self._foreign_look = now
+            wrote = self._sweep_foreign_leases(tr, now)
         for _ in range(_ROUNDS):
             # The next round finds expired items among those that just became available.
             swept, has_timers = self._sweep(tr, now)
@@ -121,8 +138,7 @@ class Schedule:
             end, position = layout.unpack_timer_key(layout.leases, row.key)
             if end > tr.get_read_version().wait():
                 break
-            tr.clear(row.key)
-            self._end_lease(tr, end, position, now)
+            self._end_lease(tr, row, now)
             swept += 1
         for row in dues:
             has_timers = True
@@ -140,17 +156,45 @@ class Schedule:
             swept += 1
         return swept, has_timers
 
-    def _end_lease(self, tr: Transaction, end: int, position: bytes, now: int) -> None:
-        stored = tr[self._layout.claims + position].value
-        if stored is None:
+    def _sweep_foreign_leases(self, tr: Transaction, now: int) -> bool:
+        """End or renew leases whose versions are those of another cluster; return if any were."""
+        leases = self._layout.leases
+        swept = False
+        for row in tr.snapshot.get_range(*self._timers[0], limit=_MAX_SWEPT, reverse=True):
+            end = self._layout.unpack_timer_key(leases, row.key)[0]
+            lease = decode_lease(row.value)
+            ahead = end - tr.get_read_version().wait()
+            if lease is not None and ahead > lease[0] * VERSIONS // 1000:
+                self._end_lease(tr, row, now)
+                swept = True
+        return swept
+
+    def _end_lease(self, tr: Transaction, timer: KeyValue, now: int) -> None:
+        """End a lease that is over by its version, or renew it if it is not over by the clock."""
+        layout = self._layout
+        tr.clear(timer.key)
+        end, position = layout.unpack_timer_key(layout.leases, timer.key)
+        stored = tr[layout.claims + position].value
+        item = None if stored is None else decode_claim(stored)
+        if item is None or item.lease_end != end:
             return
-        item = decode_claim(stored)
-        if item.lease_end == end:
-            self._items.unpark(tr, self._layout.claims, position)
-            self.free_slots(tr, item.slots)
-            self.return_failed(
-                tr, position, item.delivery_count, item.value, now, "its lease ran out"
-            )
+        length, clock_end = decode_lease(timer.value) or (0, 0)
+        left = min(length, clock_end - now)
+        if left > 0:
+            end = tr.get_read_version().wait() + left * VERSIONS // 1000
+            self.store_claim(tr, position, item._replace(lease_end=end), timer.value)
+            return
+        self._items.unpark(tr, layout.claims, position)
+        self.free_slots(tr, item.slots)
+        self.return_failed(tr, position, item.delivery_count, item.value, now, "its lease ran out")
+
+    def store_claim(
+        self, tr: Transaction, position: bytes, item: ClaimedItem, lease: bytes
+    ) -> None:
+        """Store a claimed item, and the timer of its lease with this value."""
+        layout = self._layout
+        self._items.park(tr, layout.claims, position, encode_claim(item))
+        tr[layout.timer_key(layout.leases, item.lease_end, position)] = lease
 
     def _make_available(self, tr: Transaction, due: int, position: bytes) -> None:
         stored = tr[self._layout.delayed + position].value

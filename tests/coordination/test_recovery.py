@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from fdb import tuple as fdb_tuple
 
 import fdbqueue
 from fdbqueue import PriorityQueue
@@ -95,6 +96,43 @@ def test_a_result_stored_in_several_values_returns_completely(line: Line[Priorit
     assert len(line.results()) == 3
     line.sweep_requests()
     assert line.remaining() == pushed[1:]
+    line.assert_sound()
+
+
+def move_to_later_versions(line: Line[PriorityQueue], prefix: bytes) -> None:
+    """Give requests or results versions as they have in a queue restored from another cluster."""
+    for row in list(line.db.get_range(*line.layout.range_of(prefix))):
+        version, *others = fdb_tuple.unpack(row.key[len(prefix) :])
+        line.db[prefix + fdb_tuple.pack((version + 10**13, *others))] = row.value
+        del line.db[row.key]
+
+
+def test_a_request_of_another_cluster_is_not_served_but_dropped(
+    line: Line[PriorityQueue],
+) -> None:
+    items = line.queue.push_many(line.db, range(4))
+    server = line.process({STAGED: CONFLICT})
+    assert server.pop().result() == items[:1]
+    line.set_idle_leader()
+    line.process(DIES_WAITING).pop()
+    move_to_later_versions(line, line.layout.requests)
+    line.clear_leader()
+    assert server.pop().result() == items[1:2]
+    assert (len(line.requests()), line.results()) == (1, [])
+    line.sweep_requests(are_expired=False)
+    assert line.remaining() == items[2:]
+    line.assert_sound()
+
+
+def test_the_result_of_a_request_of_another_cluster_returns(line: Line[PriorityQueue]) -> None:
+    items = line.queue.push_many(line.db, range(3))
+    line.set_idle_leader()
+    line.process(DIES_WAITING).pop()
+    line.clear_leader()
+    assert line.process().pop().result() == items[:1]
+    move_to_later_versions(line, line.layout.results)
+    line.sweep_requests(are_expired=False)
+    assert line.remaining() == items[1:]
     line.assert_sound()
 
 

@@ -21,7 +21,9 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue
+from fdbqueue.operations.schedule import VERSIONS
 from tests.support.cluster import Server, find_programs
+from tests.support.leases import read_version
 
 KINDS = ("push", "work", "pop")
 BATCH = 3  # maximum number of items per pop
@@ -210,3 +212,23 @@ class TestKilledServer:
         crowd.assert_progress()
         crowd.stop()
         assert_values_exist_once(db, name, crowd)
+
+    def test_recoveries_end_no_lease(self, db: Any, name: str, server: Server) -> None:
+        """Each restart of a server advances the versions by a hundred seconds' worth."""
+        jobs = PriorityQueue.named(db, name, max_attempts=1)
+        jobs.push_many(db, range(1_000))
+        claims = [jobs.claim(db, n=100, lease=30) for _ in range(10)]
+        for _ in range(5):
+            before = read_version(db)
+            server.kill()
+            server.start()
+            assert read_version(db) > before + 60 * VERSIONS
+            assert PriorityQueue.named(db, name).claim(db) is None  # and sweeps
+            for claim in claims:
+                jobs.extend(db, claim, 30)
+        assert list(jobs.dead_letters(db)) == []
+        for claim in claims:
+            assert claim.attempts == (1,) * 100
+            jobs.ack(db, claim)
+        assert fdbqueue.check(db, jobs).ok
+        assert jobs.throughput(db) == (1_000, 1_000)

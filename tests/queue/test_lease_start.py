@@ -13,12 +13,11 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Claim, PriorityQueue, TaskQueue, check
-from fdbqueue.database.retrying import run
 from fdbqueue.errors import FDBError, LeaseLost
 from fdbqueue.operations.schedule import VERSIONS
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
-from tests.support.leases import lapse, values
+from tests.support.leases import lapse, lease_ends, read_version, values
 
 LEASE = 2.0  # seconds
 STOP = LEASE / 5
@@ -80,17 +79,6 @@ class StallingCluster(FaultyDatabase):
 
 def in_thread(call: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
     return ThreadPoolExecutor(1).submit(call, *arguments, **options)
-
-
-def read_version(db: Any) -> int:
-    return run(db, lambda tr: int(tr.get_read_version().wait()))
-
-
-def lease_ends(db: Any, queue: Any) -> list[int]:
-    """Return the versions at which the leases end."""
-    layout = store_of(queue).layout
-    rows = db[slice(*layout.range_of(layout.leases))]
-    return [layout.unpack_timer_key(layout.leases, row.key)[0] for row in rows]
 
 
 CALLS: dict[str, Callable[[Any, Any, Claim], Any]] = {

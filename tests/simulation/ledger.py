@@ -22,6 +22,10 @@ from tests.simulation.scheduler import Commit, SimulatedTransaction
 __all__ = ["Act", "Ledger"]
 
 
+# Milliseconds from the beginning of a call to the read version of its last transaction.
+_QUIET_CALL, _CALL = 30, 10_000
+
+
 @dataclass(eq=False)
 class Act:
     """One call of a client: its arguments and its outcome."""
@@ -38,6 +42,8 @@ class Act:
     client: int = -1
     begun: int = 0
     """In milliseconds."""
+    skew: int = 0
+    """How far the client's clock is ahead, in milliseconds."""
     result: Any = None
     """(value, key) of each item of a push or pop; the claim of a claim."""
     returned: bool = False
@@ -61,13 +67,18 @@ class Act:
 
     @property
     def due(self) -> int:
-        """When the items are due, in milliseconds."""
-        return self.begun + round(self.delay * 1_000) if self.delay else 0
+        """When the items are due by the client's clock, in milliseconds."""
+        return self.begun + self.skew + round(self.delay * 1_000) if self.delay else 0
+
+    @property
+    def length(self) -> int:
+        """The length of the lease in milliseconds, rounded up."""
+        return int(self.lease * 1_000) + 1
 
     def __str__(self) -> str:
         about = [item.value for item in self.claim.items] if self.claim else self.pushed or self.n
         end = self.result if self.returned else self.lost and f"lost {self.lost} at {self.read}"
-        details = f"begun {self.begun}, lease {self.lease}, delay {self.delay}"
+        details = f"begun {self.begun} + {self.skew}, lease {self.lease}, delay {self.delay}"
         return f"client {self.client}: {self.kind} {about} ({details}) {self.commits} -> {end}"
 
 
@@ -83,6 +94,11 @@ class State:
     """The version of its push, if its position is known."""
     token: bytes | None = None
     lease_end: int = 0
+    """The end of the lease by its version."""
+    clock_end: int = 0
+    """Its end by the clock of the client that claimed, in milliseconds."""
+    length: int = 0
+    """The length of the lease in milliseconds."""
     attempts: int = 0
     fate: str | None = None
 
@@ -95,6 +111,8 @@ class Ledger:
         max_attempts: The option of the queue.
         is_quiet: Whether claims never overlap and so must get the first items.
         concurrency: The option of the queue.
+        time_of: Returns the time of a version, in milliseconds.
+        skew: How far the clocks are apart, in milliseconds; none is behind the time.
     """
 
     _puts_aside = False
@@ -106,11 +124,15 @@ class Ledger:
         max_attempts: int | None = None,
         is_quiet: bool = False,
         concurrency: int | None = None,
+        time_of: Callable[[int], int] = lambda version: version // 1_000,
+        skew: int = 0,
     ) -> None:
         self._commits = commits
         self._max_attempts = max_attempts or 10**9
         self._is_quiet = is_quiet
         self._concurrency = concurrency or 10**9
+        self._time_of = time_of
+        self._skew = skew
         self._latest = 0
         self._states: dict[str, State] = {}
         self._unknown_claims = 0
@@ -161,15 +183,19 @@ class Ledger:
         claim = act.result or Claim((), (), (), b"")
         values = [item.value for item in claim.items]
         if self._is_quiet and act.within == act.n:
-            # The clock may be read at any moment during the call.
-            firsts = [self._first(act.n, now, read) for now in (act.begun, version // 1_000)]
-            assert values in firsts, f"not the first ones: {act}"
+            first = self._first(act.n, act.begun, read)
+            passed = [key for value, key in first if value not in values]
+            assert not passed or (len(values) == act.n and min(passed) > max(claim.keys)), (
+                f"not the first ones: {act}"
+            )
+            assert list(claim.keys) == sorted(claim.keys), f"not in order: {act}"
         if not values:
             self._none(act)
         for value, key, attempt in zip(values, claim.keys, claim.attempts):
             state = self._taken(act, value, key, read, version)
             self._count(state, attempt)
-            state.token, state.lease_end = claim.token, read + int(act.lease * VERSIONS)
+            state.token = claim.token
+            self._lease(state, act, read)
         self._latest = max(self._latest, read)
         assert self._held() <= self._concurrency, f"too many are claimed: {act}"
 
@@ -177,7 +203,27 @@ class Ledger:
         """Return the number of claimed items whose claims cannot have ended unnoticed."""
         states = self._states.values()
         held = [state for state in states if state.fate is None and state.token is not None]
-        return sum(state.lease_end > self._latest for state in held)
+        return sum(not self._may_be_over(state, self._latest) for state in held)
+
+    def _lease(self, state: State, act: Act, read: int) -> None:
+        """Note the lease of a claimed or extended item."""
+        state.lease_end = read + int(act.lease * VERSIONS)
+        state.clock_end = act.begun + act.skew + act.length
+        state.length = act.length
+
+    def _may_be_over(self, state: State, version: int) -> bool:
+        """Return whether a client may find at this version that a lease is over."""
+        clock = self._time_of(version) + self._skew
+        return state.lease_end <= version and state.clock_end <= clock
+
+    def _is_over(self, state: State, now: int, version: int) -> bool:
+        """Return whether every client finds that a lease is over.
+
+        A sweep may have given it a later version: by the time between the look at the clock and the
+        read version of its transaction, and at most by the length of the lease.
+        """
+        later = min(state.length, _QUIET_CALL if self._is_quiet else _CALL)
+        return state.lease_end <= version and state.clock_end + later <= now
 
     def _pop(self, act: Act, read: int, version: int) -> None:
         if act.returned and not act.result:
@@ -195,8 +241,9 @@ class Ledger:
         """Return the state of a taken item; assert that it was available at its position."""
         state = self._states[value]
         assert state.fate is None, f"{value} is gone by {state.fate}: {act}"
-        assert state.token is None or state.lease_end <= read, f"{value} is claimed: {act}"
-        assert state.due * 1_000 <= version, f"{value} is not due: {act}"
+        is_free = state.token is None or self._may_be_over(state, read)
+        assert is_free, f"{value} is claimed: {act}"
+        assert state.due <= self._time_of(version) + self._skew, f"{value} is not due: {act}"
         assert state.key in (b"", key), f"{value} is not in its place: {act}"
         state.key, state.token = key, None
         return state
@@ -209,16 +256,16 @@ class Ledger:
         self._unknown_claims -= attempts - state.attempts - 1
         state.attempts = attempts
 
-    def _first(self, n: int, now: int, version: int) -> list[str]:
-        """Return the first items that wait, or will wait after the next sweep."""
+    def _first(self, n: int, now: int, version: int) -> list[tuple[str, bytes]]:
+        """Return value and key of the first items that wait, or will after any client's sweep."""
         waiting = [
             (state.key, state.value)
             for state in self._states.values()
             if state.fate is None and state.due <= now
             if state.token is None
-            or (state.lease_end <= version and state.attempts < self._max_attempts)
+            or (self._is_over(state, now, version) and state.attempts < self._max_attempts)
         ]
-        return [value for _, value in sorted(waiting)[:n]]
+        return [(value, key) for key, value in sorted(waiting)[:n]]
 
     # Ends of claims
 
@@ -235,7 +282,7 @@ class Ledger:
 
     def _extend(self, act: Act, read: int, version: int) -> None:
         for state in self._own(act):
-            state.lease_end = read + int(act.lease * VERSIONS)
+            self._lease(state, act, read)
 
     def _release(self, act: Act, read: int, version: int) -> None:
         for state in self._own(act):
@@ -251,7 +298,7 @@ class Ledger:
     def _refuse(self, act: Act) -> None:
         """Assert that a lost lease had expired and that a sweep has run since."""
         (state,) = (self._states[item.value] for item in act.claim.items if item.id == act.lost)
-        looked = any(state.lease_end <= read and at < act.read for read, at in self._commits)
+        looked = any(self._may_be_over(state, read) and at < act.read for read, at in self._commits)
         is_its = state.fate is None and state.token == act.claim.token
         assert not is_its or looked, f"{state.value} is its own: {act}"
 

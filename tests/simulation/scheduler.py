@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from fdbqueue.errors import FDBError
 from fdbqueue.testing import FaultyDatabase, FaultyReads, FaultyTransaction
 
 __all__ = ["Commit", "Killed", "Scheduler", "SimulatedDatabase", "SimulatedTransaction"]
+
+MAX_VERSIONS_IN_FLIGHT = 100_000_000  # by which a recovery advances the version
 
 
 class Killed(BaseException):
@@ -33,6 +36,8 @@ class Scheduler:
     def __init__(self, seed: int, kills: int) -> None:
         self.random = random.Random(seed)
         self.time = 0
+        self.skews: list[int] = []
+        """How far the clock of each client is ahead, in milliseconds; 0 for missing ones."""
         self.trace: list[str] = []
         self._kills = kills
         self._clients: list[_Client] = []
@@ -46,8 +51,14 @@ class Scheduler:
         return self.time / 1000
 
     def time_ns(self) -> int:
-        """Return the time in nanoseconds; a replacement of `time.time_ns`."""
-        return self.time * 1_000_000
+        """Return the time by the client's clock; a replacement of `time.time_ns`."""
+        return (self.time + self.skew) * 1_000_000
+
+    @property
+    def skew(self) -> int:
+        """How far the clock of the running client is ahead, in milliseconds."""
+        client = self.client
+        return self.skews[client] if client is not None and client < len(self.skews) else 0
 
     @property
     def client(self) -> int | None:
@@ -127,13 +138,23 @@ class SimulatedDatabase(FaultyDatabase):
     """A database whose calls go through a scheduler, and whose commits fail by its seed.
 
     Its versions are the scheduler's time, in microseconds: each read version and each commit has
-    its own version on every engine, determined by the seed.
+    its own version on every engine, determined by the seed. A recovery adds 100 seconds to all
+    later versions.
+
+    Args:
+        db: The database.
+        scheduler: The scheduler.
+        faults: The probability that a commit fails.
+        recoveries: The probability of a recovery in each call.
     """
 
-    def __init__(self, db: Any, scheduler: Scheduler, faults: float) -> None:
+    def __init__(self, db: Any, scheduler: Scheduler, faults: float, recoveries: float) -> None:
         super().__init__(db)
         self._scheduler = scheduler
         self.faults = faults
+        self._recoveries = recoveries
+        self._epochs = [0]
+        """The first version after each recovery."""
         self._late: list[Callable[[], None]] = []
         self._version = 0
         self.commits: list[Commit] = []
@@ -149,12 +170,21 @@ class SimulatedDatabase(FaultyDatabase):
 
     def new_version(self) -> int:
         """Return a new version, later than all others."""
-        self._version = max(self._version + 1, self._scheduler.time * 1_000)
+        jumped = (len(self._epochs) - 1) * MAX_VERSIONS_IN_FLIGHT
+        self._version = max(self._version + 1, self._scheduler.time * 1_000 + jumped)
         return self._version
+
+    def time_of(self, version: int) -> int:
+        """Return the time of a version in milliseconds."""
+        recoveries = bisect_right(self._epochs, version) - 1
+        return (version - recoveries * MAX_VERSIONS_IN_FLIGHT) // 1_000
 
     def before_call(self, name: str) -> None:
         self._scheduler.step(name)
         self.deliver_late(0.1)
+        if self._recoveries and self._scheduler.random.random() < self._recoveries:
+            self._scheduler.note("(a recovery)")
+            self._epochs.append(self.new_version() + MAX_VERSIONS_IN_FLIGHT)
         is_read = name.startswith("get") and name != "get_committed_version"
         if is_read and self._scheduler.random.random() < self.faults / 10:
             self._scheduler.note("1007")

@@ -19,6 +19,8 @@ from tests.simulation.scheduler import Scheduler, SimulatedDatabase
 
 __all__ = ["Simulated"]
 
+SKEWS = [0, 200, 60_000]  # milliseconds by which the clock of a client is ahead
+
 _CLOCKS = (waiting, staged_pops, sweeper, clock)
 
 
@@ -30,7 +32,10 @@ class Simulated:
         self.kills = 0 if is_quiet else self.random.choice([0, 1, 3])
         self.scheduler = Scheduler(seed, self.kills)
         faults = 0.0 if is_quiet else self.random.choice([0.0, 0.1, 0.4])
-        self.db = SimulatedDatabase(db, self.scheduler, faults)
+        recoveries = 0.0 if is_quiet else self.random.choice([0.0, 0.005])
+        self.db = SimulatedDatabase(db, self.scheduler, faults, recoveries)
+        if not is_quiet:
+            self.scheduler.skews = self.random.choice([[], self.random.choices(SKEWS, k=4)])
         self._raw = db
         # Other uses of randomness: the last part of keys, and the ids of clients.
         clock._random.seed(seed)

@@ -32,7 +32,7 @@ PUSH = took_place("push", 10, pushed={"a": 1}, result=[("a", A.key)])
 LATER = took_place("push", 10, pushed={"a": 1}, delay=5.0, result=[("a", A.key)])
 X, Y = claimed(100, b"x"), claimed(2_000, b"y", 2)
 KILLED = Act("claim at once", n=1, commits=[Commit(50, 51)])
-NONE = took_place("claim at once", 2_000, n=1)
+NONE = took_place("claim at once", 5_000, n=1, begun=5)
 
 
 def by(kind: str, claim: Act, version: int) -> Act:

@@ -82,7 +82,14 @@ class ClaimSimulation(Simulated):
         self._read_pops()
         rows = self._raw[self._acked.range()]
         effects = {self._acked.unpack(row.key)[0]: decode_count(row.value) for row in rows}
-        ledger = Ledger(self.db.commits, self._max_attempts, self.is_quiet, self._concurrency)
+        ledger = Ledger(
+            self.db.commits,
+            self._max_attempts,
+            self.is_quiet,
+            self._concurrency,
+            self.db.time_of,
+            max(self.scheduler.skews, default=0),
+        )
         ledger.note(self.acts)
         ledger.close(self.dead, Counter(effects))
 
@@ -158,7 +165,7 @@ class ClaimSimulation(Simulated):
         """Perform an act and record its outcome."""
         client = self.scheduler.client
         act.client = -1 if client is None else client
-        act.begun = self.scheduler.time
+        act.begun, act.skew = self.scheduler.time, self.scheduler.skew
         self.acts.append(act)
         self._doing[client] = act
         try:

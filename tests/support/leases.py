@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import fdbqueue
-from fdbqueue.layout import decode_metadata, encode_metadata
+from fdbqueue.database.retrying import run
+from fdbqueue.layout import decode_claim, decode_metadata, encode_claim, encode_metadata
 from fdbqueue.queue.base import store_of
 
-__all__ = ["come_due", "lapse", "values"]
+__all__ = ["come_due", "lapse", "lease_ends", "read_version", "shift_leases", "values"]
 
 
 def values(items: Any) -> list[Any]:
@@ -49,3 +50,35 @@ def come_due(db: Any, queue: Any) -> None:
 
     body(db)
     store_of(queue).sweeper._next_sweep = store_of(queue).sweeper._next_look = 0.0
+
+
+def shift_leases(db: Any, queue: Any, versions: int) -> None:
+    """Move the ends of all leases by a number of versions; their ends by the clock stay.
+
+    A negative number does what a recovery does, which advances the versions of the database. A
+    positive number does what a restore into a cluster with lower versions does.
+    """
+    layout = store_of(queue).layout
+
+    @fdbqueue.transactional
+    def body(tr: Any) -> None:
+        for row in list(tr[slice(*layout.range_of(layout.leases))]):
+            end, position = layout.unpack_timer_key(layout.leases, row.key)
+            item = decode_claim(tr[layout.claims + position].value)
+            end = max(1, end + versions)
+            del tr[row.key]
+            tr[layout.claims + position] = encode_claim(item._replace(lease_end=end))
+            tr[layout.timer_key(layout.leases, end, position)] = row.value
+
+    body(db)
+
+
+def read_version(db: Any) -> int:
+    return run(db, lambda tr: int(tr.get_read_version().wait()))
+
+
+def lease_ends(db: Any, queue: Any) -> list[int]:
+    """Return the versions at which the leases end."""
+    layout = store_of(queue).layout
+    rows = db[slice(*layout.range_of(layout.leases))]
+    return [layout.unpack_timer_key(layout.leases, row.key)[0] for row in rows]

@@ -1,0 +1,159 @@
+"""A lease ends only when it is over by the versions of the database and by the clock."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import PriorityQueue, check
+from fdbqueue.coordination import clock
+from fdbqueue.errors import LeaseLost
+from fdbqueue.operations.schedule import VERSIONS
+from fdbqueue.queue.base import store_of
+from tests.support.leases import lease_ends, read_version, shift_leases, values
+
+RECOVERY = 100 * VERSIONS  # what a recovery adds to the versions of a cluster
+OTHER_CLUSTER = 10**7 * VERSIONS  # how far the versions of two clusters may differ
+
+
+class Clock:
+    """The clock of this machine, which a test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._ahead = 0.0
+        monkeypatch.setattr(clock, "time", SimpleNamespace(time_ns=self._time_ns))
+
+    def is_ahead(self, seconds: float) -> None:
+        self._ahead = seconds
+
+    def _time_ns(self) -> int:
+        return time.time_ns() + int(self._ahead * 10**9)
+
+
+@pytest.fixture
+def skewed(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def other(queue: PriorityQueue) -> PriorityQueue:
+    """Return the queue as another process opens it."""
+    return PriorityQueue(queue.subspace)
+
+
+def test_a_recovery_ends_no_lease(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, range(300))
+    claims = [queue.claim(db, n=100, lease=30) for _ in range(3)]
+    for _ in range(5):
+        shift_leases(db, queue, -RECOVERY)
+        assert max(lease_ends(db, queue)) < read_version(db)
+        while other(queue).claim(db) is None and min(lease_ends(db, queue)) < read_version(db):
+            pass  # each claim sweeps some of the leases
+        assert max(lease_ends(db, queue)) <= read_version(db) + 31 * VERSIONS
+    assert check(db, queue).ok
+    queue.nack(db, claims[0], delay=0)
+    for claim in claims[1:]:
+        queue.extend(db, claim, 30)
+        queue.ack(db, claim)
+    assert {claim.attempt for claim in queue.claim(db, n=300)} == {2}  # only those of the nack
+    assert list(queue.dead_letters(db)) == []
+
+
+def test_the_items_of_a_dead_client_return_after_a_recovery(db: Any, queue: PriorityQueue) -> None:
+    queue.push(db, "job")
+    dead = queue.claim(db, lease=1.0)
+    shift_leases(db, queue, -RECOVERY)
+    assert other(queue).claim(db) is None
+    claim = other(queue).claim(db, wait=60)
+    assert (values(claim.items), claim.attempt) == (["job"], 2)
+    with pytest.raises(LeaseLost):
+        queue.ack(db, dead)
+    assert check(db, queue).ok
+
+
+@pytest.mark.parametrize("ahead", [60, -60])
+def test_a_wrong_clock_ends_no_lease(
+    db: Any, queue: PriorityQueue, skewed: Clock, ahead: float
+) -> None:
+    queue.push(db, "job")
+    claim = queue.claim(db, lease=30)
+    skewed.is_ahead(ahead)
+    assert other(queue).claim(db) is None
+    queue.extend(db, claim, 30)
+    skewed.is_ahead(0)
+    assert other(queue).claim(db) is None
+    queue.ack(db, claim)
+
+
+def test_a_clock_behind_delays_the_end_of_a_lease_by_its_length_at_most(
+    db: Any, queue: PriorityQueue, skewed: Clock
+) -> None:
+    """Each sweep by such a clock does so again; one by a clock that is right ends the lease."""
+    queue.push(db, "job")
+    queue.claim(db, lease=1.0)
+    shift_leases(db, queue, -RECOVERY)
+    skewed.is_ahead(-86_400)
+    assert other(queue).claim(db) is None
+    assert lease_ends(db, queue)[0] <= read_version(db) + 2 * VERSIONS
+    skewed.is_ahead(0)
+    assert other(queue).claim(db, wait=60).attempt == 2
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_leases_of_another_cluster_go_by_the_clock(
+    db: Any, queue: PriorityQueue, skewed: Clock, is_alive: bool
+) -> None:
+    """A restored queue may hold leases that end at versions which are years away."""
+    queue.push(db, "job")
+    claim = queue.claim(db, lease=30)
+    shift_leases(db, queue, OTHER_CLUSTER)
+    if is_alive:
+        assert other(queue).claim(db) is None
+        assert lease_ends(db, queue)[0] <= read_version(db) + 31 * VERSIONS
+        queue.ack(db, claim)
+    else:
+        skewed.is_ahead(31)
+        assert other(queue).claim(db).attempt == 2
+    assert check(db, queue).ok
+
+
+def test_long_leases_are_not_those_of_another_cluster(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, "ab")
+    queue.claim(db, lease=10**8)
+    before = lease_ends(db, queue)
+    assert values(other(queue).claim(db).items) == ["b"]
+    assert before[0] in lease_ends(db, queue)
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_a_timer_of_an_earlier_release_goes_by_its_version(
+    db: Any, queue: PriorityQueue, over: bool
+) -> None:
+    """Such a timer has no end by the clock. Nor has one that a repair wrote."""
+    queue.push(db, "job")
+    queue.claim(db, lease=30)
+    layout = store_of(queue).layout
+    (timer,) = [row.key for row in db[slice(*layout.range_of(layout.leases))]]
+    del db[timer]
+    assert not check(db, queue, repair=True).ok
+    assert db[timer] == b""
+    assert check(db, queue).ok
+    if over:
+        shift_leases(db, queue, -RECOVERY)
+    claim = other(queue).claim(db)
+    assert (claim is not None) == over
+
+
+def test_a_user_can_see_the_length_and_the_end_of_a_lease(db: Any, space: Subspace) -> None:
+    """Both are in the value of its timer, for programs in other languages."""
+    queue = PriorityQueue(space)
+    queue.push(db, "job")
+    before = time.time_ns() // 10**6
+    queue.claim(db, lease=2.5)
+    layout = store_of(queue).layout
+    ((_, value),) = [tuple(row) for row in db[slice(*layout.range_of(layout.leases))]]
+    assert value[:8] == (2501).to_bytes(8, "big")
+    assert before <= int.from_bytes(value[8:], "big") - 2501 <= time.time_ns() // 10**6
