@@ -131,7 +131,9 @@ class Store(Generic[_T]):
         self.pushes = Combiner(lambda: Batches(pushing.push, receipts), _push_size, BATCH_BYTES)
         self.pops = Combiner(lambda: StagedPops(layout, items, codec), _pop_size, MAX_ITEMS)
         self.claims = Combiner(
-            lambda: ClaimBatches(layout, items, leases, schedule, slots), _claim_size, MAX_ITEMS
+            lambda: ClaimBatches(layout, items, leases, schedule, self.sweeper, slots),
+            _claim_size,
+            MAX_ITEMS,
         )
         self.acks = Combiner(lambda: Batches(acknowledge, receipts), len, MAX_ITEMS)
 
@@ -422,13 +424,15 @@ class Store(Generic[_T]):
     def _try_claim(self, tr: Transactor, request: ClaimRequest, first: First | None) -> Taken:
         now = milliseconds()
         start = LeaseStart()
-        has_written = False
+        has_written = is_behind = False
+        db = tr if is_database(tr) else None
+        sweep = self.schedule.sweep if db is None else self.schedule.sweep_few
 
         def body(tr: Transaction) -> Claim | None:
-            nonlocal has_written
+            nonlocal has_written, is_behind
             version = start.note_read(tr)
-            swept = self.schedule.sweep(tr, now)
-            has_written = swept.wrote
+            swept = sweep(tr, now)
+            has_written, is_behind = swept.wrote, not swept.all
             skipped = random.randrange(max(1, request.within - request.n + 1))
             look = first or self._first_after(skipped)
             while found := self._slots.admit(tr, request.n, look):
@@ -437,7 +441,15 @@ class Store(Generic[_T]):
                     return claim
             return None
 
-        return Taken(self.change(tr, body, lambda _: has_written, start.note_commit), start)
+        if db is not None:
+            self.sweeper.catch_up(db, at_once=False)
+        while True:
+            claim = self.change(tr, body, lambda _: has_written, start.note_commit)
+            if db is not None:
+                self.sweeper.is_behind = is_behind
+            if claim is not None or db is None or not is_behind:
+                return Taken(claim, start)
+            self.sweeper.catch_up(db)
 
     def _first_after(self, skipped: int) -> First:
         return partial(first_after, skipped=skipped, layout=self.layout, items=self.items)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 import time
+from functools import partial
 
 from fdbqueue.coordination.clock import milliseconds
-from fdbqueue.database.binding import is_database
-from fdbqueue.database.retrying import read, run
+from fdbqueue.database.binding import first_greater_or_equal, is_database
+from fdbqueue.database.retrying import MAX_RETRY_DELAY, read, run
 from fdbqueue.layout import Layout
 from fdbqueue.operations.schedule import MAX_SWEPT, VERSIONS, Schedule, Swept
 from fdbqueue.types import Database, ReadTransactor, Transaction, Transactor
@@ -16,6 +18,8 @@ __all__ = ["Sweeper"]
 
 _LOOK = 1.0  # seconds between checks whether the queue ever had timers
 _SWEEP = 0.05  # seconds between sweeps
+_MAX_RANGE = 16  # batches of due items
+_NARROWER = 0.95  # a sweep without a conflict multiplies the range of the next one by this
 
 
 class Sweeper:
@@ -29,9 +33,11 @@ class Sweeper:
         self._schedule = schedule
         self.is_behind = False  # whether items are due that the last sweep did not reach
         self.is_ready = True  # whether the queue was not paused at the last sweep
+        self._range = 1.0  # the number of first batches of due items among which a sweep begins
         self._has_timers = False
         self._next_look = 0.0
         self._next_sweep = 0.0
+        self._next_catch_up = 0.0
 
     def has_timers(self, tr: Transactor) -> bool:
         """Return whether the queue ever had timers or limits; the answer may be a second old."""
@@ -70,15 +76,9 @@ class Sweeper:
         """
         if is_database(tr) and self.sweep_is_due() and self.has_timers(tr):
             self._next_sweep = time.monotonic() + _SWEEP
-            now = milliseconds()
-
-            def body(tr: Transaction) -> tuple[Swept, bool, bool]:
-                swept = self._schedule.sweep(tr, now)
-                return swept, not self._schedule.is_paused(tr), swept.all or self._has_items(tr)
-
             moved = 0
             while True:
-                swept, self.is_ready, has_items = run(tr, body)
+                swept, self.is_ready, has_items = self._sweep(tr)
                 moved += MAX_SWEPT
                 if swept.all or (swept.expired and has_items and moved >= n):
                     break
@@ -86,6 +86,44 @@ class Sweeper:
             if self.is_behind:
                 self._next_sweep = 0.0
         return self.is_ready
+
+    def catch_up(self, db: Database, at_once: bool = True) -> None:
+        """Sweep many due items in a transaction of its own, if the last sweep left some.
+
+        Unless `at_once`, a process does so at most half of the time.
+        """
+        began = time.monotonic()
+        if self.is_behind and (at_once or began >= self._next_catch_up):
+            swept, self.is_ready, _ = self._sweep(db)
+            self.is_behind = not swept.all
+            ended = time.monotonic()
+            self._next_catch_up = ended + (ended - began)
+
+    def _sweep(self, db: Database) -> tuple[Swept, bool, bool]:
+        """Run one sweep; return it, and whether items may be taken and whether some wait.
+
+        After a conflict with another client's sweep, it begins at a random one of the items that
+        are due. The range doubles with each conflict, and a sweep without one narrows it a little.
+        """
+        now = milliseconds()
+        tries = 0
+
+        def body(tr: Transaction) -> tuple[Swept, bool, bool]:
+            nonlocal tries
+            tries += 1
+            if tries == 2:
+                tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
+            if tries > 1:
+                self._range = min(2 * self._range, _MAX_RANGE)
+            skipped = MAX_SWEPT * int(random.random() * self._range)
+            begin = partial(first_greater_or_equal, offset=skipped) if skipped else None
+            swept = self._schedule.sweep(tr, now, begin)
+            return swept, not self._schedule.is_paused(tr), swept.all or self._has_items(tr)
+
+        outcome = run(db, body)
+        if tries == 1:
+            self._range = max(1.0, _NARROWER * self._range)
+        return outcome
 
     def _has_items(self, tr: Transaction) -> bool:
         items = self._layout.all_items

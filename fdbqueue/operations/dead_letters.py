@@ -17,7 +17,7 @@ from fdbqueue.layout import (
 )
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.values import utc_time
-from fdbqueue.operations.items import Items, LocatedItem
+from fdbqueue.operations.items import Items, LocatedItem, ReturnedItem
 from fdbqueue.types import DeadLetter, ReadTransaction, Transaction
 
 __all__ = ["DeadLetters"]
@@ -83,7 +83,8 @@ class DeadLetters:
         tr.add(layout.total_died, MINUS_ONE)
         # The item may have expired since, but the caller wants to retry it.
         header = header._replace(attempts=0, expires=None)
-        self._items.requeue(tr, position, with_header(header, dead.item.content))
+        returned = ReturnedItem(position, with_header(header, dead.item.content))
+        self._items.requeue(tr, [returned])
         return True
 
     def drop(self, tr: Transaction, dead: LocatedItem) -> bool:

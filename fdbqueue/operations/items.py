@@ -32,6 +32,7 @@ __all__ = [
     "Items",
     "LocatedItem",
     "NewItem",
+    "ReturnedItem",
     "State",
     "Tail",
 ]
@@ -63,6 +64,20 @@ class NewItem(NamedTuple):
     due: int | None = None
     header: Header = NO_HEADER
     value: Any = None
+
+
+class ReturnedItem(NamedTuple):
+    """A claimed or dead item to return.
+
+    Attributes:
+        position: Its position.
+        value: Its value.
+        due: When it becomes available, in milliseconds since 1970; `None` for now.
+    """
+
+    position: bytes
+    value: bytes
+    due: int | None = None
 
 
 class Tail:
@@ -187,16 +202,17 @@ class Items:
         self.unpark(tr, self._layout.delayed, position)
         tr.clear(self._layout.timer_key(self._layout.dues, due, position))
 
-    def requeue(
-        self, tr: Transaction, position: bytes, value: bytes, due: int | None = None
-    ) -> None:
-        """Return a claimed or dead item to its position, now or when due; count it as moved."""
-        tr.add(self._layout.total_in, ONE)
-        self.count_moved(tr)
-        if due is None:
-            self.insert(tr, self._layout.items + position, value)
-        else:
-            self.delay(tr, position, due, value)
+    def requeue(self, tr: Transaction, returned: list[ReturnedItem]) -> None:
+        """Return claimed or dead items to their positions, now or when due; count them as moved."""
+        if not returned:
+            return
+        self.count_total(tr, len(returned))
+        tr.add(self._layout.total_moved, encode_count(len(returned)))
+        for position, value, due in returned:
+            if due is None:
+                self.insert(tr, self._layout.items + position, value)
+            else:
+                self.delay(tr, position, due, value)
 
     # Finding
 

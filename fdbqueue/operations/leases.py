@@ -12,8 +12,8 @@ from fdbqueue.errors import LeaseLost, UndecodableItem
 from fdbqueue.layout import ClaimedItem, Layout, decode_claim, encode_lease
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.operations.items import Items
-from fdbqueue.operations.schedule import VERSIONS, Schedule
+from fdbqueue.operations.items import Items, ReturnedItem
+from fdbqueue.operations.schedule import VERSIONS, FailedItem, Schedule
 from fdbqueue.operations.slots import Candidate
 from fdbqueue.types import Claim, Transaction
 
@@ -151,9 +151,8 @@ class Leases:
         """Count an undecodable item as a failed attempt."""
         _log.warning("%s", error)
         due = now + int(1000 * self._retry_delay(delivery_count))
-        self._schedule.return_failed(
-            tr, position, delivery_count, stored.value, now, error_text(error), due
-        )
+        failed = FailedItem(position, stored.value, delivery_count, due)
+        self._schedule.return_failed(tr, [failed], now, error_text(error))
 
     def _begin(self, tr: Transaction, claim: Claim) -> _Reads:
         """Start to read the items of a claim; return their positions and the reads."""
@@ -227,14 +226,15 @@ class Leases:
 
     def release(self, tr: Transaction, claim: Claim) -> None:
         """Return the items as if they had never been claimed."""
-        for position, item in self._end(tr, claim):
-            self._items.requeue(tr, position, item.value)
+        ended = self._end(tr, claim)
+        self._items.requeue(tr, [ReturnedItem(position, item.value) for position, item in ended])
 
     def nack(
         self, tr: Transaction, claim: Claim, dues: list[int | None], error: str | None, now: int
     ) -> None:
         """Return failed items, each at its due time, or make them dead letters."""
-        for (position, item), due in zip(self._end(tr, claim), dues):
-            self._schedule.return_failed(
-                tr, position, item.delivery_count, item.value, now, error, due
-            )
+        failed = [
+            FailedItem(position, item.value, item.delivery_count, due)
+            for (position, item), due in zip(self._end(tr, claim), dues)
+        ]
+        self._schedule.return_failed(tr, failed, now, error)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import starmap
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from fdbqueue.layout import (
     ONE,
@@ -20,19 +18,18 @@ from fdbqueue.layout import (
     with_header,
 )
 from fdbqueue.operations.dead_letters import DeadLetters
-from fdbqueue.operations.items import Items
-from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
+from fdbqueue.operations.items import WANT_ALL, Items, ReturnedItem
+from fdbqueue.types import KeySelector, KeyValue, Options, ReadTransaction, Transaction
 
-__all__ = ["MAX_SWEPT", "VERSIONS", "Schedule", "Swept", "retry_delay"]
+__all__ = ["MAX_SWEPT", "VERSIONS", "FailedItem", "Schedule", "Swept", "retry_delay"]
 
 VERSIONS = 1_000_000
 """The approximate number of read versions per second."""
 
 _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
 
-_MAX_SWEPT = 32  # timers of each kind per round
-_ROUNDS = 8  # rounds per transaction
-MAX_SWEPT = _MAX_SWEPT * _ROUNDS
+_FEW = 32
+MAX_SWEPT = 256
 """The maximum number of items of each kind that one transaction sweeps."""
 
 
@@ -53,7 +50,7 @@ class Swept(NamedTuple):
     """The progress of a sweep.
 
     Attributes:
-        all: Whether all timers that were due are done.
+        all: Whether nothing that was due is left.
         expired: Whether all expired items are deleted.
         wrote: Whether the sweep wrote anything.
         had_timers: Whether there was a timer, due or not. Then the queue is marked as scheduled.
@@ -65,12 +62,32 @@ class Swept(NamedTuple):
     had_timers: bool
 
 
+class FailedItem(NamedTuple):
+    """A claimed item whose processing failed.
+
+    Attributes:
+        position: Its position.
+        value: Its value.
+        attempts: How often it was claimed.
+        due: When it becomes available again, in milliseconds since 1970; `None` for now.
+    """
+
+    position: bytes
+    value: bytes
+    attempts: int
+    due: int | None
+
+
+Begin: TypeAlias = Callable[[bytes], bytes | KeySelector]
+"""Where to begin to read timers, given the first key of their range."""
+
+
 class Schedule:
     """The timers of one queue, and its stored options.
 
     No dedicated process runs the schedule. A client that takes items first sweeps: it releases
     expired leases, makes due items available and deletes expired ones. One sweep moves up to 256
-    items of each kind. If more are due, items become available in the order of their due times, and
+    items of each kind. If more are due, about those that were due first become available first, and
     available items are taken in the order of the queue. So an available item may be taken before an
     item of a lower priority that became due later. An expired item is never taken, because it is
     deleted first.
@@ -101,92 +118,148 @@ class Schedule:
         options = self.options(tr)
         return options is not None and options.paused
 
-    def sweep(self, tr: Transaction, now: int) -> Swept:
+    def sweep(self, tr: Transaction, now: int, begin: Begin | None = None) -> Swept:
         """Release expired leases, make due items available and delete expired ones.
 
-        Items that were due first become available first. The sweep moves at most 256 items of each
-        kind, so that the transaction has room for them. It conflicts with any claim,
-        acknowledgement, pop or sweep of the same items.
+        The sweep moves at most 256 items of each kind, so that the transaction has room for them.
+        It conflicts with any claim, acknowledgement, pop or sweep of the same items.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            begin: Where to begin; by default with the items that were due first.
         """
-        wrote = had_timers = False
+        if begin is not None:
+            swept = self._sweep(tr, now, MAX_SWEPT, begin=begin)
+            if swept.wrote:
+                return swept._replace(all=False)
+        few = self._sweep(tr, now, _FEW)
+        if few.all:
+            return few
+        rest = self._sweep(tr, now, MAX_SWEPT - _FEW)
+        return rest._replace(wrote=True, had_timers=True)
+
+    def sweep_few(self, tr: Transaction, now: int) -> Swept:
+        """Sweep as `sweep` does if few items are due. If many are, only delete expired ones.
+
+        Clients that take items at the same time would all conflict on the same due items.
+        """
+        return self._sweep(tr, now, _FEW, may_leave=True)
+
+    def _sweep(
+        self,
+        tr: Transaction,
+        now: int,
+        limit: int,
+        *,
+        begin: Begin | None = None,
+        may_leave: bool = False,
+    ) -> Swept:
+        """Sweep up to `limit` items of each kind."""
+        wrote = False
         # A try of the transaction that fails after this has looked in vain; the next look helps.
         if abs(now - self._foreign_look) >= _FOREIGN_LOOK:
             self._foreign_look = now
             wrote = self._sweep_foreign_leases(tr, now)
-        for _ in range(_ROUNDS):
-            # The next round finds expired items among those that just became available.
-            swept, has_timers = self._sweep(tr, now)
-            had_timers = had_timers or has_timers
-            if swept == 0:
-                return Swept(all=True, expired=True, wrote=wrote, had_timers=had_timers)
-            wrote = True
-        layout = self._layout
-        expiries = tr.snapshot.get_range(*layout.range_of(layout.expiries), limit=1)
-        times = [layout.unpack_timer_key(layout.expiries, row.key)[0] for row in expiries]
-        expired = all(time > now for time in times)
-        return Swept(all=False, expired=expired, wrote=wrote, had_timers=had_timers)
-
-    def _sweep(self, tr: Transaction, now: int) -> tuple[int, bool]:
-        """Do one round; return how many timers were due, and whether there were any at all."""
-        layout = self._layout
         # Start all reads before waiting for the first.
-        begin_read = partial(tr.snapshot.get_range, limit=_MAX_SWEPT)
-        leases, dues, expiries = list(starmap(begin_read, self._timers))
-        swept, has_timers = 0, False
-        for row in leases:
-            has_timers = True
-            end, position = layout.unpack_timer_key(layout.leases, row.key)
-            if end > tr.get_read_version().wait():
+        timers = [
+            tr.snapshot.get_range(
+                first if begin is None else begin(first), end, limit=limit, streaming_mode=WANT_ALL
+            )
+            for first, end in self._timers
+        ]
+        layout = self._layout
+        leases, has_leases = self._due(layout.leases, timers[0], tr)
+        dues, has_dues = self._due(layout.dues, timers[1], now)
+        is_all = len(leases) < limit and len(dues) < limit
+        expiries = timers[2]
+        if (leases or dues) and (is_all or not may_leave):
+            wrote = True
+            self._end_leases(tr, leases, now)
+            self._make_available(tr, dues)
+            # There may be expired items among those that just became available.
+            expiries = tr.snapshot.get_range(*self._timers[2], limit=limit)
+        expired, has_expiries = self._due(layout.expiries, expiries, now)
+        if expired:
+            wrote = True
+            self._expire(tr, expired)
+        return Swept(
+            all=is_all and len(expired) < limit,
+            expired=len(expired) < limit,
+            wrote=wrote,
+            had_timers=has_leases or has_dues or has_expiries,
+        )
+
+    def _due(
+        self, index: bytes, rows: Iterable[KeyValue], until: int | Transaction
+    ) -> tuple[list[KeyValue], bool]:
+        """Return the timers until a time, or the read version of a transaction; and if any exist.
+
+        The version is read only if there is a timer.
+        """
+        due: list[KeyValue] = []
+        has_timers = False
+        for row in rows:
+            if not has_timers:
+                has_timers = True
+                last = until if isinstance(until, int) else until.get_read_version().wait()
+            if (
+                not row.key.startswith(index)
+                or self._layout.unpack_timer_key(index, row.key)[0] > last
+            ):
                 break
-            self._end_lease(tr, row, now)
-            swept += 1
-        for row in dues:
-            has_timers = True
-            due, position = layout.unpack_timer_key(layout.dues, row.key)
-            if due > now:
-                break
-            self._make_available(tr, due, position)
-            swept += 1
-        for row in expiries:
-            has_timers = True
-            expires, position = layout.unpack_timer_key(layout.expiries, row.key)
-            if expires > now:
-                break
-            self._expire(tr, row.key, layout.items + position)
-            swept += 1
-        return swept, has_timers
+            due.append(row)
+        return due, has_timers
+
+    @staticmethod
+    def _clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
+        """Clear timers that are next to each other.
+
+        One range, because keys cleared one by one would slow down the next reader, which has to
+        skip each of them. A timer that another client adds between them conflicts.
+        """
+        if len(timers) == 1:
+            tr.clear(timers[0].key)
+        elif timers:
+            begin, end = timers[0].key, timers[-1].key + b"\x00"
+            tr.add_read_conflict_range(begin, end)
+            tr.clear_range(begin, end)
 
     def _sweep_foreign_leases(self, tr: Transaction, now: int) -> bool:
         """End or renew leases whose versions are those of another cluster; return if any were."""
         leases = self._layout.leases
         swept = False
-        for row in tr.snapshot.get_range(*self._timers[0], limit=_MAX_SWEPT, reverse=True):
+        for row in tr.snapshot.get_range(*self._timers[0], limit=_FEW, reverse=True):
             end = self._layout.unpack_timer_key(leases, row.key)[0]
             lease = decode_lease(row.value)
             ahead = end - tr.get_read_version().wait()
             if lease is not None and ahead > lease[0] * VERSIONS // 1000:
-                self._end_lease(tr, row, now)
+                self._end_leases(tr, [row], now)
                 swept = True
         return swept
 
-    def _end_lease(self, tr: Transaction, timer: KeyValue, now: int) -> None:
-        """End a lease that is over by its version, or renew it if it is not over by the clock."""
+    def _end_leases(self, tr: Transaction, timers: list[KeyValue], now: int) -> None:
+        """End leases that are over by their versions, and renew those not over by the clock."""
         layout = self._layout
-        tr.clear(timer.key)
-        end, position = layout.unpack_timer_key(layout.leases, timer.key)
-        stored = tr[layout.claims + position].value
-        item = None if stored is None else decode_claim(stored)
-        if item is None or item.lease_end != end:
-            return
-        length, clock_end = decode_lease(timer.value) or (0, 0)
-        left = min(length, clock_end - now)
-        if left > 0:
-            end = tr.get_read_version().wait() + left * VERSIONS // 1000
-            self.store_claim(tr, position, item._replace(lease_end=end), timer.value)
-            return
-        self._items.unpark(tr, layout.claims, position)
-        self.free_slots(tr, item.slots)
-        self.return_failed(tr, position, item.delivery_count, item.value, now, "its lease ran out")
+        ends = [layout.unpack_timer_key(layout.leases, timer.key) for timer in timers]
+        # Start all reads before waiting for the first.
+        claims = [tr[layout.claims + position] for _, position in ends]
+        failed: list[FailedItem] = []
+        self._clear_timers(tr, timers)
+        for timer, (end, position), claim in zip(timers, ends, claims):
+            item = None if claim.value is None else decode_claim(claim.value)
+            if item is None or item.lease_end != end:
+                continue
+            length, clock_end = decode_lease(timer.value) or (0, 0)
+            left = min(length, clock_end - now)
+            if left > 0:
+                end = tr.get_read_version().wait() + left * VERSIONS // 1000
+                self.store_claim(tr, position, item._replace(lease_end=end), timer.value)
+            else:
+                self._items.unpark(tr, layout.claims, position)
+                self.free_slots(tr, item.slots)
+                failed.append(FailedItem(position, item.value, item.delivery_count, None))
+        self.return_failed(tr, failed, now, "its lease ran out")
 
     def store_claim(
         self, tr: Transaction, position: bytes, item: ClaimedItem, lease: bytes
@@ -196,18 +269,30 @@ class Schedule:
         self._items.park(tr, layout.claims, position, encode_claim(item))
         tr[layout.timer_key(layout.leases, item.lease_end, position)] = lease
 
-    def _make_available(self, tr: Transaction, due: int, position: bytes) -> None:
-        stored = tr[self._layout.delayed + position].value
-        self._items.undelay(tr, position, due)
-        if stored is not None:
-            self._items.insert(tr, self._layout.items + position, decode_metadata(stored)[1])
+    def _make_available(self, tr: Transaction, timers: list[KeyValue]) -> None:
+        layout = self._layout
+        positions = [layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers]
+        # Start all reads before waiting for the first.
+        delayed = [tr[layout.delayed + position] for position in positions]
+        self._clear_timers(tr, timers)
+        for position, stored in zip(positions, delayed):
+            self._items.unpark(tr, layout.delayed, position)
+            if stored.value is not None:
+                self._items.insert(tr, layout.items + position, decode_metadata(stored.value)[1])
 
-    def _expire(self, tr: Transaction, timer: bytes, key: bytes) -> None:
-        tr.clear(timer)
-        stored = tr[key].value
-        if stored is not None:
-            self._items.take(tr, self._items.levels.item(key, stored))
-            tr.add(self._layout.total_expired, ONE)
+    def _expire(self, tr: Transaction, timers: list[KeyValue]) -> None:
+        layout = self._layout
+        keys = [
+            layout.items + layout.unpack_timer_key(layout.expiries, timer.key)[1]
+            for timer in timers
+        ]
+        # Start all reads before waiting for the first.
+        items = [tr[key] for key in keys]
+        self._clear_timers(tr, timers)
+        for key, stored in zip(keys, items):
+            if stored.value is not None:
+                self._items.take(tr, self._items.levels.item(key, stored.value))
+                tr.add(layout.total_expired, ONE)
 
     def free_slots(self, tr: Transaction, slots: Sequence[bytes]) -> None:
         """Free slots, and wake the clients that wait for a free slot."""
@@ -217,23 +302,17 @@ class Schedule:
             tr.add(self._layout.wake_counter, ONE)
 
     def return_failed(
-        self,
-        tr: Transaction,
-        position: bytes,
-        delivery_count: int,
-        value: bytes,
-        now: int,
-        error: str | None,
-        due: int | None = None,
+        self, tr: Transaction, failed: list[FailedItem], now: int, error: str | None
     ) -> None:
-        """Return a failed item to its position, now or when due, or make it a dead letter."""
-        options = self.options(tr.snapshot)
+        """Return failed items to their positions, now or when due, or make them dead letters."""
+        options = self.options(tr.snapshot) if failed else None
         max_attempts = None if options is None else options.max_attempts
-        if max_attempts is not None and delivery_count >= max_attempts:
-            self._dead_letters.add(
-                tr, position, value, attempts=delivery_count, now=now, error=error
-            )
-            return
-        header, payload = header_of(value)
-        value = with_header(header._replace(attempts=delivery_count), payload)
-        self._items.requeue(tr, position, value, due)
+        returned: list[ReturnedItem] = []
+        for position, value, attempts, due in failed:
+            if max_attempts is not None and attempts >= max_attempts:
+                self._dead_letters.add(tr, position, value, attempts=attempts, now=now, error=error)
+            else:
+                header, payload = header_of(value)
+                value = with_header(header._replace(attempts=attempts), payload)
+                returned.append(ReturnedItem(position, value, due))
+        self._items.requeue(tr, returned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import datetime, timezone
 from typing import Any
@@ -13,6 +14,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination import sweeper
 from fdbqueue.queue.base import store_of
+from tests.support.leases import lapse
 
 ITEMS = 2_000
 BATCH = 256
@@ -57,8 +59,58 @@ def test_a_call_moves_a_bounded_number_of_due_items(
     assert getattr(queue, take)(db) is not None
     left = rows(db, store_of(queue).layout.delayed)
     assert ITEMS - 2 * BATCH <= left < ITEMS
+    store_of(queue).sweeper._next_catch_up = 0.0
     assert getattr(queue, take)(db) is not None
     assert left - 2 * BATCH <= rows(db, store_of(queue).layout.delayed) < left
+
+
+def test_a_claim_takes_a_waiting_item_and_leaves_many_due_ones_to_later_sweeps(
+    db: Any, space: Subspace
+) -> None:
+    """If each claim moved the same items, all claims of that moment would conflict."""
+    queue = backlog(db, space)
+    queue.push(db, "waits", 1)
+    assert queue.claim(db).item.value == "waits"
+    assert rows(db, store_of(queue).layout.delayed) == ITEMS
+
+
+def test_claims_work_off_a_backlog_while_other_items_wait(db: Any, space: Subspace) -> None:
+    queue = backlog(db, space)
+    queue.push_many(db, range(ITEMS, ITEMS + 200), priorities=[-ITEMS] * 200)
+    claims = 0
+    while rows(db, store_of(queue).layout.delayed):
+        queue.ack(db, queue.claim(db))
+        claims += 1
+    assert claims < ITEMS
+
+
+@pytest.mark.parametrize("kind", ["delays", "leases"])
+def test_clients_that_work_off_a_backlog_together_take_each_item_once(
+    db: Any, space: Subspace, kind: str
+) -> None:
+    if kind == "delays":
+        queue = backlog(db, space)
+    else:
+        queue = PriorityQueue(space)
+        queue.push_many(db, range(ITEMS))
+        for _ in range(ITEMS // 500):
+            queue.claim(db, n=500, lease=600)
+        lapse(db, queue)
+    taken: list[Any] = []
+
+    def consume() -> None:
+        client = PriorityQueue(space)  # as a process of its own opens it
+        while claim := client.claim(db, n=10, lease=600):
+            taken.extend(item.value for item in claim.items)
+            client.ack(db, claim)
+
+    threads = [threading.Thread(target=consume) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == list(range(ITEMS))
+    assert fdbqueue.check(db, queue) == fdbqueue.CheckReport(0, (), False)
 
 
 def test_a_call_runs_a_bounded_number_of_transactions(

@@ -48,9 +48,9 @@ class Simulated:
         with pytest.MonkeyPatch.context() as patch:
             for module in _CLOCKS:
                 patch.setattr(module, "time", self.scheduler)
-            for module in (store, batches):
+            for module in (store, batches, sweeper):
                 patch.setattr(module, "random", self.random)
-            for module in (batches, staged_pops):
+            for module in (batches, staged_pops, sweeper):
                 patch.setattr(module, "MAX_RETRY_DELAY", 0)
             # An act is one transaction here, so a slow call does not renew its lease.
             patch.setattr(batches, "_SPENT", math.inf)

@@ -1,0 +1,179 @@
+"""Measure what a queue costs on a cluster that grows or fails: counts first, then times.
+
+    python -m tests.benchmarks.cluster                    all parts, with a server of its own
+    python -m tests.benchmarks.cluster --only due         one part
+    python -m tests.benchmarks.cluster --engine embedded  the parts that both engines have
+
+The table says what was wanted, what was measured here, and what commit 6469bf6 took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fdbqueue
+from fdbqueue import PriorityQueue
+from fdbqueue.queue.base import store_of
+from tests.benchmarks.report import console, new_table, print_machine
+from tests.support.cluster import Server, find_programs
+
+CONSUMER = """
+import sys, threading, time, fdbqueue
+url, name, threads, begin, stop = sys.argv[1], sys.argv[2], *map(float, sys.argv[3:])
+db = fdbqueue.open(url)
+jobs = fdbqueue.PriorityQueue.named(db, name)
+jobs.peek(db)  # connects to a cluster
+times = []
+
+def consume():
+    while time.time() < begin:
+        time.sleep(0.001)
+    while time.time() < stop:
+        began = time.monotonic()
+        claim = jobs.claim(db, lease=600)
+        if claim is not None:
+            times.append((time.time() - begin, time.monotonic() - began))
+            jobs.ack(db, claim)
+
+all_threads = [threading.Thread(target=consume) for _ in range(int(threads))]
+for thread in all_threads:
+    thread.start()
+for thread in all_threads:
+    thread.join()
+for ended, seconds in times:
+    print(ended, seconds)
+"""
+
+
+class Row(NamedTuple):
+    """One row of the table."""
+
+    what: str
+    wanted: str
+    measured: str
+    before: str
+
+
+class Consumers:
+    """Processes that claim and acknowledge from one moment to another."""
+
+    def __init__(self, url: str, name: str, begin: float, seconds: float) -> None:
+        self.begin, self.end = begin, begin + seconds
+        arguments = [url, name, "2", str(begin), str(self.end)]
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", CONSUMER, *arguments], stdout=subprocess.PIPE, text=True
+            )
+            for _ in range(4)
+        ]
+
+    def times(self) -> list[tuple[float, float]]:
+        """Return when each claim ended, in seconds since the beginning, and how long it took."""
+        lines = [
+            line for process in self._processes for line in process.communicate()[0].split("\n")
+        ]
+        claims = [tuple(map(float, line.split())) for line in lines if line]
+        return sorted((ended, seconds) for ended, seconds in claims)
+
+
+def due(db: Any, url: str, n: int, leases: bool) -> list[Row]:
+    """Let `n` delays or leases end in the same second, while 8 consumers take items."""
+    kind = "leases" if leases else "delays"
+    name = f"due-{kind}-{os.getpid()}"
+    jobs = PriorityQueue.named(db, name)
+    loading = n / 4_000 + 10  # seconds
+    when = datetime.now(timezone.utc) + timedelta(seconds=loading)
+    for begin in range(0, n, 1_000):
+        numbers = range(begin, begin + 1_000)
+        if leases:
+            jobs.push_many(db, numbers)
+            jobs.claim(db, n=1_000, lease=max(0.01, when.timestamp() - time.time()))
+        else:
+            jobs.push_many(db, numbers, at=when)
+    jobs.push_many(db, range(n, n + 5_000), priorities=[1] * 5_000)
+    assert time.time() < when.timestamp() - 3, "loading took too long"
+    consumers = Consumers(url, name, when.timestamp(), 30)
+    layout = store_of(jobs).layout
+    timers = layout.range_of(layout.leases if leases else layout.dues)
+    time.sleep(max(0, when.timestamp() - time.time()))
+    last = max(
+        fdbqueue.transactional(lambda tr: [row.key for row in tr.get_range(*timers)][-1:])(db),
+        default=b"",
+    )
+    left = n
+    while left and time.time() < consumers.end:
+        time.sleep(0.1)
+        rows = fdbqueue.transactional(
+            lambda tr: list(tr.snapshot.get_range(timers[0], last + b"\0", limit=1))
+        )(db)
+        left = len(rows)
+    seconds = time.time() - consumers.begin
+    times = consumers.times()
+    first = statistics.median(spent for _, spent in times[:100]) * 1000 if times else float("inf")
+    jobs.clear(db)
+    back = f"{n / seconds:,.0f} a second" if not left else f"not in {seconds:.0f} s"
+    return [
+        Row(
+            f"{n:,} {kind} over at once: a claim, median of the first 100",
+            "100 ms",
+            f"{first:.0f} ms",
+            "7.9 s for the first of 5,000 delays",
+        ),
+        Row(f"{n:,} {kind} over at once: back in their places", "5,000 a second", back, ""),
+        Row(f"{n:,} {kind} over at once: claims in 30 s", "", f"{len(times):,}", ""),
+    ]
+
+
+@contextmanager
+def database(engine: str) -> Iterator[tuple[Any, str]]:
+    """Open a new database."""
+    with ExitStack() as stack:
+        directory = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="fdbqueue-benchmark-"))
+        )
+        print_machine(directory)
+        url = f"embedded:{directory}/db"
+        if engine == "cluster":
+            programs = find_programs()
+            if programs is None:
+                sys.exit("there is no fdbserver and fdbcli on PATH or under FDB_HOME")
+            server = stack.enter_context(Server(directory, *programs, storage="ssd"))
+            url = str(server.cluster_file)
+        yield fdbqueue.open(url), url
+
+
+PARTS: dict[str, Callable[[Any, str, int], list[Row]]] = {
+    "delays": lambda db, url, n: due(db, url, n, leases=False),
+    "leases": lambda db, url, n: due(db, url, n, leases=True),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.cluster", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--engine", choices=["cluster", "embedded"], default="cluster")
+    parser.add_argument("--only", choices=PARTS, action="append")
+    parser.add_argument("--items", type=int, default=100_000, help="items that are due at once")
+    arguments = parser.parse_args()
+    with database(arguments.engine) as (db, url):
+        table = new_table(f"on {arguments.engine}", "wanted", "measured", "before")
+        for part in arguments.only or PARTS:
+            for row in PARTS[part](db, url, arguments.items):
+                table.add_row(*row)
+        console.print(table)
+
+
+if __name__ == "__main__":
+    main()
