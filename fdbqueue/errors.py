@@ -7,6 +7,7 @@ from typing import Any, cast
 
 __all__ = [
     "DESCRIPTIONS",
+    "BindingMismatch",
     "ClockOutOfRange",
     "ClusterUnavailable",
     "CorruptDatabase",
@@ -241,6 +242,23 @@ class LockTimeout(FDBError):
 
 class ClusterUnavailable(FdbqueueError):
     """A FoundationDB cluster that this process cannot use."""
+
+
+class BindingMismatch(ClusterUnavailable):
+    """A binding that does not work with the client library, such as a newer one.
+
+    Attributes:
+        binding: The release of the Python package `foundationdb`, such as `8.0`.
+        library: The release of the client library, `libfdb_c`.
+    """
+
+    def __init__(self, binding: str, library: str) -> None:
+        self.binding = binding
+        self.library = library
+        super().__init__(
+            f"the binding foundationdb {binding} does not work with the client library (libfdb_c) "
+            f"{library}; install the binding that does: pip install 'foundationdb==7.3.*'"
+        )
 
 
 class LayoutVersionMismatch(FdbqueueError):

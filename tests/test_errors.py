@@ -20,6 +20,7 @@ ALL = [
     errors.LockTimeout("/path", 4711, True),
     errors.ClockOutOfRange(),
     errors.ClusterUnavailable("there is no cluster file x"),
+    errors.BindingMismatch("8.0", "7.3"),
     errors.LayoutVersionMismatch(b"\x15\x02", 1),
     errors.InvalidPriority(True, "an integer"),
     errors.InvalidValue({1}, "the value cannot be stored"),

@@ -14,7 +14,14 @@ from fdbqueue.types import KeySelector as Selector
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = ["check_fork", "engine_name", "error_classes", "first_greater_or_equal", "is_database"]
+__all__ = [
+    "check_fork",
+    "client_api_version",
+    "engine_name",
+    "error_classes",
+    "first_greater_or_equal",
+    "is_database",
+]
 
 # The network thread of FoundationDB's client does not survive a fork. A call in the child hangs,
 # and so does the parent.
@@ -41,6 +48,12 @@ def check_fork(db: Database | None = None) -> None:
             "this process was forked from one that had a cluster open, and FoundationDB's client "
             "does not work in it; open clusters after the fork, or start processes with 'spawn'"
         )
+
+
+def client_api_version() -> int | None:
+    """Return the newest API version of the client library; `None` if it is not loaded."""
+    binding = sys.modules.get("fdb.impl")
+    return None if binding is None else int(binding._capi.fdb_get_max_api_version())
 
 
 def error_classes() -> tuple[type[FDBError], ...]:

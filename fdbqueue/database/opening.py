@@ -11,8 +11,8 @@ import fdb
 import platformdirs
 
 from fdbqueue import embedded
-from fdbqueue.database.binding import check_fork, error_classes
-from fdbqueue.errors import ClusterUnavailable
+from fdbqueue.database.binding import check_fork, client_api_version, error_classes
+from fdbqueue.errors import BindingMismatch, ClusterUnavailable
 from fdbqueue.types import Database
 
 __all__ = ["API_VERSION", "open"]
@@ -104,7 +104,11 @@ def _open_cluster(cluster_file: str) -> Database:
         if not fdb.is_api_version_selected():
             fdb.api_version(API_VERSION)
     except Exception as error:
-        # Without the library the binding raises a bare Exception, with an old one a RuntimeError.
+        # Without the library the binding raises a bare Exception, with one that is older than the
+        # binding a RuntimeError, with one that lacks a function an AttributeError.
+        library = client_api_version()
+        if library is not None and library >= API_VERSION:
+            raise BindingMismatch(_release(fdb.LATEST_API_VERSION), _release(library)) from error
         raise ClusterUnavailable(
             f"the FoundationDB client library 7.3 (libfdb_c) cannot be used: {error}; install the "
             "package foundationdb-clients of the cluster's release"
@@ -114,3 +118,8 @@ def _open_cluster(cluster_file: str) -> Database:
     except error_classes() as error:
         raise ClusterUnavailable(f"{cluster_file} cannot be opened: {error}") from error
     return db
+
+
+def _release(api_version: int) -> str:
+    """Return the release that brought an API version: 7.3 for 730."""
+    return f"{api_version // 100}.{api_version // 10 % 10}"

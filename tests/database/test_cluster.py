@@ -111,6 +111,40 @@ def test_a_missing_client_library_is_reported_in_one_sentence(
     assert "install the package foundationdb-clients" in sentence
 
 
+NEWER_BINDING = """
+import sys, fdb
+fdb.LATEST_API_VERSION = 9990  # which a client library refuses that does not know it
+from fdbq.main import main
+sys.argv = ["fdbq", "ls", "-C", sys.argv[1]]
+main()
+"""
+
+REMOVED_FUNCTION = """
+import sys, fdb, fdb.impl
+def init_c_api():
+    fdb.impl._capi.fdb_function_of_another_release
+fdb.LATEST_API_VERSION = 740
+fdb.impl._capi.fdb_select_api_version_impl = lambda *versions: 0
+fdb.impl.init_c_api = init_c_api
+from fdbq.main import main
+sys.argv = ["fdbq", "ls", "-C", sys.argv[1]]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "binding"),
+    [(NEWER_BINDING, "99.9"), (REMOVED_FUNCTION, "7.4")],
+    ids=["newer", "removed function"],
+)
+def test_a_binding_that_does_not_fit_the_client_library_is_named_with_the_remedy(
+    cluster: Cluster, program: str, binding: str
+) -> None:
+    sentence = python(program, str(cluster.file))
+    assert f"the binding foundationdb {binding} does not work with the client library" in sentence
+    assert "pip install 'foundationdb==7.3.*'" in sentence
+
+
 def test_an_unresponsive_cluster_times_out(cluster: Cluster, tmp_path: Path) -> None:
     file = tmp_path / "nobody.cluster"
     file.write_text("test:test@127.0.0.1:1\n")
