@@ -12,6 +12,7 @@ __all__ = [
     "KEY_SIZE_LIMIT",
     "MAX_BACKOFF",
     "MAX_WATCHES",
+    "MAX_WATCHES_LIMIT",
     "SYSTEM_KEY_SIZE_LIMIT",
     "TENANT_PREFIX_SIZE",
     "TRANSACTION_LIFETIME",
@@ -28,6 +29,7 @@ TRANSACTION_SIZE_LIMIT = 10_000_000  # bytes: keys, values and conflict ranges
 TRANSACTION_LIFETIME = 5.0  # seconds from the first read to the commit
 VERSIONS_PER_SECOND = 1_000_000
 MAX_WATCHES = 10_000  # outstanding, per database object
+MAX_WATCHES_LIMIT = 1_000_000  # of the option that sets another limit
 
 INITIAL_BACKOFF = 0.01  # seconds
 BACKOFF_GROWTH = 2.0

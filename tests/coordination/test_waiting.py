@@ -127,6 +127,17 @@ def test_waiting_pops_survive_injected_faults(db: Any, queue: PriorityQueue, rng
     assert sorted(results) == list(range(30))
 
 
+def test_a_pop_cannot_wait_beyond_the_limit_of_watches(
+    db: Any, queue: PriorityQueue, fdb_error: Any
+) -> None:
+    db.options.set_max_watches(0)
+    with fdb_error(1032):
+        queue.pop(db, wait=5)
+    db.options.set_max_watches(1)
+    threading.Timer(0.1, queue.push, [db, "x"]).start()
+    assert queue.pop(db, wait=60).value == "x"
+
+
 def test_an_invalid_wait_is_rejected(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, "stays")
     for wrong in ("5", True, None):

@@ -259,6 +259,19 @@ def test_a_watch_of_a_key_with_a_pending_versionstamp_is_1036_and_lets_the_commi
     assert len(db[space["k"]]) == 10
 
 
+def test_watches_beyond_the_limit_are_1032_and_end_no_other(db: Any, space: Subspace) -> None:
+    db.options.set_max_watches(2)
+    watches = [db.get_and_watch(space[number].key())[1] for number in range(2)]
+    tr = db.create_transaction()
+    refused = tr.watch(space["one more"].key())
+    assert code(tr.commit) is None
+    assert outcome(refused) == 1032
+    db.options.set_max_watches(0)
+    db.options.set_max_watches(3)
+    watches.append(db.get_and_watch(space["one more"].key())[1])
+    assert not any(watch.is_ready() for watch in watches)
+
+
 # Errors
 
 

@@ -327,6 +327,8 @@ def test_options_have_their_types_and_ranges(db: Any, fdb_error: Any) -> None:
             tr[b"k"].wait()
     with fdb_error(2006):
         db.options.set_transaction_timeout(-1)
+    with fdb_error(2006):
+        db.options.set_max_watches(1_000_001)
     tr = db.create_transaction()
     options = tr.options
     with pytest.raises(TypeError):

@@ -102,17 +102,6 @@ def test_closing_the_database_ends_its_watches(db: Any, fdb_error: Any) -> None:
         watch.wait()
 
 
-def test_too_many_watches_are_1032(
-    db: Any, fdb_error: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fdbqueue.embedded.transaction.watcher.MAX_WATCHES", 2)
-    watches = [db.get_and_watch(b"%d" % number)[1] for number in range(2)]
-    tr = db.create_transaction()
-    with fdb_error(1032):
-        tr.watch(b"one more").wait()
-    assert not any(watch.is_ready() for watch in watches)
-
-
 def test_a_watch_fires_for_a_write_by_another_process(db: Any) -> None:
     if db.in_memory:
         pytest.skip("a database in memory is of one process")

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from fdb import fdboptions
 
-from fdbqueue.embedded.limits import MAX_BACKOFF, TRANSACTION_SIZE_LIMIT
+from fdbqueue.embedded.limits import (
+    MAX_BACKOFF,
+    MAX_WATCHES,
+    MAX_WATCHES_LIMIT,
+    TRANSACTION_SIZE_LIMIT,
+)
 from fdbqueue.errors import FDBError
 
 if TYPE_CHECKING:
@@ -26,12 +31,20 @@ _INT_MAX = 2**31 - 1
 class Settings:
     """The options that change results, with the values a new transaction has."""
 
-    __slots__ = ("max_retry_delay", "retry_limit", "size_limit", "snapshot_ryw", "timeout")
+    __slots__ = (
+        "max_retry_delay",
+        "max_watches",
+        "retry_limit",
+        "size_limit",
+        "snapshot_ryw",
+        "timeout",
+    )
 
     def __init__(self) -> None:
         self.timeout = 0  # milliseconds; 0 for none
         self.retry_limit = -1  # -1 for none
         self.max_retry_delay = round(MAX_BACKOFF * 1000)  # milliseconds
+        self.max_watches = MAX_WATCHES  # of the database, not of one transaction
         self.size_limit = TRANSACTION_SIZE_LIMIT  # bytes
         self.snapshot_ryw = (
             1  # snapshot reads see the transaction's own writes while it is positive
@@ -76,6 +89,10 @@ class DatabaseOptions(_Options):
 
     def __init__(self, database: Database) -> None:
         self._settings = database.defaults
+
+    def set_max_watches(self, watches: int) -> None:
+        """Set the number of outstanding watches; a lower one ends none that there are."""
+        self._settings.max_watches = _number(watches, 0, MAX_WATCHES_LIMIT)
 
     def set_transaction_timeout(self, milliseconds: int) -> None:
         """Set the timeout of new transactions, in milliseconds; 0 for none."""

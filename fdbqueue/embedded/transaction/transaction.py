@@ -315,7 +315,8 @@ class Transaction(TransactionRead):
             if len(key) > key_size_limit(key):
                 raise FDBError(2102)
             value = attempt.read_value(key, snapshot=False)
-            self.database.watcher.reserve(len(attempt.watches) + 1)
+            limit = self.database.defaults.max_watches
+            self.database.watcher.reserve(len(attempt.watches) + 1, limit)
             attempt.watches += ((key, value, future),)
         except FdbqueueError as error:
             future.finish(error.with_traceback(None))

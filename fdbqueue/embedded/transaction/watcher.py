@@ -11,7 +11,6 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from fdbqueue.embedded.limits import MAX_WATCHES
 from fdbqueue.embedded.transaction.futures import WatchFuture
 from fdbqueue.errors import FDBError, FdbqueueError
 
@@ -36,9 +35,9 @@ class Watcher:
         self._is_running = False
         self._is_closed = False
 
-    def reserve(self, more: int) -> None:
+    def reserve(self, more: int, limit: int) -> None:
         """Raise 1032 if `more` watches would exceed the limit."""
-        if len(self._watches) + more > MAX_WATCHES:
+        if len(self._watches) + more > limit:
             raise FDBError(1032)
 
     def watch(self, key: bytes, value: bytes | None, future: WatchFuture) -> None:
