@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from itertools import islice
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
@@ -60,6 +60,8 @@ __all__ = [
     "rename_queue",
     "run",
 ]
+
+_LOOK = 1.0  # seconds between looks whether the loop of a worker is closed
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -384,9 +386,16 @@ class Worker:
         def forward(report: worker.WorkerReport) -> None:
             loop.call_soon_threadsafe(progress, report)
 
-        thread = ThreadPoolExecutor(1, thread_name_prefix="fdbqueue.aio.worker")
-        work = thread.submit(self._worker.run, drain=drain, progress=forward)
-        thread.shutdown(wait=False)
+        def stop_with_loop() -> None:
+            """Stop the worker if the loop is closed, which cancels nothing by itself."""
+            while not futures.wait([work], _LOOK).done:
+                if loop.is_closed():
+                    self.stop()
+
+        threads = futures.ThreadPoolExecutor(2, thread_name_prefix="fdbqueue.aio.worker")
+        work = threads.submit(self._worker.run, drain=drain, progress=forward)
+        threads.submit(stop_with_loop)
+        threads.shutdown(wait=False)
         try:
             await asyncio.wait([asyncio.wrap_future(work)])
         except asyncio.CancelledError:

@@ -10,6 +10,7 @@ import itertools
 import os
 import random
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
+from fdbqueue.coordination import steps, waiting
 from fdbqueue.database.retrying import run
 from fdbqueue.layout import ROOT
 from tests.support.cluster import Cluster, NoCluster, start_or_find_cluster
@@ -133,6 +135,20 @@ def name() -> str:
 def queue(space: Subspace) -> fdbqueue.PriorityQueue:
     """Return an empty priority queue."""
     return fdbqueue.PriorityQueue(space["queue"])
+
+
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Let clients sleep until they are woken, and return an event that is set once one sleeps."""
+    sleep_on, event = steps.sleep_on, threading.Event()
+
+    def sleep(*arguments: Any) -> Any:
+        event.set()
+        return sleep_on(*arguments)
+
+    monkeypatch.setattr(waiting, "_MAX_SLEEP", 600.0)
+    monkeypatch.setattr(steps, "sleep_on", sleep)
+    return event
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, finalize, ref
 
 from fdbqueue import types
-from fdbqueue.coordination.steps import Call, Sleep, Steps, Submit, cancel_all
+from fdbqueue.coordination.steps import Call, Sleep, Steps, Submit
 
 __all__ = ["HandOver", "call", "drive", "finished", "pool", "run", "start"]
 
@@ -77,7 +77,7 @@ async def _sleep(step: Sleep, ends: Sequence[asyncio.Future[Any]]) -> bool:
             [fired, *ends], timeout=step.seconds, return_when=asyncio.FIRST_COMPLETED
         )
     finally:
-        cancel_all(step.watches)
+        step.cancel()
     if fired.done():
         fired.result().wait()  # raises the watch's error, if it failed
     return not any(end.done() for end in ends)

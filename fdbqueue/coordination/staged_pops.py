@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count, groupby, islice
+from itertools import chain, count, groupby, islice, starmap
 from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -27,7 +27,7 @@ from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items
 from fdbqueue.operations.schedule import VERSIONS
 from fdbqueue.types import Database, KeyValue, RangeResult, Transaction
 
-__all__ = ["REQUEST_TIMEOUT", "StagedPops"]
+__all__ = ["REQUEST_TIMEOUT", "StagedPops", "has_requests"]
 
 _T = TypeVar("_T")
 
@@ -76,6 +76,13 @@ class _Outcome(Generic[_T]):
     watch: Any = None
     error: UndecodableItem | None = None
     wrote: bool = True
+
+
+def has_requests(tr: Transaction, layout: Layout) -> bool:
+    """Return whether there are requests or results, which may be those of a dead process."""
+    begin_read = partial(tr.snapshot.get_range, limit=1)
+    both = [*starmap(begin_read, map(layout.range_of, (layout.requests, layout.results)))]
+    return any(map(list, both))
 
 
 def _wrote(outcome: _Outcome[Any]) -> bool:

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import functools
+import threading
+import time
 from collections.abc import Callable, Generator
-from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from fdbqueue.coordination.combiner import Combiner
 from fdbqueue.types import Database, Future
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 __all__ = [
     "Call",
     "Sleep",
     "Steps",
+    "Stop",
     "Submit",
-    "cancel_all",
+    "drive",
     "driven",
     "sleep_on",
     "steps_of",
 ]
+
+# Seconds after which a sleeping main thread runs the handlers of signals. A signal interrupts its
+# sleep at once, except one that arrives in the microseconds in which the thread falls asleep.
+_SIGNALS = 1.0
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -84,38 +95,89 @@ class Sleep:
         self.watches = watches
         self.seconds = seconds
 
-    def run(self) -> bool:
-        """Perform this step in the calling thread."""
-        fired = sleep_on(self.watches, self.seconds)
+    def cancel(self) -> None:
+        """Cancel the watches that have not fired."""
+        _cancel_all(self.watches)
+
+    def run(self, stop: Stop) -> bool:
+        """Perform this step in the calling thread, until `stop` is set."""
+        fired = sleep_on(self.watches, self.seconds, stop)
         if fired is not None:
             fired.wait()  # raises the watch's error, if it failed
-        return True
+        return not stop.is_set
 
 
-def cancel_all(watches: list[Future]) -> None:
+class Stop:
+    """A request to end sleeps, for good.
+
+    Any thread and any signal handler may set it, because `set` takes no lock. A signal handler
+    interrupts its thread anywhere, also while that thread sleeps or is about to.
+
+    >>> stop = Stop()
+    >>> stop.set()
+    >>> sleep_on([], 60, stop) is None
+    True
+    """
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._sleepers: set[SimpleQueue[Future | None]] = set()
+
+    def set(self) -> None:
+        """End the sleeps that have begun, and all later ones at once."""
+        self.is_set = True
+        for sleeper in self._sleepers.copy():
+            sleeper.put(None)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until this is set or the time is over."""
+        sleep_on([], seconds, self)
+
+    def add(self, sleeper: SimpleQueue[Future | None]) -> None:
+        """Put `None` into a queue once this is set."""
+        # `set` sets the flag and then reads the sleepers; this adds one and then reads the flag. So
+        # at least one of them sees both.
+        self._sleepers.add(sleeper)
+        if self.is_set:
+            sleeper.put(None)
+
+    def discard(self, sleeper: SimpleQueue[Future | None]) -> None:
+        """Put nothing more into a queue."""
+        self._sleepers.discard(sleeper)
+
+
+_NEVER = Stop()
+
+
+def _cancel_all(watches: list[Future]) -> None:
     """Cancel the watches that have not fired, because a client has a limited number of watches."""
     for watch in watches:
         if not watch.is_ready():
             watch.cancel()
 
 
-def sleep_on(watches: list[Future], seconds: float) -> Future | None:
-    """Sleep until a watch fires or fails, and return it; return `None` after the timeout.
+def sleep_on(watches: list[Future], seconds: float, stop: Stop = _NEVER) -> Future | None:
+    """Sleep until a watch fires or fails, and return it.
 
-    Cancel all other watches.
+    Return `None` after the timeout, or once `stop` is set. Cancel all other watches.
     """
     # Imported late, because a program may have a module of this name, as `recipes/` does.
     from queue import Empty, SimpleQueue
 
-    fired: SimpleQueue[Future] = SimpleQueue()
-    for watch in watches:
-        watch.on_ready(fired.put)
+    deadline = time.monotonic() + seconds
+    is_main = threading.current_thread() is threading.main_thread()
+    fired: SimpleQueue[Future | None] = SimpleQueue()
     try:
-        return fired.get(timeout=seconds)
-    except Empty:
+        stop.add(fired)
+        for watch in watches:
+            watch.on_ready(fired.put)
+        while (left := deadline - time.monotonic()) > 0:
+            with suppress(Empty):
+                return fired.get(timeout=min(left, _SIGNALS) if is_main else left)
         return None
     finally:
-        cancel_all(watches)
+        stop.discard(fired)
+        _cancel_all(watches)
 
 
 Steps: TypeAlias = Generator[Call[Any] | Submit[Any, Any] | Sleep, Any, _T]
@@ -124,6 +186,26 @@ Steps: TypeAlias = Generator[Call[Any] | Submit[Any, Any] | Sleep, Any, _T]
 Only the steps take time. Between two steps, an operation neither blocks nor can be cancelled. So it
 needs no `try` to keep the result of a step.
 """
+
+
+def drive(steps: Steps[_T], stop: Stop = _NEVER) -> _T:
+    """Perform an operation in the calling thread.
+
+    Once `stop` is set, the operation stops sleeping and does not look again.
+    """
+    result: Any = None
+    while True:
+        try:
+            step = steps.send(result)
+        except StopIteration as end:
+            done: _T = end.value
+            return done
+        if isinstance(step, Submit):
+            result = step.combiner(step.db, step.request)
+        elif isinstance(step, Call):
+            result = step.run()
+        else:
+            result = step.run(stop)
 
 
 def driven(operation: Callable[_P, Steps[_T]]) -> Callable[_P, _T]:
@@ -139,18 +221,7 @@ def driven(operation: Callable[_P, Steps[_T]]) -> Callable[_P, _T]:
 
     @functools.wraps(operation)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        steps = operation(*args, **kwargs)
-        result: Any = None
-        while True:
-            try:
-                step = steps.send(result)
-            except StopIteration as end:
-                done: _T = end.value
-                return done
-            if isinstance(step, Submit):
-                result = step.combiner(step.db, step.request)
-            else:
-                result = step.run()
+        return drive(operation(*args, **kwargs))
 
     # Documentation and editors show the type that the caller gets.
     returns: str = operation.__annotations__["return"]

@@ -22,7 +22,12 @@ from fdbqueue.coordination.batches import (
 )
 from fdbqueue.coordination.clock import milliseconds, uuids
 from fdbqueue.coordination.combiner import Combiner
-from fdbqueue.coordination.staged_pops import MAX_ITEMS, StagedPops
+from fdbqueue.coordination.staged_pops import (
+    MAX_ITEMS,
+    REQUEST_TIMEOUT,
+    StagedPops,
+    has_requests,
+)
 from fdbqueue.coordination.steps import Call, Steps, Submit
 from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.coordination.waiting import until_found
@@ -265,7 +270,9 @@ class Store(Generic[_T]):
         On a database, the pops of several threads share a transaction.
         """
         look = partial(self._pop_now, tr, n, at_max)
-        return until_found(self.sweeper, tr, wait if n else 0, look, self.keys_to_watch)
+        return until_found(
+            tr, wait if n else 0, look, self.keys_to_watch, self._seconds_left_to_pop
+        )
 
     def _pop_now(self, tr: Transactor, n: int, at_max: bool) -> Steps[list[_T]]:
         """Take up to `n` first items without waiting."""
@@ -314,7 +321,7 @@ class Store(Generic[_T]):
             return item
 
         keys = partial(self.keys_to_watch, first=first)
-        return until_found(self.sweeper, tr, wait, look, keys)
+        return until_found(tr, wait, look, keys, self.sweeper.seconds_left)
 
     def _take_of(self, tr: Transactor, first: First) -> _T | None:
         now = milliseconds()
@@ -337,7 +344,7 @@ class Store(Generic[_T]):
             is_idle: bool = yield Call(partial(self.is_idle, db))
             return not is_idle
 
-        return until_found(self.sweeper, db, seconds, look, self.keys_to_watch)
+        return until_found(db, seconds, look, self.keys_to_watch, self.sweeper.seconds_left)
 
     def is_idle(self, db: Database) -> bool:
         """Sweep, and return whether no item can be taken."""
@@ -351,6 +358,12 @@ class Store(Generic[_T]):
         if self.is_empty(tr) if first is None else not first(tr, 1):
             return [self.layout.total_in]
         return [self.layout.wake_counter] if self.schedule.is_paused(tr) else []
+
+    def _seconds_left_to_pop(self, tr: Transaction) -> float:
+        """Return the seconds after which a pop has to look although no watched key has changed."""
+        left = self.sweeper.seconds_left(tr)
+        # Pops sweep the requests of dead processes, which may hold items.
+        return min(left, REQUEST_TIMEOUT) if has_requests(tr, self.layout) else left
 
     def keys_to_watch_claims(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys to watch until an item can be claimed, or none if one already can."""
@@ -379,7 +392,7 @@ class Store(Generic[_T]):
         request = ClaimRequest(n, max(n, within), lease, *uuids(1))
         look = partial(self._claim_now, tr, request, first)
         keys = partial(self.keys_to_watch_claims, first=first)
-        return until_found(self.sweeper, tr, wait, look, keys)
+        return until_found(tr, wait, look, keys, self.sweeper.seconds_left)
 
     def _claim_now(
         self, tr: Transactor, request: ClaimRequest, first: First | None

@@ -11,7 +11,7 @@ from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.database.binding import first_greater_or_equal, is_database
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, read, run
 from fdbqueue.layout import Layout
-from fdbqueue.operations.schedule import MAX_SWEPT, VERSIONS, Schedule, Swept
+from fdbqueue.operations.schedule import MAX_SWEPT, Schedule, Swept
 from fdbqueue.types import Database, ReadTransactor, Transaction, Transactor
 
 __all__ = ["Sweeper"]
@@ -129,22 +129,12 @@ class Sweeper:
         items = self._layout.all_items
         return bool(list(tr.snapshot.get_range(*items, limit=1)))
 
-    def seconds_left(self, db: Database) -> float:
-        """Return the seconds until a lease ends or a delayed item is due; `math.inf` for never."""
-        if not self.has_timers(db):
-            return math.inf
-        layout = self._layout
+    def seconds_left(self, tr: Transaction) -> float:
+        """Return the seconds until the next sweep has something to do; `math.inf` for never.
 
-        def body(tr: Transaction) -> float:
-            leases = tr.snapshot.get_range(*layout.range_of(layout.leases), limit=1)
-            dues = tr.snapshot.get_range(*layout.range_of(layout.dues), limit=1)
-            left = math.inf
-            for row in leases:
-                end = layout.unpack_timer_key(layout.leases, row.key)[0]
-                left = (end - tr.get_read_version().wait()) / VERSIONS
-            for row in dues:
-                due = layout.unpack_timer_key(layout.dues, row.key)[0]
-                left = min(left, (due - milliseconds()) / 1000)
-            return max(0.0, left)
-
-        return run(db, body)
+        A lease ends then, or a delayed item is due.
+        """
+        left = self._schedule.seconds_left(tr, milliseconds())
+        if left < math.inf:
+            self.invalidate()
+        return left

@@ -125,6 +125,12 @@ class Items:
         """Count an item that was added and removed, but only moved."""
         tr.add(self._layout.total_moved, ONE)
 
+    def wake(self, tr: Transaction) -> None:
+        """Wake the waiting clients, which watch the total of added items; the size is the same."""
+        self.count_total(tr, 1)
+        self.count_total(tr, -1)
+        self.count_moved(tr)
+
     def count_level(self, tr: Transaction, level: Level, change: int) -> None:
         """Add `change` to the counter of a level, if it has one; delete a counter at zero."""
         key = level.counter
@@ -367,10 +373,7 @@ class Items:
         """Return items stored by `stage`, as (key, value), to their positions."""
         for key, value in rows:
             self.insert(tr, key, value)
-            # The totals stay the same, but waiting pops watch the total of added items.
-            self.count_total(tr, 1)
-            self.count_total(tr, -1)
-            self.count_moved(tr)
+            self.wake(tr)
 
     def put_back(self, tr: Transaction, popped: list[tuple[bytes, bytes]]) -> None:
         """Return popped items, as (key, payload), to their positions, unless they already exist."""

@@ -223,6 +223,8 @@ class Leases:
             tr.clear(layout.timer_key(layout.leases, item.lease_end, position))
             claimed = item._replace(lease_end=end)
             self._schedule.store_claim(tr, position, claimed, encode_lease(lease, now))
+            if end < item.lease_end:
+                self._items.wake(tr)  # waiting clients sleep until a lease ends
 
     def release(self, tr: Transaction, claim: Claim) -> None:
         """Return the items as if they had never been claimed."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from fdbqueue.layout import (
@@ -293,6 +295,20 @@ class Schedule:
             if stored.value is not None:
                 self._items.take(tr, self._items.levels.item(key, stored.value))
                 tr.add(layout.total_expired, ONE)
+
+    def seconds_left(self, tr: Transaction, now: int) -> float:
+        """Return the seconds until a lease ends or an item is due; `math.inf` without either."""
+        layout = self._layout
+        first = partial(tr.snapshot.get_range, limit=1)
+        leases, dues = first(*layout.range_of(layout.leases)), first(*layout.range_of(layout.dues))
+        left = math.inf
+        for row in leases:
+            end = layout.unpack_timer_key(layout.leases, row.key)[0]
+            left = (end - tr.get_read_version().wait()) / VERSIONS
+        for row in dues:
+            due = layout.unpack_timer_key(layout.dues, row.key)[0]
+            left = min(left, (due - now) / 1000)
+        return max(0.0, left)
 
     def free_slots(self, tr: Transaction, slots: Sequence[bytes]) -> None:
         """Free slots, and wake the clients that wait for a free slot."""

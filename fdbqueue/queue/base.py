@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.steps import Steps, driven
+from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import engine_name
 from fdbqueue.database.retrying import read
@@ -41,7 +41,15 @@ from fdbqueue.types import (
     Transactor,
 )
 
-__all__ = ["BaseQueue", "find_stored", "open_stored", "read_stored", "store_of"]
+__all__ = [
+    "BaseQueue",
+    "Stop",
+    "claim_until",
+    "find_stored",
+    "open_stored",
+    "read_stored",
+    "store_of",
+]
 
 _T = TypeVar("_T", bound=Item | Task)
 _Q = TypeVar("_Q", bound="BaseQueue[Any]")
@@ -660,6 +668,13 @@ class BaseQueue(ABC, Generic[_T]):
             True
         """
         self._store.clear(tr)
+
+
+def claim_until(stop: Stop, queue: BaseQueue[Any], db: Database, **options: Any) -> Claim | None:
+    """Claim as `claim` does, but stop waiting for items once `stop` is set."""
+    claim: Any = steps_of(type(queue).claim)
+    claimed: Claim | None = drive(claim(queue, db, **options), stop)
+    return claimed
 
 
 def store_of(queue: BaseQueue[_T]) -> Store[_T]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -18,7 +19,7 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost
 from fdbqueue.operations.leases import error_text
 from fdbqueue.queue.arguments import validate_agent, validate_lease, validate_number
-from fdbqueue.queue.base import BaseQueue, store_of
+from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of
 from fdbqueue.types import Claim, Database, Transaction
 from fdbqueue.worker.handler import Handler
 from fdbqueue.worker.telemetry import Telemetry
@@ -30,7 +31,7 @@ __all__ = ["Worker", "WorkerReport"]
 
 _log = logging.getLogger("fdbqueue.worker")
 
-_MAX_SLEEP = 1.0  # seconds a worker waits for jobs before it checks `stop`
+_FULL = 1.0  # seconds that a worker without room waits before the handlers of signals run
 _LAST_JOBS = 0.02  # seconds between checks for new jobs while the last ones of a drain run
 _PAUSE = 1.0  # seconds after an error of the database
 _TRANSACTION = 5.0  # seconds that a transaction lives
@@ -129,7 +130,7 @@ class Worker:
         if not is_database(db):
             raise TypeError(f"a worker needs a database, not {db!r}")
         self._db = db
-        self._queue: Any = queue
+        self._queue = queue
         store = self._store = store_of(queue)
         self._handler = handler if isinstance(handler, Handler) else Handler(handler)
         self._concurrency = validate_number(concurrency, "concurrency", 1)
@@ -142,7 +143,7 @@ class Worker:
         self._name = store.layout.name or repr(queue.subspace.key())
         self._telemetry = Telemetry(self._name)
         self._may_claim_ahead = True
-        self._stopping = False  # not an event, whose lock a signal handler must not take
+        self._stop = Stop()  # not an event, whose lock a signal handler must not take
         self._guard = threading.Lock()
         self._ended = threading.Condition(self._guard)
         self._held: set[_Job] = set()
@@ -159,7 +160,7 @@ class Worker:
         >>> worker.run()
         WorkerReport(done=0, failed=0, lost=0)
         """
-        self._stopping = True
+        self._stop.set()
 
     def run(
         self, *, drain: bool = False, progress: Callable[[WorkerReport], object] = no_progress
@@ -182,7 +183,7 @@ class Worker:
 
         def work() -> None:
             while (job := ready.get()) is not None:
-                if self._stopping:
+                if self._stop.is_set:
                     self._release([job])
                 else:
                     self._do(job, acks.submit, progress)
@@ -212,24 +213,19 @@ class Worker:
     def _feed(self, ready: SimpleQueue[_Job | None], drain: bool) -> None:
         """Claim jobs while there is room for more."""
         errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
-        while not self._stopping:
-            if self._handler.is_orphan:
-                self.stop()
-                break
+        options = {"lease": self._lease, "wait": 0 if drain else math.inf, **self._options}
+        while not self._stop.is_set:
             n = self._room()
             if n == 0:
                 with self._ended:
-                    self._ended.wait_for(self._room, _MAX_SLEEP)
+                    self._ended.wait_for(self._room, _FULL)
                 continue
             was_idle = not self._held  # otherwise a running job may push others
-            wait = 0 if drain else _MAX_SLEEP
             try:
-                claim = self._queue.claim(
-                    self._db, n=n, lease=self._lease, wait=wait, **self._options
-                )
+                claim = claim_until(self._stop, self._queue, self._db, n=n, **options)
             except errors as error:
                 _log.error("%s: cannot claim jobs: %s", self._name, error)
-                time.sleep(_PAUSE)
+                self._stop.wait(_PAUSE)
                 continue
             if claim is not None:
                 for job in self._kept(claim):
@@ -323,7 +319,7 @@ class Worker:
 
         def body(tr: Transaction) -> bool:
             nonlocal tries, seconds
-            if tries and self._stopping:
+            if tries and self._stop.is_set:
                 raise _Stopped
             if seconds > _TRANSACTION:
                 raise HandlerTooSlow(seconds)
@@ -415,7 +411,7 @@ class Worker:
             return
 
         def handle(number: int, _: object) -> None:
-            if self._stopping:  # the second signal
+            if self._stop.is_set:  # the second signal
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             self.stop()

@@ -19,7 +19,6 @@ import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
 from fdbqueue.coordination import staged_pops
 from fdbqueue.coordination.steps import sleep_on
-from fdbqueue.coordination.waiting import begin_watches
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 
@@ -267,9 +266,12 @@ class Line(Generic[_Q]):
 
     def wait_until_leaderless(self) -> None:
         leader = self.layout.leader
-        while self.db[leader] is not None:
-            watches = begin_watches(self.db, lambda tr: [leader] if tr[leader].present() else [])
-            assert not watches or sleep_on(watches, TIMEOUT)
+        while True:
+            name, watch = self.db.get_and_watch(leader)
+            if not name.present():
+                watch.cancel()
+                return
+            assert sleep_on([watch], TIMEOUT)
 
     def assert_sound(self) -> None:
         """Assert that waiting pops left no keys and that the counts are right."""

@@ -7,17 +7,22 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import PriorityQueue, Queue
+import fdbqueue
+from fdbqueue import Claim, PriorityQueue, Queue
 from fdbqueue.coordination import steps
+from fdbqueue.coordination.staged_pops import REQUEST_TIMEOUT
 from fdbqueue.coordination.steps import sleep_on
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as Recipe
+from tests.support.counting import CountingDatabase
 
 
 def test_a_pop_with_a_wait_returns_an_available_item_at_once(db: Any, queue: PriorityQueue) -> None:
@@ -41,12 +46,104 @@ def test_a_pop_looks_once_more_when_its_wait_is_over(
     """A push by the plain recipe fires no watch, but the last look finds its item."""
     recipe = Recipe(Subspace(rawPrefix=store_of(queue).layout.items))
 
-    def push_and_sleep(watches: list[Any], seconds: float) -> Any:
+    def push_and_sleep(*arguments: Any) -> Any:
         recipe.push(db, b"1", 5)
-        return sleep_on(watches, seconds)
+        return sleep_on(*arguments)
 
     monkeypatch.setattr(steps, "sleep_on", push_and_sleep)
     assert queue.pop(db, wait=0.5).value == 1
+
+
+SOON = 0.2  # seconds
+
+
+def claims_at_once(db: Any, queue: PriorityQueue, _: Claim) -> None:
+    """Push an item of which a waiting client sees only that it is claimed."""
+
+    @fdbqueue.transactional
+    def body(tr: Any) -> None:
+        queue.push(tr, "x")
+        queue.claim(tr, lease=SOON)
+
+    body(db)
+
+
+EVENTS: dict[str, Callable[[Any, PriorityQueue, Claim], object]] = {
+    "push": lambda db, queue, _: queue.push(db, "x"),
+    "push, delayed": lambda db, queue, _: queue.push(db, "x", delay=SOON),
+    "push and claim": claims_at_once,
+    "release": lambda db, queue, claim: queue.release(db, claim),
+    "nack": lambda db, queue, claim: queue.nack(db, claim, delay=0),
+    "nack, delayed": lambda db, queue, claim: queue.nack(db, claim, delay=SOON),
+    "shorter lease": lambda db, queue, claim: queue.extend(db, claim, SOON),
+    "put back": lambda db, queue, claim: queue.put_back(db, [claim.item]),
+}
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("take", ["pop", "claim"])
+def test_whatever_brings_an_item_wakes_a_client_that_sleeps(
+    db: Any, space: Subspace, take: str, event: str, asleep: threading.Event
+) -> None:
+    ours, others = PriorityQueue(space["queue"]), PriorityQueue(space["queue"])
+    others.push(db, "x")
+    claim = others.claim(db, lease=10_000)
+    assert claim is not None
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(getattr(ours, take), db, wait=120)
+        assert asleep.wait(60)
+        if event == "put back":
+            others.ack(db, claim)
+        EVENTS[event](db, others, claim)
+        taken = waits.result(60)
+    assert (taken.item if take == "claim" else taken).value == "x"
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+@pytest.mark.parametrize(("take", "cost"), [("claim", 2), ("pop", 3), ("wait", 3)])
+def test_a_waiting_client_looks_once_a_minute_and_commits_nothing(
+    db: Any, queue: PriorityQueue, take: str, cost: int, is_used: bool, monkeypatch: Any
+) -> None:
+    """`cost` is the number of transactions of a look and the sleep after it, except the first."""
+    if is_used:
+        queue.push(db, "x")
+        queue.ack(db, queue.claim(db))
+    counting = CountingDatabase(db)
+    sleeps: list[float] = []
+
+    def sleep(watches: list[Any], seconds: float, stop: Any) -> Any:
+        sleeps.append(seconds)
+        assert counting.transactions <= cost * len(sleeps) + 2
+        assert counting.commits == 0
+        if len(sleeps) == 10:
+            queue.push(db, "x")
+        return sleep_on(watches, 0, stop)  # as if the time were over
+
+    monkeypatch.setattr(steps, "sleep_on", sleep)
+    if take == "wait":
+        assert queue.wait(counting, math.inf)
+    else:
+        assert getattr(queue, take)(counting, wait=math.inf)
+    assert sleeps == [60] * 10
+
+
+def test_a_pop_looks_often_while_a_dead_process_may_hold_items(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = store_of(queue).layout
+    tr = db.create_transaction()
+    version = tr.get_read_version().wait()
+    db[layout.request_key(version, b"dead")] = layout.encode_request([(1, False)], is_next=False)
+    sleeps: list[float] = []
+
+    def push_and_sleep(watches: list[Any], seconds: float, stop: Any) -> Any:
+        sleeps.append(seconds)
+        queue.push(db, "x")
+        return sleep_on(watches, seconds, stop)
+
+    monkeypatch.setattr(steps, "sleep_on", push_and_sleep)
+    assert queue.pop(db, wait=math.inf).value == "x"
+    assert sleeps == [REQUEST_TIMEOUT]
 
 
 def test_wait_reports_an_item_and_leaves_it_in_the_queue(db: Any, queue: PriorityQueue) -> None:

@@ -271,27 +271,21 @@ def test_another_handle_notices_a_pause_within_a_second(db: Any, name: str) -> N
     assert other.claim(db).item.value == 1
 
 
-@pytest.fixture
-def only_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make waiting clients rely on watches, without periodic polls."""
-    monkeypatch.setattr(waiting, "REQUEST_TIMEOUT", 1000)
-
-
-@pytest.mark.usefixtures("only_watches")
 @pytest.mark.parametrize("take", ["pop", "claim", "agent"])
-def test_resume_wakes_waiting_clients(db: Any, space: Subspace, take: str) -> None:
+def test_resume_wakes_waiting_clients(
+    db: Any, space: Subspace, take: str, asleep: threading.Event
+) -> None:
     tasks = TaskQueue(space["tasks"])
     tasks.push(db, agent_name="ada", payload=1)
     tasks.pause(db)
     calls = {
-        "pop": lambda: tasks.pop(db, wait=60).payload,
-        "claim": lambda: tasks.claim(db, wait=60).item.payload,
-        "agent": lambda: tasks.pop(db, agent="ada", wait=60).payload,
+        "pop": lambda: tasks.pop(db, wait=120).payload,
+        "claim": lambda: tasks.claim(db, wait=120).item.payload,
+        "agent": lambda: tasks.pop(db, agent="ada", wait=120).payload,
     }
     with ThreadPoolExecutor(1) as threads:
         waits = threads.submit(calls[take])
-        time.sleep(0.1)
-        assert not waits.done()
+        assert asleep.wait(60)
         tasks.resume(db)
         assert waits.result(60) == 1
 
@@ -300,8 +294,8 @@ def test_a_client_that_waits_on_a_paused_queue_sleeps(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
-    watch = waiting.begin_watches
-    monkeypatch.setattr(waiting, "begin_watches", lambda *a: (looks.append(1), watch(*a))[1])
+    begin = waiting.begin_sleep
+    monkeypatch.setattr(waiting, "begin_sleep", lambda *a: (looks.append(1), begin(*a))[1])
     queue = PriorityQueue(space["jobs"])
     queue.push(db, 1)
     queue.pause(db)
@@ -423,21 +417,21 @@ def test_the_limits_apply_across_all_workers(db: Any, space: Subspace) -> None:
     assert check(db, tasks).ok
 
 
-@pytest.mark.usefixtures("only_watches")
-def test_a_free_slot_wakes_a_waiting_claim(db: Any, space: Subspace) -> None:
+def test_a_free_slot_wakes_a_waiting_claim(
+    db: Any, space: Subspace, asleep: threading.Event
+) -> None:
     tasks = TaskQueue(space["tasks"])
     tasks.push_many(db, [{"agent_name": "ada", "payload": n} for n in range(2)])
     tasks.set_agent_concurrency(db, 1)
     claim = tasks.claim(db)
     with ThreadPoolExecutor(2) as threads:
-        waits = threads.submit(tasks.claim, db, wait=60)
-        time.sleep(0.1)
-        assert not waits.done()
+        waits = threads.submit(tasks.claim, db, wait=120)
+        assert asleep.wait(60)
         tasks.push(db, agent_name="bob", payload="pushed meanwhile")
         assert waits.result(60).item.payload == "pushed meanwhile"
-        waits = threads.submit(tasks.claim, db, wait=60)
-        time.sleep(0.1)
-        assert not waits.done()
+        asleep.clear()
+        waits = threads.submit(tasks.claim, db, wait=120)
+        assert asleep.wait(60)
         tasks.ack(db, claim)
         assert waits.result(60).item.payload == 1
 

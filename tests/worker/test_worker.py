@@ -164,23 +164,21 @@ def test_a_stopped_worker_finishes_running_jobs_and_releases_the_rest(
     assert queue.claim(db).attempt == 1
 
 
+class Down(FaultyDatabase):
+    """A database whose first transactions fail."""
+
+    left = 3
+
+    def create_transaction(self) -> Any:
+        if self.left:
+            self.left -= 1
+            raise fdbqueue.FDBError(1031)
+        return super().create_transaction()
+
+
 def test_a_worker_survives_an_unresponsive_database(db: Any, queue: PriorityQueue) -> None:
-    class Down:
-        """A database that fails for the first few transactions."""
-
-        left = 3
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(db, name)
-
-        def create_transaction(self) -> Any:
-            if self.left:
-                Down.left -= 1
-                raise fdbqueue.FDBError(1031)
-            return db.create_transaction()
-
     queue.push(db, "a")
-    worker = Worker(Down(), queue, lambda item: worker.stop())
+    worker = Worker(Down(db), queue, lambda item: worker.stop())
     assert worker.run() == WorkerReport(done=1)
 
 
@@ -277,19 +275,9 @@ def test_a_worker_stopped_past_its_lease_leaves_the_job_to_another_worker(
     assert seen == ["first"]
 
 
-def test_a_temporary_database_failure_does_not_end_a_drain(
-    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporary_database_failure_does_not_end_a_drain(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, 1)
-    claim, failures = queue.claim, iter([fdbqueue.FDBError(1031)])
-
-    def fails_first(*args: Any, **options: Any) -> Any:
-        for error in failures:
-            raise error
-        return claim(*args, **options)
-
-    monkeypatch.setattr(queue, "claim", fails_first)
-    assert Worker(db, queue, lambda item: None).run(drain=True).done == 1
+    assert Worker(Down(db), queue, lambda item: None).run(drain=True).done == 1
 
 
 def test_retried_items_are_not_claimed_ahead(db: Any, space: Subspace) -> None:

@@ -1,0 +1,131 @@
+"""A worker without jobs costs next to nothing, and ends at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import PriorityQueue, Worker, WorkerReport, aio
+from fdbqueue.coordination import steps
+from fdbqueue.coordination.steps import sleep_on
+from tests.support.counting import CountingDatabase
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_an_idle_worker_makes_a_transaction_in_20_seconds_and_commits_nothing(
+    db: Any, queue: PriorityQueue, is_used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that extends leases wakes all the time here, but has none to extend."""
+    if is_used:
+        queue.push(db, "a job")
+        queue.ack(db, queue.claim(db))
+    counting = CountingDatabase(db)
+    worker = Worker(counting, queue, print, lease=0.01)
+    sleeps: list[float] = []
+
+    def sleep(watches: list[Any], seconds: float, stop: Any) -> Any:
+        sleeps.append(seconds)
+        if len(sleeps) == 20:
+            worker.stop()
+        return sleep_on(watches, 0, stop)  # as if the time were over
+
+    monkeypatch.setattr(steps, "sleep_on", sleep)
+    assert worker.run() == WorkerReport()
+    assert counting.transactions <= 0.05 * sum(sleeps)
+    assert counting.commits == 0
+
+
+def test_an_idle_worker_stops_without_another_look(
+    db: Any, queue: PriorityQueue, asleep: threading.Event
+) -> None:
+    counting = CountingDatabase(db)
+    worker = Worker(counting, queue, print)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    assert asleep.wait(60)
+    transactions = counting.transactions
+    worker.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert counting.transactions == transactions
+
+
+@pytest.mark.parametrize("end", ["stop", "cancel", "close"])
+def test_an_idle_asyncio_worker_ends(
+    db: Any, space: Subspace, end: str, asleep: threading.Event
+) -> None:
+    """Closing its event loop does not even cancel it."""
+    loop = asyncio.new_event_loop()
+    worker = aio.Worker(db, aio.PriorityQueue(PriorityQueue(space["queue"])), print)
+    running = loop.create_task(worker.run())
+    while not asleep.is_set():
+        loop.run_until_complete(asyncio.sleep(0.001))
+    threads = [each for each in threading.enumerate() if "aio.worker" in each.name]
+    if end == "stop":
+        worker.stop()
+        assert loop.run_until_complete(asyncio.wait_for(running, 60)) == WorkerReport()
+    elif end == "cancel":
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            loop.run_until_complete(asyncio.wait_for(running, 60))
+    else:
+        running._log_destroy_pending = False
+    loop.close()
+    assert threads
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+INTERRUPTED = """
+import os, random, signal, sys
+import fdbqueue
+from fdbqueue.coordination import steps, waiting
+
+url, seed, by, rounds = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+rng = random.Random(seed)
+waiting._MAX_SLEEP = 10_000  # only the signal ends the sleep
+sleep_on = steps.sleep_on
+
+def interrupt_soon(seconds):
+    signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.00001, seconds))
+
+def sleep(*arguments):
+    interrupt_soon(0.001)  # from now on the worker has handlers
+    return sleep_on(*arguments)
+
+def interrupt(*_):
+    if by == "stop":
+        worker.stop()
+    else:
+        os.kill(os.getpid(), getattr(signal, by))
+
+db = fdbqueue.open(url)
+queue = fdbqueue.PriorityQueue(fdbqueue.Subspace(("interrupted", os.getpid())))
+signal.signal(signal.SIGALRM, interrupt)
+if by != "stop":
+    steps.sleep_on = sleep
+for _ in range(rounds):
+    worker = fdbqueue.Worker(db, queue, print)
+    if by == "stop":
+        interrupt_soon(0.005)
+    worker.run()
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("by", ["stop", "SIGTERM", "SIGINT"])
+def test_a_signal_at_any_moment_ends_an_idle_worker(url: str, by: str, rng: random.Random) -> None:
+    """The handler interrupts the main thread while it runs the worker, asleep or about to be."""
+    arguments = [url, str(rng.randrange(2**32)), by, "200"]
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *arguments], capture_output=True, text=True, timeout=600
+    )
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
