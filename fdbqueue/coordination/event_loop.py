@@ -41,20 +41,23 @@ async def drive(steps: Steps[_T], ends: Sequence[asyncio.Future[Any]] = ()) -> _
     Once one of `ends` is done, the operation stops sleeping and does not look again.
     """
     result: Any = None
-    while True:
-        try:
-            step = steps.send(result)
-        except StopIteration as end:
-            done: _T = end.value
-            return done
-        if isinstance(step, Submit):
-            handover: HandOver[Any] = HandOver(step.undo)
-            step.combiner.submit(step.db, step.request, start, handover.arrive)
-            result = await handover.result()
-        elif isinstance(step, Call):
-            result = await call(step.run, step.undo)
-        else:
-            result = await _sleep(step, ends)
+    try:
+        while True:
+            try:
+                step = steps.send(result)
+            except StopIteration as end:
+                done: _T = end.value
+                return done
+            if isinstance(step, Submit):
+                handover: HandOver[Any] = HandOver(step.undo)
+                step.combiner.submit(step.db, step.request, start, handover.arrive)
+                result = await handover.result()
+            elif isinstance(step, Call):
+                result = await call(step.run, step.undo)
+            else:
+                result = await _sleep(step, ends)
+    finally:
+        steps.close()  # an operation that waits leaves its line
 
 
 async def _sleep(step: Sleep, ends: Sequence[asyncio.Future[Any]]) -> bool:

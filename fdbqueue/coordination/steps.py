@@ -194,18 +194,21 @@ def drive(steps: Steps[_T], stop: Stop = _NEVER) -> _T:
     Once `stop` is set, the operation stops sleeping and does not look again.
     """
     result: Any = None
-    while True:
-        try:
-            step = steps.send(result)
-        except StopIteration as end:
-            done: _T = end.value
-            return done
-        if isinstance(step, Submit):
-            result = step.combiner(step.db, step.request)
-        elif isinstance(step, Call):
-            result = step.run()
-        else:
-            result = step.run(stop)
+    try:
+        while True:
+            try:
+                step = steps.send(result)
+            except StopIteration as end:
+                done: _T = end.value
+                return done
+            if isinstance(step, Submit):
+                result = step.combiner(step.db, step.request)
+            elif isinstance(step, Call):
+                result = step.run()
+            else:
+                result = step.run(stop)
+    finally:
+        steps.close()  # an operation that waits leaves its line
 
 
 def driven(operation: Callable[_P, Steps[_T]]) -> Callable[_P, _T]:

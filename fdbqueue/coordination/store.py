@@ -30,7 +30,7 @@ from fdbqueue.coordination.staged_pops import (
 )
 from fdbqueue.coordination.steps import Call, Steps, Submit
 from fdbqueue.coordination.sweeper import Sweeper
-from fdbqueue.coordination.waiting import until_found
+from fdbqueue.coordination.waiting import Lines, Wanted, until_found
 from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import PAGE, read_pages
@@ -128,6 +128,7 @@ class Store(Generic[_T]):
         self._retry_delay = partial(retry_delay, uniform=random.uniform)
         schedule = self.schedule = Schedule(layout, items, self._dead_letters)
         self.sweeper = Sweeper(layout, schedule)
+        self._lines = Lines()
         pushing = self._pusher = Pusher(layout, items, schedule, options, random.randrange)
         leases = self._leases = Leases(layout, items, codec, schedule, self._retry_delay)
         slots = self._slots = Slots(layout, schedule, agents, random.shuffle)
@@ -270,9 +271,8 @@ class Store(Generic[_T]):
         On a database, the pops of several threads share a transaction.
         """
         look = partial(self._pop_now, tr, n, at_max)
-        return until_found(
-            tr, wait if n else 0, look, self.keys_to_watch, self._seconds_left_to_pop
-        )
+        wanted = Wanted("pop", self.keys_to_watch, self._seconds_left_to_pop)
+        return until_found(self._lines, tr, wait if n else 0, look, wanted)
 
     def _pop_now(self, tr: Transactor, n: int, at_max: bool) -> Steps[list[_T]]:
         """Take up to `n` first items without waiting."""
@@ -321,7 +321,8 @@ class Store(Generic[_T]):
             return item
 
         keys = partial(self.keys_to_watch, first=first)
-        return until_found(tr, wait, look, keys, self.sweeper.seconds_left)
+        wanted = Wanted(("pop", first), keys, self.sweeper.seconds_left)
+        return until_found(self._lines, tr, wait, look, wanted)
 
     def _take_of(self, tr: Transactor, first: First) -> _T | None:
         now = milliseconds()
@@ -344,7 +345,8 @@ class Store(Generic[_T]):
             is_idle: bool = yield Call(partial(self.is_idle, db))
             return not is_idle
 
-        return until_found(db, seconds, look, self.keys_to_watch, self.sweeper.seconds_left)
+        wanted = Wanted("wait", self.keys_to_watch, self.sweeper.seconds_left)
+        return until_found(self._lines, db, seconds, look, wanted)
 
     def is_idle(self, db: Database) -> bool:
         """Sweep, and return whether no item can be taken."""
@@ -392,7 +394,8 @@ class Store(Generic[_T]):
         request = ClaimRequest(n, max(n, within), lease, *uuids(1))
         look = partial(self._claim_now, tr, request, first)
         keys = partial(self.keys_to_watch_claims, first=first)
-        return until_found(tr, wait, look, keys, self.sweeper.seconds_left)
+        wanted = Wanted(("claim", first), keys, self.sweeper.seconds_left)
+        return until_found(self._lines, tr, wait, look, wanted)
 
     def _claim_now(
         self, tr: Transactor, request: ClaimRequest, first: First | None

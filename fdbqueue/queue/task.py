@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -17,7 +18,7 @@ from fdbqueue.coordination.store import Store
 from fdbqueue.database.pages import read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.layout import Header, Layout
-from fdbqueue.layout.items import Level
+from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec
 from fdbqueue.operations.items import NewItem
@@ -64,6 +65,17 @@ class TaskChanges(TypedDict, total=False):
     agent_name: str | None
     client_id: str | None
     payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstForAgent:
+    """Reads the first tasks of an agent; equal for the same agent, so that waiters share a line."""
+
+    tasks: TaskIndex
+    agent: str
+
+    def __call__(self, tr: ReadTransaction, n: int) -> list[StoredItem]:
+        return self.tasks.first_for_agent(tr, n, self.agent)
 
 
 class TaskQueue(BaseQueue[Task]):
@@ -624,7 +636,7 @@ class TaskQueue(BaseQueue[Task]):
 
     def _first_for_agent(self, agent: str) -> ReadFirst:
         """Return how to read the first tasks of an agent."""
-        return partial(self._index.first_for_agent, agent=validate_agent(agent))
+        return _FirstForAgent(self._index, validate_agent(agent))
 
     def _by_index(self, tr: ReadTransactor, index: bytes, name: str) -> Iterator[Task]:
         """Yield the tasks of an agent or client, page by page."""

@@ -4,7 +4,7 @@
     python -m tests.benchmarks.cluster --only due         one part
     python -m tests.benchmarks.cluster --engine embedded  the parts that both engines have
 
-The table says what was wanted, what was measured here, and what commit 6469bf6 took.
+The table says what was wanted, what was measured here, and what 6469bf6 took elsewhere.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.queue.base import store_of
 from tests.benchmarks.report import console, new_table, print_machine
 from tests.support.cluster import Server, find_programs
+from tests.support.counting import CountingDatabase
 
 CONSUMER = """
 import sys, threading, time, fdbqueue
@@ -53,6 +54,36 @@ for thread in all_threads:
     thread.join()
 for ended, seconds in times:
     print(ended, seconds)
+"""
+
+
+# Answers each line of its input with the transactions and commits since the last one.
+COUNTED = """
+import asyncio, sys, threading, fdbqueue
+from fdbqueue import aio
+from fdbqueue.worker.worker import Worker
+from tests.support.counting import CountingDatabase
+
+url, name, consumers = sys.argv[1], sys.argv[2], int(sys.argv[3])
+db = CountingDatabase(fdbqueue.open(url))
+jobs = fdbqueue.PriorityQueue.named(db, name)
+
+def answer():
+    for _ in sys.stdin:
+        print(db.transactions, db.commits, flush=True)
+        db.transactions = db.commits = 0
+
+async def consume():
+    await aio.PriorityQueue(jobs).claim(db, wait=600)
+
+async def consume_all():
+    await asyncio.gather(*[consume() for _ in range(consumers)])
+
+threading.Thread(target=answer).start()  # keeps the process alive
+if consumers:
+    asyncio.run(consume_all())
+else:
+    Worker(db, jobs, print).run()
 """
 
 
@@ -135,6 +166,92 @@ def due(db: Any, url: str, n: int, leases: bool) -> list[Row]:
     ]
 
 
+class Counted:
+    """Processes that wait for jobs and count their transactions and commits.
+
+    Args:
+        url: The database.
+        name: The name of the queue.
+        processes: The number of processes.
+        consumers: How many wait in each; 0 for a worker.
+    """
+
+    def __init__(self, url: str, name: str, processes: int, consumers: int) -> None:
+        arguments = [sys.executable, "-c", COUNTED, url, name, str(consumers)]
+        self._processes = [
+            subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(processes)
+        ]
+
+    def __enter__(self) -> Counted:
+        self.counts()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+    def counts(self) -> tuple[int, int]:
+        """Return the transactions and the commits since the last call."""
+        transactions = commits = 0
+        for process in self._processes:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            counts = [*map(int, process.stdout.readline().split())]
+            transactions, commits = transactions + counts[0], commits + counts[1]
+        return transactions, commits
+
+
+def empty_queue(db: Any, part: str) -> tuple[PriorityQueue, str]:
+    """Return a queue that has been used, and its name."""
+    name = f"{part}-{os.getpid()}"
+    jobs = PriorityQueue.named(db, name)
+    jobs.push(db, "first")
+    jobs.ack(db, jobs.claim(db))
+    return jobs, name
+
+
+def idle(db: Any, url: str, _: int) -> list[Row]:
+    """Let 20 workers wait without a job."""
+    name = empty_queue(db, "idle")[1]
+    with Counted(url, name, 20, 0) as workers:
+        time.sleep(10)
+        workers.counts()
+        time.sleep(120)
+        transactions, commits = workers.counts()
+    return [
+        Row(
+            "20 idle workers: transactions of each in a second",
+            "0.05",
+            f"{transactions / 20 / 120:.3f}",
+            "4.65",
+        ),
+        Row("20 idle workers: commits in 2 minutes", "0", f"{commits}", "5,600"),
+    ]
+
+
+def wakeups(db: Any, url: str, _: int) -> list[Row]:
+    """Push one item while consumers wait, in one process and in several."""
+    rows: list[Row] = []
+    for processes, consumers in ((1, 1), (1, 10), (1, 100), (1, 1_000), (10, 1), (10, 100)):
+        jobs, name = empty_queue(db, f"wakeups-{processes}-{consumers}")
+        counting = CountingDatabase(db)
+        with Counted(url, name, processes, consumers) as waiting:
+            time.sleep(5)
+            waiting.counts()
+            jobs.push(counting, "job")
+            time.sleep(3)
+            transactions, commits = waiting.counts()
+        total = f"{transactions + counting.transactions} and {commits + counting.commits}"
+        what = f"one push, {processes * consumers:,} consumers in {processes} processes"
+        before = "867 and 205" if processes * consumers == 100 else ""
+        rows.append(Row(f"{what}: transactions and commits", "5 and 3", total, before))
+    return rows
+
+
 @contextmanager
 def database(engine: str) -> Iterator[tuple[Any, str]]:
     """Open a new database."""
@@ -154,6 +271,8 @@ def database(engine: str) -> Iterator[tuple[Any, str]]:
 
 
 PARTS: dict[str, Callable[[Any, str, int], list[Row]]] = {
+    "idle": idle,
+    "wakeups": wakeups,
     "delays": lambda db, url, n: due(db, url, n, leases=False),
     "leases": lambda db, url, n: due(db, url, n, leases=True),
 }

@@ -1,0 +1,199 @@
+"""Operations of one process that wait for the same: one watches, and a push wakes one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from fdbqueue import PriorityQueue, TaskQueue, aio
+from fdbqueue.coordination import waiting
+from fdbqueue.coordination.waiting import Lines
+from fdbqueue.queue.base import store_of
+from tests.support.counting import CountingDatabase
+
+TIMEOUT = 60.0
+
+
+class Sleeps:
+    """Counts how often an operation begins to sleep on the database."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = 0
+        begin = waiting.begin_sleep
+
+        def begin_sleep(*arguments: Any) -> Any:
+            sleep = begin(*arguments)
+            self.begun += 1
+            return sleep
+
+        monkeypatch.setattr(waiting, "begin_sleep", begin_sleep)
+
+
+@pytest.fixture
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
+    return Sleeps(monkeypatch)
+
+
+def waiters(queue: Any) -> int:
+    return sum(map(len, store_of(queue)._lines._lines.values()))
+
+
+async def until(condition: Any) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def counting(db: Any) -> CountingDatabase:
+    return CountingDatabase(db)
+
+
+@pytest.mark.parametrize("take", ["pop", "claim", "wait"])
+@pytest.mark.parametrize("n", [1, 10, 100, 1_000])
+def test_a_push_wakes_one_of_many_consumers(
+    db: Any, counting: CountingDatabase, queue: PriorityQueue, sleeps: Sleeps, n: int, take: str
+) -> None:
+    async def consume() -> None:
+        mine = aio.PriorityQueue(queue)
+        consumers = [
+            asyncio.create_task(
+                mine.wait(counting, TIMEOUT)
+                if take == "wait"
+                else getattr(mine, take)(counting, wait=TIMEOUT)
+            )
+            for _ in range(n)
+        ]
+        await until(lambda: waiters(queue) == n and sleeps.begun == 1)
+        counting.transactions = counting.commits = 0
+        await aio.run(queue.push, counting, "job")
+        await asyncio.wait(consumers, return_when=asyncio.FIRST_COMPLETED)
+        if take != "wait":
+            await until(lambda: sleeps.begun == 1 + (n > 1))
+            assert counting.transactions <= 5
+            assert counting.commits <= 3
+            assert waiters(queue) == n - 1
+        for consumer in consumers:
+            consumer.cancel()
+        await asyncio.wait(consumers)
+
+    asyncio.run(consume())
+    assert waiters(queue) == 0
+
+
+@pytest.mark.parametrize("take", ["pop", "claim"])
+def test_each_of_many_consumers_gets_one_of_as_many_items(
+    counting: CountingDatabase, queue: PriorityQueue, sleeps: Sleeps, take: str
+) -> None:
+    n = 50
+
+    async def consume() -> None:
+        mine = aio.PriorityQueue(queue)
+        consumers = [
+            asyncio.create_task(getattr(mine, take)(counting, wait=TIMEOUT)) for _ in range(n)
+        ]
+        await until(lambda: waiters(queue) == n and sleeps.begun == 1)
+        counting.transactions = counting.commits = 0
+        for number in range(n):
+            await aio.run(queue.push, counting, number)
+        found = await asyncio.gather(*consumers)
+        taken = [each.value if take == "pop" else each.item.value for each in found]
+        assert sorted(taken) == list(range(n))
+        assert counting.transactions <= 4 * n
+
+    asyncio.run(consume())
+
+
+def test_waiting_threads_share_one_watch(db: Any, queue: PriorityQueue, sleeps: Sleeps) -> None:
+    taken: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: taken.append(queue.pop(db, wait=TIMEOUT).value))
+        for _ in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    asyncio.run(until(lambda: waiters(queue) == 20 and sleeps.begun == 1))
+    queue.push_many(db, range(20))
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == list(range(20))
+
+
+@pytest.mark.parametrize("end", ["cancelled", "timed out"])
+def test_the_next_one_watches_if_the_first_one_gives_up(
+    db: Any, queue: PriorityQueue, sleeps: Sleeps, end: str
+) -> None:
+    async def consume() -> None:
+        mine = aio.PriorityQueue(queue)
+        seconds = 0.3 if end == "timed out" else TIMEOUT
+        first = asyncio.create_task(mine.pop(db, wait=seconds))
+        await until(lambda: sleeps.begun == 1)
+        second = asyncio.create_task(mine.pop(db, wait=TIMEOUT))
+        await until(lambda: waiters(queue) == 2 or first.done())
+        if end == "cancelled":
+            first.cancel()
+        await asyncio.wait([first])
+        await until(lambda: sleeps.begun == 2)
+        await aio.run(queue.push, db, "job")
+        assert (await second).value == "job"
+
+    asyncio.run(consume())
+    assert waiters(queue) == 0
+
+
+def test_consumers_of_different_agents_do_not_wait_for_each_other(
+    db: Any, queue: PriorityQueue, sleeps: Sleeps
+) -> None:
+    tasks = TaskQueue(queue.subspace["tasks"])
+    taken: list[str] = []
+
+    def claim(agent: str) -> None:
+        taken.append(tasks.claim(db, agent=agent, wait=TIMEOUT).item.agent_name)
+
+    names = ("ada", "bob", "ada")
+    threads = [threading.Thread(target=claim, args=[agent]) for agent in names]
+    for thread in threads:
+        thread.start()
+    asyncio.run(until(lambda: waiters(tasks) == 3 and sleeps.begun == 2))
+    tasks.push_many(db, [{"agent_name": "bob"}])
+    threads[1].join()
+    assert taken == ["bob"]
+    tasks.push_many(db, [{"agent_name": "ada"}] * 2)
+    for thread in threads:
+        thread.join()
+    assert taken == ["bob", "ada", "ada"]
+
+
+def test_a_blocked_event_loop_delays_no_thread(db: Any) -> None:
+    lines = Lines()
+
+    async def stand() -> None:
+        with lines.turn(db, "pop") as turn, lines.turn(db, "pop") as behind:
+            assert (turn.is_ready(), behind.is_ready()) == (True, False)
+            thread = threading.Thread(target=stand_in_thread)
+            thread.start()
+            thread.join()  # blocks the loop
+
+    def stand_in_thread() -> None:
+        with lines.turn(db, "pop") as turn:
+            ready.append(turn.is_ready())
+
+    ready: list[bool] = []
+    asyncio.run(stand())
+    assert ready == [True]
+
+
+def test_a_forked_child_does_not_stand_behind_its_parent(
+    db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = Lines()
+    with lines.turn(db, "pop"):
+        monkeypatch.setattr(waiting.os, "getpid", lambda: os.getppid())
+        with lines.turn(db, "pop") as turn:
+            assert turn.is_ready()
