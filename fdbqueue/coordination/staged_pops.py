@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import math
 import random
 import time
 from collections.abc import Iterable, Sequence
@@ -27,7 +28,7 @@ from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items
 from fdbqueue.operations.schedule import VERSIONS
 from fdbqueue.types import Database, KeyValue, RangeResult, Transaction
 
-__all__ = ["REQUEST_TIMEOUT", "StagedPops", "has_requests"]
+__all__ = ["REQUEST_TIMEOUT", "StagedPops", "seconds_to_sweep"]
 
 _T = TypeVar("_T")
 
@@ -78,11 +79,14 @@ class _Outcome(Generic[_T]):
     wrote: bool = True
 
 
-def has_requests(tr: Transaction, layout: Layout) -> bool:
-    """Return whether there are requests or results, which may be those of a dead process."""
+def seconds_to_sweep(tr: Transaction, layout: Layout) -> float:
+    """Return after how many seconds a waiting pop has to sweep; `math.inf` without requests.
+
+    A request may be that of a dead process, for which items are staged.
+    """
     begin_read = partial(tr.snapshot.get_range, limit=1)
     both = [*starmap(begin_read, map(layout.range_of, (layout.requests, layout.results)))]
-    return any(map(list, both))
+    return REQUEST_TIMEOUT if any(map(list, both)) else math.inf
 
 
 def _wrote(outcome: _Outcome[Any]) -> bool:

@@ -22,12 +22,7 @@ from fdbqueue.coordination.batches import (
 )
 from fdbqueue.coordination.clock import milliseconds, uuids
 from fdbqueue.coordination.combiner import Combiner
-from fdbqueue.coordination.staged_pops import (
-    MAX_ITEMS,
-    REQUEST_TIMEOUT,
-    StagedPops,
-    has_requests,
-)
+from fdbqueue.coordination.staged_pops import MAX_ITEMS, StagedPops, seconds_to_sweep
 from fdbqueue.coordination.steps import Call, Steps, Submit
 from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.coordination.waiting import Lines, Wanted, until_found
@@ -363,9 +358,7 @@ class Store(Generic[_T]):
 
     def _seconds_left_to_pop(self, tr: Transaction) -> float:
         """Return the seconds after which a pop has to look although no watched key has changed."""
-        left = self.sweeper.seconds_left(tr)
-        # Pops sweep the requests of dead processes, which may hold items.
-        return min(left, REQUEST_TIMEOUT) if has_requests(tr, self.layout) else left
+        return min(self.sweeper.seconds_left(tr), seconds_to_sweep(tr, self.layout))
 
     def keys_to_watch_claims(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys to watch until an item can be claimed, or none if one already can."""
@@ -494,14 +487,7 @@ class Store(Generic[_T]):
         """Renew the leases of several claims; return `None` or `LeaseLost` for each."""
         errors: list[LeaseLost | None] = []
         for begin in range(0, len(claims), MAX_ITEMS):
-            some = claims[begin : begin + MAX_ITEMS]
-
-            def extend(
-                tr: Transaction, lease: float, now: int, some: list[Claim] = some
-            ) -> list[LeaseLost | None]:
-                do = partial(self._leases.extend, lease=lease, now=now)
-                return self._leases.for_each(tr, some, do)
-
+            extend = partial(self._leases.extend_each, claims=claims[begin : begin + MAX_ITEMS])
             errors += self._begin_leases(db, lease, extend)
         return errors
 

@@ -226,6 +226,12 @@ class Leases:
             if end < item.lease_end:
                 self._items.wake(tr)  # waiting clients sleep until a lease ends
 
+    def extend_each(
+        self, tr: Transaction, claims: list[Claim], *, lease: float, now: int
+    ) -> list[LeaseLost | None]:
+        """Renew the leases of several claims; return `None` or `LeaseLost` for each."""
+        return self.for_each(tr, claims, partial(self.extend, lease=lease, now=now))
+
     def release(self, tr: Transaction, claim: Claim) -> None:
         """Return the items as if they had never been claimed."""
         ended = self._end(tr, claim)
