@@ -96,7 +96,9 @@ class State:
     lease_end: int = 0
     """The end of the lease by its version."""
     clock_end: int = 0
-    """Its end by the clock of the client that claimed, in milliseconds."""
+    """Its end by the clock of the client that claimed, in milliseconds, at the earliest."""
+    last_clock_end: int = 0
+    """The same at the latest: a client looks at the clock before the read version."""
     length: int = 0
     """The length of the lease in milliseconds."""
     attempts: int = 0
@@ -209,6 +211,7 @@ class Ledger:
         """Note the lease of a claimed or extended item."""
         state.lease_end = read + int(act.lease * VERSIONS)
         state.clock_end = act.begun + act.skew + act.length
+        state.last_clock_end = self._time_of(read) + act.skew + act.length
         state.length = act.length
 
     def _may_be_over(self, state: State, version: int) -> bool:
@@ -223,7 +226,7 @@ class Ledger:
         read version of its transaction, and at most by the length of the lease.
         """
         later = min(state.length, _QUIET_CALL if self._is_quiet else _CALL)
-        return state.lease_end <= version and state.clock_end + later <= now
+        return state.lease_end <= version and state.last_clock_end + later <= now
 
     def _pop(self, act: Act, read: int, version: int) -> None:
         if act.returned and not act.result:
