@@ -12,7 +12,6 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue.coordination import steps, waiting
-from fdbqueue.database.retrying import run
-from fdbqueue.layout import ROOT
+from fdbqueue.layout import NAMES, ROOT
 from tests.support.cluster import Cluster, NoCluster, start_or_find_cluster
 
 ENGINES = ("embedded", "memory", "cluster")
@@ -109,14 +107,13 @@ def db(url: str, space: Subspace, name: str) -> Iterator[Any]:
 
 
 def remove(db: Any, space: Subspace, name: str) -> None:
-    """Clear the subspace of a test, and drop its queues, whose names start with `name`."""
+    """Clear the subspace of a test, and all of its queues, whose names start with `name`."""
     db.options.set_transaction_timeout(30_000)
     db.options.set_transaction_retry_limit(-1)
     db.options.set_transaction_size_limit(10_000_000)
     db.clear_range_startswith(space.key())
-    for queue in fdbqueue.queue_names(db):
-        if queue.startswith(name):
-            run(db, partial(fdbqueue.drop_queue, name=queue))
+    for space_of_names in (NAMES, ROOT, ROOT[1]):
+        db.clear_range_startswith(space_of_names.pack((name,)).removesuffix(b"\x00"))
 
 
 @pytest.fixture

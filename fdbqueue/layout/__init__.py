@@ -21,7 +21,7 @@ name. If it is too large for one value, it is stored in pieces.
 Any change to the keys needs a new layout version. `tests/layout/test_layout.py` pins the bytes.
 """
 
-from fdbqueue.layout.keys import MAX_PAYLOAD, Layout
+from fdbqueue.layout.keys import MAX_PAYLOAD, Counters, Layout, counters_range, totals_range
 from fdbqueue.layout.names import (
     NAMES,
     RENAMES,
@@ -66,9 +66,11 @@ __all__ = [
     "ROOT",
     "ZERO",
     "ClaimedItem",
+    "Counters",
     "Header",
     "Layout",
     "Space",
+    "counters_range",
     "decode_claim",
     "decode_count",
     "decode_lease",
@@ -87,5 +89,6 @@ __all__ = [
     "name_key",
     "name_table",
     "renames_key",
+    "totals_range",
     "with_header",
 ]

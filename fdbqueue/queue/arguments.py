@@ -132,8 +132,8 @@ def validate_bound(name: str, bound: object, highest: int = _MAX_INTEGER) -> int
     raise ValueError(f"{name} is a number from 1{upto}, or None, not {bound!r}")
 
 
-def validate_number(number: object, name: str = "n", lowest: int = 0) -> int:
-    """Return a number of items; raise `ValueError` if it is not one.
+def validate_number(number: object, name: str = "n", lowest: int = 0, noun: str = "items") -> int:
+    """Return a number of items, or of other things; raise `ValueError` if it is not one.
 
     Example:
         >>> validate_number(3)
@@ -141,7 +141,7 @@ def validate_number(number: object, name: str = "n", lowest: int = 0) -> int:
     """
     if isinstance(number, int) and not isinstance(number, bool) and number >= lowest:
         return number
-    raise ValueError(f"{name} is a number of items from {lowest}, not {number!r}")
+    raise ValueError(f"{name} is a number of {noun} from {lowest}, not {number!r}")
 
 
 def validate_unique(key: object) -> str:

@@ -13,6 +13,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.testing import FaultyDatabase
+from tests.support.counting import CountingDatabase
 
 
 def test_a_single_client_claims_items_in_order(db: Any, queue: PriorityQueue) -> None:
@@ -137,23 +138,11 @@ def test_each_item_is_claimed_exactly_once_despite_lost_replies(
     assert queue.is_empty(db)
 
 
-class Counting(FaultyDatabase):
-    """A database without faults that counts the commits that write."""
-
-    def __init__(self, db: Any) -> None:
-        super().__init__(db)
-        self.writing = 0
-
-    def commit(self, transaction: Any) -> None:
-        super().commit(transaction)
-        self.writing += transaction.get_committed_version() != -1
-
-
 @pytest.mark.parametrize("agent", [None, "ada"])
 def test_a_claim_that_finds_nothing_writes_nothing(
     db: Any, space: Subspace, agent: str | None
 ) -> None:
-    counting = Counting(db)
+    counting = CountingDatabase(db)
     queue: Any = PriorityQueue(space["items"]) if agent is None else TaskQueue(space["tasks"])
 
     def claim() -> Any:
@@ -165,8 +154,8 @@ def test_a_claim_that_finds_nothing_writes_nothing(
     else:
         queue.push(db, agent_name=agent)
     assert claim() is not None
-    before = counting.writing
+    before = counting.commits
     assert before > 0
     for _ in range(5):
         assert claim() is None
-    assert counting.writing == before
+    assert counting.commits == before

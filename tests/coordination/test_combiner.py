@@ -14,7 +14,7 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.coordination.combiner import Batch, Combiner
-from fdbqueue.testing import FaultyDatabase, FaultyTransaction
+from tests.support.counting import CountingDatabase
 
 
 class Database:
@@ -164,23 +164,13 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent() -> None:
 # Queues
 
 
-class Counting(FaultyDatabase):
-    """Counts commits."""
-
-    commits = 0
-
-    def commit(self, transaction: FaultyTransaction) -> None:
-        self.commits += 1
-        super().commit(transaction)
-
-
 def run_in_threads(count: int, action: Callable[[int], object]) -> None:
     with ThreadPoolExecutor(count) as pool:
         assert list(pool.map(action, range(count))) is not None
 
 
 def test_threads_share_commits(db: Any, queue: PriorityQueue) -> None:
-    counting = Counting(db)
+    counting = CountingDatabase(db)
     run_in_threads(8, lambda n: [queue.push(counting, [n, i], i % 3) for i in range(25)])
     assert queue.size(db) == 200
     popped: list[Any] = []

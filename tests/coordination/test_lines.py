@@ -71,7 +71,7 @@ def test_a_push_wakes_one_of_many_consumers(
             for _ in range(n)
         ]
         await until(lambda: waiters(queue) == n and sleeps.begun == 1)
-        counting.transactions = counting.commits = 0
+        counting.clear()
         await aio.run(queue.push, counting, "job")
         await asyncio.wait(consumers, return_when=asyncio.FIRST_COMPLETED)
         if take != "wait":
@@ -99,7 +99,7 @@ def test_each_of_many_consumers_gets_one_of_as_many_items(
             asyncio.create_task(getattr(mine, take)(counting, wait=TIMEOUT)) for _ in range(n)
         ]
         await until(lambda: waiters(queue) == n and sleeps.begun == 1)
-        counting.transactions = counting.commits = 0
+        counting.clear()
         for number in range(n):
             await aio.run(queue.push, counting, number)
         found = await asyncio.gather(*consumers)

@@ -23,9 +23,9 @@ from fdbqueue.errors import (
 )
 from fdbqueue.layout import RENAMES
 from fdbqueue.operations import names as operations_names
-from fdbqueue.queue import overview, registry
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
+from tests.support.counting import CountingDatabase
 
 
 def sizes(db: Any, name: str) -> dict[str, int]:
@@ -215,8 +215,9 @@ def test_a_subspace_is_never_reused_for_another_queue(
             fdbqueue.rename_queue(db, each, other)
             subspaces[other] = subspaces.pop(each)
             names_of[subspaces[other]].add(other)
-    found = registry.subspaces(db)
-    assert {each: found[each].key() for each in names if each in found} == subspaces
+    existing = {*names}.intersection(fdbqueue.queue_names(db))
+    opened = {each: PriorityQueue.existing(db, each) for each in existing}
+    assert {each: queue.subspace.key() for each, queue in opened.items()} == subspaces
 
 
 @pytest.mark.parametrize("first", ["fold", "other"])
@@ -362,17 +363,17 @@ def make(db: Any, name: str, kind: str) -> Any:
 
 @pytest.mark.parametrize("kind", OPENED)
 def test_opening_a_queue_takes_one_transaction_and_uses_its_stored_options(
-    db: Any, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    db: Any, name: str, kind: str
 ) -> None:
     queue = make(db, name, kind)
-    created = count_transactions(db, monkeypatch)
+    counting = CountingDatabase(db)
     opened = [
-        type(queue).named(db, name),
-        type(queue).existing(db, name),
-        type(queue).at(db, queue.subspace),
-        fdbqueue.existing_queue(db, name),
+        type(queue).named(counting, name),
+        type(queue).existing(counting, name),
+        type(queue).at(counting, queue.subspace),
+        fdbqueue.existing_queue(counting, name),
     ]
-    assert len(created) == len(opened)
+    assert counting.transactions == len(opened)
     for each in opened:
         assert type(each) is type(queue)
         assert each.subspace.key() == queue.subspace.key()
@@ -396,41 +397,6 @@ def test_opening_a_queue_of_another_kind_raises(db: Any, name: str, kind: str) -
         for open_it in (other.named, other.existing):
             with pytest.raises(OptionsMismatch):
                 open_it(db, name)
-
-
-def count_transactions(db: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that grows by one for each transaction that is created."""
-    created: list[int] = []
-    create = type(db).create_transaction
-    monkeypatch.setattr(
-        type(db), "create_transaction", lambda self: created.append(1) or create(self)
-    )
-    return created
-
-
-def test_the_overview_reads_many_queues_in_bounded_transactions(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(7):
-        queue = PriorityQueue.named(db, f"{name}{number}")
-        queue.push_many(db, range(number + 1), priorities=range(number + 1))
-        queue.pop(db)
-    expected = [(f"{name}{n}", n, dict.fromkeys(range(1, n + 1), 1), n + 1, 1) for n in range(7)]
-    others = len(fdbqueue.queue_names(db)) - 7
-    created = count_transactions(db, monkeypatch)
-    for page, transactions in [(2, 4), (7, 2), (3, 3), (200, 1)]:
-        monkeypatch.setattr(overview, "_PAGE", page)
-        for look in (fdbqueue.overview, fdbqueue.queues, fdbqueue.queue_names):
-            created.clear()
-            look(db)
-            assert others or len(created) == transactions
-        found = [each for each in fdbqueue.overview(db) if each.name.startswith(name)]
-        seen = [
-            (each.name, each.size, each.counts, each.total_in, each.total_out) for each in found
-        ]
-        assert seen == expected
-        assert fdbqueue.transactional(lambda tr: fdbqueue.overview(tr))(db) == fdbqueue.overview(db)
-        assert sizes(db, name) == {f"{name}{number}": number for number in range(7)}
 
 
 def test_a_queue_whose_options_are_lost_keeps_its_name(db: Any, name: str) -> None:

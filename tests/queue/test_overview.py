@@ -1,0 +1,173 @@
+"""Looking at thousands of queues takes few transactions, and few reads of those that are empty."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import chain, islice
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue.errors import InvalidQueueName
+from fdbqueue.queue import overview
+from tests.support.counting import CountingDatabase
+from tests.support.many_queues import copy_queue, make_queues, pages_of
+
+NUMBER = 2_500
+SHARED = 50
+"""The number of queues that share a read."""
+
+LOOKS = [fdbqueue.queue_names, fdbqueue.queues, fdbqueue.overview]
+
+
+def behind(name: str) -> str:
+    """Return a name before all queues of a test, but behind most others."""
+    return f"{name}!"
+
+
+def test_many_idle_queues_share_transactions_and_reads(db: Any, name: str) -> None:
+    busy = set(range(0, NUMBER, 500))
+    sizes = make_queues(db, name, NUMBER, busy)
+    counting = CountingDatabase(db)
+    pages = math.ceil(NUMBER / 1000)
+    shared = math.ceil(NUMBER / SHARED)
+    for look, reads in zip(LOOKS, (pages, pages + shared, pages + shared + 3 * len(busy))):
+        counting.clear()
+        found: Any = look(counting, after=behind(name), limit=NUMBER)
+        assert (counting.transactions, counting.commits) == (pages, 0)
+        assert counting.reads == reads, look
+        if look is fdbqueue.overview:
+            assert {status.name: status.size for status in found} == sizes
+            assert [status.counts for status in found if status.size] == [{0: 1, 7: 1}] * len(busy)
+            totals = [(status.total_in, status.total_out) for status in found]
+            assert totals == [(3, 1) if size else (1, 1) for size in sizes.values()]
+            ages = {status.name for status in found if status.oldest is not None}
+            assert ages == {each for each, size in sizes.items() if size}
+        else:
+            assert list(found) == list(sizes)
+            assert look is fdbqueue.queue_names or found == sizes
+
+
+def test_queues_that_hold_much_take_little_more_than_a_read_each(db: Any, name: str) -> None:
+    source = PriorityQueue.named(db, f"{name}0")
+    source.push_many(db, ["x" * 1_000] * 3)
+    names = [f"{name}{n:03}" for n in range(200)]
+    copy_queue(db, source, names)
+    counting = CountingDatabase(db)
+    found = fdbqueue.queues(counting, after=f"{name}0", limit=200)
+    assert found == dict.fromkeys(names, 3)
+    # The first of each group has nothing before it.
+    assert counting.reads == 1 + 200
+    counting.clear()
+    states = fdbqueue.overview(counting, after=f"{name}0", limit=200)
+    assert [(state.name, state.size, state.counts) for state in states] == [
+        (each, 3, {0: 3}) for each in names
+    ]
+    assert counting.reads == 1 + 200 * 3
+    assert counting.transactions == 1
+
+
+def test_a_transaction_reads_a_bounded_number_of_counters(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "_MAX_COUNTERS", 20)
+    for n, priorities in enumerate([1, 30, 2, 2, 2, 2, 2, 40, 1, 1]):
+        queue = PriorityQueue.named(db, f"{name}{n}")
+        queue.push_many(db, range(priorities), priorities=range(priorities))
+    counting = CountingDatabase(db)
+    found = fdbqueue.overview(counting, after=behind(name), limit=10)
+    assert [status.name for status in found] == [f"{name}{n}" for n in range(10)]
+    assert [len(status.counts) for status in found] == [1, 30, 2, 2, 2, 2, 2, 40, 1, 1]
+    # Each pushed queue has a counter for each priority and one more: 2 + 31, 15 + 41, 4.
+    assert counting.transactions == 3
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_pages_are_parts_of_the_whole(
+    db: Any, name: str, look: Any, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_queues(db, name, 60, busy=set(rng.sample(range(60), 10)))
+    for size in (7, 1000):
+        monkeypatch.setattr(overview, "_PAGE", size)
+        whole = list(look(db, after=behind(name), limit=60))
+        assert len(whole) == 60
+        for limit in (5, 7, 30, 59, 60):
+            pages = list(islice(pages_of(look, db, behind(name), limit), 60 // limit))
+            assert [len(page) for page in pages] == [limit] * len(pages)
+            assert list(chain.from_iterable(pages)) == whole[: limit * len(pages)]
+    every = look(db)
+    assert [each for each in every if each in whole] == whole
+    between = look(db, after=f"{name}000003x", limit=1)  # the name of no queue
+    assert list(between) == whole[4:5]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_an_invalid_page_is_rejected(db: Any, look: Any) -> None:
+    with pytest.raises(InvalidQueueName):
+        look(db, after=" ")
+    with pytest.raises(ValueError, match="limit is a number of queues from 0, not -1"):
+        look(db, limit=-1)
+
+
+def test_the_order_is_that_of_names_wherever_renamed_queues_are_stored(
+    db: Any, name: str, rng: random.Random
+) -> None:
+    expected = {}
+    for n in range(60):
+        queue = PriorityQueue.named(db, f"{name}{n:02}")
+        queue.push_many(db, [n] * rng.randrange(1, 4))
+        expected[f"{name}{n:02}"] = queue.size(db)
+    for n in rng.sample(range(60), 30):
+        old, new = f"{name}{n:02}", f"{name}{rng.randrange(60):02}+{n}"
+        fdbqueue.rename_queue(db, old, new)
+        expected[new] = expected.pop(old)
+        if rng.random() < 0.5:
+            PriorityQueue.named(db, old).push(db, "of a later queue")
+            expected[old] = 1
+    found = fdbqueue.queues(db, after=behind(name), limit=len(expected))
+    assert list(found.items()) == sorted(expected.items())
+    states = fdbqueue.overview(db, after=behind(name), limit=len(expected))
+    assert [(state.name, state.size) for state in states] == sorted(expected.items())
+
+
+def test_every_kind_of_queue_has_an_oldest_item_while_one_waits(db: Any, name: str) -> None:
+    tasks = TaskQueue.named(db, f"{name}tasks")
+    fifo = Queue.named(db, f"{name}fifo")
+    jobs = PriorityQueue.named(db, f"{name}jobs")
+    delayed = PriorityQueue.named(db, f"{name}later")
+    Queue.named(db, f"{name}unused").set_max_size(db, 5)
+    tasks.push(db, cost=2)
+    tasks.push(db, cost=1)
+    fifo.enqueue_many(db, "ab")
+    jobs.push_many(db, "ab", priorities=[2, 1])
+    delayed.push(db, "x", delay=3600)
+    oldest = {
+        status.name.removeprefix(name): status.oldest
+        for status in fdbqueue.overview(db, after=behind(name), limit=5)
+    }
+    assert oldest == {
+        "fifo": fifo.pushed_at(fifo.peek(db)),
+        "jobs": jobs.pushed_at(next(iter(jobs.items(db, priority=2)))),
+        "later": None,
+        "tasks": tasks.get_stats(db).oldest,
+        "unused": None,
+    }
+
+
+def test_a_transaction_sees_its_own_changes_of_many_queues(db: Any, name: str) -> None:
+    sizes = make_queues(db, name, 300, busy={7})
+
+    def body(tr: Any) -> dict[str, int]:
+        PriorityQueue.named(tr, f"{name}000100").push(tr, "x")
+        PriorityQueue.named(tr, f"{name}000100+").push(tr, "y")
+        fdbqueue.drop_queue(tr, f"{name}000200")
+        return fdbqueue.queues(tr, after=behind(name), limit=300)
+
+    del sizes[f"{name}000200"]
+    sizes |= {f"{name}000100": 1, f"{name}000100+": 1}
+    tr = db.create_transaction()
+    assert body(tr) == sizes
+    tr.reset()
