@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
@@ -43,23 +43,38 @@ from .terminal import print_table
 
 __all__ = ["check_command", "counts", "drop", "info", "limit", "ls", "pause", "rename", "resume"]
 
+_PAGE = 1000  # queues
+
 
 @click.command()
 @command_options()
 def ls(db: Database, as_json: bool) -> None:
     """List all queues and the number of items in each.
 
+    Queues are printed as they are read, 1,000 at a time.
+
     \b
     Example:
       fdbq ls
     """
-    sizes = list(queues(db).items())
     if as_json:
-        for name, size in sizes:
-            click.echo(json_line({"queue": name, "size": size}))
-    elif sizes:
-        print_table(("queue", "items"), [(name, f"{size:,}") for name, size in sizes])
+        for page in _pages(db):
+            for name, size in page.items():
+                click.echo(json_line({"queue": name, "size": size}))
+    else:
+        rows = ([(name, f"{size:,}") for name, size in page.items()] for page in _pages(db))
+        print_table(("queue", "items"), rows)
     check_integrity(db)
+
+
+def _pages(db: Database) -> Iterator[dict[str, int]]:
+    """Yield the sizes of all queues by name, page by page."""
+    after: str | None = None
+    while page := queues(db, after=after, limit=_PAGE):
+        yield page
+        if len(page) < _PAGE:
+            return
+        after = next(reversed(page))
 
 
 @click.command()
@@ -81,9 +96,9 @@ def counts(db: Database, queue: str, as_json: bool) -> None:
     if as_json:
         for priority, count in by_priority.items():
             click.echo(json_line({"priority": priority_as_json(priority), "count": count}))
-    elif by_priority:
+    else:
         rows = [(priority_line(priority), f"{count:,}") for priority, count in by_priority.items()]
-        print_table(("priority", "items"), rows)
+        print_table(("priority", "items"), [rows])
     check_integrity(db)
 
 
@@ -194,7 +209,7 @@ def limit(db: Database, queue: str, as_json: bool, **bounds: int | None) -> None
         echo(json_line({"queue": queue, **fields, "paused": options.paused}))
         return
     rows = [(name, "none" if bound is None else f"{bound:,}") for name, bound in limits.items()]
-    print_table(("limit", "value"), rows)
+    print_table(("limit", "value"), [rows])
     if options.paused:
         echo(f"{queue} is paused")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -15,21 +16,31 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
 
 from .signals import cleanup_on_signal
 
 __all__ = ["print_table", "progress_bar", "restoring_cursor"]
 
+_MAX_NAME = 60  # columns
 
-def print_table(columns: tuple[str, str], rows: list[tuple[str, str]]) -> None:
-    """Print rows of a name and a number below the titles of their columns."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column(columns[0], overflow="fold")
-    table.add_column(columns[1], justify="right")
-    for name, number in rows:
-        table.add_row(name, number)
-    Console(highlight=False, markup=False).print(table)
+
+def print_table(columns: tuple[str, str], pages: Iterable[list[tuple[str, str]]]) -> None:
+    """Print rows of a name and a number below the titles of their columns, page by page.
+
+    A column is as wide as its widest cell so far, but a long name only widens its own row.
+    """
+    widths = [0, 0]
+    titles = [columns]
+    for rows in filter(None, pages):
+        lines = [(cell_len(name), name, number) for name, number in titles + rows]
+        for size, _, number in lines:
+            widths = [max(widths[0], min(size, _MAX_NAME)), max(widths[1], len(number))]
+        padded = [
+            f"{name}{' ' * (widths[0] - size)}  {number:>{widths[1]}}"
+            for size, name, number in lines
+        ]
+        print("\n".join(padded), flush=True)
+        titles = []
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from .terminal import restoring_cursor
 __all__ = ["top"]
 
 _MAX_PRIORITIES = 6  # shown in a line
+_OTHER_LINES = 3  # of the screen: titles, the number of queues that are not shown, the cursor
 
 
 @click.command()
@@ -48,7 +49,8 @@ def top(db: Database, interval: float, updates: int, as_json: bool) -> None:
     """Show all queues live, with sizes, rates and ages.
 
     Rates are items per second since the previous update, and the age is that of the oldest item.
-    With --json, each update prints one line per queue. Ctrl-C ends the command.
+    If the screen has no room for all queues, those with items or rates come first. With --json,
+    each update prints one line per queue. Ctrl-C ends the command.
 
     \b
     Example:
@@ -74,9 +76,10 @@ def top(db: Database, interval: float, updates: int, as_json: bool) -> None:
             update += 1
             if as_json:
                 for row in rows:
-                    console.print(json_line(row), soft_wrap=True)
+                    click.echo(json_line(row))
             else:
-                live.update(_table(rows), refresh=True)
+                room = console.height - _OTHER_LINES if console.is_terminal else len(rows)
+                live.update(_table(rows, room), refresh=True)
             if update == updates:
                 return
             with suppress(queues.Empty):
@@ -109,8 +112,14 @@ def _row(status: QueueStatus, previous: QueueStatus | None, seconds: float) -> d
     }
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
+def _table(rows: list[dict[str, Any]], room: int) -> Table:
+    """Return a table of some rows; the first if there is room for all, else the busy ones first."""
     table = Table(box=None, pad_edge=False)
+    if len(rows) > room:
+        rows = sorted(rows, key=lambda row: not (row["items"] or row["in"] or row["out"]))
+        table.caption = f"and {len(rows) - room:,} more"
+        table.caption_justify = "left"
+        rows = rows[:room]
     table.add_column("queue", overflow="fold")
     for title in ("items", "in/s", "out/s", "oldest"):
         table.add_column(title, justify="right")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,14 @@ import pytest
 from click.testing import CliRunner
 from fdbq import __file__ as package
 from fdbq.main import cli
+from fdbq.terminal import print_table
+from fdbq.top import _table
+from rich.console import Console
 
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.embedded import Database
+from tests.support.many_queues import make_queues
 from tests.support.shell import Shell, commands, error_of, has_handlers, wait_until
 
 __all__ = ["fdbq"]
@@ -195,6 +201,53 @@ def test_a_name_that_the_terminal_cannot_show_is_an_error(fdbq: Shell, name: str
     fdbq.output("push", f"{name}ü", "1")
     fdbq.environment |= {"PYTHONIOENCODING": "ascii"}
     assert "cannot be printed in the encoding ascii" in error_of(fdbq("ls"))
+
+
+def test_ls_prints_many_queues_page_by_page(db: Any, fdbq: Shell, name: str) -> None:
+    expected = make_queues(db, name, 2_100, busy={5, 2_000})
+    assert sizes(fdbq, name) == expected
+    lines = fdbq.output("ls").splitlines()
+    assert [line.split() for line in lines if line.startswith(name)] == [
+        [queue, str(size)] for queue, size in expected.items()
+    ]
+    assert lines.count(lines[0]) == 1
+    assert {len(line) for line in lines if line.startswith(name)} == {len(f"{name}000000  items")}
+
+
+def test_a_table_is_printed_as_soon_as_a_page_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+
+    def pages() -> Iterator[list[tuple[str, str]]]:
+        for page in ([], [("a", "1"), ("寿司", "10,000")], [("x" * 70, "2")], [("abcdef", "3")]):
+            printed.append(capsys.readouterr().out)
+            yield page
+        printed.append(capsys.readouterr().out)
+
+    print_table(("queue", "items"), pages())
+    assert printed == [
+        "",
+        "",
+        "queue   items\na           1\n寿司   10,000\n",
+        f"{'x' * 70}       2\n",
+        f"abcdef{' ' * 54}       3\n",
+    ]
+
+
+def test_top_shows_the_busy_queues_first_if_there_is_no_room_for_all() -> None:
+    def row(number: int, **values: Any) -> dict[str, Any]:
+        idle: dict[str, Any] = {"items": 0, "in": 0.0, "out": None, "oldest": None, "counts": {}}
+        return {"queue": f"q{number}", **idle, **values}
+
+    rows = [row(0), row(1, items=3), row(2), row(3, out=0.5), row(4, **{"in": 0.1})]
+
+    def shown(room: int) -> list[str]:
+        console = Console(file=io.StringIO())
+        console.print(_table(rows, room))
+        return re.findall(r"q\d|\d+ more", console.file.getvalue())
+
+    assert shown(5) == ["q0", "q1", "q2", "q3", "q4"]
+    assert shown(4) == ["q1", "q3", "q4", "q0", "1 more"]
+    assert shown(2) == ["q1", "q3", "3 more"]
 
 
 def test_rm_reports_items_that_it_did_not_remove(filled: Shell, name: str) -> None:
