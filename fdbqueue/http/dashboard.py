@@ -15,10 +15,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, StreamingResponse
 
-from fdbqueue.aio import run
 from fdbqueue.database.binding import error_classes
 from fdbqueue.errors import FdbqueueError
-from fdbqueue.queue.overview import QueueStatus, overview
+from fdbqueue.queue.overview import QueueStatus
 
 __all__ = ["router"]
 
@@ -28,7 +27,9 @@ _log = logging.getLogger("fdbqueue.http")
 
 _INTERVAL = 1.0  # seconds between events
 
-_PAGE = files("fdbqueue.http").joinpath("dashboard.html").read_text(encoding="utf-8")
+_QUEUES = 100  # of an event
+
+_HTML = files("fdbqueue.http").joinpath("dashboard.html").read_text(encoding="utf-8")
 
 
 @router.get("/")
@@ -40,31 +41,43 @@ async def dashboard() -> HTMLResponse:
         "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
     )
     headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
-    return HTMLResponse(_PAGE.replace("NONCE", nonce), headers=headers)
+    return HTMLResponse(_HTML.replace("NONCE", nonce), headers=headers)
 
 
 @router.get("/events")
-async def events(request: Request) -> StreamingResponse:
-    """Send the status of all queues every second, as server-sent events."""
+async def events(request: Request, after: str | None = None) -> StreamingResponse:
+    """Send the state of a page of queues every second, as server-sent events."""
+    await _event(request, after)  # an error is an answer with its status
     headers = {"Cache-Control": "no-store"}
-    return StreamingResponse(_events(request), media_type="text/event-stream", headers=headers)
+    content = _events(request, after)
+    return StreamingResponse(content, media_type="text/event-stream", headers=headers)
 
 
-async def _events(request: Request) -> AsyncIterator[str]:
-    state = request.app.state
-    while not state.stopping.is_set():
+async def _events(request: Request, after: str | None) -> AsyncIterator[str]:
+    stopping = request.app.state.stopping
+    while not stopping.is_set():
         unavailable: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
         try:
-            statuses = await run(overview, state.served.db)
+            event = await _event(request, after)
         except unavailable as error:
             _log.error("/events: %s", error)
             return  # the page reconnects
-        event = {"time": time.time(), "queues": [_shown(status) for status in statuses]}
         yield f"data: {json.dumps(event)}\n\n"
         try:
-            await asyncio.wait_for(state.stopping.wait(), _INTERVAL)
+            await asyncio.wait_for(stopping.wait(), _INTERVAL)
         except asyncio.TimeoutError:
             continue
+
+
+async def _event(request: Request, after: str | None) -> dict[str, Any]:
+    """Return the queues whose names follow `after`, and the name that leads to the next page."""
+    statuses = await request.app.state.served.states(after, _QUEUES + 1)
+    page = statuses[:_QUEUES]
+    return {
+        "time": time.time(),
+        "queues": [_shown(status) for status in page],
+        "next": page[-1].name if len(statuses) > _QUEUES else None,
+    }
 
 
 def _shown(status: QueueStatus) -> dict[str, Any]:

@@ -5,17 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fdbqueue.aio import overview, run
 from fdbqueue.database.retrying import retries
-from fdbqueue.queue.overview import overview
+from fdbqueue.http.routes import SharedReads
+from fdbqueue.queue.overview import QueueStatus
 from fdbqueue.types import Database
 
 __all__ = ["Metrics"]
+
+
+_SCAN_KEPT = 1.0  # seconds
+
+_PAGE = 1000
+"""How many queues are in memory at a time, beside those that are reported."""
+
+
+class _Scan(NamedTuple):
+    """The number of all queues, and the state of those to report."""
+
+    number: int
+    statuses: list[QueueStatus]
 
 
 class Metrics:
@@ -23,8 +38,11 @@ class Metrics:
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._scans = SharedReads(_SCAN_KEPT)
+        # The totals of each queue at the first scan. A queue that is created later had none.
+        self._first_totals: dict[str, tuple[int, int]] | None = None
         self._registry = CollectorRegistry()
-        self._registry.register(self)
+        self._registry.register(_Retries())
         self._requests = Counter(
             "fdbqueue_http_requests",
             "Requests that this server answered.",
@@ -38,43 +56,41 @@ class Metrics:
             registry=self._registry,
         )
 
-    def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+    async def text(self, all_queues: bool = False) -> bytes:
+        """Return all metrics in Prometheus' text format.
 
-    def describe(self) -> list[Any]:
-        """Return nothing: no metric is known before it is collected."""
-        return []
+        Reported are the queues that are not empty, and those that were used since the first scan:
+        their counters have no gaps.
 
-    def collect(self) -> Iterator[Any]:
-        """Yield retries and the state of the queues. Cost: a few reads per queue of any length."""
-        size = GaugeMetricFamily("fdbqueue_queue_size", "Items in the queue.", labels=["queue"])
-        pushed = CounterMetricFamily(
-            "fdbqueue_items_pushed", "Items added or returned.", labels=["queue"]
-        )
-        popped = CounterMetricFamily(
-            "fdbqueue_items_popped", "Items popped, claimed or ended.", labels=["queue"]
-        )
-        age = GaugeMetricFamily(
-            "fdbqueue_oldest_item_age_seconds",
-            "Age of the oldest item, by the clocks of this server and the client that pushed it.",
-            labels=["queue"],
-        )
-        now = datetime.now(timezone.utc)
-        for status in overview(self._db):
-            size.add_metric([status.name], status.size)
-            pushed.add_metric([status.name], status.total_in)
-            popped.add_metric([status.name], status.total_out)
-            if status.oldest is not None:
-                age.add_metric([status.name], (now - status.oldest).total_seconds())
-        again = CounterMetricFamily(
-            "fdbqueue_transaction_retries",
-            "Transactions that this server retried, by error code: 1020 is a conflict.",
-            labels=["code"],
-        )
-        for code, number in retries.counts().items():
-            again.add_metric([str(code)], number)
-        yield from (size, pushed, popped, age, again)
+        Args:
+            all_queues: Report all queues.
+        """
+        scan = await self._scans.get(self._scan, all_queues)
+        return await run(self._render, scan)
+
+    async def _scan(self, all_queues: bool) -> _Scan:
+        """Read the state of all queues. One scan runs at a time."""
+        totals: dict[str, tuple[int, int]] = {}
+        reported: list[QueueStatus] = []
+        after: str | None = None
+        while page := await overview(self._db, after=after, limit=_PAGE):
+            for status in page:
+                total = first = status.total_in, status.total_out
+                if self._first_totals is not None:
+                    first = self._first_totals.get(status.name, (0, 0))
+                totals[status.name] = first
+                if all_queues or not status.is_empty or total != first:
+                    reported.append(status)
+            after = page[-1].name
+            if len(page) < _PAGE:
+                break
+        self._first_totals = totals
+        return _Scan(len(totals), reported)
+
+    def _render(self, scan: _Scan) -> bytes:
+        of_queues = CollectorRegistry()
+        of_queues.register(_States(scan))
+        return generate_latest(of_queues) + generate_latest(self._registry)
 
     def middleware(self, app: ASGIApp) -> Any:
         """Return ASGI middleware that counts and times requests."""
@@ -101,3 +117,50 @@ class Metrics:
                 self._seconds.labels(method, route).observe(time.perf_counter() - began)
 
         return counting
+
+
+class _States:
+    """The metrics of queues."""
+
+    def __init__(self, scan: _Scan) -> None:
+        self._scan = scan
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the number of all queues, and the state of those to report."""
+        number = GaugeMetricFamily("fdbqueue_queues", "Queues, including those not reported.")
+        number.add_metric([], self._scan.number)
+        size = GaugeMetricFamily("fdbqueue_queue_size", "Items in the queue.", labels=["queue"])
+        pushed = CounterMetricFamily(
+            "fdbqueue_items_pushed", "Items added or returned.", labels=["queue"]
+        )
+        popped = CounterMetricFamily(
+            "fdbqueue_items_popped", "Items popped, claimed or ended.", labels=["queue"]
+        )
+        age = GaugeMetricFamily(
+            "fdbqueue_oldest_item_age_seconds",
+            "Age of the oldest item, by the clocks of this server and the client that pushed it.",
+            labels=["queue"],
+        )
+        now = datetime.now(timezone.utc)
+        for status in self._scan.statuses:
+            size.add_metric([status.name], status.size)
+            pushed.add_metric([status.name], status.total_in)
+            popped.add_metric([status.name], status.total_out)
+            if status.oldest is not None:
+                age.add_metric([status.name], (now - status.oldest).total_seconds())
+        yield from (number, size, pushed, popped, age)
+
+
+class _Retries:
+    """The metrics of transactions."""
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the number of retries by error code."""
+        again = CounterMetricFamily(
+            "fdbqueue_transaction_retries",
+            "Transactions that this server retried, by error code: 1020 is a conflict.",
+            labels=["code"],
+        )
+        for code, number in retries.counts().items():
+            again.add_metric([str(code)], number)
+        yield again

@@ -15,6 +15,7 @@ __all__ = [
     "ERRORS",
     "HIGHEST",
     "MAX_ITEMS",
+    "MAX_QUEUES",
     "Batch",
     "BatchPushed",
     "Counts",
@@ -33,6 +34,9 @@ __all__ = [
 
 MAX_ITEMS = 1000
 """How many items one request pushes, pops or lists at most."""
+
+MAX_QUEUES = 1000
+"""How many queues one request lists at most."""
 
 HIGHEST = 2**53 - 1
 """The highest priority: the largest integer that every JSON reader represents exactly."""
@@ -107,9 +111,10 @@ class QueueSize(BaseModel):
 
 
 class Queues(BaseModel):
-    """All queues, in order of their names."""
+    """The queues, in order of their names, and the `after` of the next page, or null."""
 
     queues: list[QueueSize]
+    next: str | None
 
 
 class Status(BaseModel):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
-from typing import Annotated, TypeVar
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.exceptions import HTTPException
@@ -16,25 +21,72 @@ from fdbqueue.http.models import (
     ERRORS,
     HIGHEST,
     MAX_ITEMS,
+    MAX_QUEUES,
     Batch,
     BatchPushed,
     Counts,
     Page,
     Popped,
     Queues,
-    QueueSize,
     Status,
     as_json,
     found,
 )
 from fdbqueue.queue.base import store_of
+from fdbqueue.queue.overview import QueueStatus
 from fdbqueue.types import Database
 
-__all__ = ["Served", "router"]
+__all__ = ["Served", "SharedReads", "router"]
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _KNOWN_FOR = 1.0  # seconds for which a name is taken to be that of the same queue
+
+
+@dataclass
+class _Read:
+    """A read that some requests wait for; it begins at infinity until it has begun."""
+
+    result: asyncio.Task[Any]
+    began: float = math.inf
+
+
+class SharedReads:
+    """Reads of many queues, of which one runs at a time, and whose results requests share.
+
+    The result that a request gets was read after the request came, or began at most `max_age`
+    seconds before. A request that is cancelled does not end a read.
+
+    Args:
+        max_age: Seconds for which a result is kept for later requests.
+    """
+
+    def __init__(self, max_age: float = 0.0) -> None:
+        self._max_age = max_age
+        self._one_at_a_time = asyncio.Lock()
+        self._reads: dict[Hashable, _Read] = {}
+
+    async def get(
+        self, read: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Return the result of `await read(...)`, or of another request for the same."""
+        oldest = time.monotonic() - self._max_age
+        self._reads = {kept: each for kept, each in self._reads.items() if each.began >= oldest}
+        key = read, args, *kwargs.items()
+        if key not in self._reads:
+            result = asyncio.create_task(self._perform(key, partial(read, *args, **kwargs)))
+            self._reads[key] = _Read(result)
+        shared: _T = await asyncio.shield(self._reads[key].result)
+        return shared
+
+    async def _perform(self, key: Hashable, read: Callable[[], Awaitable[_T]]) -> _T:
+        async with self._one_at_a_time:
+            self._reads[key].began = time.monotonic()
+            return await read()
+
+
+_STATES_KEPT = 1.0  # seconds
 
 
 class Served:
@@ -43,6 +95,16 @@ class Served:
     def __init__(self, db: Database) -> None:
         self.db = db
         self._queues: dict[str, tuple[float, aio.PriorityQueue]] = {}
+        self._sizes = SharedReads()
+        self._states = SharedReads(_STATES_KEPT)
+
+    async def sizes(self, after: str | None, limit: int) -> dict[str, int]:
+        """Return the sizes of a page of queues."""
+        return await self._sizes.get(aio.queues, self.db, after=after, limit=limit)
+
+    async def states(self, after: str | None, limit: int) -> list[QueueStatus]:
+        """Return the state of each of a page of queues, as it was a second ago or later."""
+        return await self._states.get(aio.overview, self.db, after=after, limit=limit)
 
     async def queue(self, name: str, must_exist: bool = True) -> aio.PriorityQueue:
         """The queue of a name; raises `QueueNotFound`."""
@@ -168,11 +230,21 @@ async def drop(served: ServedQueues, name: Name) -> Response:
     return Response(status_code=204)
 
 
-@router.get("/queues")
-async def queues(served: ServedQueues) -> Queues:
-    """All queues and how many items each has."""
-    sizes = await aio.queues(served.db)
-    return Queues(queues=[QueueSize(name=name, size=size) for name, size in sizes.items()])
+@router.get("/queues", response_model=Queues)
+async def queues(
+    served: ServedQueues,
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_QUEUES, description="How many queues at most.")
+    ] = MAX_QUEUES,
+    after: Annotated[
+        str | None, Query(description="The name of a queue: only those that follow it.")
+    ] = None,
+) -> Response:
+    """The queues in order of their names, page by page, and how many items each has."""
+    sizes = list((await served.sizes(after, limit + 1)).items())
+    page = [{"name": name, "size": size} for name, size in sizes[:limit]]
+    more = len(sizes) > limit
+    return as_json({"queues": page, "next": page[-1]["name"] if more else None})
 
 
 @router.get("/health")
@@ -191,7 +263,16 @@ async def ready(request: Request, served: ServedQueues) -> Status:
 
 
 @router.get("/metrics", response_class=Response)
-async def metrics(request: Request) -> Response:
+async def metrics(
+    request: Request,
+    queues: Annotated[
+        Literal["active", "all"],
+        Query(
+            description="`active`: queues that hold items, or were used since the first request"
+            " for metrics."
+        ),
+    ] = "active",
+) -> Response:
     """For Prometheus: sizes, pushes and pops, ages, requests and their latencies."""
-    text = await aio.run(request.app.state.metrics.text)
+    text = await request.app.state.metrics.text(all_queues=queues == "all")
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

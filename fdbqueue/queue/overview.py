@@ -54,12 +54,17 @@ class QueueStatus:
     total_out: int
     oldest: datetime | None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no item is waiting or delayed."""
+        return not self.size and not self.counts
+
 
 def overview(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> list[QueueStatus]:
     """Return the state of all named queues, in order of their names, or of a page of them.
 
     Uses snapshot reads, which conflict with nothing. Given a database, queues are read in pages of
-    up to 1,000, each in a transaction of its own. Cost: for each page one range read of the names.
+    up to 1,024, each in a transaction of its own. Cost: for each page one range read of the names.
     Neighbouring queues that hold little share a read of their counters, up to 50 of them; other
     queues have a read each. A queue that is not empty takes another read, and one for each
     priority, for up to 100 priorities. A page ends early with the queue that reaches 10,000
@@ -147,7 +152,7 @@ def _begin_oldest(
 
 _T = TypeVar("_T")
 
-_PAGE = 1000
+_PAGE = 1024
 """How many queues one transaction reads at most."""
 
 

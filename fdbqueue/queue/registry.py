@@ -37,7 +37,7 @@ _RECEIPTS = ROOT[2]
 def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> list[str]:
     """Return the names of all queues that were ever pushed to, in order, or a page of them.
 
-    Given a database, names are read in pages of 1,000, each in a transaction of its own. Cost: one
+    Given a database, names are read in pages of 1,024, each in a transaction of its own. Cost: one
     row for each queue, whatever its length.
 
     Args:
@@ -64,7 +64,7 @@ def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0)
 def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> dict[str, int]:
     """Return the number of items of each named queue, in order of the names, or of a page of them.
 
-    Given a database, queues are read in pages of 1,000, each in a transaction of its own. Cost: for
+    Given a database, queues are read in pages of 1,024, each in a transaction of its own. Cost: for
     each page one range read of the names. Neighbouring queues that hold little share a read of
     their counters, up to 50 of them; other queues have a read each. All are made at the same time.
 

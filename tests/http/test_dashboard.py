@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.support.many_queues import make_queues
+
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
@@ -125,6 +127,24 @@ def test_the_page_asks_for_a_token_once(page: Page, serve: Any, name: str) -> No
         expect(card(page, name)).to_contain_text("1 items")
         page.reload()
         expect(card(page, name)).to_contain_text("1 items")
+
+
+def test_links_lead_to_the_next_and_the_first_queues(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    make_queues(db, name, 130, busy={100})
+    with serve() as (_, client):
+        page.goto(f"{client.base_url}/?after={name}!")
+        expect(card(page, f"{name}000099")).to_contain_text("0 items")
+        expect(card(page, f"{name}000100")).to_have_count(0)
+        page.get_by_role("link", name="Next queues").click()
+        expect(card(page, f"{name}000100")).to_contain_text("2 items")
+        expect(card(page, f"{name}000099")).to_have_count(0)
+        page.get_by_role("link", name="First queues").click()
+        expect(page.get_by_role("link", name="Next queues")).to_be_visible()
+        expect(page.get_by_role("link", name="First queues")).to_be_hidden()
+        client.delete(f"/queue/{name}000000")
+        expect(card(page, f"{name}000000")).to_have_count(0)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -32,8 +32,9 @@ def test_many_idle_queues_share_transactions_and_reads(db: Any, name: str) -> No
     busy = set(range(0, NUMBER, 500))
     sizes = make_queues(db, name, NUMBER, busy)
     counting = CountingDatabase(db)
-    pages = math.ceil(NUMBER / 1000)
-    shared = math.ceil(NUMBER / SHARED)
+    sizes_of_pages = [1024, 1024, NUMBER - 2 * 1024]
+    pages = len(sizes_of_pages)
+    shared = sum(math.ceil(size / SHARED) for size in sizes_of_pages)
     for look, reads in zip(LOOKS, (pages, pages + shared, pages + shared + 3 * len(busy))):
         counting.clear()
         found: Any = look(counting, after=behind(name), limit=NUMBER)

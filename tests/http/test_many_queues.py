@@ -1,0 +1,227 @@
+"""A server answers about thousands of queues by pages, with few reads, which requests share."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+
+import fdbqueue
+from fdbqueue import PriorityQueue
+from fdbqueue.http import create_app, metrics
+from fdbqueue.http.routes import SharedReads
+from tests.support.counting import CountingDatabase
+from tests.support.many_queues import make_queues
+
+NUMBER = 2_500
+
+
+@pytest.fixture
+def counting(db: Any) -> CountingDatabase:
+    return CountingDatabase(db)
+
+
+@pytest.fixture
+def client(counting: CountingDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    """Return a client of a server that keeps no result for a later request."""
+    monkeypatch.setattr(metrics, "_SCAN_KEPT", 0.0)
+    with TestClient(create_app(counting), "http://127.0.0.1") as client:
+        yield client
+
+
+def listed(client: TestClient, **query: Any) -> Iterator[dict[str, int]]:
+    """Yield the sizes of queues by name, page by page."""
+    while True:
+        answer = client.get("/queues", params=query)
+        assert answer.status_code == 200, answer.text
+        yield {queue["name"]: queue["size"] for queue in answer.json()["queues"]}
+        query["after"] = answer.json()["next"]
+        if query["after"] is None:
+            return
+
+
+def test_queues_are_listed_by_pages(
+    client: TestClient, counting: CountingDatabase, db: Any, name: str
+) -> None:
+    sizes = make_queues(db, name, NUMBER, busy={0, 999, 1_000, NUMBER - 1})
+    before = len(fdbqueue.queue_names(db)) - NUMBER  # the tests' cluster may have other queues
+    counting.clear()
+    pages = list(listed(client))
+    assert {len(page) for page in pages[:-1]} == {1_000}
+    found = [pair for page in pages for pair in page.items()]
+    assert [pair for pair in found if pair[0] in sizes] == list(sizes.items())
+    assert counting.transactions == len(pages) == 3 + before // 1_000
+    # A read of the names for each page, and shared reads of the counters.
+    assert counting.reads <= len(pages) * (1 + 1) + NUMBER // 50 + before
+
+
+def test_the_next_page_begins_behind_a_name(client: TestClient, db: Any, name: str) -> None:
+    sizes = make_queues(db, name, 10, busy={3})
+    names = list(sizes)
+    after, pages = f"{name}!", []
+    for _ in range(3):
+        answer = client.get("/queues", params={"after": after, "limit": 3}).json()
+        pages.append([(queue["name"], queue["size"]) for queue in answer["queues"]])
+        after = answer["next"]
+    assert pages == [list(sizes.items())[begin : begin + 3] for begin in (0, 3, 6)]
+    assert after == names[8]
+    gone = f"{names[1]}-gone"
+    answer = client.get("/queues", params={"after": gone, "limit": 1}).json()
+    assert answer == {"queues": [{"name": names[2], "size": 0}], "next": names[2]}
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=", "after=%07"])
+def test_an_invalid_page_is_rejected(client: TestClient, query: str) -> None:
+    assert client.get(f"/queues?{query}").status_code == 422
+    if query.startswith("after"):
+        assert client.get(f"/events?{query}").status_code == 422
+
+
+def reported(client: TestClient, name: str, **query: str) -> dict[str, list[float]]:
+    """Return size, pushed and popped items of each queue of a test that `/metrics` reports."""
+    answer = client.get("/metrics", params=query)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, list[float]] = {}
+    for line in answer.text.splitlines():
+        for metric in ("queue_size", "items_pushed_total", "items_popped_total"):
+            begin = f'fdbqueue_{metric}{{queue="{name}'
+            if line.startswith(begin):
+                queue, value = line.removeprefix(begin).split('"} ')
+                found.setdefault(queue, []).append(float(value))
+    return found
+
+
+def test_metrics_leave_out_idle_queues_and_read_them_together(
+    client: TestClient, counting: CountingDatabase, db: Any, name: str
+) -> None:
+    make_queues(db, name, NUMBER, busy={3, 1_500})
+    number = len(fdbqueue.queue_names(db))
+    counting.clear()
+    assert reported(client, name) == {"000003": [2, 3, 1], "001500": [2, 3, 1]}
+    assert counting.transactions <= 1 + number // 1000
+    # A read of the names for each page, shared reads of counters, and three for each full queue.
+    assert counting.reads <= 3 + NUMBER // 50 + 3 + 3 * 2 + 4 * (number - NUMBER)
+    every = reported(client, name, queues="all")
+    assert len(every) == NUMBER
+    assert every["000000"] == [0, 1, 1]
+    assert f"fdbqueue_queues {number:.1f}" in client.get("/metrics").text
+    assert client.get("/metrics", params={"queues": "some"}).status_code == 422
+
+
+def test_metrics_keep_queues_that_were_used_since_the_first_request(
+    client: TestClient, db: Any, name: str
+) -> None:
+    for each in ("idle", "busy", "full", "dropped"):
+        PriorityQueue.named(db, name + each).push(db, each)
+    for each in ("idle", "busy"):
+        PriorityQueue.existing(db, name + each).pop(db)
+    assert reported(client, name) == {"full": [1, 1, 0], "dropped": [1, 1, 0]}
+    PriorityQueue.named(db, f"{name}busy").push(db, "popped at once")
+    for each in ("busy", "full"):
+        PriorityQueue.existing(db, name + each).pop(db)
+    PriorityQueue.named(db, f"{name}new").push(db, "popped at once")
+    PriorityQueue.named(db, f"{name}new").pop(db)
+    PriorityQueue.named(db, f"{name}unused").set_max_size(db, 9)
+    fdbqueue.drop_queue(db, f"{name}dropped")
+    for _ in range(2):
+        assert reported(client, name) == {
+            "busy": [0, 2, 2],
+            "full": [0, 1, 1],
+            "new": [0, 1, 1],
+        }
+
+
+@pytest.mark.parametrize("path", ["/queues", "/metrics", "/metrics?queues=all"])
+def test_concurrent_requests_share_a_scan(
+    counting: CountingDatabase, db: Any, name: str, path: str
+) -> None:
+    sizes = make_queues(db, name, 200, busy={1})
+    pages = 1 + len(fdbqueue.queue_names(db)) // 1000
+
+    async def main() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(create_app(counting))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await asyncio.gather(*(client.get(path) for _ in range(30)))
+
+    counting.clear()
+    answers = asyncio.run(main())
+    assert {answer.status_code for answer in answers} == {200}
+    # Most requests come while the first read is under way, and share the second.
+    assert counting.transactions <= 2 * pages
+    listed = sum(each in answers[-1].text for each in sizes)
+    assert listed == (1 if path == "/metrics" else 200)
+
+
+def test_a_read_is_shared_by_the_requests_that_came_before_it_began() -> None:
+    begun: list[str] = []
+    running = 0
+
+    async def main() -> None:
+        nonlocal running
+        shared, go = SharedReads(), asyncio.Event()
+
+        async def read(key: str) -> int:
+            nonlocal running
+            begun.append(key)
+            number = len(begun)
+            running += 1
+            assert running == 1
+            await go.wait()
+            running -= 1
+            if number == 4:
+                raise ValueError(number)
+            return number
+
+        first = asyncio.create_task(shared.get(read, "a"))
+        await asyncio.sleep(0.01)
+        assert begun == ["a"]
+        later = [asyncio.create_task(shared.get(read, key)) for key in "aabab"]
+        await asyncio.sleep(0.01)
+        later[0].cancel()  # others wait for its read
+        go.set()
+        assert await first == 1
+        assert await asyncio.gather(*later[1:]) == [2, 3, 2, 3]
+        assert begun == ["a", "a", "b"]
+        failing = [asyncio.create_task(shared.get(read, "c")) for _ in range(3)]
+        outcomes = await asyncio.gather(*failing, return_exceptions=True)
+        assert [repr(each) for each in outcomes] == ["ValueError(4)"] * 3
+        assert await shared.get(read, "c") == 5
+
+    asyncio.run(main())
+
+
+def test_a_result_is_kept_for_the_given_time() -> None:
+    async def main() -> tuple[list[int], list[int]]:
+        numbers = iter(range(9))
+
+        async def read() -> int:
+            return next(numbers)
+
+        kept, fresh = SharedReads(3600.0), SharedReads()
+        return [await kept.get(read) for _ in range(3)], [await fresh.get(read) for _ in range(3)]
+
+    assert asyncio.run(main()) == ([0, 0, 0], [1, 2, 3])
+
+
+def test_the_dashboard_gets_a_page_of_queues(serve: Any, db: Any, name: str) -> None:
+    sizes = make_queues(db, name, 150, busy={100})
+    with serve() as (_, client):
+
+        def event(after: str) -> Any:
+            with client.stream("GET", "/events", params={"after": after}) as stream:
+                line = next(stream.iter_lines())
+            return json.loads(line.removeprefix("data: "))
+
+        names = list(sizes)
+        page = event(f"{name}!")
+        assert [queue["name"] for queue in page["queues"]] == names[:100]
+        assert page["next"] == names[99]
+        page = event(page["next"])
+        queues = page["queues"][:50]
+        assert [queue["name"] for queue in queues] == names[100:]
+        assert (queues[0]["size"], queues[0]["counts"]) == (2, [["0", 1], ["7", 1]])
