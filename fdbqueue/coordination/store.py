@@ -362,13 +362,13 @@ class Store(Generic[_T]):
 
     def keys_to_watch_claims(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys to watch until an item can be claimed, or none if one already can."""
-        first = first or self._first_after(0)
-        if self._slots.admit(tr, 1, first):
+        look = first or self._first_after(0)
+        if self._slots.admit(tr, 1, look, may_skip=first is None):
             return []
         # Items may be waiting for a free slot.
         return (
             [self.layout.total_in, self.layout.wake_counter]
-            if first(tr, 1)
+            if look(tr, 1)
             else [self.layout.total_in]
         )
 
@@ -444,7 +444,7 @@ class Store(Generic[_T]):
             has_written, is_behind = swept.wrote, not swept.all
             skipped = random.randrange(max(1, request.within - request.n + 1))
             look = first or self._first_after(skipped)
-            while found := self._slots.admit(tr, request.n, look):
+            while found := self._slots.admit(tr, request.n, look, may_skip=first is None):
                 has_written = True
                 if claim := self._leases.take(tr, found, request, version, now, swept.had_timers):
                     return claim

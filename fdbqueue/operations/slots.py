@@ -62,8 +62,17 @@ class Slots:
         self._schedule = schedule
         self._agents = agents
 
-    def admit(self, tr: Transaction, n: int, first: First) -> list[Candidate]:
-        """Return up to `n` first items that may be claimed; none if the queue is paused."""
+    def admit(
+        self, tr: Transaction, n: int, first: First, may_skip: bool = True
+    ) -> list[Candidate]:
+        """Return up to `n` first items that may be claimed; none if the queue is paused.
+
+        Args:
+            tr: A transaction.
+            n: The maximum number of items, from 1.
+            first: Reads the first items.
+            may_skip: Whether to skip the tasks of agents at their limit for any other tasks.
+        """
         options = self._schedule.options(tr)
         if options is not None:
             self._schedule.max_attempts = options.max_attempts
@@ -79,13 +88,15 @@ class Slots:
             return []
         if options.agent_concurrency is None or self._agents is None:
             return [(item, of_queue.take(tr)) for item in first(tr, n)]
-        return self._by_agent(tr, n, first, of_queue, self._agents, options.agent_concurrency)
+        limit = options.agent_concurrency
+        return self._by_agent(tr, n, first, may_skip, of_queue, self._agents, limit)
 
     def _by_agent(
         self,
         tr: Transaction,
         n: int,
         first: First,
+        may_skip: bool,
         of_queue: _FreeSlots,
         agents: Agents,
         limit: int,
@@ -103,7 +114,7 @@ class Slots:
 
         items: Iterable[StoredItem] = first(tr, n)
         wanted = Counter(agents.agent_of(tr, item) for item in items)
-        if any(slots_of(agent).left < number for agent, number in wanted.items()):
+        if may_skip and any(slots_of(agent).left < number for agent, number in wanted.items()):
             # Skip the agents at their limit; read the next tasks of the other agents.
             full = {agent for agent in held if slots_of(agent).left == 0}
             items = agents.first_excluding(tr, n, full)

@@ -370,6 +370,18 @@ def test_an_agent_at_its_limit_does_not_block_other_agents(db: Any, space: Subsp
     assert check(db, tasks).ok
 
 
+def test_a_claim_for_an_agent_at_its_limit_takes_no_task_of_another(
+    db: Any, space: Subspace
+) -> None:
+    tasks = TaskQueue(space["tasks"])
+    tasks.push_many(db, [{"agent_name": agent} for agent in ("ada", "ada", "ada", "bob")])
+    tasks.set_agent_concurrency(db, 2)
+    assert len(tasks.claim(db, agent="ada", n=3)) == 2
+    assert tasks.claim(db, agent="ada") is None
+    assert tasks.claim(db, agent="ada", wait=0.1) is None
+    assert tasks.claim(db, agent="bob").item.agent_name == "bob"
+
+
 def test_tasks_of_agents_below_their_limit_are_claimed_in_order(db: Any, space: Subspace) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
