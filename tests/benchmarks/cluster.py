@@ -159,7 +159,7 @@ def due(db: Any, url: str, n: int, leases: bool) -> list[Row]:
             f"{n:,} {kind} over at once: a claim, median of the first 100",
             "100 ms",
             f"{first:.0f} ms",
-            "7.9 s for the first of 5,000 delays",
+            "7.9 s for 5,000 delays",
         ),
         Row(f"{n:,} {kind} over at once: back in their places", "5,000 a second", back, ""),
         Row(f"{n:,} {kind} over at once: claims in 30 s", "", f"{len(times):,}", ""),
@@ -246,7 +246,7 @@ def wakeups(db: Any, url: str, _: int) -> list[Row]:
             time.sleep(3)
             transactions, commits = waiting.counts()
         total = f"{transactions + counting.transactions} and {commits + counting.commits}"
-        what = f"one push, {processes * consumers:,} consumers in {processes} processes"
+        what = f"one push, {processes * consumers:,} consumers, processes: {processes}"
         before = "867 and 205" if processes * consumers == 100 else ""
         rows.append(Row(f"{what}: transactions and commits", "5 and 3", total, before))
     return rows
