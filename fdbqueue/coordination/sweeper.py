@@ -121,7 +121,7 @@ class Sweeper:
             return swept, not self._schedule.is_paused(tr), swept.all or self._has_items(tr)
 
         outcome = run(db, body)
-        if tries == 1:
+        if tries < 2:
             self._range = max(1.0, _NARROWER * self._range)
         return outcome
 

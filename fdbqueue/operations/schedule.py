@@ -200,18 +200,17 @@ class Schedule:
         The version is read only if there is a timer.
         """
         due: list[KeyValue] = []
-        has_timers = False
+        last: int | None = None
         for row in rows:
-            if not has_timers:
-                has_timers = True
-                last = until if isinstance(until, int) else until.get_read_version().wait()
+            if last is None:
+                last = until if isinstance(until, int) else int(until.get_read_version().wait())
             if (
                 not row.key.startswith(index)
                 or self._layout.unpack_timer_key(index, row.key)[0] > last
             ):
                 break
             due.append(row)
-        return due, has_timers
+        return due, last is not None
 
     @staticmethod
     def _clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
