@@ -22,10 +22,6 @@ from tests.simulation.scheduler import Commit, SimulatedTransaction
 __all__ = ["Act", "Ledger"]
 
 
-# Milliseconds from the beginning of a call to the read version of its last transaction.
-_QUIET_CALL, _CALL = 30, 10_000
-
-
 @dataclass(eq=False)
 class Act:
     """One call of a client: its arguments and its outcome."""
@@ -136,6 +132,8 @@ class Ledger:
         self._time_of = time_of
         self._skew = skew
         self._latest = 0
+        self._sweeps: list[tuple[int, int]] = []
+        """The clock at the beginning of each act, and its read version."""
         self._states: dict[str, State] = {}
         self._unknown_claims = 0
         """The maximum number of claims of unknown items."""
@@ -144,6 +142,7 @@ class Ledger:
     def note(self, acts: list[Act]) -> None:
         """Note all acts of a simulation."""
         for act in acts:
+            self._sweeps += [(act.begun + act.skew, commit.read) for commit in act.commits]
             assert len(act.commits) <= 1, f"took place twice: {act}"
             took_place = act.commits or act.found_nothing
             assert took_place or not act.returned, f"returned, and did not take place: {act}"
@@ -222,11 +221,17 @@ class Ledger:
     def _is_over(self, state: State, now: int, version: int) -> bool:
         """Return whether every client finds that a lease is over.
 
-        A sweep may have given it a later version: by the time between the look at the clock and the
-        read version of its transaction, and at most by the length of the lease.
+        A call that began before the end by the clock, and went on for long, may have renewed it.
         """
-        later = min(state.length, _QUIET_CALL if self._is_quiet else _CALL)
-        return state.lease_end <= version and state.last_clock_end + later <= now
+        renewed = max(
+            (
+                self._time_of(read) + state.length
+                for clock, read in self._sweeps
+                if clock < state.last_clock_end and state.lease_end <= read <= version
+            ),
+            default=0,
+        )
+        return state.lease_end <= version and max(state.last_clock_end, renewed + 1) <= now
 
     def _pop(self, act: Act, read: int, version: int) -> None:
         if act.returned and not act.result:
