@@ -190,12 +190,13 @@ class ClaimBatches:
 
         receipts, committed = self._layout.receipts, start.note_commit
         run = partial(run_once, db, body, receipts, lambda _: has_written, committed)
-        # Before a claim, because an error after it would lose the claim.
-        self._sweeper.catch_up(db, at_once=False)
+        if self._sweeper.is_behind:
+            # Before a claim, because an error after it would lose the claim.
+            self._sweeper.catch_up(db, at_once=False)
         while (claims := run()) is None:
             tries = 0
-            self._sweeper.is_behind = is_behind
-            self._sweeper.catch_up(db)
+            if is_behind:
+                self._sweeper.catch_up(db)
         self._sweeper.is_behind = is_behind
         if tries < 2:
             self._range *= _NARROWER

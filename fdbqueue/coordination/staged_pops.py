@@ -80,7 +80,7 @@ class _Outcome(Generic[_T]):
 
 
 def seconds_to_sweep(tr: Transaction, layout: Layout) -> float:
-    """Return after how many seconds a waiting pop has to sweep; `math.inf` without requests.
+    """Return the seconds after which a waiting pop has to sweep; `math.inf` without requests.
 
     A request may be that of a dead process, for which items are staged.
     """

@@ -450,7 +450,7 @@ class Store(Generic[_T]):
                     return claim
             return None
 
-        if db is not None:
+        if db is not None and self.sweeper.is_behind:
             self.sweeper.catch_up(db, at_once=False)
         while True:
             claim = self.change(tr, body, lambda _: has_written, start.note_commit)

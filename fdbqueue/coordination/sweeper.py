@@ -88,12 +88,12 @@ class Sweeper:
         return self.is_ready
 
     def catch_up(self, db: Database, at_once: bool = True) -> None:
-        """Sweep many due items in a transaction of its own, if the last sweep left some.
+        """Sweep many due items in a transaction of its own, because the last sweep left some.
 
         Unless `at_once`, a process does so at most half of the time.
         """
         began = time.monotonic()
-        if self.is_behind and (at_once or began >= self._next_catch_up):
+        if at_once or began >= self._next_catch_up:
             swept, self.is_ready, _ = self._sweep(db)
             self.is_behind = not swept.all
             ended = time.monotonic()

@@ -112,10 +112,10 @@ class Lines:
 
 
 class Wanted(NamedTuple):
-    """What an operation waits for, and how to wait for it.
+    """The items that an operation waits for, and how to wait for them.
 
     Attributes:
-        name: Operations that wait for the same things have the same one.
+        name: Operations that wait for the same items have the same one.
         keys: Returns the keys to watch; none if it is worth looking again at once.
         seconds_left: Returns the seconds after which to look although no key has changed.
     """

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import starmap, takewhile
 from typing import NamedTuple, TypeAlias
 
 from fdbqueue.layout import (
@@ -164,53 +165,43 @@ class Schedule:
             self._foreign_look = now
             wrote = self._sweep_foreign_leases(tr, now)
         # Start all reads before waiting for the first.
-        timers = [
-            tr.snapshot.get_range(
-                first if begin is None else begin(first), end, limit=limit, streaming_mode=WANT_ALL
-            )
-            for first, end in self._timers
-        ]
+        begin_read = partial(tr.snapshot.get_range, limit=limit, streaming_mode=WANT_ALL)
+        ranges: Sequence[tuple[bytes | KeySelector, bytes]] = self._timers
+        if begin is not None:
+            ranges = [(begin(first), end) for first, end in self._timers]
+        leases, dues, expiries = map(list, list(starmap(begin_read, ranges)))
+        has_timers = bool(leases or dues or expiries)
         layout = self._layout
-        leases, has_leases = self._due(layout.leases, timers[0], tr)
-        dues, has_dues = self._due(layout.dues, timers[1], now)
+        if leases:
+            leases = self._until(layout.leases, leases, tr.get_read_version().wait())
+        if dues:
+            dues = self._until(layout.dues, dues, now)
         is_all = len(leases) < limit and len(dues) < limit
-        expiries = timers[2]
         if (leases or dues) and (is_all or not may_leave):
             wrote = True
             self._end_leases(tr, leases, now)
             self._make_available(tr, dues)
             # There may be expired items among those that just became available.
-            expiries = tr.snapshot.get_range(*self._timers[2], limit=limit)
-        expired, has_expiries = self._due(layout.expiries, expiries, now)
-        if expired:
-            wrote = True
-            self._expire(tr, expired)
+            expiries = list(begin_read(*self._timers[2]))
+        if expiries:
+            expiries = self._until(layout.expiries, expiries, now)
+            self._expire(tr, expiries)
         return Swept(
-            all=is_all and len(expired) < limit,
-            expired=len(expired) < limit,
-            wrote=wrote,
-            had_timers=has_leases or has_dues or has_expiries,
+            all=is_all and len(expiries) < limit,
+            expired=len(expiries) < limit,
+            wrote=wrote or bool(expiries),
+            had_timers=has_timers,
         )
 
-    def _due(
-        self, index: bytes, rows: Iterable[KeyValue], until: int | Transaction
-    ) -> tuple[list[KeyValue], bool]:
-        """Return the timers until a time, or the read version of a transaction; and if any exist.
-
-        The version is read only if there is a timer.
-        """
-        due: list[KeyValue] = []
-        last: int | None = None
-        for row in rows:
-            if last is None:
-                last = until if isinstance(until, int) else int(until.get_read_version().wait())
-            if (
-                not row.key.startswith(index)
-                or self._layout.unpack_timer_key(index, row.key)[0] > last
-            ):
-                break
-            due.append(row)
-        return due, last is not None
+    def _until(self, index: bytes, timers: list[KeyValue], last: int) -> list[KeyValue]:
+        """Return the timers up to a time or version. Some rows may be of keys behind the index."""
+        unpack = self._layout.unpack_timer_key
+        return [
+            *takewhile(
+                lambda timer: timer.key.startswith(index) and unpack(index, timer.key)[0] <= last,
+                timers,
+            )
+        ]
 
     @staticmethod
     def _clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:

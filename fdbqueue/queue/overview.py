@@ -56,7 +56,7 @@ class QueueStatus:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no item is waiting or delayed."""
+        """Tell whether no item is waiting or delayed."""
         return not self.size and not self.counts
 
 
