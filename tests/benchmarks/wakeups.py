@@ -4,8 +4,8 @@
     python -m tests.benchmarks.wakeups fdb.cluster      a cluster, or any database that `open` takes
 
 One process waits, and this one pushes: at once, while the other falls asleep, or while it sleeps.
-The goals are a median of at most 20 ms, no lost wake-up in 10,000 rounds, and less than 1 % of a
-core for a process that waits on the embedded engine.
+The goals are a median of at most 20 ms, no lost wake-up in 10,000 rounds, and less than 0.2 % of a
+core for a process that waits on either engine.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -11,6 +12,21 @@ from typing import Any
 import pytest
 
 from fdbqueue.embedded import Future
+from fdbqueue.embedded.transaction import changes
+
+NOTICES = pytest.param(
+    "notices", marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux offers notices")
+)
+
+
+@pytest.fixture(autouse=True, params=[NOTICES, "polls"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Find changes by notices alone, without a look each second, or by polls as elsewhere."""
+    if request.param == "notices":
+        monkeypatch.setattr(changes, "_MAX_WAIT", 600.0)
+    else:
+        monkeypatch.setattr(changes, "_begin_notices", lambda path: None)
+    return str(request.param)
 
 
 def ready_within(watch: Any, seconds: float) -> bool:
@@ -59,6 +75,47 @@ def test_a_watch_fires_for_a_change_made_before_it_was_registered(db: Any) -> No
     watch = tr.watch(b"k")
     db[b"k"] = b"changed"
     tr.commit().wait()
+    watch.wait()
+
+
+def test_a_watch_fires_for_a_change_that_other_watches_have_noticed_before(db: Any) -> None:
+    unchanged, other = db.get_and_watch(b"unchanged")[1], db.get_and_watch(b"other")[1]
+    tr = db.create_transaction()
+    watch = tr.watch(b"k")
+    change = db.create_transaction()
+    change[b"k"] = change[b"other"] = b"changed"
+    change.commit().wait()
+    other.wait()
+    tr.commit().wait()
+    assert ready_within(watch, 60)
+    assert not unchanged.is_ready()
+
+
+def test_a_process_that_waits_for_a_watch_sleeps(
+    db: Any, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "polls":
+        pytest.skip("polls are what this avoids")
+    wait, waits = changes.FileChanges.wait, []
+    monkeypatch.setattr(
+        changes.FileChanges, "wait", lambda *arguments: (waits.append(1), wait(*arguments))
+    )
+    _, watch = db.get_and_watch(b"k")
+    time.sleep(0.5)
+    assert len(waits) <= 3  # the commits of opening the database may have been noticed late
+    db[b"k"] = b"1"
+    watch.wait()
+
+
+def test_a_forked_child_has_no_notices_of_its_parent(db: Any, how: str) -> None:
+    _, watch = db.get_and_watch(b"k")
+    while how == "notices" and not changes._open:
+        time.sleep(0.001)
+    child = os.fork()
+    if child == 0:
+        os._exit(len(changes._open))
+    assert os.waitpid(child, 0)[1] == 0
+    db[b"k"] = b"1"
     watch.wait()
 
 

@@ -1,7 +1,7 @@
-"""Watches: futures that become ready when a key changes, found by polling a shared counter.
+"""Watches: futures that become ready when a key changes.
 
-The log of commits is in memory that all processes share. While there are watches, one thread polls
-the end of the log, and reads the watched keys only when the end has moved.
+All processes write to the log of commits. While there are watches, one thread waits for writes to
+its file, and reads the watched keys when the end of the log has moved.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import _thread
 import threading
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
+from fdbqueue.embedded.disk.files import COMMITS_FILE
+from fdbqueue.embedded.transaction.changes import FileChanges
 from fdbqueue.embedded.transaction.futures import WatchFuture
 from fdbqueue.errors import FDBError, FdbqueueError
 
@@ -19,10 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Watcher"]
 
-# The pause between two polls is a share of the time since the counter last moved, within these
-# bounds in seconds.
-_SHARE = 1 / 20
-_SHORTEST, _LONGEST = 0.002, 0.01
+_COMMITTING = 0.005  # seconds between looks whether a commit has ended, or its process was killed
 
 
 class Watcher:
@@ -51,9 +51,16 @@ class Watcher:
         if not self._is_running:
             # Unlike `Thread.start`, this call leaves nothing behind when it is interrupted.
             _thread.start_new_thread(self._run, ())
+        # The key may have changed since the watch's transaction, before the thread knew of it.
+        try:
+            while not self._look({future: (key, value)}):
+                pass
+        except FdbqueueError as error:
+            self._forget(future)
+            future.finish(error)
 
     def close(self) -> None:
-        """Finish every watch with 1025. The thread ends within its next poll."""
+        """Finish every watch with 1025. The thread ends when it looks at the log again."""
         with self._lock:
             self._is_closed = True
             watches, self._watches = self._watches, {}
@@ -69,34 +76,39 @@ class Watcher:
             if self._is_running:
                 return
             self._is_running = True
-        seen = None
-        moved = 0.0
-        known: set[WatchFuture] = set()
         try:
-            while not self._is_closed:
-                tail, version, _, began, _ = self._storage.log.state()
-                if began > version and self._storage.recover(began):
-                    continue
-                counter = tail, version
-                with self._lock:
-                    watches = dict(self._watches)
-                    if not watches:
-                        self._is_running = False
-                        return
-                # A new watch is checked immediately, whatever the counter says: the key may have
-                # changed between the watch's transaction and now.
-                now = time.monotonic()
-                if counter != seen:
-                    moved = now
-                is_new = counter != seen or not known.issuperset(watches)
-                if is_new and self._look(watches):
-                    seen, known = counter, set(watches)
-                time.sleep(min(_LONGEST, max(_SHORTEST, _SHARE * (now - moved))))
+            with closing(FileChanges(self._storage.path / COMMITS_FILE)) as changes:
+                self._follow(changes)
         except FdbqueueError as error:
             with self._lock:
                 watches, self._watches, self._is_running = self._watches, {}, False
             for future in watches:
                 future.finish(error)
+
+    def _follow(self, changes: FileChanges) -> None:
+        """Look at the watches after each commit, while there are any."""
+        seen = None
+        moved = 0.0
+        while not self._is_closed:
+            tail, version, _, began, _ = self._storage.log.state()
+            is_committing = began > version
+            if is_committing and self._storage.recover(began):
+                continue
+            with self._lock:
+                watches = dict(self._watches)
+                if not watches:
+                    self._is_running = False
+                    return
+            now = time.monotonic()
+            if (tail, version) != seen:
+                moved = now
+                if not self._look(watches):
+                    continue
+                seen = tail, version
+            if is_committing:
+                time.sleep(_COMMITTING)
+            else:
+                changes.wait(now - moved)
 
     def _look(self, watches: dict[WatchFuture, tuple[bytes, bytes | None]]) -> bool:
         """Finish the watches whose keys changed; return false if that took too long."""
