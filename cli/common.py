@@ -19,9 +19,9 @@ from fdbqueue import Item, PriorityQueue, Queue, TaskQueue, embedded, existing_q
 from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
 from fdbqueue.layout.codecs import json_bytes, with_stack
 from fdbqueue.layout.priorities import priority_as_json
-from fdbqueue.queue.base import store_of
+from fdbqueue.queue.base import Stop, store_of
 from fdbqueue.queue.importing import MAX_LINE
-from fdbqueue.queue.registry import open_queue
+from fdbqueue.queue.registry import open_queue, wait_for_queue
 from fdbqueue.types import Database, Priority, PriorityJson
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "ParamType",
     "PrintError",
     "Seconds",
+    "Stop",
     "any_queue",
     "check_integrity",
     "command_options",
@@ -51,6 +52,7 @@ __all__ = [
     "queue_argument",
     "read_value",
     "reject_for_fifo",
+    "wait_for_queue",
 ]
 
 _R = TypeVar("_R")

@@ -44,13 +44,14 @@ def print_table(columns: tuple[str, str], pages: Iterable[list[tuple[str, str]]]
 
 
 @contextmanager
-def progress_bar(unit: ProgressColumn | None = None) -> Generator[Progress]:
+def progress_bar(unit: ProgressColumn | None = None, *, shown: bool = True) -> Generator[Progress]:
     """Show a progress bar on standard error if that is a terminal.
 
     Args:
         unit: The column that shows the progress as a number; by default it counts steps.
+        shown: Whether to show it at all: it is drawn ten times a second, even without a task.
     """
-    console = Console(stderr=True)
+    console = Console(stderr=True, force_terminal=None if shown else False)
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -8,8 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
-from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -19,13 +17,20 @@ from fdbqueue import Item, Task, TaskQueue, Worker, WorkerReport, existing_queue
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.types import Database
 
-from .common import AnyQueue, Seconds, command_options, echo, json_line, queue_argument
+from .common import (
+    AnyQueue,
+    Seconds,
+    Stop,
+    command_options,
+    echo,
+    json_line,
+    queue_argument,
+    wait_for_queue,
+)
 from .signals import stop_on_signal
 from .terminal import progress_bar
 
 __all__ = ["work"]
-
-_POLL_INTERVAL = 1.0  # seconds between checks whether the queue exists
 
 
 @click.command()
@@ -115,8 +120,8 @@ def work(
     def stop(_number: int, _frame: FrameType | None) -> None:
         worker.stop()
 
-    with progress_bar() as progress, stop_on_signal(stop, max_signals=2):
-        task = progress.add_task("work", total=target.size(db), visible=drain)
+    with progress_bar(shown=drain) as progress, stop_on_signal(stop, max_signals=2):
+        task = progress.add_task("work", total=target.size(db))
         report = worker.run(
             drain=drain,
             progress=lambda report: progress.update(task, completed=report.done + report.failed),
@@ -151,15 +156,14 @@ def _wait_for_queue(db: Database, name: str) -> AnyQueue | None:
     """Return a queue once it exists; `None` if a signal comes first."""
     if (target := _find_queue(db, name)) is not None:
         return target
-    signals: SimpleQueue[int] = SimpleQueue()
-    with stop_on_signal(lambda number, _: signals.put(number), max_signals=2):
+    stop = Stop()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    with stop_on_signal(end, max_signals=2):
         click.echo(f"fdbq work: there is no queue {name!r} yet; waiting for it", err=True)
-        while target is None:
-            with suppress(Empty):
-                signals.get(timeout=_POLL_INTERVAL)
-                return None
-            target = _find_queue(db, name)
-    return target
+        return wait_for_queue(db, name, stop)
 
 
 def _echo_report(report: WorkerReport, as_json: bool) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue.coordination.steps import Call, Steps, Stop, drive
+from fdbqueue.coordination.waiting import Lines, Wanted, until_found
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import read_ranges
@@ -20,7 +24,7 @@ from fdbqueue.queue.fifo import Queue
 from fdbqueue.queue.overview import read_queues
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.task import TaskQueue
-from fdbqueue.types import ReadTransaction, ReadTransactor, Transaction, Transactor
+from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction, Transactor
 
 __all__ = [
     "drop_queue",
@@ -29,6 +33,7 @@ __all__ = [
     "queue_names",
     "queues",
     "rename_queue",
+    "wait_for_queue",
 ]
 
 _RECEIPTS = ROOT[2]
@@ -196,6 +201,28 @@ def existing_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQue
     """
 
     return _of_any_kind(read(db, partial(find_stored, name=name, must_exist=True)))
+
+
+def wait_for_queue(db: Database, name: str, stop: Stop) -> PriorityQueue | Queue | TaskQueue | None:
+    """Return the queue of this name once there is one; `None` if `stop` is set before."""
+
+    def find_now() -> PriorityQueue | Queue | TaskQueue | None:
+        with suppress(QueueNotFound):
+            return existing_queue(db, name)
+        return None
+
+    def look() -> Steps[PriorityQueue | Queue | TaskQueue | None]:
+        queue: PriorityQueue | Queue | TaskQueue | None = yield Call(find_now)
+        return queue
+
+    def keys(tr: Transaction) -> list[bytes]:
+        return [name_key(name)] if find(tr, name) is None else []
+
+    def seconds_left(_: Transaction) -> float:
+        return math.inf
+
+    wanted = Wanted(name, keys, seconds_left)
+    return drive(until_found(Lines(), db, math.inf, look, wanted), stop)
 
 
 def open_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQueue:

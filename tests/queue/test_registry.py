@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -23,7 +25,8 @@ from fdbqueue.errors import (
 )
 from fdbqueue.layout import RENAMES
 from fdbqueue.operations import names as operations_names
-from fdbqueue.queue.base import store_of
+from fdbqueue.queue import registry
+from fdbqueue.queue.base import Stop, store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
 
@@ -388,6 +391,26 @@ def test_opening_a_missing_queue_as_existing_raises(db: Any, name: str, kind: st
     for open_it in (type(opened).existing, fdbqueue.existing_queue):
         with pytest.raises(QueueNotFound):
             open_it(db, name)
+
+
+@pytest.mark.parametrize("end", ["push", "rename", "stop"])
+def test_a_client_sleeps_until_a_queue_exists(
+    db: Any, name: str, end: str, asleep: threading.Event
+) -> None:
+    TaskQueue.named(db, f"{name}other").push(db)
+    counting, stop = CountingDatabase(db), Stop()
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(registry.wait_for_queue, counting, name, stop)
+        assert asleep.wait(60)
+        assert (counting.transactions, counting.commits) == (2, 0)
+        if end == "push":
+            Queue.named(db, name).enqueue(db, 1)
+        elif end == "rename":
+            fdbqueue.rename_queue(db, f"{name}other", name)
+        else:
+            stop.set()
+        kinds = {"push": Queue, "rename": TaskQueue, "stop": type(None)}
+        assert type(waits.result(60)) is kinds[end]
 
 
 @pytest.mark.parametrize("kind", OPENED)
