@@ -240,14 +240,6 @@ def simulate(db: Any, space: Subspace, seed: int) -> ClaimSimulation:
     return simulation
 
 
-@pytest.fixture
-def steady(db: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a database that never sleeps and has no queue of starved transactions."""
-    monkeypatch.setattr("fdbqueue.embedded.transaction.transaction._STARVED", 10**9)
-    db.options.set_transaction_max_retry_delay(0)
-    return db
-
-
 def test_each_item_has_one_holder_at_a_time_and_none_is_lost(
     steady: Any, space: Subspace, request: pytest.FixtureRequest
 ) -> None:

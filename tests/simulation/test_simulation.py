@@ -152,15 +152,6 @@ class Simulation(Simulated):
         return moved
 
 
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a database in memory that never sleeps and has no queue of starved transactions."""
-    monkeypatch.setattr("fdbqueue.embedded.transaction.transaction._STARVED", 10**9)
-    with fdbqueue.open("memory:") as db:
-        db.options.set_transaction_max_retry_delay(0)
-        yield db
-
-
 def simulate(db: Any, seed: int) -> Simulation:
     simulation = Simulation(db, seed)
     try:
