@@ -72,9 +72,15 @@ async def _sleep(step: Sleep, ends: Sequence[asyncio.Future[Any]]) -> bool:
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, watch)
 
+    def wake_later(alarm: types.Future) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(loop.call_later, step.moment, settle, alarm)
+
     try:
         for watch in step.watches:
             watch.on_ready(wake)
+        for alarm in step.alarms:
+            alarm.on_ready(wake_later)
         # Before Python 3.12, `wait_for` loses a cancellation after the watch has fired.
         await asyncio.wait(
             [fired, *ends], timeout=step.seconds, return_when=asyncio.FIRST_COMPLETED
@@ -82,7 +88,8 @@ async def _sleep(step: Sleep, ends: Sequence[asyncio.Future[Any]]) -> bool:
     finally:
         step.cancel()
     if fired.done():
-        fired.result().wait()  # raises the watch's error, if it failed
+        step.ended_by = fired.result()
+        step.raise_error()
     return not any(end.done() for end in ends)
 
 

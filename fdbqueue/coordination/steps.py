@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from fdbqueue.coordination.combiner import Combiner
@@ -87,24 +88,53 @@ class Sleep:
     Args:
         watches: The watches; the sleep cancels them at its end.
         seconds: The maximum time to sleep.
+        alarms: Other watches, which end the sleep a moment after they fire.
+        moment: The length of this moment in seconds.
+
+    Attributes:
+        ended_by: The watch or the alarm that ended the sleep.
     """
 
-    __slots__ = ("seconds", "watches")
+    __slots__ = ("alarms", "ended_by", "moment", "seconds", "watches")
 
-    def __init__(self, watches: list[Any], seconds: float) -> None:
+    def __init__(
+        self,
+        watches: list[Any],
+        seconds: float,
+        alarms: Sequence[Future] = (),
+        moment: float = 0.0,
+    ) -> None:
         self.watches = watches
         self.seconds = seconds
+        self.alarms = alarms
+        self.moment = moment
+        self.ended_by: Any = None
+
+    @property
+    def is_alarmed(self) -> bool:
+        """Whether an alarm ended the sleep."""
+        return any(self.ended_by is alarm for alarm in self.alarms)
+
+    @property
+    def has_fired(self) -> bool:
+        """Whether a watch ended the sleep."""
+        return self.ended_by is not None and not self.is_alarmed
 
     def cancel(self) -> None:
         """Cancel the watches that have not fired."""
         _cancel_all(self.watches)
+        _cancel_all(self.alarms)
 
     def run(self, stop: Stop) -> bool:
         """Perform this step in the calling thread, until `stop` is set."""
-        fired = sleep_on(self.watches, self.seconds, stop)
-        if fired is not None:
-            fired.wait()  # raises the watch's error, if it failed
+        self.ended_by = sleep_on(self.watches, self.seconds, stop, self.alarms, self.moment)
+        self.raise_error()
         return not stop.is_set
+
+    def raise_error(self) -> None:
+        """Raise the error of the watch that ended the sleep, if it failed."""
+        if self.ended_by is not None:
+            self.ended_by.wait()
 
 
 class Stop:
@@ -149,15 +179,21 @@ class Stop:
 _NEVER = Stop()
 
 
-def _cancel_all(watches: list[Future]) -> None:
+def _cancel_all(watches: Sequence[Future]) -> None:
     """Cancel the watches that have not fired, because a client has a limited number of watches."""
     for watch in watches:
         if not watch.is_ready():
             watch.cancel()
 
 
-def sleep_on(watches: list[Future], seconds: float, stop: Stop = _NEVER) -> Future | None:
-    """Sleep until a watch fires or fails, and return it.
+def sleep_on(
+    watches: list[Future],
+    seconds: float,
+    stop: Stop = _NEVER,
+    alarms: Sequence[Future] = (),
+    moment: float = 0.0,
+) -> Future | None:
+    """Sleep until a watch fires or fails, and return it; or an alarm, a moment after it fires.
 
     Return `None` after the timeout, or once `stop` is set. Cancel all other watches.
     """
@@ -167,17 +203,23 @@ def sleep_on(watches: list[Future], seconds: float, stop: Stop = _NEVER) -> Futu
     deadline = time.monotonic() + seconds
     is_main = threading.current_thread() is threading.main_thread()
     fired: SimpleQueue[Future | None] = SimpleQueue()
+    alarm: Future | None = None
     try:
         stop.add(fired)
-        for watch in watches:
+        for watch in chain(watches, alarms):
             watch.on_ready(fired.put)
         while (left := deadline - time.monotonic()) > 0:
             with suppress(Empty):
-                return fired.get(timeout=min(left, _SIGNALS) if is_main else left)
-        return None
+                first = fired.get(timeout=min(left, _SIGNALS) if is_main else left)
+                if not any(first is other for other in alarms):
+                    return first
+                if alarm is None:
+                    alarm, deadline = first, min(deadline, time.monotonic() + moment)
+        return alarm
     finally:
         stop.discard(fired)
         _cancel_all(watches)
+        _cancel_all(alarms)
 
 
 Steps: TypeAlias = Generator[Call[Any] | Submit[Any, Any] | Sleep, Any, _T]

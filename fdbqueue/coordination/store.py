@@ -31,7 +31,7 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import PAGE, read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import LeaseLost, QueueFull
-from fdbqueue.layout import ONE, Layout, decode_count, decode_options
+from fdbqueue.layout import Layout, decode_count, decode_options
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Levels
@@ -41,6 +41,7 @@ from fdbqueue.operations.leases import ClaimRequest, Leases
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.operations.schedule import Schedule, retry_delay
 from fdbqueue.operations.slots import Agents, First, ReadFirst, Slots
+from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import (
     Claim,
     Database,
@@ -124,6 +125,9 @@ class Store(Generic[_T]):
         schedule = self.schedule = Schedule(layout, items, self._dead_letters)
         self.sweeper = Sweeper(layout, schedule)
         self._lines = Lines()
+        self._waiting_claims = Waiters(layout, layout.waiting_claims)
+        waiting_pops, left = Waiters(layout, layout.waiting_pops), self._seconds_left_to_pop
+        self._any_item = Wanted("pop", self.keys_to_watch, left, waiting_pops)
         pushing = self._pusher = Pusher(layout, items, schedule, options, random.randrange)
         leases = self._leases = Leases(layout, items, codec, schedule, self._retry_delay)
         slots = self._slots = Slots(layout, schedule, agents, random.shuffle)
@@ -251,8 +255,7 @@ class Store(Generic[_T]):
         """Store a new value of an option that limits claims and pops, and wake waiting clients."""
 
         def body(tr: Transaction) -> bool:
-            tr[self.layout.scheduled] = b""
-            tr.add(self.layout.wake_counter, ONE)
+            self.schedule.note_limit(tr)
             return self._pusher.set_option(tr, name, value)
 
         self.change(tr, body)
@@ -266,8 +269,7 @@ class Store(Generic[_T]):
         On a database, the pops of several threads share a transaction.
         """
         look = partial(self._pop_now, tr, n, at_max)
-        wanted = Wanted("pop", self.keys_to_watch, self._seconds_left_to_pop)
-        return until_found(self._lines, tr, wait if n else 0, look, wanted)
+        return until_found(self._lines, tr, wait if n else 0, look, self._any_item)
 
     def _pop_now(self, tr: Transactor, n: int, at_max: bool) -> Steps[list[_T]]:
         """Take up to `n` first items without waiting."""
@@ -387,7 +389,8 @@ class Store(Generic[_T]):
         request = ClaimRequest(n, max(n, within), lease, *uuids(1))
         look = partial(self._claim_now, tr, request, first)
         keys = partial(self.keys_to_watch_claims, first=first)
-        wanted = Wanted(("claim", first), keys, self.sweeper.seconds_left)
+        waiters = self._waiting_claims if first is None else None
+        wanted = Wanted(("claim", first), keys, self.sweeper.seconds_left, waiters)
         return until_found(self._lines, tr, wait, look, wanted)
 
     def _claim_now(

@@ -118,16 +118,12 @@ class Sweeper:
             skipped = MAX_SWEPT * int(random.random() * self._range)
             begin = partial(first_greater_or_equal, offset=skipped) if skipped else None
             swept = self._schedule.sweep(tr, now, begin)
-            return swept, not self._schedule.is_paused(tr), swept.all or self._has_items(tr)
+            return swept, not self._schedule.is_paused(tr), swept.all or self._layout.has_items(tr)
 
         outcome = run(db, body)
         if tries < 2:
             self._range = max(1.0, _NARROWER * self._range)
         return outcome
-
-    def _has_items(self, tr: Transaction) -> bool:
-        items = self._layout.all_items
-        return bool(list(tr.snapshot.get_range(*items, limit=1)))
 
     def seconds_left(self, tr: Transaction) -> float:
         """Return the seconds until the next sweep has something to do; `math.inf` for never.

@@ -7,13 +7,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Hashable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from fdbqueue.coordination.clock import uuids
 from fdbqueue.coordination.steps import Call, Sleep, Steps
-from fdbqueue.database.binding import is_database
+from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.retrying import run
+from fdbqueue.errors import FdbqueueError
+from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import Database, Transaction, Transactor
 
 __all__ = ["Lines", "Turn", "Wanted", "begin_sleep", "until_found"]
@@ -23,6 +26,16 @@ _T = TypeVar("_T")
 # Seconds after which a client looks although nothing woke it. A client of another kind may have
 # pushed, which knows only the recipe and changes no watched key.
 _MAX_SLEEP = 60.0
+
+# Seconds that a client gives others which were woken, before it looks itself; and that a client
+# gives its own wake-up, if no other one waits.
+_MOMENT, _MOMENT_ALONE = 0.1, 0.01
+_LEAVE_TIMEOUT = 2_000  # milliseconds
+
+_have_waited: set[bytes] = set()
+"""The prefixes of the waiters that this process was one of. A forked child is another process."""
+
+os.register_at_fork(after_in_child=_have_waited.clear)
 
 
 class Turn:
@@ -67,6 +80,19 @@ def _event_loop() -> Hashable:
     return None if asyncio is None else asyncio._get_running_loop()
 
 
+class Line:
+    """The operations of this process that wait for the same items, the first one first.
+
+    Attributes:
+        turns: Their places.
+        waiter: The key under which they wait, if they have one and it was not seen cleared.
+    """
+
+    def __init__(self) -> None:
+        self.turns: dict[Turn, None] = {}
+        self.waiter: bytes | None = None
+
+
 class Lines:
     """The operations of this process that wait for items of one queue.
 
@@ -83,32 +109,34 @@ class Lines:
 
     def _begin(self) -> None:
         self._guard = threading.RLock()  # a finalizer may run, and leave, while its thread has it
-        self._lines: dict[Hashable, dict[Turn, None]] = {}
+        self._lines: dict[Hashable, Line] = {}
         self._process = os.getpid()
 
     @contextmanager
-    def turn(self, db: Database, wanted: Hashable) -> Generator[Turn]:
+    def turn(self, db: Database, wanted: Wanted) -> Generator[tuple[Line, Turn]]:
         """Stand in the line of the operations that wait for the same things."""
         if self._process != os.getpid():
             self._begin()  # a forked child has none of the waiting threads
-        name = db, wanted, _event_loop()
+        name = db, wanted.name, _event_loop()
         turn = Turn()
         with self._guard:
-            line = self._lines.setdefault(name, {})
-            line[turn] = None
-            is_first = len(line) == 1
+            line = self._lines.setdefault(name, Line())
+            line.turns[turn] = None
+            is_first = len(line.turns) == 1
         if is_first:
             turn.begin()
         try:
-            yield turn
+            yield line, turn
         finally:
             with self._guard:
-                line.pop(turn, None)
-                following = next(iter(line), None)
-                if not line and self._lines.get(name) is line:
+                line.turns.pop(turn, None)
+                following = next(iter(line.turns), None)
+                if not line.turns and self._lines.get(name) is line:
                     del self._lines[name]
             if following is not None:
                 following.begin()
+            elif wanted.waiters is not None and line.waiter is not None:
+                _leave_later(db, wanted.waiters, line)  # the operation was cancelled
 
 
 class Wanted(NamedTuple):
@@ -118,11 +146,14 @@ class Wanted(NamedTuple):
         name: Operations that wait for the same items have the same one.
         keys: Returns the keys to watch; none if it is worth looking again at once.
         seconds_left: Returns the seconds after which to look although no key has changed.
+        waiters: The clients that wait for the same items, to be one of them. `None` to wake with
+            every change of the keys instead.
     """
 
     name: Hashable
     keys: Callable[[Transaction], list[bytes]]
     seconds_left: Callable[[Transaction], float]
+    waiters: Waiters | None = None
 
 
 def until_found(
@@ -134,10 +165,10 @@ def until_found(
 ) -> Steps[_T]:
     """Call `look` until it finds something or the time is over, and return what it found.
 
-    After a `look` that found nothing, sleep until a watched key changes, until an item is due, and
-    at most a minute. If other operations of this process wait for the same, sleep until it is this
-    one's turn. Another client may take the item first; then sleep again. The last `look` is after
-    the end of the time. Given a transaction, `look` is called once.
+    After a `look` that found nothing, sleep until another transaction wakes this client, until an
+    item is due, and at most a minute. If other operations of this process wait for the same, sleep
+    until it is this one's turn. Another client may take the item first; then sleep again. The last
+    `look` is after the end of the time. Given a transaction, `look` is called once.
 
     Args:
         lines: The lines of the queue.
@@ -160,30 +191,72 @@ def _until_found(
     found = yield from look()
     if found or not is_database(tr):
         return found
-    with lines.turn(tr, wanted.name) as turn:
+    with lines.turn(tr, wanted) as (line, turn):
         while not found and (left := deadline - time.monotonic()) > 0:
-            if turn.is_ready():
-                begin = partial(begin_sleep, tr, wanted, min(left, _MAX_SLEEP))
+            is_first = turn.is_ready()
+            if is_first:
+                begin = partial(begin_sleep, tr, wanted, min(left, _MAX_SLEEP), line)
                 sleep: Sleep = yield Call(begin, Sleep.cancel)
             else:
                 sleep = Sleep([turn], left)
             if sleep.watches and not (yield sleep):
                 break
+            if sleep.has_fired and is_first:
+                line.waiter = None
+            elif sleep.ended_by is not None:
+                continue  # `begin_sleep` sees whether it is worth looking
             found = yield from look()
+        if wanted.waiters is not None and line.waiter is not None and len(line.turns) == 1:
+            if found:  # a step could be cancelled, and lose what was found
+                _leave_later(tr, wanted.waiters, line, has_found=True)
+            else:
+                yield Call(partial(_leave, tr, wanted.waiters, line.waiter))
+                line.waiter = None
     return found
 
 
-def begin_sleep(db: Database, wanted: Wanted, seconds: float) -> Sleep:
-    """Watch the keys of what is wanted, until an item is due but at most some seconds.
+def begin_sleep(db: Database, wanted: Wanted, seconds: float, line: Line) -> Sleep:
+    """Watch what is wanted, until an item is due but at most some seconds.
 
     The state of the queue is read in the same transaction. So the watches miss no later change,
     except for a value that changes and changes back.
 
     Source: FoundationDB documentation, Developer Guide, "Watches".
     """
+    (name,) = uuids(1)
 
-    def body(tr: Transaction) -> Sleep:
+    def body(tr: Transaction) -> tuple[bytes | None, Sleep]:
+        keys = wanted.keys(tr)
         left = min(seconds, wanted.seconds_left(tr))
-        return Sleep([tr.watch(key) for key in wanted.keys(tr)], left)
+        if wanted.waiters is None or not keys:
+            return line.waiter, Sleep([tr.watch(key) for key in keys], left)
+        is_first = wanted.waiters.prefix not in _have_waited
+        waiter = wanted.waiters.wait(tr, line.waiter, name, is_first=is_first)
+        suspects = waiter.neighbours + (keys if waiter.is_sentinel else [])
+        alarms = [tr.watch(key) for key in suspects]
+        moment = _MOMENT_ALONE if waiter.is_alone else _MOMENT
+        return waiter.key, Sleep([tr.watch(waiter.key)], left, alarms, moment)
 
-    return run(db, body)
+    line.waiter, sleep = run(db, body)
+    if wanted.waiters is not None and line.waiter is not None:
+        _have_waited.add(wanted.waiters.prefix)
+    return sleep
+
+
+def _leave(db: Database, waiters: Waiters, waiter: bytes, has_found: bool = False) -> None:
+    """Stop waiting, so that no push tries to wake this client."""
+
+    def body(tr: Transaction) -> None:
+        tr.options.set_timeout(_LEAVE_TIMEOUT)
+        waiters.leave(tr, waiter, has_found=has_found)
+
+    # After an error the key stays behind, as that of a client that was killed.
+    with suppress(FdbqueueError, *error_classes()):
+        run(db, body)
+
+
+def _leave_later(db: Database, waiters: Waiters, line: Line, has_found: bool = False) -> None:
+    """Leave in another thread: this one may be that of an event loop, or have an item to return."""
+    waiter, line.waiter = line.waiter, None
+    with suppress(RuntimeError):  # the interpreter exits
+        threading.Thread(target=_leave, args=(db, waiters, waiter, has_found)).start()

@@ -173,6 +173,12 @@ class Layout:
         self.pieces: bytes = key(Space.PIECES)
         self.receipts = subspace[Space.RECEIPTS]
         self.options: bytes = key(Space.QUEUE, "layout")
+        self.arrivals: bytes = key(Space.QUEUE, "arrived")
+        self.waiters: bytes = key(Space.QUEUE, "idle")
+        self.waiting_claims: bytes = key(Space.QUEUE, "idle", 0)
+        self.waiting_pops: bytes = key(Space.QUEUE, "idle", 1)
+        # A push reads both at once, backwards: first the options, then the newest waiters.
+        self.waiters_and_options = self.waiters, self.options + b"\x00"
         self.imports: bytes = key(Space.IMPORTS)
         self.requests: bytes = key(Space.REQUESTS)
         self.results: bytes = key(Space.RESULTS)
@@ -324,6 +330,10 @@ class Layout:
         """
         total_in, total_out = tr[self.total_in], tr[self.total_out]
         return lambda: decode_count(total_in.value) - decode_count(total_out.value)
+
+    def has_items(self, tr: Transaction) -> bool:
+        """Return whether an item waits, by a snapshot read."""
+        return bool([*tr.snapshot.get_range(*self.all_items, limit=1)])
 
     def counter_key(self, prefix: bytes) -> bytes:
         """Return the key of the counter of the level with this prefix."""
@@ -512,6 +522,8 @@ class Layout:
             self.totals,
             self.receipts.key(),
             self.imports,
+            self.arrivals,
+            self.waiters,
             self.requests,
             self.idempotency_keys,
             self.idempotency_hours,
@@ -520,6 +532,16 @@ class Layout:
         return sorted(
             [self.range_of(prefix) for prefix in prefixes] + [(key, key + b"\0") for key in keys]
         )
+
+    @staticmethod
+    def waiter_key(waiters: bytes, name: bytes) -> bytes:
+        """Return the key of a client that waits; `waiters` is the prefix of those of its kind."""
+        packed: bytes = fdb_tuple.pack((name,))
+        return waiters + packed
+
+    def newest_waiter(self, waiters: bytes) -> bytes:
+        """Return the key that holds the name of the client of this kind that came last."""
+        return self.arrivals + waiters[len(self.waiters) :]
 
     def idempotency_key(self, key: str) -> bytes:
         """Return the key that holds the record of the push with this idempotency key."""

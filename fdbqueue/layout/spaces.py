@@ -77,6 +77,12 @@ class Space(IntEnum):
             "empty: the queue has, or had, something to sweep or to check",
             "claim, push, pause",
         ),
+        (
+            '(5, "idle", kind, name)',
+            "empty: a client waits to claim (0) or pop (1); it wakes when the key is cleared",
+            "pop, claim",
+        ),
+        ('(5, "arrived", kind)', "name of the client that began to wait last", "pop, claim"),
         ('(5, "freed")', "counter that wakes clients waiting to claim", "ack, nack, sweep, resume"),
     )
     IMPORTS = (

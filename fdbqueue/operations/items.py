@@ -24,6 +24,7 @@ from fdbqueue.layout import (
 )
 from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Levels
+from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import KeySelector, ReadTransaction, Transaction
 
 __all__ = [
@@ -83,15 +84,15 @@ class ReturnedItem(NamedTuple):
 class Tail:
     """The end of a level, where a transaction appends items.
 
-    The constructor starts to read the last row of the level.
+    The constructor starts to read the last row of the level. It is a snapshot read, so that pushes
+    never conflict; `random` makes their keys unique.
     """
 
     __slots__ = ("added", "last_row", "level", "next_count")
 
-    def __init__(self, tr: Transaction, level: Level) -> None:
+    def __init__(self, snapshot: ReadTransaction, level: Level) -> None:
         self.level = level
-        # A snapshot read, so that pushes never conflict; `random` makes their keys unique.
-        self.last_row = tr.snapshot.get_range(level.begin, level.end, limit=1, reverse=True)
+        self.last_row = snapshot.get_range(level.begin, level.end, limit=1, reverse=True)
         self.next_count: int | None = None
         self.added = 0
 
@@ -113,6 +114,7 @@ class Items:
     def __init__(self, layout: Layout, levels: Levels) -> None:
         self._layout = layout
         self.levels = levels
+        self.waiters = Waiters(layout, layout.waiters)
 
     # Totals and counters
 
@@ -126,10 +128,11 @@ class Items:
         tr.add(self._layout.total_moved, ONE)
 
     def wake(self, tr: Transaction) -> None:
-        """Wake the waiting clients, which watch the total of added items; the size is the same."""
+        """Wake a waiting client, and those that watch the total of added items."""
         self.count_total(tr, 1)
         self.count_total(tr, -1)
         self.count_moved(tr)
+        self.waiters.wake(tr, 1)
 
     def count_level(self, tr: Transaction, level: Level, change: int) -> None:
         """Add `change` to the counter of a level, if it has one; delete a counter at zero."""
@@ -214,6 +217,7 @@ class Items:
             return
         self.count_total(tr, len(returned))
         tr.add(self._layout.total_moved, encode_count(len(returned)))
+        self.waiters.wake(tr, len(returned))
         for position, value, due in returned:
             if due is None:
                 self.insert(tr, self._layout.items + position, value)
@@ -385,6 +389,7 @@ class Items:
                 self.insert(tr, key, self._layout.write_payload(tr, random, payload))
                 self.count_total(tr, 1)
                 self.count_moved(tr)
+        self.waiters.wake(tr, len(popped))
 
     # Removing
 
@@ -442,7 +447,7 @@ class Items:
         # The item keeps its random part and its header.
         random = self._layout.unpack_item_key(item.key)[-1]
         moved = NewItem(level, payload, random, header=item.header)
-        (key,) = self.append(tr, [moved], {level.prefix: Tail(tr, level)})
+        (key,) = self.append(tr, [moved], {level.prefix: Tail(tr.snapshot, level)})
         self.count_moved(tr)
         return key
 

@@ -22,6 +22,7 @@ from fdbqueue.layout import (
 )
 from fdbqueue.operations.dead_letters import DeadLetters
 from fdbqueue.operations.items import WANT_ALL, Items, ReturnedItem
+from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import KeySelector, KeyValue, Options, ReadTransaction, Transaction
 
 __all__ = ["MAX_SWEPT", "VERSIONS", "FailedItem", "Schedule", "Swept", "retry_delay"]
@@ -108,6 +109,7 @@ class Schedule:
         self._items = items
         self._timers = [*map(layout.range_of, (layout.leases, layout.dues, layout.expiries))]
         self._dead_letters = dead_letters
+        self._waiting_claims = Waiters(layout, layout.waiting_claims)
         self.max_attempts: int | None = None  # as read by the last claim
         self._foreign_look = 0  # the time of the last look for leases of another cluster
 
@@ -120,6 +122,12 @@ class Schedule:
         """Return whether the queue is paused."""
         options = self.options(tr)
         return options is not None and options.paused
+
+    def note_limit(self, tr: Transaction) -> None:
+        """Let clients check the limits from now on, and wake those that wait."""
+        tr[self._layout.scheduled] = b""
+        tr.add(self._layout.wake_counter, ONE)
+        self._items.waiters.wake_all(tr)
 
     def sweep(self, tr: Transaction, now: int, begin: Begin | None = None) -> Swept:
         """Release expired leases, make due items available and delete expired ones.
@@ -306,6 +314,7 @@ class Schedule:
             tr.clear(self._layout.slots + slot)
         if slots:
             tr.add(self._layout.wake_counter, ONE)
+            self._waiting_claims.wake(tr, len(slots))
 
     def return_failed(
         self, tr: Transaction, failed: list[FailedItem], now: int, error: str | None

@@ -236,12 +236,13 @@ class PriorityQueue(BaseQueue[Item]):
         Pushes conflict with nothing: two pushes at the same time both succeed, in either order.
         Only the very first push, which stores the options, conflicts with another first push. With
         a maximum size, pushes conflict more often the fewer places are left, and never exceed it;
-        an item keeps its place while it is delayed or claimed. `fdbqueue.operations.bound`
+        an item keeps its place while it is delayed or claimed. `fdbqueue.operations.push`
         describes how.
 
         Cost: two reads at the same time (with a maximum size four, one of which reads a row for
         each claimed item), and three keys written. A payload over 90,000 bytes takes one more key
-        for each 90,000 bytes.
+        for each 90,000 bytes. If clients wait for items, the push clears the key of one, and so
+        wakes it.
 
         Args:
             tr: A transaction or a database.
@@ -357,8 +358,9 @@ class PriorityQueue(BaseQueue[Item]):
         Args:
             tr: A transaction or a database.
             wait: How many seconds to wait for an item, `math.inf` for ever. Needs a database. The
-                client sleeps on a watch, which fires on a push. (It does not fire on items that
-                another implementation of the recipe writes.)
+                client sleeps until a push wakes it; each item wakes one of the clients that wait.
+                (It notices items that another implementation of the recipe writes within a minute.)
+                A call that waits writes two small keys, and one more if its time is over.
 
         Raises:
             UndecodableItem: The codec cannot decode the item, which stays in the queue.

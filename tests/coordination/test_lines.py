@@ -12,11 +12,12 @@ import pytest
 
 from fdbqueue import PriorityQueue, TaskQueue, aio
 from fdbqueue.coordination import waiting
-from fdbqueue.coordination.waiting import Lines
+from fdbqueue.coordination.waiting import Lines, Wanted
 from fdbqueue.queue.base import store_of
 from tests.support.counting import CountingDatabase
 
 TIMEOUT = 60.0
+WANTED = Wanted("pop", lambda tr: [], lambda tr: 0.0)
 
 
 class Sleeps:
@@ -40,7 +41,7 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
 
 
 def waiters(queue: Any) -> int:
-    return sum(map(len, store_of(queue)._lines._lines.values()))
+    return sum(len(line.turns) for line in store_of(queue)._lines._lines.values())
 
 
 async def until(condition: Any) -> None:
@@ -174,14 +175,14 @@ def test_a_blocked_event_loop_delays_no_thread(db: Any) -> None:
     lines = Lines()
 
     async def stand() -> None:
-        with lines.turn(db, "pop") as turn, lines.turn(db, "pop") as behind:
+        with lines.turn(db, WANTED) as (_, turn), lines.turn(db, WANTED) as (_, behind):
             assert (turn.is_ready(), behind.is_ready()) == (True, False)
             thread = threading.Thread(target=stand_in_thread)
             thread.start()
             thread.join()  # blocks the loop
 
     def stand_in_thread() -> None:
-        with lines.turn(db, "pop") as turn:
+        with lines.turn(db, WANTED) as (_, turn):
             ready.append(turn.is_ready())
 
     ready: list[bool] = []
@@ -193,7 +194,7 @@ def test_a_forked_child_does_not_stand_behind_its_parent(
     db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = Lines()
-    with lines.turn(db, "pop"):
+    with lines.turn(db, WANTED):
         monkeypatch.setattr(waiting.os, "getpid", lambda: os.getppid())
-        with lines.turn(db, "pop") as turn:
+        with lines.turn(db, WANTED) as (_, turn):
             assert turn.is_ready()

@@ -123,8 +123,19 @@ class Scheduler:
         """Kill the current client with this probability."""
         if self._current is not None and self._kills and self.random.random() < probability:
             self._kills -= 1
-            self.note("killed")
-            raise Killed
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill the current client."""
+        assert self._current is not None
+        self._current.is_killed = True
+        self.note("killed")
+        raise Killed
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether the current client was killed, and only its stack is left."""
+        return self._current is not None and self._current.is_killed
 
 
 class Commit(NamedTuple):

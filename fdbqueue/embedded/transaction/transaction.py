@@ -231,7 +231,9 @@ class Transaction(TransactionRead):
         """Conflict as if the key had been read."""
         if type(key) is not bytes:
             key = as_key(key)
-        self.add_read_conflict_range(key, key + b"\0")
+        begin, end = self._conflict_range(key, key + b"\0", self._attempt.max_read_key)
+        if not self._attempt.deferred:
+            self._attempt.add_read_conflict(begin, end, is_read=False)
 
     def add_write_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Make other transactions conflict as if the range had been written."""

@@ -1,0 +1,112 @@
+"""Waiting clients: a transaction that brings items wakes as many clients as it brings items."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fdbqueue.layout import Layout
+from fdbqueue.types import Transaction
+
+__all__ = ["Waiter", "Waiters"]
+
+_MAX_WOKEN = 16  # by a client that finds items for which nobody was woken
+
+
+class Waiter(NamedTuple):
+    """A client that waits.
+
+    Attributes:
+        key: Its key. Another transaction clears it to wake the client.
+        neighbours: Keys that change when a client next to it begins or ceases to wait.
+        is_sentinel: Whether no client has waited for longer.
+        is_alone: Whether no other client waits.
+    """
+
+    key: bytes
+    neighbours: list[bytes]
+    is_sentinel: bool
+    is_alone: bool
+
+
+class Waiters:
+    """The clients that wait for items of one queue. Each has a key, and wakes when it is cleared.
+
+    Their names sort by time. The newest one wakes first, because it is the most likely to be alive.
+
+    A wake-up can be in vain. The client may be dead. Two transactions may clear the same key: they
+    find it by a snapshot read, because pushes must never conflict. And a push that is under way
+    does not see a client that begins to wait. So two other clients look, a moment later, whether
+    the item still waits:
+
+    - The neighbours of a client watch its key.
+    - The oldest client is the sentinel. It watches the keys that every push changes.
+
+    Args:
+        layout: The keys of the queue.
+        prefix: The prefix of these waiters: those that pop, those that claim, or all.
+    """
+
+    def __init__(self, layout: Layout, prefix: bytes) -> None:
+        self._layout = layout
+        self.prefix = prefix
+        self._begin, self._end = layout.range_of(prefix)
+
+    def wake(self, tr: Transaction, n: int) -> None:
+        """Wake up to `n` of the clients; of all, those that pop before those that claim."""
+        if n == 0:  # which means no limit in FoundationDB
+            return
+        for row in tr.snapshot.get_range(self._begin, self._end, limit=n, reverse=True):
+            tr.clear(row.key)
+
+    def wake_all(self, tr: Transaction) -> None:
+        """Wake all of the clients."""
+        tr.clear_range(self._begin, self._end)
+
+    def wait(
+        self, tr: Transaction, key: bytes | None, name: bytes, *, is_first: bool = False
+    ) -> Waiter:
+        """Begin to wait, or continue.
+
+        Args:
+            tr: A transaction, which must also read that there is nothing to take.
+            key: The key of the client, if it waited before.
+            name: The name of the client if it has no key any more.
+            is_first: Whether the process of the client waits for the first time. Perhaps it was
+                started in place of dead ones. So the two clients on which most depends, the newest
+                and the oldest one, are woken: they wait again if they are alive.
+        """
+        is_new = key is None or not tr[key].present()
+        if key is None or is_new:
+            key = self._layout.waiter_key(self.prefix, name)
+            tr[key] = b""
+            if is_first:
+                self._clear_first(tr, key)
+                self._clear_first(tr, key, reverse=True)
+        older = [row.key for row in tr.get_range(self._begin, key, limit=1, reverse=True)]
+        newer = [row.key for row in tr.get_range(key + b"\x00", self._end, limit=1)]
+        is_alone = not (older or newer)
+        if not newer:
+            newer = [self._layout.newest_waiter(self.prefix)]
+            if is_new:
+                tr[newer[0]] = name
+        return Waiter(key, older + newer, is_sentinel=not older, is_alone=is_alone)
+
+    def leave(self, tr: Transaction, key: bytes, *, has_found: bool) -> None:
+        """End a wait that no other transaction has ended.
+
+        Args:
+            tr: A transaction.
+            key: The key of the client.
+            has_found: Whether it found an item all the same. Then the sentinel may be dead. It is
+                woken, and waits again if it is alive. So are others, if more items are left.
+        """
+        tr.clear(key)
+        if has_found:
+            self._clear_first(tr, key)
+            if self._layout.has_items(tr):
+                self.wake(tr, _MAX_WOKEN)
+
+    def _clear_first(self, tr: Transaction, key: bytes, reverse: bool = False) -> None:
+        """Wake the oldest client, or the newest one, of those before a key."""
+        for row in tr.snapshot.get_range(self._begin, key, limit=1, reverse=reverse):
+            tr.clear(row.key)

@@ -1,0 +1,433 @@
+"""Clients of several processes that wait for the same queue: a push wakes one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import PriorityQueue, TaskQueue, Worker, aio
+from fdbqueue.coordination import steps, waiting
+from fdbqueue.operations.waiters import Waiters
+from fdbqueue.queue.base import store_of
+from tests.support.counting import CountingDatabase
+
+TIMEOUT = 60.0
+
+
+class Sleeps:
+    """Counts how often a client has fallen asleep."""
+
+    begun = 0
+
+    def have_begun(self, n: int) -> bool:
+        return self.begun >= n
+
+
+class NeverFirst(set[bytes]):
+    """Says of every wait that it is not the first one of its process."""
+
+    def __contains__(self, prefix: object) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
+    """Let clients sleep until they are woken."""
+    sleep_on, sleeps = steps.sleep_on, Sleeps()
+
+    def sleep(*arguments: Any) -> Any:
+        sleeps.begun += 1
+        return sleep_on(*arguments)
+
+    monkeypatch.setattr(waiting, "_MAX_SLEEP", 10 * TIMEOUT)
+    monkeypatch.setattr(waiting, "_have_waited", NeverFirst())
+    monkeypatch.setattr(steps, "sleep_on", sleep)
+    return sleeps
+
+
+class Consumers:
+    """Threads that each take one item, with a queue object of their own, as processes have."""
+
+    def __init__(self, db: Any, space: Subspace, take: str, sleeps: Sleeps) -> None:
+        self._db = db
+        self._space = space
+        self._take = take
+        self._sleeps = sleeps
+        self._threads: list[threading.Thread] = []
+        self.taken: list[Any] = []
+
+    def start(self, n: int) -> None:
+        """Start consumers, one after the other has gone to sleep."""
+        for _ in range(n):
+            asleep = self._sleeps.begun + 1
+            thread = threading.Thread(target=self._consume, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+            until(partial(self._sleeps.have_begun, asleep))
+
+    def _consume(self) -> None:
+        queue = PriorityQueue(self._space)
+        if self._take == "pop":
+            self.taken.append(queue.pop(self._db, wait=TIMEOUT).value)
+        else:
+            claim = queue.claim(self._db, wait=TIMEOUT)
+            self.taken.append(claim.item.value)
+            queue.ack(self._db, claim)
+
+    def wait(self, n: int) -> None:
+        """Wait until this many items are taken."""
+        until(lambda: len(self.taken) >= n)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(TIMEOUT)
+            assert not thread.is_alive()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def keys(db: Any, space: Subspace) -> list[bytes]:
+    """Return the keys of the waiting clients, from the oldest one."""
+    layout = store_of(PriorityQueue(space)).layout
+    return [row.key for row in db.get_range(*layout.range_of(layout.waiters))]
+
+
+def leave_behind(db: Any, space: Subspace, take: str, name: bytes) -> bytes:
+    """Store the key of a client that was killed while it waited."""
+    layout = store_of(PriorityQueue(space)).layout
+    prefix = layout.waiting_pops if take == "pop" else layout.waiting_claims
+    key = layout.waiter_key(prefix, name)
+    db[key] = b""
+    return key
+
+
+OLDEST, NEWEST = bytes(16), b"\xff" * 16
+
+takes = pytest.mark.parametrize("take", ["pop", "claim"])
+
+
+@takes
+@pytest.mark.parametrize("n", [1, 10, 50])
+def test_a_push_wakes_one_client(
+    db: Any, space: Subspace, sleeps: Sleeps, take: str, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A push, the client that takes the item, and two others that look after it."""
+    counting = CountingDatabase(db)
+    consumers = Consumers(counting, space, take, sleeps)
+    queue = PriorityQueue(space)
+    monkeypatch.setattr(waiting, "_MOMENT", 0.5)
+    consumers.start(n)
+    time.sleep(0.8)  # the others have noted who came last
+    counting.clear()
+    rounds = min(n, 2)
+    for number in range(rounds):
+        queue.push(counting, number)
+        consumers.wait(number + 1)
+        time.sleep(0.8)  # the others have looked; before, the count is lower
+    acks = rounds if take == "claim" else 0
+    assert counting.transactions - acks <= 5 * rounds
+    assert counting.commits - acks <= 2 * rounds
+    queue.push_many(db, range(rounds, n))
+    consumers.join()
+    until(lambda: keys(db, space) == [])
+
+
+@takes
+def test_a_push_under_way_when_a_client_begins_to_wait_wakes_it(
+    db: Any, space: Subspace, sleeps: Sleeps, take: str
+) -> None:
+    consumers = Consumers(db, space, take, sleeps)
+    tr = db.create_transaction()
+    PriorityQueue(space).push(tr, "job")
+    consumers.start(1)
+    tr.commit().wait()
+    consumers.join()
+    assert consumers.taken == ["job"]
+    until(lambda: keys(db, space) == [])
+
+
+@takes
+def test_two_pushes_that_wake_the_same_client_wake_another_one_too(
+    db: Any, space: Subspace, sleeps: Sleeps, take: str
+) -> None:
+    consumers = Consumers(db, space, take, sleeps)
+    queue = PriorityQueue(space)
+    queue.push(db, "first")
+    assert queue.pop(db).value == "first"  # later pushes do not conflict over the options
+    consumers.start(3)
+    pushes = [db.create_transaction() for _ in range(3)]
+    for number, tr in enumerate(pushes):
+        queue.push(tr, number)
+    for tr in pushes:
+        tr.commit().wait()
+    consumers.join()
+    assert sorted(consumers.taken) == [0, 1, 2]
+
+
+@pytest.fixture
+def _no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every client wait until it is woken."""
+    monkeypatch.setattr(waiting, "_MOMENT", 10 * TIMEOUT)
+    monkeypatch.setattr(waiting, "_MOMENT_ALONE", 10 * TIMEOUT)
+
+
+@takes
+@pytest.mark.usefixtures("_no_second_look")
+def test_a_push_of_several_items_wakes_as_many_clients(
+    db: Any, space: Subspace, sleeps: Sleeps, take: str
+) -> None:
+    consumers = Consumers(db, space, take, sleeps)
+    consumers.start(5)
+    queue = PriorityQueue(space)
+    queue.push_many(db, range(4))
+    assert len(keys(db, space)) == 1
+    consumers.wait(4)
+    assert fdbqueue.check(db, queue).ok
+    PriorityQueue(space).push(db, 4)
+    consumers.join()
+    assert sorted(consumers.taken) == list(range(5))
+
+
+@takes
+@pytest.mark.parametrize("n", [1, 3])
+def test_clients_that_were_killed_while_they_waited_swallow_no_wake_up(
+    db: Any, space: Subspace, sleeps: Sleeps, take: str, n: int
+) -> None:
+    """A push finds a dead client first, and the sentinels look."""
+    consumers = Consumers(db, space, take, sleeps)
+    consumers.start(n)
+    for number in range(n):
+        leave_behind(db, space, take, NEWEST[1:] + bytes([number]))
+        PriorityQueue(space).push(db, number)
+        consumers.wait(number + 1)
+    consumers.join()
+    until(lambda: keys(db, space) == [])
+
+
+@takes
+def test_a_new_process_removes_the_dead_clients_on_which_most_depends(
+    db: Any, space: Subspace, sleeps: Sleeps, take: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wakes the newest client and the sentinel, and those that are alive wait again."""
+    monkeypatch.setattr(waiting, "_have_waited", set())
+    dead = [leave_behind(db, space, take, OLDEST[1:] + bytes([number])) for number in range(5)]
+    consumers = Consumers(db, space, take, sleeps)
+    consumers.start(1)
+    assert keys(db, space)[:-1] == dead[1:-1]
+    waiting._have_waited.clear()  # as if the next one were another process
+    consumers.start(1)
+    until(lambda: len(keys(db, space)) == 4)
+    assert keys(db, space)[:2] == dead[2:-1]
+    waiting._have_waited.clear()
+    consumers.start(1)
+    until(lambda: len(keys(db, space)) == 4)
+    assert keys(db, space)[0] == dead[3]
+    PriorityQueue(space).push_many(db, range(3))
+    consumers.join()
+
+
+@takes
+def test_a_client_that_looks_by_itself_finds_what_dead_clients_missed(
+    db: Any, space: Subspace, sleeps: Sleeps, take: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes the dead sentinels, and wakes others for the items that are left."""
+    for number in range(1):
+        leave_behind(db, space, take, OLDEST[1:] + bytes([number]))
+    consumers = Consumers(db, space, take, sleeps)
+    consumers.start(2)
+    monkeypatch.setattr(waiting, "_MAX_SLEEP", 1.0)
+    consumers.start(1)
+    for number in range(3):
+        leave_behind(db, space, take, NEWEST[1:] + bytes([number]))
+    PriorityQueue(space).push_many(db, range(3))
+    assert len(keys(db, space)) == 1 + 3  # it woke dead clients only
+    consumers.join()
+    until(lambda: keys(db, space) == [])
+
+
+@takes
+def test_a_client_that_finds_items_by_itself_wakes_others_for_the_rest(
+    db: Any, space: Subspace, take: str
+) -> None:
+    store = store_of(PriorityQueue(space))
+    layout = store.layout
+    prefix = layout.waiting_pops if take == "pop" else layout.waiting_claims
+    waiters = Waiters(layout, prefix)
+    sentinel, second, *others = [
+        leave_behind(db, space, take, bytes([number])) for number in range(20)
+    ]
+
+    @fdbqueue.transactional
+    def leave(tr: Any, key: bytes, *, has_found: bool) -> None:
+        waiters.leave(tr, key, has_found=has_found)
+
+    leave(db, others.pop(3), has_found=False)  # its time was over
+    assert keys(db, space) == [sentinel, second, *others]
+    leave(db, others.pop(3), has_found=True)  # it took the last item
+    assert keys(db, space) == [second, *others]
+    PriorityQueue(space).push(db, "left")
+    others.pop()
+    leave(db, others.pop(0), has_found=True)
+    assert keys(db, space) == []
+
+
+def test_a_client_leaves_when_its_wait_is_over(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space)
+    assert queue.pop(db, wait=0.2) is None
+    assert queue.claim(db, wait=0.2) is None
+    assert keys(db, space) == []
+
+
+@pytest.mark.parametrize("end", ["stop", "cancel", "interrupt"])
+def test_a_client_leaves_when_it_stops_waiting(
+    db: Any, space: Subspace, sleeps: Sleeps, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = PriorityQueue(space)
+    if end == "stop":
+        worker = Worker(db, queue, print)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        until(partial(sleeps.have_begun, 1))
+        assert len(keys(db, space)) == 1
+        worker.stop()
+        thread.join()
+    elif end == "cancel":
+
+        async def wait_for_an_item() -> None:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(aio.PriorityQueue(queue).pop(db, wait=TIMEOUT), 0.5)
+
+        asyncio.run(wait_for_an_item())
+    else:
+
+        def interrupt(*_: Any) -> Any:
+            assert len(keys(db, space)) == 1
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(steps, "sleep_on", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            queue.pop(db, wait=TIMEOUT)
+    until(lambda: keys(db, space) == [])
+
+
+@pytest.mark.usefixtures("_no_second_look")
+def test_a_free_slot_wakes_one_client_that_waits_for_it(
+    db: Any, space: Subspace, sleeps: Sleeps
+) -> None:
+    queue = PriorityQueue(space)
+    queue.push_many(db, range(11))
+    queue.set_concurrency(db, 1)
+    claim = queue.claim(db)
+    counting = CountingDatabase(db)
+    consumers = Consumers(counting, space, "claim", sleeps)
+    consumers.start(10)
+    counting.clear()
+    queue.ack(counting, claim)
+    consumers.join()
+    assert len(consumers.taken) == 10
+    assert counting.transactions <= 10 * 10
+
+
+@pytest.mark.parametrize("event", ["resume", "limit"])
+@pytest.mark.usefixtures("_no_second_look")
+def test_every_client_wakes_when_the_limits_of_the_queue_change(
+    db: Any, space: Subspace, sleeps: Sleeps, event: str
+) -> None:
+    queue = PriorityQueue(space)
+    queue.push_many(db, range(6))
+    if event == "resume":
+        queue.pause(db)
+    else:
+        queue.set_concurrency(db, 1)
+        queue.claim(db)
+    consumers = Consumers(db, space, "claim", sleeps)
+    consumers.start(5)
+    if event == "resume":
+        queue.resume(db)
+    else:
+        queue.set_concurrency(db, None)
+    consumers.join()
+
+
+@pytest.mark.parametrize("how", ["release", "nack", "put_back"])
+@pytest.mark.usefixtures("_no_second_look")
+def test_an_item_that_comes_back_wakes_a_client(
+    db: Any, space: Subspace, sleeps: Sleeps, how: str
+) -> None:
+    queue = PriorityQueue(space)
+    queue.push_many(db, ["claimed", "popped"])
+    claim, popped = queue.claim(db), queue.pop(db)
+    consumers = Consumers(db, space, "pop", sleeps)
+    consumers.start(3)
+    if how == "put_back":
+        queue.put_back(db, [popped])
+    elif how == "release":
+        queue.release(db, claim)
+    else:
+        queue.nack(db, claim, delay=0)
+    consumers.wait(1)
+    assert len(keys(db, space)) == 2
+    queue.push_many(db, range(2))
+    consumers.join()
+
+
+def test_pops_and_claims_that_wait_for_the_same_queue_both_wake(
+    db: Any, space: Subspace, sleeps: Sleeps
+) -> None:
+    pops, claims = (Consumers(db, space, take, sleeps) for take in ("pop", "claim"))
+    pops.start(2)
+    claims.start(2)
+    for number in range(4):
+        PriorityQueue(space).push(db, number)
+    pops.join()
+    claims.join()
+    assert sorted(pops.taken + claims.taken) == [0, 1, 2, 3]
+
+
+def test_a_client_of_an_agent_wakes_beside_others(db: Any, space: Subspace, sleeps: Sleeps) -> None:
+    """It does not wait for any item, so no push chooses it, and every push wakes it."""
+    tasks = TaskQueue(space)
+    taken: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: taken.append(TaskQueue(space).claim(db, agent="ada", wait=TIMEOUT).item)
+    )
+    thread.start()
+    until(partial(sleeps.have_begun, 1))
+    tasks.push(db, agent_name="bob")
+    tasks.push(db, agent_name="ada")
+    thread.join()
+    assert [task.agent_name for task in taken] == ["ada"]
+    assert keys(db, space) == []
+
+
+def test_a_push_of_an_earlier_release_wakes_a_client(
+    db: Any, space: Subspace, sleeps: Sleeps
+) -> None:
+    """It clears no key of a client, but changes the keys that the sentinels watch."""
+    consumers = Consumers(db, space, "claim", sleeps)
+    consumers.start(3)
+
+    @fdbqueue.transactional
+    def push(tr: Any, number: int) -> None:
+        waiters = keys(tr.snapshot, space)
+        PriorityQueue(space).push(tr, number)
+        for key in waiters:
+            tr[key] = b""
+
+    for number in range(3):
+        push(db, number)
+        consumers.wait(number + 1)
+    consumers.join()
