@@ -23,9 +23,9 @@ __all__ = ["Lines", "Turn", "Wanted", "begin_sleep", "until_found"]
 
 _T = TypeVar("_T")
 
-# Seconds after which a client looks although nothing woke it. A client of another kind may have
-# pushed, which knows only the recipe and changes no watched key.
-_MAX_SLEEP = 60.0
+# Seconds after which a client looks whether items wait, although nothing woke it. A client of
+# another kind may have pushed, which knows only the recipe and changes no watched key.
+_MAX_SLEEP = 25.0
 
 # Seconds that a client gives others which were woken, before it looks itself; and that a client
 # gives its own wake-up, if no other one waits.
@@ -166,9 +166,9 @@ def until_found(
     """Call `look` until it finds something or the time is over, and return what it found.
 
     After a `look` that found nothing, sleep until another transaction wakes this client, until an
-    item is due, and at most a minute. If other operations of this process wait for the same, sleep
-    until it is this one's turn. Another client may take the item first; then sleep again. The last
-    `look` is after the end of the time. Given a transaction, `look` is called once.
+    item is due, and until the end of the time. If other operations of this process wait for the
+    same, sleep until it is this one's turn. Another client may take the item first; then sleep
+    again. The last `look` is after the end of the time. Given a transaction, `look` is called once.
 
     Args:
         lines: The lines of the queue.
@@ -192,19 +192,9 @@ def _until_found(
     if found or not is_database(tr):
         return found
     with lines.turn(tr, wanted) as (line, turn):
-        while not found and (left := deadline - time.monotonic()) > 0:
-            is_first = turn.is_ready()
-            if is_first:
-                begin = partial(begin_sleep, tr, wanted, min(left, _MAX_SLEEP), line)
-                sleep: Sleep = yield Call(begin, Sleep.cancel)
-            else:
-                sleep = Sleep([turn], left)
-            if sleep.watches and not (yield sleep):
+        while not found and time.monotonic() < deadline:
+            if not (yield from _sleep(tr, wanted, line, turn, deadline)):
                 break
-            if sleep.has_fired and is_first:
-                line.waiter = None
-            elif sleep.ended_by is not None:
-                continue  # `begin_sleep` sees whether it is worth looking
             found = yield from look()
         if wanted.waiters is not None and line.waiter is not None and len(line.turns) == 1:
             if found:  # a step could be cancelled, and lose what was found
@@ -215,8 +205,32 @@ def _until_found(
     return found
 
 
+def _sleep(db: Database, wanted: Wanted, line: Line, turn: Turn, deadline: float) -> Steps[bool]:
+    """Sleep until it is worth looking or the time is over; return false to stop."""
+    while (left := deadline - time.monotonic()) > 0:
+        is_first = turn.is_ready()
+        if is_first:
+            left = min(left, _MAX_SLEEP)
+            sleep: Sleep = yield Call(partial(begin_sleep, db, wanted, left, line), Sleep.cancel)
+        else:
+            sleep = Sleep([turn], left)
+        if not sleep.watches:
+            return True
+        if not (yield sleep):
+            return False
+        if is_first and sleep.has_fired:
+            line.waiter = None
+            return True
+        if sleep.ended_by is None and sleep.seconds < left:
+            return True
+        # The beginning of the next sleep finds out whether it is worth looking.
+    return True
+
+
 def begin_sleep(db: Database, wanted: Wanted, seconds: float, line: Line) -> Sleep:
-    """Watch what is wanted, until an item is due but at most some seconds.
+    """Watch what is wanted, until an item is due but at most some seconds. Or watch nothing.
+
+    It is worth looking at once if there is nothing to watch.
 
     The state of the queue is read in the same transaction. So the watches miss no later change,
     except for a value that changes and changes back.
@@ -228,6 +242,8 @@ def begin_sleep(db: Database, wanted: Wanted, seconds: float, line: Line) -> Sle
     def body(tr: Transaction) -> tuple[bytes | None, Sleep]:
         keys = wanted.keys(tr)
         left = min(seconds, wanted.seconds_left(tr))
+        if left <= 0:
+            return line.waiter, Sleep([], 0)
         if wanted.waiters is None or not keys:
             return line.waiter, Sleep([tr.watch(key) for key in keys], left)
         is_first = wanted.waiters.prefix not in _have_waited

@@ -359,7 +359,8 @@ class PriorityQueue(BaseQueue[Item]):
             tr: A transaction or a database.
             wait: How many seconds to wait for an item, `math.inf` for ever. Needs a database. The
                 client sleeps until a push wakes it; each item wakes one of the clients that wait.
-                (It notices items that another implementation of the recipe writes within a minute.)
+                (It notices items that another implementation of the recipe writes within 25
+                seconds.)
                 A call that waits writes two small keys, and one more if its time is over.
 
         Raises:

@@ -38,6 +38,20 @@ class NeverFirst(set[bytes]):
         return True
 
 
+class FirstOfThread(set[bytes]):
+    """Takes each thread for a process of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of_thread = threading.local()
+
+    def __contains__(self, prefix: object) -> bool:
+        return getattr(self._of_thread, "has_waited", False)
+
+    def add(self, prefix: bytes) -> None:
+        self._of_thread.has_waited = True
+
+
 @pytest.fixture(autouse=True)
 def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
     """Let clients sleep until they are woken."""
@@ -222,19 +236,17 @@ def test_a_new_process_removes_the_dead_clients_on_which_most_depends(
     db: Any, space: Subspace, sleeps: Sleeps, take: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It wakes the newest client and the sentinel, and those that are alive wait again."""
-    monkeypatch.setattr(waiting, "_have_waited", set())
+    monkeypatch.setattr(waiting, "_have_waited", FirstOfThread())
     dead = [leave_behind(db, space, take, OLDEST[1:] + bytes([number])) for number in range(5)]
     consumers = Consumers(db, space, take, sleeps)
-    consumers.start(1)
-    assert keys(db, space)[:-1] == dead[1:-1]
-    waiting._have_waited.clear()  # as if the next one were another process
-    consumers.start(1)
-    until(lambda: len(keys(db, space)) == 4)
-    assert keys(db, space)[:2] == dead[2:-1]
-    waiting._have_waited.clear()
-    consumers.start(1)
-    until(lambda: len(keys(db, space)) == 4)
-    assert keys(db, space)[0] == dead[3]
+
+    def waits(alive: int, left: list[bytes]) -> bool:
+        found = keys(db, space)
+        return found[:-alive] == left and len(found) == alive + len(left)
+
+    for alive, left in [(1, dead[1:-1]), (2, dead[2:-1]), (3, dead[3:-1])]:
+        consumers.start(1)
+        until(partial(waits, alive, left))
     PriorityQueue(space).push_many(db, range(3))
     consumers.join()
 
