@@ -16,7 +16,7 @@ _IN_MODIFY, _IN_CLOSE_WRITE = 0x2, 0x8
 _NOTICES = 65_536  # bytes, more than all notices of one file, because equal ones are merged
 
 # A commit writes to the file several times. So a wait ends this long after the first write.
-_SETTLE = 0.001  # seconds
+_SETTLE = 0.0005  # seconds
 _MAX_WAIT = 1.0  # seconds
 
 # Without notices, a wait is a share of the time since the last change, within bounds in seconds.
