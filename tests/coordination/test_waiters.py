@@ -90,9 +90,9 @@ class Consumers:
     def _consume(self) -> None:
         queue = PriorityQueue(self._space)
         if self._take == "pop":
-            self.taken.append(queue.pop(self._db, wait=TIMEOUT).value)
+            self.taken.append(queue.pop(self._db, wait=10 * TIMEOUT).value)
         else:
-            claim = queue.claim(self._db, wait=TIMEOUT)
+            claim = queue.claim(self._db, wait=10 * TIMEOUT)
             self.taken.append(claim.item.value)
             queue.ack(self._db, claim)
 
