@@ -112,12 +112,12 @@ class Sleep:
 
     @property
     def is_alarmed(self) -> bool:
-        """Whether an alarm ended the sleep."""
+        """True if an alarm ended the sleep."""
         return any(self.ended_by is alarm for alarm in self.alarms)
 
     @property
     def has_fired(self) -> bool:
-        """Whether a watch ended the sleep."""
+        """True if a watch ended the sleep."""
         return self.ended_by is not None and not self.is_alarmed
 
     def cancel(self) -> None:

@@ -228,9 +228,9 @@ def _sleep(db: Database, wanted: Wanted, line: Line, turn: Turn, deadline: float
 
 
 def begin_sleep(db: Database, wanted: Wanted, seconds: float, line: Line) -> Sleep:
-    """Watch what is wanted, until an item is due but at most some seconds. Or watch nothing.
+    """Watch what is wanted, until an item is due but at most some seconds.
 
-    It is worth looking at once if there is nothing to watch.
+    The sleep has no watches if it is worth looking at once.
 
     The state of the queue is read in the same transaction. So the watches miss no later change,
     except for a value that changes and changes back.
