@@ -104,10 +104,10 @@ class ScriptedDatabase(FaultyDatabase):
         self.is_dead = fault.code == DEAD
         raise fdbqueue.FDBError(fault.code)
 
-    def wait_for_commits(self, commits: int) -> None:
-        """Wait until the process, or a thread of it, has tried this number of commits."""
+    def wait_for_commits(self, commits: int) -> bool:
+        """Wait until the process, or a thread of it, has tried this many commits; else be false."""
         with self._guard:
-            assert self._guard.wait_for(lambda: self.commits >= commits, TIMEOUT)
+            return self._guard.wait_for(lambda: self.commits >= commits, TIMEOUT)
 
     def deliver(self, *when: str) -> None:
         """Apply delayed commits of these kinds; those that conflict have no effect."""

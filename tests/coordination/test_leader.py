@@ -77,7 +77,7 @@ def test_a_request_made_while_the_leader_resigns_receives_leadership(
     leader.db.before_commit[STAGED + 1] = lambda: calls.append(late.pop())
     assert leader.pop().result() == items[:1]
     clock.may_check.set()
-    leader.db.wait_for_commits(STAGED + 2)
+    assert leader.db.wait_for_commits(STAGED + 2)
     assert calls[0].result() == items[1:]
     assert line.sleeps.woken == [True]
     line.assert_sound()
