@@ -188,8 +188,11 @@ class ClaimBatches:
                 return None
             return claims
 
+        def is_stored(tr: Transaction, claims: list[Claim | None] | None) -> bool:
+            return self._leases.are_stored(tr, claims or ())
+
         receipts, committed = self._layout.receipts, start.note_commit
-        run = partial(run_once, db, body, receipts, lambda _: has_written, committed)
+        run = partial(run_once, db, body, receipts, lambda _: has_written, committed, is_stored)
         if self._sweeper.is_behind:
             # Before a claim, because an error after it would lose the claim.
             self._sweeper.catch_up(db, at_once=False)

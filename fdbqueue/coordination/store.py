@@ -148,10 +148,11 @@ class Store(Generic[_T]):
         body: Callable[[Any], _R],
         wrote: Callable[[Any], bool] = _not_empty,
         committed: Callable[[Any], object] = lambda _: None,
+        is_stored: Callable[[Any, Any], bool] | None = None,
     ) -> _R:
         """Run a change in the caller's transaction, or on a database exactly once."""
         if is_database(tr):
-            return run_once(tr, body, self.layout.receipts, wrote, committed)
+            return run_once(tr, body, self.layout.receipts, wrote, committed, is_stored)
         return body(tr)
 
     # Push
@@ -453,10 +454,13 @@ class Store(Generic[_T]):
                     return claim
             return None
 
+        def is_stored(tr: Transaction, claim: Claim | None) -> bool:
+            return self._leases.are_stored(tr, [claim])
+
         if db is not None and self.sweeper.is_behind:
             self.sweeper.catch_up(db, at_once=False)
         while True:
-            claim = self.change(tr, body, lambda _: has_written, start.note_commit)
+            claim = self.change(tr, body, lambda _: has_written, start.note_commit, is_stored)
             if db is not None:
                 self.sweeper.is_behind = is_behind
             if claim is not None or db is None or not is_behind:

@@ -33,6 +33,7 @@ def run_once(
     receipts: Subspace,
     wrote: Callable[[Any], bool] = lambda _: True,
     committed: Callable[[Transaction], object] = lambda _: None,
+    is_stored: Callable[[Transaction, Any], bool] | None = None,
 ) -> _T:
     """Run `body(tr)` in a transaction that takes effect exactly once, and return its result.
 
@@ -41,6 +42,9 @@ def run_once(
     attempt reads the receipt. If present, the earlier attempt committed, and its result is
     returned. If absent, the earlier attempt can no longer commit: this attempt overwrites a key it
     conflicts on.
+
+    An operation whose result names what it stored needs no receipt: `is_stored` looks for it. Its
+    commits conflict on the key of the receipt without writing it.
 
     Receipts are stored under the hour in which their client started. Clients that start more than a
     day later delete them.
@@ -53,6 +57,9 @@ def run_once(
             receipt.
         committed: Called with the transaction after a commit that succeeded at once. Not called on
             the embedded engine, nor if only the receipt revealed the commit.
+        is_stored: Returns whether an attempt with this result has committed, by reading what it
+            stored. If others have deleted that since, return false: the operation then runs again.
+            By default, receipts are written.
 
     Raises:
         FDBError: An error that is not retryable. After an unknown result (a timeout, 1031) it is
@@ -68,7 +75,7 @@ def run_once(
         return run(db, body)
     check_fork(db)
     with _a_client() as client:
-        result: _T = _Operation(db, body, receipts, wrote, committed, client).run()
+        result: _T = _Operation(db, body, receipts, wrote, committed, is_stored, client).run()
         return result
 
 
@@ -115,12 +122,14 @@ class _Operation:
         receipts: Subspace,
         wrote: Callable[[Any], bool],
         committed: Callable[[Transaction], object],
+        is_stored: Callable[[Transaction, Any], bool] | None,
         client: _Client,
     ) -> None:
         self._db = db
         self._body = body
         self._wrote = wrote
         self._committed = committed
+        self._is_stored = is_stored
         self._client = client
         self._receipts = receipts
         self._key = receipt_key(receipts, client.hour, client.id)
@@ -133,14 +142,14 @@ class _Operation:
         while True:
             committing = False
             try:
-                if uncertain and (done := self._receipt(transaction)) is not None:
+                if uncertain and (done := self._committed_attempt(transaction)) is not None:
                     return self._results[done]
                 result = self._body(transaction)
                 # After an unknown result even an attempt that wrote nothing must fence the earlier
                 # one off.
                 if uncertain or self._wrote(result):
                     self._results.append(result)
-                    self._write_receipt(transaction, len(self._results) - 1)
+                    self._fence(transaction, len(self._results) - 1)
                     committing = True
                 transaction.commit().wait()
             except error_classes() as error:
@@ -155,16 +164,24 @@ class _Operation:
                 self._committed(transaction)
                 return result
 
-    def _receipt(self, transaction: Transaction) -> int | None:
+    def _committed_attempt(self, transaction: Transaction) -> int | None:
         """Return the number of the attempt that committed, if one did."""
+        is_stored = self._is_stored
+        if is_stored is not None:
+            numbers = range(len(self._results))
+            return next((n for n in numbers if is_stored(transaction, self._results[n])), None)
         receipt = transaction[self._key].value
         if receipt is None:
             return None
         sequence, attempt = decode_receipt(receipt)
         return attempt if sequence == self._client.sequence else None
 
-    def _write_receipt(self, transaction: Transaction, attempt: int) -> None:
+    def _fence(self, transaction: Transaction, attempt: int) -> None:
+        """Let this attempt conflict with the others, and write its receipt if there is one."""
         transaction.add_read_conflict_key(self._key)
+        if self._is_stored is not None:
+            transaction.add_write_conflict_key(self._key)
+            return
         transaction[self._key] = encode_receipt(self._client.sequence, attempt)
         if self._client.sequence == 1:
             outdated = receipts_before(self._receipts, self._client.hour - _RECEIPT_HOURS)
@@ -173,14 +190,13 @@ class _Operation:
     def _settle(self, error: Exception) -> Any:
         """Find out whether the last attempt committed, after an error that is not retryable.
 
-        If there is no receipt, write one that belongs to no attempt, so that the last attempt
-        cannot commit later.
+        If it did not, commit a transaction that it conflicts with, so that it cannot commit later.
         """
 
         def fence(tr: Transaction) -> int | None:
-            done = self._receipt(tr)
+            done = self._committed_attempt(tr)
             if done is None:
-                self._write_receipt(tr, -1)
+                self._fence(tr, -1)
             return done
 
         try:

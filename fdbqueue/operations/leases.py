@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -185,6 +185,15 @@ class Leases:
             if item.slots:
                 self._schedule.free_slots(tr, item.slots)
         return ended
+
+    def are_stored(self, tr: Transaction, claims: Iterable[Claim | None]) -> bool:
+        """Return whether any of these claims is stored, and not over."""
+        pending = [(claim, self._begin(tr, claim)) for claim in claims if claim is not None]
+        return any(
+            stored is not None and decode_claim(stored).token == claim.token
+            for claim, reads in pending
+            for stored in (read.value for _, read in reads)
+        )
 
     def for_each(
         self, tr: Transaction, claims: list[Claim], do: Callable[[Any, Claim, _Reads], None]

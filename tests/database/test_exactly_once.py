@@ -16,6 +16,7 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from recipes.priority_queue import PriorityQueue as Recipe
+from tests.support.leases import lapse
 
 
 @transactional
@@ -305,7 +306,17 @@ class DelayedDatabase(FaultyDatabase):
         raise fdbqueue.FDBError(1021)
 
 
-def test_a_late_commit_is_fenced_by_the_retry(db: Any, space: Subspace, fdb_error: Any) -> None:
+def shows(space: Subspace, how: str, what: str) -> dict[str, Any]:
+    """Return the arguments by which a retry learns of the commit: a receipt, or what it stored."""
+    if how == "receipt":
+        return {}
+    return {"is_stored": lambda tr, _: tr[space[what]].present()}
+
+
+@pytest.mark.parametrize("how", ["receipt", "what it stored"])
+def test_a_late_commit_is_fenced_by_the_retry(
+    db: Any, space: Subspace, fdb_error: Any, how: str
+) -> None:
     """The first commit is in flight during the retry; only one of the two applies."""
 
     def body(tr: Any) -> str:
@@ -313,14 +324,15 @@ def test_a_late_commit_is_fenced_by_the_retry(db: Any, space: Subspace, fdb_erro
         return "done"
 
     delayed = DelayedDatabase(db)
-    assert run_once(delayed, body, space["receipts"]) == "done"
+    assert run_once(delayed, body, space["receipts"], **shows(space, how, "n")) == "done"
     with fdb_error(1020):
         delayed.late.commit().wait()
     assert db[space["n"]] == b"\x01"
 
 
+@pytest.mark.parametrize("how", ["receipt", "what it stored"])
 def test_a_retry_without_writes_also_fences_the_late_commit(
-    db: Any, space: Subspace, fdb_error: Any
+    db: Any, space: Subspace, fdb_error: Any, how: str
 ) -> None:
     """The caller must be able to rely on the result that nothing was done."""
 
@@ -332,7 +344,8 @@ def test_a_retry_without_writes_also_fences_the_late_commit(
 
     db[space["flag"]] = b"1"
     delayed = DelayedDatabase(db, meanwhile=lambda: db.clear(space["flag"]))
-    assert run_once(delayed, body, space["receipts"], bool) is False
+    result = run_once(delayed, body, space["receipts"], bool, **shows(space, how, "done"))
+    assert result is False
     with fdb_error(1020):
         delayed.late.commit().wait()
     assert db[space["done"]] is None
@@ -356,3 +369,42 @@ def test_the_result_is_that_of_the_try_that_committed(db: Any, queue: PriorityQu
     item = queue.push(overtaken, "mine")
     assert {each.value: each.id for each in queue.items(db)}["mine"] == item.id
     assert queue.size(db) == 2
+
+
+def test_a_claim_is_that_of_the_try_that_committed(db: Any, queue: PriorityQueue) -> None:
+    """It has no receipt: the second try finds the claim itself."""
+    queue.push_many(db, ["first", "second"])
+    before = len(receipts(db, queue))
+    claim = queue.claim(OvertakenDatabase(db), within=2)
+    assert claim is not None
+    queue.ack(db, claim)
+    assert queue.size(db) == 1
+    assert queue.counts(db) == {0: 1}
+    assert len(receipts(db, queue)) <= before + 1  # that of the acknowledgement
+
+
+def test_a_claim_that_is_over_before_its_retry_is_made_again(db: Any, queue: PriorityQueue) -> None:
+    item = queue.push(db, "job")
+
+    def end() -> None:
+        lapse(db, queue)
+        assert queue.peek(db) == item
+
+    class Lapsing(DelayedDatabase):
+        def commit(self, transaction: FaultyTransaction) -> None:
+            if self.late is None:
+                transaction.wrapped.commit().wait()
+                self.late = transaction.wrapped
+                transaction.wrapped = self.db.create_transaction()
+                self.meanwhile()
+                raise fdbqueue.FDBError(1021)
+            transaction.wrapped.commit().wait()
+
+    claim = queue.claim(Lapsing(db, meanwhile=end))
+    assert claim is not None
+    assert claim.attempt == 2
+    queue.ack(db, claim)
+
+
+def receipts(db: Any, queue: PriorityQueue) -> list[bytes]:
+    return [row.key for row in db.get_range_startswith(store_of(queue).layout.receipts.key())]
