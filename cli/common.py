@@ -50,6 +50,7 @@ __all__ = [
     "priority_from_json",
     "priority_line",
     "queue_argument",
+    "queues_argument",
     "read_value",
     "reject_for_fifo",
     "wait_for_queue",
@@ -237,6 +238,9 @@ def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str)
 
 
 queue_argument = click.argument("queue", shell_complete=_complete_queue)
+queues_argument = click.argument(
+    "queues", metavar="[QUEUE]...", nargs=-1, shell_complete=_complete_queue
+)
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -32,6 +32,7 @@ _MODULES = {
     "items": "items",
     "limit": "queues",
     "ls": "queues",
+    "migrate": "queues",
     "pause": "queues",
     "peek": "items",
     "pop": "items",

@@ -1,4 +1,4 @@
-"""Commands for queues: ls, counts, limit, pause, resume, rename, drop, check, info."""
+"""Commands for queues: ls, counts, limit, pause, resume, rename, migrate, drop, check, info."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from fdbqueue import (
     drop_queue,
     embedded,
     existing_queue,
+    migrate_queue,
     queue_names,
     queues,
     rename_queue,
@@ -38,10 +39,22 @@ from .common import (
     priority_as_json,
     priority_line,
     queue_argument,
+    queues_argument,
 )
 from .terminal import print_table
 
-__all__ = ["check_command", "counts", "drop", "info", "limit", "ls", "pause", "rename", "resume"]
+__all__ = [
+    "check_command",
+    "counts",
+    "drop",
+    "info",
+    "limit",
+    "ls",
+    "migrate",
+    "pause",
+    "rename",
+    "resume",
+]
 
 _PAGE = 1000  # queues
 
@@ -118,6 +131,31 @@ def rename(db: Database, queue: str, name: str, as_json: bool) -> None:
     rename_queue(db, queue, name)
     result = json_line({"queue": name, "was": queue})
     echo(result if as_json else f"renamed {queue} to {name}")
+
+
+@click.command()
+@queues_argument
+@click.option("--all", "are_all", is_flag=True, help="Migrate all queues.")
+@command_options()
+def migrate(db: Database, queues: tuple[str, ...], are_all: bool, as_json: bool) -> None:
+    """Convert each QUEUE that the release before this one stored to the present key layout.
+
+    Stop the clients of earlier releases first. They cannot use a migrated queue.
+
+    \b
+    Example:
+      fdbq migrate --all
+    """
+    if bool(queues) == are_all:
+        raise click.UsageError("name the queues to migrate, or give --all")
+    for name in queue_names(db) if are_all else queues:
+        migrated = migrate_queue(db, name)
+        if as_json:
+            echo(json_line({"queue": name, "migrated": migrated, "layout": LAYOUT_VERSION}))
+        elif migrated:
+            echo(f"migrated {name} to layout {LAYOUT_VERSION}")
+        else:
+            echo(f"{name} has layout {LAYOUT_VERSION} already")
 
 
 @click.command()

@@ -29,7 +29,14 @@ from fdbqueue.queue.check import CheckReport, check
 from fdbqueue.queue.fifo import Queue
 from fdbqueue.queue.overview import QueueStatus, overview
 from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.queue.registry import drop_queue, existing_queue, queue_names, queues, rename_queue
+from fdbqueue.queue.registry import (
+    drop_queue,
+    existing_queue,
+    migrate_queue,
+    queue_names,
+    queues,
+    rename_queue,
+)
 from fdbqueue.queue.task import TaskQueue
 from fdbqueue.types import (
     Claim,
@@ -82,6 +89,7 @@ __all__ = [
     "drop_queue",
     "error_classes",
     "existing_queue",
+    "migrate_queue",
     "open",
     "overview",
     "queue_names",

@@ -54,6 +54,7 @@ __all__ = [
     "check",
     "drop_queue",
     "existing_queue",
+    "migrate_queue",
     "overview",
     "queue_names",
     "queues",
@@ -167,6 +168,7 @@ queue_names = _function(registry.queue_names)
 queues = _function(registry.queues)
 rename_queue = _function(registry.rename_queue)
 drop_queue = _function(registry.drop_queue)
+migrate_queue = _function(registry.migrate_queue)
 overview = _function(status.overview)
 
 

@@ -267,9 +267,15 @@ class LayoutVersionMismatch(FdbqueueError):
     def __init__(self, found: object, expected: int) -> None:
         self.found = found
         self.expected = expected
+        if found == expected - 1:
+            cure = "stop the clients of earlier releases, then run `fdbq migrate`"
+        else:
+            cure = (
+                "use the release that wrote it, or export the queue with that release and import "
+                "it here"
+            )
         super().__init__(
-            f"the queue has layout {found!r} and this release writes layout {expected}; use the "
-            "release that wrote it, or export the queue with that release and import it here"
+            f"the queue has layout {found!r} and this release uses layout {expected}; {cure}"
         )
 
 

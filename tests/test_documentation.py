@@ -123,6 +123,7 @@ def public_methods() -> list[tuple[str, Any]]:
         "queues",
         "rename_queue",
         "drop_queue",
+        "migrate_queue",
     ):
         found.append((name, getattr(fdbqueue, name)))
     return found

@@ -180,7 +180,7 @@ class ClaimBatches:
             remaining = iter(admitted)
             take = partial(self._leases.take, tr)
             claims = [
-                take(list(islice(remaining, request.n)), request, version, now, swept.had_timers)
+                take(list(islice(remaining, request.n)), request, version, now, swept.is_scheduled)
                 for request in batch
             ]
             if not any(claims) and (admitted or not swept.all):
@@ -188,11 +188,11 @@ class ClaimBatches:
                 return None
             return claims
 
-        def is_stored(tr: Transaction, claims: list[Claim | None] | None) -> bool:
-            return self._leases.are_stored(tr, claims or ())
+        def are_stored(tr: Transaction, claims: list[Claim | None] | None) -> bool:
+            return any(map(partial(self._leases.is_stored, tr), claims or ()))
 
         receipts, committed = self._layout.receipts, start.note_commit
-        run = partial(run_once, db, body, receipts, lambda _: has_written, committed, is_stored)
+        run = partial(run_once, db, body, receipts, lambda _: has_written, committed, are_stored)
         if self._sweeper.is_behind:
             # Before a claim, because an error after it would lose the claim.
             self._sweeper.catch_up(db, at_once=False)

@@ -31,7 +31,7 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import PAGE, read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import LeaseLost, QueueFull
-from fdbqueue.layout import Layout, decode_count, decode_options
+from fdbqueue.layout import Layout, decode_options
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Levels
@@ -40,7 +40,7 @@ from fdbqueue.operations.items import BATCH_BYTES, Items, LocatedItem, NewItem, 
 from fdbqueue.operations.leases import ClaimRequest, Leases
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.operations.schedule import Schedule, retry_delay
-from fdbqueue.operations.slots import Agents, First, ReadFirst, Slots
+from fdbqueue.operations.slots import Agents, First, Places, ReadFirst, Slots
 from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import (
     Claim,
@@ -128,9 +128,10 @@ class Store(Generic[_T]):
         self._waiting_claims = Waiters(layout, layout.waiting_claims)
         waiting_pops, left = Waiters(layout, layout.waiting_pops), self._seconds_left_to_pop
         self._any_item = Wanted("pop", self.keys_to_watch, left, waiting_pops)
-        pushing = self._pusher = Pusher(layout, items, schedule, options, random.randrange)
+        places = Places(layout, random.randrange)
+        pushing = self._pusher = Pusher(layout, items, schedule, options, places)
         leases = self._leases = Leases(layout, items, codec, schedule, self._retry_delay)
-        slots = self._slots = Slots(layout, schedule, agents, random.shuffle)
+        slots = self._slots = Slots(layout, schedule, agents, places)
         receipts = layout.receipts
         acknowledge = partial(leases.for_each, do=leases.ack)
         self.pushes = Combiner(lambda: Batches(pushing.push, receipts), _push_size, BATCH_BYTES)
@@ -439,6 +440,7 @@ class Store(Generic[_T]):
         start = LeaseStart()
         has_written = is_behind = False
         db = tr if is_database(tr) else None
+        is_stored = self._leases.is_stored
         sweep = self.schedule.sweep if db is None else self.schedule.sweep_few
 
         def body(tr: Transaction) -> Claim | None:
@@ -450,12 +452,9 @@ class Store(Generic[_T]):
             look = first or self._first_after(skipped)
             while found := self._slots.admit(tr, request.n, look, may_skip=first is None):
                 has_written = True
-                if claim := self._leases.take(tr, found, request, version, now, swept.had_timers):
+                if claim := self._leases.take(tr, found, request, version, now, swept.is_scheduled):
                     return claim
             return None
-
-        def is_stored(tr: Transaction, claim: Claim | None) -> bool:
-            return self._leases.are_stored(tr, [claim])
 
         if db is not None and self.sweeper.is_behind:
             self.sweeper.catch_up(db, at_once=False)
@@ -653,12 +652,11 @@ class Store(Generic[_T]):
 
     def size(self, tr: ReadTransactor) -> int:
         """Return the number of waiting, delayed and staged items."""
-        return read(tr, lambda tr: max(0, self.layout.begin_size(tr)()))
+        return read(tr, lambda tr: max(0, self.items.begin_counters(tr)().size))
 
     def is_empty(self, tr: ReadTransactor) -> bool:
         """Return whether no item waits."""
-        begin, end = self.layout.all_items
-        return read(tr, lambda tr: not list(tr.get_range(begin, end, limit=1)))
+        return read(tr, lambda tr: not list(tr.get_range(*self.layout.all_items, limit=1)))
 
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
         """Return the number of waiting items of each priority; omit priorities without items."""
@@ -666,12 +664,8 @@ class Store(Generic[_T]):
 
     def throughput(self, tr: ReadTransactor) -> tuple[int, int]:
         """Return the totals of items ever added and ever removed."""
-
-        def body(tr: ReadTransaction) -> tuple[int, int]:
-            total_in, total_out = tr[self.layout.total_in], tr[self.layout.total_out]
-            return decode_count(total_in.value), decode_count(total_out.value)
-
-        return read(tr, body)
+        counters = read(tr, lambda tr: self.items.begin_counters(tr)())
+        return counters.total_in, counters.total_out
 
     def log(self, tr: Transactor, items: list[_T], *, popped: bool = False) -> Steps[None]:
         """Log a line for each item that was pushed or popped.

@@ -14,7 +14,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.database.binding import check_fork, error_classes
 from fdbqueue.database.retrying import prepare_retry, run
 from fdbqueue.errors import FDBError
-from fdbqueue.layout.receipts import (
+from fdbqueue.layout import (
     decode_receipt,
     encode_receipt,
     receipt_key,

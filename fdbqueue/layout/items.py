@@ -24,6 +24,7 @@ class Level(NamedTuple):
         begin: The first key that an item of the level may have.
         end: The key behind the last one.
         counter: The key of its counter, or `None`.
+        counts_taken: Whether its counter also counts the items taken out.
         priority: The priority; `None` in a FIFO queue.
     """
 
@@ -31,6 +32,7 @@ class Level(NamedTuple):
     begin: bytes
     end: bytes
     counter: bytes | None
+    counts_taken: bool
     priority: Priority | None
 
 

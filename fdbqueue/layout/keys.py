@@ -7,7 +7,7 @@ import binascii
 import functools
 import re
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from itertools import chain
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from fdbqueue.layout.values import (
     NO_HEADER,
     Header,
     decode_count,
+    decode_level,
     header_of,
     with_header,
 )
@@ -34,6 +35,8 @@ __all__ = [
     "Counters",
     "Layout",
     "counters_range",
+    "receipt_key",
+    "receipts_before",
     "totals_range",
     "unpack_priority",
 ]
@@ -80,6 +83,12 @@ def _packed(parts: tuple[Any, ...]) -> bytes:
     return packed
 
 
+@functools.lru_cache(1024)
+def _unpacked_slot(slot: bytes) -> tuple[Any, ...]:
+    parts: tuple[Any, ...] = fdb_tuple.unpack(slot)
+    return parts
+
+
 def unpack_priority(packed: bytes) -> Any:
     """Return a priority as packed in the prefix of its level."""
     return fdb_tuple.unpack(packed)[0]
@@ -90,25 +99,39 @@ _TOTAL_IN, _TOTAL_OUT = _packed((Space.TOTALS, 0)), _packed((Space.TOTALS, 1))
 
 
 def counters_range(subspace: Subspace) -> tuple[bytes, bytes]:
-    """Return the range of a queue's counters: those of its levels, and both totals.
+    """Return the range of a queue's counters: those of its levels, and its totals.
 
     Of many queues this is much faster than to make a `Layout` of each.
     """
     prefix: bytes = subspace.key()
-    return prefix + _COUNTS, prefix + _TOTAL_OUT + b"\x00"
+    return prefix + _COUNTS, prefix + _TOTAL_OUT + b"\xff"
 
 
 def totals_range(subspace: Subspace) -> tuple[bytes, bytes]:
-    """Return the range of both totals of a queue: of items added, and of items taken out."""
+    """Return the range of a queue's totals: of items added, and of items taken out."""
     prefix: bytes = subspace.key()
-    return prefix + _TOTAL_IN, prefix + _TOTAL_OUT + b"\x00"
+    return prefix + _TOTAL_IN, prefix + _TOTAL_OUT + b"\xff"
+
+
+def receipt_key(receipts: Subspace, hour: int, client_id: bytes) -> bytes:
+    """Return the key of a client's receipt; `hour` since 1970 is when the client started.
+
+    Receipts have a separate subspace: that of a queue, that of the names, or one of the caller's.
+    """
+    key: bytes = receipts.pack((hour, client_id))
+    return key
+
+
+def receipts_before(receipts: Subspace, hour: int) -> tuple[bytes, bytes]:
+    """Return the range of the receipts of clients that started before an hour."""
+    return receipts.range().start, receipts.pack((hour,))
 
 
 class Counters(NamedTuple):
     """The counters of one queue.
 
     Attributes:
-        levels: The number of waiting items of each level, by the prefix of the level.
+        levels: The number of waiting items, by the prefix of the level, if it is not zero.
         total_in: The number of items added.
         total_out: The number of items taken out.
     """
@@ -120,16 +143,31 @@ class Counters(NamedTuple):
     @property
     def size(self) -> int:
         """The number of waiting, delayed and staged items."""
-        return max(0, self.total_in - self.total_out)
+        return self.total_in - self.total_out
 
     @classmethod
     def of(cls, subspace: Subspace, rows: Iterable[KeyValue]) -> Counters:
         """Return the counters of a queue from the rows of `counters_range` or `totals_range`."""
         prefix: bytes = subspace.key()
-        numbers = {row.key[len(prefix) :]: decode_count(row.value) for row in rows}
-        total_in, total_out = numbers.pop(_TOTAL_IN, 0), numbers.pop(_TOTAL_OUT, 0)
         items = prefix + _ITEMS
-        levels = {items + key[len(_COUNTS) :]: number for key, number in numbers.items()}
+        levels: dict[bytes, int] = {}
+        total_in = total_out = 0
+        for row in rows:
+            key = row.key[len(prefix) :]
+            if key == _TOTAL_IN:
+                total_in = decode_count(row.value)
+            elif key == _TOTAL_OUT:
+                total_out += decode_count(row.value)
+            elif key.startswith(_TOTAL_OUT):
+                waiting, taken = decode_level(row.value)
+                total_out += taken
+                level = items + key[len(_TOTAL_OUT) :]
+                if number := levels.pop(level, 0) + waiting:
+                    levels[level] = number
+            else:
+                # Clients of layout 4 that pop after the migration count every priority here.
+                level = items + key[len(_COUNTS) :]
+                levels[level] = levels.get(level, 0) + decode_count(row.value)
         return cls(levels, total_in, total_out)
 
 
@@ -189,7 +227,6 @@ class Layout:
         self.agents: bytes = key(Space.TASK_OWNERS, 0)
         self.clients: bytes = key(Space.TASK_OWNERS, 1)
         self.agent_counts: bytes = key(Space.AGENT_COUNTS)
-        self.counters = (self.counts, self.agent_counts)
         self.claims: bytes = key(Space.CLAIMS)
         self.leases: bytes = key(Space.LEASES)
         self.delayed: bytes = key(Space.DELAYED)
@@ -199,22 +236,24 @@ class Layout:
         self.unique_keys: bytes = key(Space.UNIQUE_KEYS)
         self.slots: bytes = key(Space.SLOTS)
         self.agent_slots: bytes = key(Space.SLOTS, 1)
+        self.counters = (self.counts, self.total_out, self.agent_counts, self.slots)
         self.not_waiting = (self.delayed, self.claims, self.dead)
         self.indexes = (
             *(self.ids, self.ids_not_waiting, self.agents, self.clients),
-            *(self.leases, self.dues, self.expiries, self.unique_keys, self.slots),
+            *(self.leases, self.dues, self.expiries, self.unique_keys),
         )
         self.of_items = (
             *(self.items, self.pieces, self.results),
-            *(*self.indexes, *self.counters, *self.not_waiting),
+            *(self.counts, self.agent_counts, self.slots),
+            *(*self.indexes, *self.not_waiting),
         )
         self.scheduled: bytes = key(Space.QUEUE, "scheduled")
         self.wake_counter: bytes = key(Space.QUEUE, "freed")
         self.leader: bytes = key(Space.LEADER)
         # Never written: a request written while the last leader resigns conflicts on this key.
         self.leader_ends: bytes = key(Space.LEADER, "ends")
-        self.places: bytes = key(Space.PLACES, 0)
-        self.places_below: bytes = key(Space.PLACES, 1)
+        self.places: bytes = key(Space.PLACES)
+        self.slot_places: bytes = key(Space.SLOTS, 2)
         self.idempotency_keys: bytes = key(Space.IDEMPOTENCY_KEYS)
         self.idempotency_hours: bytes = key(Space.IDEMPOTENCY_HOURS)
 
@@ -322,26 +361,18 @@ class Layout:
 
     # Counters
 
-    def begin_size(self, tr: ReadTransaction) -> Callable[[], int]:
-        """Start to read the number of waiting, delayed and staged items.
-
-        Returns:
-            A function that waits for the reads and returns the number.
-        """
-        total_in, total_out = tr[self.total_in], tr[self.total_out]
-        return lambda: decode_count(total_in.value) - decode_count(total_out.value)
-
     def has_items(self, tr: Transaction) -> bool:
         """Return whether an item waits, by a snapshot read."""
         return bool([*tr.snapshot.get_range(*self.all_items, limit=1)])
 
-    def counter_key(self, prefix: bytes) -> bytes:
+    def counter_key(self, prefix: bytes, counts_taken: bool = False) -> bytes:
         """Return the key of the counter of the level with this prefix."""
-        return self.counts + prefix[len(self.items) :]
+        return (self.total_out if counts_taken else self.counts) + prefix[len(self.items) :]
 
     def unpack_counter_key(self, key: bytes) -> Any:
         """Return the priority whose counter has this key."""
-        return self.unpack_level_prefix(self.items + key[len(self.counts) :])
+        counts = self.counts if key.startswith(self.counts) else self.total_out
+        return self.unpack_level_prefix(self.items + key[len(counts) :])
 
     # Payloads
 
@@ -431,27 +462,27 @@ class Layout:
 
     # Slots of concurrency limits
 
-    def slot_prefix(self, agent: str | None) -> bytes:
-        """Return the prefix of the slots of an agent, or of the whole queue."""
-        packed: bytes = fdb_tuple.pack((0,) if agent is None else (1, agent))
-        return self.slots + packed
-
     @staticmethod
-    def slot_key(prefix: bytes, number: int) -> bytes:
-        """Return the key of a slot."""
-        packed: bytes = fdb_tuple.pack((number,))
-        return prefix + packed
+    def slot_of(agent: str | None) -> bytes:
+        """Return the slot of an agent, or of the whole queue, as a claim stores it.
+
+        After the prefix of all slots it is the key of the counter.
+        """
+        packed: bytes = fdb_tuple.pack((0,) if agent is None else (1, agent))
+        return packed
+
+    def slot_counter(self, slot: bytes) -> bytes:
+        """Return the key of the counter of a slot that a claim holds.
+
+        Claims of layout 4 have stored the number of the slot behind its name.
+        """
+        kind, *agent = _unpacked_slot(slot)
+        return self.slots + self.slot_of(agent[0] if kind else None)
 
     def unpack_agent_slot_key(self, key: bytes) -> str:
-        """Return the agent whose slot has this key."""
+        """Return the agent whose counter of claimed tasks has this key."""
         agent: str = fdb_tuple.unpack(key[len(self.agent_slots) :])[0]
         return agent
-
-    @staticmethod
-    def unpack_slot_key(prefix: bytes, key: bytes) -> int:
-        """Return the number of the slot with this key."""
-        number: int = fdb_tuple.unpack(key[len(prefix) :])[0]
-        return number
 
     # Requests of waiting pops, and their results
 
@@ -587,6 +618,13 @@ class Layout:
         return prefix + b"\x00", prefix + b"\xff"
 
     @staticmethod
-    def places_between(prefix: bytes, begin: int, end: int) -> tuple[bytes, bytes]:
-        """Return a range of the numbered places of a bounded queue, to conflict on."""
-        return prefix + fdb_tuple.pack((begin,)), prefix + fdb_tuple.pack((end,))
+    def places_between(prefix: bytes, kind: int, begin: int, end: int) -> tuple[bytes, bytes]:
+        """Return a range of the numbered places with a prefix, to conflict on.
+
+        Args:
+            prefix: The prefix of the places of a bound or a limit.
+            kind: 0 for the places that transactions take, 1 for those below what they saw taken.
+            begin: The first number.
+            end: The number behind the last one.
+        """
+        return prefix + fdb_tuple.pack((kind, begin)), prefix + fdb_tuple.pack((kind, end))

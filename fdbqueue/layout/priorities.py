@@ -23,6 +23,7 @@ _MAX_LEVEL = 5_000  # bytes; a key has at most 10,000
 _INTEGER = "a 64-bit integer"
 _OMITTED = "omitted: this queue has no priorities"
 _CACHED = 1024  # levels
+_SMALL = range(-128, 128)  # so many levels have a counter that stays, and counts what was taken
 _ELEMENTS = (int, float, str, bytes)
 
 
@@ -40,7 +41,7 @@ class Levels:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        only = self._only = Level(layout.items, *layout.range_of(layout.items), None, None)
+        only = self._only = Level(layout.items, *layout.range_of(layout.items), None, False, None)
         self.level_of_valid = lambda _: only
 
     def level(self, priority: Priority | None) -> Level:
@@ -101,8 +102,9 @@ class Priorities(Levels):
     def _new_level(self, priority: Priority) -> Level:
         layout = self._layout
         prefix = layout.level_prefix(priority)
-        counter = layout.counter_key(prefix) if self._are_counted else None
-        return Level(prefix, *layout.range_of(prefix), counter, priority)
+        counts_taken = self._are_counted and type(priority) is int and priority in _SMALL
+        counter = layout.counter_key(prefix, counts_taken) if self._are_counted else None
+        return Level(prefix, *layout.range_of(prefix), counter, counts_taken, priority)
 
     def level(self, priority: Priority | None) -> Level:
         """Return the level of a priority; raise `InvalidPriority` if it has another type."""

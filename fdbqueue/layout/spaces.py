@@ -48,12 +48,22 @@ class Space(IntEnum):
     )
     COUNTS = (
         1,
-        ("(1, priority)", "number of waiting items of the priority; no key at zero", "push, pop"),
+        (
+            "(1, priority)",
+            "number of waiting items of any other priority; no key at zero",
+            "push, pop",
+        ),
     )
     TOTALS = (
         2,
         ("(2, 0)", "items added", "push"),
-        ("(2, 1)", "items taken out", "pop, claim"),
+        ("(2, 1)", "items taken out, except those that the next counters count", "pop, claim"),
+        (
+            "(2, 1, priority)",
+            "the priorities from -128 to 127: 2**64 times the items taken out, plus those that "
+            "wait, in 16 bytes",
+            "push, pop, claim",
+        ),
         (
             "(2, 2)",
             "items in both totals that were not new, or not gone",
@@ -155,8 +165,10 @@ class Space(IntEnum):
     UNIQUE_KEYS = (22, ("(22, key)", "ref of the unfinished item with this unique key", "push"))
     SLOTS = (
         23,
-        ("(23, 0, slot)", "ref of the claimed item that holds this slot", "claim"),
-        ("(23, 1, agent, slot)", "the same, for the slots of an agent", "claim"),
+        ("(23, 0)", "number of claimed items that hold a slot; no key at zero", "claim, ack"),
+        ("(23, 1, agent)", "the same, for the slots of an agent", "claim, ack"),
+        ("(23, 2, 0, 0 or 1, number)", "never written, only conflicted on", "claim"),
+        ("(23, 2, 1, agent, 0 or 1, number)", "the same, for the slots of an agent", "claim"),
     )
 
 

@@ -27,24 +27,28 @@ __all__ = [
     "decode_claim",
     "decode_count",
     "decode_lease",
+    "decode_level",
     "decode_metadata",
     "decode_options",
     "decode_progress",
     "decode_push",
+    "decode_receipt",
     "encode_claim",
     "encode_count",
     "encode_lease",
+    "encode_level",
     "encode_metadata",
     "encode_options",
     "encode_progress",
     "encode_push",
+    "encode_receipt",
     "header_of",
     "push_digest",
     "utc_time",
     "with_header",
 ]
 
-LAYOUT_VERSION = 4
+LAYOUT_VERSION = 5
 
 HEADER_MARK = b"\xffheader:"
 """The first bytes of an item's value if the value has a header."""
@@ -232,6 +236,7 @@ def decode_options(value: bytes) -> Options:
 ONE = (1).to_bytes(8, "little")
 MINUS_ONE = (-1).to_bytes(8, "little", signed=True)
 ZERO = bytes(8)
+_HALF = 2**64
 
 
 def encode_count(count: int) -> bytes:
@@ -250,6 +255,40 @@ def decode_count(value: bytes | None) -> int:
     0
     """
     return 0 if value is None else int.from_bytes(value, "little", signed=True)
+
+
+@functools.lru_cache(64)
+def encode_level(waiting: int, taken: int) -> bytes:
+    """Return the change of a counter of waiting items and of items taken, for atomic `add`.
+
+    Both are in one integer of 16 bytes: 2**64 * taken + waiting.
+
+    >>> decode_level(encode_level(3, 0))
+    (3, 0)
+    """
+    return ((taken * _HALF + waiting) % _HALF**2).to_bytes(16, "little")
+
+
+def decode_level(value: bytes) -> tuple[int, int]:
+    """Return the number of waiting items, and of items taken, in a counter of both."""
+    waiting = decode_count(value[:8])
+    return waiting, (int.from_bytes(value, "little") - waiting) // _HALF
+
+
+def encode_receipt(sequence: int, try_number: int) -> bytes:
+    """Return the receipt of one try of a client's operation with this sequence number.
+
+    >>> decode_receipt(encode_receipt(7, 0))
+    (7, 0)
+    """
+    value: bytes = fdb_tuple.pack((sequence, try_number))
+    return value
+
+
+def decode_receipt(value: bytes) -> tuple[int, int]:
+    """Return the sequence number of the operation and the number of the try."""
+    sequence, try_number = fdb_tuple.unpack(value)
+    return sequence, try_number
 
 
 def utc_time(milliseconds: float) -> datetime:

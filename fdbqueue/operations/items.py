@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fdb import fdboptions
+from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import ForeignKey
 from fdbqueue.layout import (
@@ -15,12 +16,15 @@ from fdbqueue.layout import (
     NO_HEADER,
     ONE,
     ZERO,
+    Counters,
     Header,
     Layout,
-    decode_count,
+    counters_range,
     decode_metadata,
     encode_count,
+    encode_level,
     encode_metadata,
+    totals_range,
 )
 from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Levels
@@ -134,21 +138,39 @@ class Items:
         self.count_moved(tr)
         self.waiters.wake(tr, 1)
 
-    def count_level(self, tr: Transaction, level: Level, change: int) -> None:
-        """Add `change` to the counter of a level, if it has one; delete a counter at zero."""
-        key = level.counter
-        if key is None:
+    def count_stored(self, tr: Transaction, level: Level, n: int) -> None:
+        """Count items that the transaction stores in a level."""
+        if level.counter is not None:
+            tr.add(level.counter, encode_level(n, 0) if level.counts_taken else encode_count(n))
+
+    def _count_taken(self, tr: Transaction, level: Level, n: int) -> None:
+        """Count items that the transaction takes out of a level."""
+        counter = level.counter
+        if counter is not None and level.counts_taken:
+            tr.add(counter, encode_level(-n, n))
             return
-        tr.add(key, ONE if change == 1 else MINUS_ONE if change == -1 else encode_count(change))
-        if change < 0:
-            tr.compare_and_clear(key, ZERO)
+        self.count_total(tr, -n)
+        if counter is not None:
+            tr.add(counter, encode_count(-n))
+            tr.compare_and_clear(counter, ZERO)
+
+    def begin_counters(
+        self, tr: ReadTransaction, of: Callable[[Subspace], tuple[bytes, bytes]] = totals_range
+    ) -> Callable[[], Counters]:
+        """Start to read the counters in a range of the queue.
+
+        Returns:
+            A function that waits for the read and returns the counters.
+        """
+        subspace = self._layout.subspace
+        rows = tr.get_range(*of(subspace), streaming_mode=WANT_ALL)
+        return lambda: Counters.of(subspace, rows)
 
     def counts(self, tr: ReadTransaction) -> dict[Any, int]:
         """Return the number of waiting items of each priority; omit priorities without items."""
-        layout = self._layout
-        rows = tr.get_range(*layout.range_of(layout.counts))
-        counted = {layout.unpack_counter_key(row.key): decode_count(row.value) for row in rows}
-        return {priority: count for priority, count in counted.items() if count > 0}
+        levels = self.begin_counters(tr, counters_range)().levels
+        unpack = self._layout.unpack_level_prefix
+        return {unpack(prefix): levels[prefix] for prefix in sorted(levels) if levels[prefix] > 0}
 
     # Indexes, which depend on the kind of the queue
 
@@ -338,7 +360,7 @@ class Items:
             self.count_total(tr, len(keys))
         for tail in tails.values():
             if tail.added:
-                self.count_level(tr, tail.level, tail.added)
+                self.count_stored(tr, tail.level, tail.added)
         return keys
 
     def _next_count(self, tr: Transaction, tail: Tail) -> int:
@@ -371,7 +393,7 @@ class Items:
         item = self.levels.item(key, value)
         tr[key] = value
         self.add_to_indexes(tr, item)
-        self.count_level(tr, item.level, 1)
+        self.count_stored(tr, item.level, 1)
 
     def unstage(self, tr: Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Return items stored by `stage`, as (key, value), to their positions."""
@@ -406,9 +428,7 @@ class Items:
                 tr.clear(in_level[0].key)
             else:
                 tr.clear_range(level.begin, in_level[-1].key + b"\x00")
-            self.count_level(tr, level, -len(in_level))
-        if items:
-            self.count_total(tr, -len(items))
+            self._count_taken(tr, level, len(in_level))
 
     def delete(self, tr: Transaction, items: list[StoredItem]) -> None:
         """Delete waiting items, and conflict on them; keep what they own."""
@@ -418,9 +438,7 @@ class Items:
         for item in items:
             tr.clear(item.key)
         for level, group in groupby(items, _level_of):
-            self.count_level(tr, level, -len(list(group)))
-        if items:
-            self.count_total(tr, -len(items))
+            self._count_taken(tr, level, len(list(group)))
 
     def take(self, tr: Transaction, item: StoredItem) -> None:
         """Delete a waiting item, conflict on it, and delete what it owns."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -14,7 +15,7 @@ from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import Items, ReturnedItem
 from fdbqueue.operations.schedule import VERSIONS, FailedItem, Schedule
-from fdbqueue.operations.slots import Candidate
+from fdbqueue.operations.slots import Candidate, Limit
 from fdbqueue.types import Claim, Transaction
 
 __all__ = ["ClaimRequest", "Leases", "error_text"]
@@ -116,9 +117,10 @@ class Leases:
         items: list[Any] = []
         stored_items: list[StoredItem] = []
         delivery_counts: list[int] = []
+        held = Counter[Limit]()
         # Before any other write: the engine compares each read conflict with the writes before it.
-        self._items.delete(tr, [stored for stored, _ in candidates])
-        for stored, slots in candidates:
+        self._items.delete(tr, [candidate.item for candidate in candidates])
+        for stored, limits in candidates:
             delivery_count = stored.header.attempts + 1
             position = layout.position(stored.key)
             try:
@@ -126,14 +128,16 @@ class Leases:
             except UndecodableItem as error:
                 self._fail(tr, stored, position, delivery_count, now, error)
                 continue
-            for slot in slots:
-                tr[layout.slots + slot] = position
+            slots = tuple(limit.slot for limit in limits)
+            held.update(limits)
             claimed = ClaimedItem(request.token, end, delivery_count, slots, stored.value)
             self._schedule.store_claim(tr, position, claimed, lease)
             stored_items.append(stored)
             delivery_counts.append(delivery_count)
         if not items:
             return None
+        for limit, n in held.items():
+            limit.hold(tr, n)
         if not is_scheduled:
             tr[layout.scheduled] = b""
         keys = tuple(map(_key_of, stored_items))
@@ -186,14 +190,12 @@ class Leases:
                 self._schedule.free_slots(tr, item.slots)
         return ended
 
-    def are_stored(self, tr: Transaction, claims: Iterable[Claim | None]) -> bool:
-        """Return whether any of these claims is stored, and not over."""
-        pending = [(claim, self._begin(tr, claim)) for claim in claims if claim is not None]
-        return any(
-            stored is not None and decode_claim(stored).token == claim.token
-            for claim, reads in pending
-            for stored in (read.value for _, read in reads)
-        )
+    def is_stored(self, tr: Transaction, claim: Claim | None) -> bool:
+        """Return whether any item of a claim is still stored under its token."""
+        if claim is None:
+            return False
+        stored = [read.value for _, read in self._begin(tr, claim)]
+        return any(item is not None and decode_claim(item).token == claim.token for item in stored)
 
     def for_each(
         self, tr: Transaction, claims: list[Claim], do: Callable[[Any, Claim, _Reads], None]

@@ -7,13 +7,13 @@ from dataclasses import replace
 from itertools import chain, islice, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 from fdbqueue.errors import OptionsMismatch, QueueFull
-from fdbqueue.layout import Layout, decode_options, encode_count, encode_options
+from fdbqueue.layout import Layout, decode_options, encode_count, encode_options, totals_range
 from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem, NewItem, Tail
 from fdbqueue.operations.names import register
 from fdbqueue.operations.schedule import Schedule
+from fdbqueue.operations.slots import Places
 from fdbqueue.types import Options, Transaction
 
 __all__ = ["Bound", "PushRequest", "Pusher", "reconcile_options"]
@@ -61,7 +61,7 @@ class Pusher:
         items: Items,
         schedule: Schedule,
         options: Options,
-        randrange: Callable[[int, int], int],
+        places: Places,
     ) -> None:
         self.layout = layout
         self._items = items
@@ -70,7 +70,7 @@ class Pusher:
         self.options = options
         """The options that the last push read or stored."""
         self._stored = b""
-        self._bound = Bound(layout, randrange)
+        self._bound = Bound(layout, items, places)
 
     def set_option(self, tr: Transaction, name: str, value: object) -> bool:
         """Store a new value of an option; return true, because this wrote something."""
@@ -200,44 +200,30 @@ class Bound:
     Claimed items have no counter. The transaction counts their leases in its own snapshot. This
     count is exact, even for claims made before the queue had a bound. Unbounded queues pay nothing.
 
-    Places are never written; transactions only conflict on them. A transaction that sees `taken`
-    taken places chooses places at random between `taken` and the bound. Two transactions conflict
-    if they choose the same place, or if one chooses a place with a number below the `taken` of the
-    other. Conflicts are rare far from the bound, and frequent near it.
-
-    Proof that the bound is never exceeded: consider all transactions that took places and have
-    committed. Let T be the one with the latest read version, and m the number of taken places that
-    T saw. Only the transactions that committed after this read version matter. No read version is
-    later, so all of them were checked against each other and against T. So their places differ. No
-    place is below m, because its transaction would have conflicted with T. No place is above the
-    bound. All other operations since then left the number of taken places unchanged or lowered it,
-    claims and releases included. So the taken places never outnumber the bound.
-
-    A transaction that also ends items sees their places as free. This is sound: it conflicts with
-    every other operation that ends or moves the same items, so each place is freed only once.
+    `Places` says how pushes keep to the bound without conflicting with each other far from it. All
+    operations other than those above leave the number of taken places unchanged or lower it.
     """
 
-    def __init__(self, layout: Layout, randrange: Callable[[int, int], int]) -> None:
+    def __init__(self, layout: Layout, items: Items, places: Places) -> None:
         self._layout = layout
-        self._randrange = randrange
-        # The places that transactions in progress took: read version, begin, end.
-        self._taken: WeakKeyDictionary[Any, tuple[int, int, int]] = WeakKeyDictionary()
+        self._items = items
+        self._places = places
 
     def begin_count(self, tr: Transaction, bound: int) -> Callable[[], int]:
         """Start to count the taken places; stop counting claims at the bound.
 
         The reads are snapshot reads, which see the transaction's own writes.
 
-        Cost: two counters, and one row per claimed item.
+        Cost: the counters, at most 258 small rows, and one row per claimed item.
 
         Returns:
             A function that waits for the reads and returns the count.
         """
-        size = self._layout.begin_size(tr.snapshot)
+        counters = self._items.begin_counters(tr.snapshot)
         leases = self._layout.range_of(self._layout.leases)
         limit = min(bound, _MAX_ROWS)
         claimed = tr.snapshot.get_range(*leases, limit=limit, streaming_mode=WANT_ALL)
-        return lambda: size() + sum(1 for _ in claimed)
+        return lambda: counters().size + sum(1 for _ in claimed)
 
     def take(self, tr: Transaction, taken: int, bound: int, n: int) -> None:
         """Take `n` places in addition to the places that the transaction already has.
@@ -248,29 +234,9 @@ class Bound:
             bound: The bound of the queue.
             n: The number of places to take; the bound must have room for them.
         """
-        version = tr.get_read_version().wait()
-        since, begin, end = self._taken.get(tr, (version, 0, 0))
-        if since != version:  # an earlier try of the transaction took these places
-            begin = end = 0
-        seen = taken - (end - begin)
-        if begin == end:
-            begin = end = self._randrange(seen, bound - n + 1)
-        above = min(n, bound - end)
-        begin, end = begin - (n - above), end + above
-        self._taken[tr] = version, begin, end
-        self._conflict(tr, seen, begin, end)
-
-    def _conflict(self, tr: Transaction, seen: int, begin: int, end: int) -> None:
-        places, below = self._layout.places, self._layout.places_below
-        taken = self._layout.places_between(places, begin, end)
-        tr.add_write_conflict_range(*taken)
-        tr.add_read_conflict_range(*taken)
-        tr.add_read_conflict_range(*self._layout.places_between(below, begin, end))
-        if seen > 0:
-            tr.add_write_conflict_range(*self._layout.places_between(below, 0, seen))
-            tr.add_read_conflict_range(*self._layout.places_between(places, 0, seen))
+        self._places.take(tr, self._layout.places, taken, bound, n)
 
     def rely_on_full(self, tr: Transaction) -> None:
         """Conflict with every operation that frees a place, so that the queue is full at commit."""
-        tr.add_read_conflict_key(self._layout.total_out)
+        tr.add_read_conflict_range(*totals_range(self._layout.subspace))
         tr.add_read_conflict_range(*self._layout.range_of(self._layout.leases))

@@ -9,7 +9,9 @@ from itertools import starmap, takewhile
 from typing import NamedTuple, TypeAlias
 
 from fdbqueue.layout import (
+    MINUS_ONE,
     ONE,
+    ZERO,
     ClaimedItem,
     Layout,
     decode_claim,
@@ -57,13 +59,13 @@ class Swept(NamedTuple):
         all: Whether nothing that was due is left.
         expired: Whether all expired items are deleted.
         wrote: Whether the sweep wrote anything.
-        had_timers: Whether there was a timer, due or not. Then the queue is marked as scheduled.
+        is_scheduled: Whether the queue is marked as one that has, or had, timers.
     """
 
     all: bool
     expired: bool
     wrote: bool
-    had_timers: bool
+    is_scheduled: bool
 
 
 class FailedItem(NamedTuple):
@@ -148,7 +150,7 @@ class Schedule:
         if few.all:
             return few
         rest = self._sweep(tr, now, MAX_SWEPT - _FEW)
-        return rest._replace(wrote=True, had_timers=True)
+        return rest._replace(wrote=True, is_scheduled=True)
 
     def sweep_few(self, tr: Transaction, now: int) -> Swept:
         """Sweep as `sweep` does if few items are due. If many are, only delete expired ones.
@@ -178,8 +180,8 @@ class Schedule:
         if begin is not None:
             ranges = [(begin(first), end) for first, end in self._timers]
         leases, dues, expiries = map(list, list(starmap(begin_read, ranges)))
-        has_timers = bool(leases or dues or expiries)
         layout = self._layout
+        is_scheduled = bool(leases or dues or expiries) or tr.snapshot[layout.scheduled].present()
         if leases:
             leases = self._until(layout.leases, leases, tr.get_read_version().wait())
         if dues:
@@ -198,7 +200,7 @@ class Schedule:
             all=is_all and len(expiries) < limit,
             expired=len(expiries) < limit,
             wrote=wrote or bool(expiries),
-            had_timers=has_timers,
+            is_scheduled=is_scheduled,
         )
 
     def _until(self, index: bytes, timers: list[KeyValue], last: int) -> list[KeyValue]:
@@ -311,7 +313,9 @@ class Schedule:
     def free_slots(self, tr: Transaction, slots: Sequence[bytes]) -> None:
         """Free slots, and wake the clients that wait for a free slot."""
         for slot in slots:
-            tr.clear(self._layout.slots + slot)
+            counter = self._layout.slot_counter(slot)
+            tr.add(counter, MINUS_ONE)
+            tr.compare_and_clear(counter, ZERO)
         if slots:
             tr.add(self._layout.wake_counter, ONE)
             self._waiting_claims.wake(tr, len(slots))

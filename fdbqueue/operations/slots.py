@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
 
-from fdbqueue.layout import Layout
+from fdbqueue.layout import Layout, decode_count, encode_count
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.schedule import Schedule
 from fdbqueue.types import ReadTransaction, Transaction
 
-__all__ = ["MAX_SLOTS", "Agents", "Candidate", "First", "ReadFirst", "Slots"]
+__all__ = ["MAX_SLOTS", "Agents", "Candidate", "First", "Places", "ReadFirst", "Slots"]
 
 MAX_SLOTS = 10_000
 """The highest concurrency limit."""
@@ -23,8 +24,16 @@ ReadFirst: TypeAlias = Callable[[ReadTransaction, int], Sequence[StoredItem]]
 """The same, where nothing but reads is needed."""
 
 
-Candidate: TypeAlias = tuple[StoredItem, tuple[bytes, ...]]
-"""An item that may be claimed, and the slots it would hold."""
+class Candidate(NamedTuple):
+    """An item that may be claimed.
+
+    Attributes:
+        item: The item.
+        limits: The limits whose slots it would hold.
+    """
+
+    item: StoredItem
+    limits: tuple[Limit, ...] = ()
 
 
 class Agents(Protocol):
@@ -41,24 +50,107 @@ class Agents(Protocol):
         ...
 
 
+class Places:
+    """Numbered places below a bound, of which a transaction takes one for each item that it adds.
+
+    Places are never written; transactions only conflict on them. A counter says how many are taken.
+    A transaction reads it by a snapshot, so that it does not conflict with every other one. It
+    chooses places at random between the number of taken places and the bound. Two transactions
+    conflict if they choose the same place, or if one chooses a place with a number below the number
+    that the other one read. Conflicts are rare far from the bound, and frequent near it.
+
+    Proof that the bound is never exceeded: consider all transactions that took places and have
+    committed. Let T be the one with the latest read version, and m the number of taken places that
+    T saw. Only the transactions that committed after this read version matter. No read version is
+    later, so all of them were checked against each other and against T. So their places differ. No
+    place is below m, because its transaction would have conflicted with T. No place is above the
+    bound. All other operations since then left the number of taken places unchanged or lowered it.
+    So the taken places never outnumber the bound.
+
+    A transaction that also ends items sees their places as free. This is sound: it conflicts with
+    every other operation that ends or moves the same items, so each place is freed only once.
+    """
+
+    def __init__(self, layout: Layout, randrange: Callable[[int, int], int]) -> None:
+        self._layout = layout
+        self._randrange = randrange
+        # What transactions in progress took, by prefix: read version, begin, end.
+        self._taken: WeakKeyDictionary[Any, dict[bytes, tuple[int, int, int]]] = WeakKeyDictionary()
+
+    def take(self, tr: Transaction, prefix: bytes, taken: int, bound: int, n: int) -> None:
+        """Take `n` places in addition to the places that the transaction already has.
+
+        Args:
+            tr: The transaction.
+            prefix: The prefix of the places.
+            taken: The number of taken places, including the transaction's own.
+            bound: The number of places.
+            n: The number of places to take; the bound must have room for them.
+        """
+        version = tr.get_read_version().wait()
+        own = self._taken.setdefault(tr, {})
+        since, begin, end = own.get(prefix, (version, 0, 0))
+        if since != version:  # an earlier try of the transaction took these places
+            begin = end = 0
+        seen = taken - (end - begin)
+        if begin == end:
+            begin = end = self._randrange(seen, bound - n + 1)
+        above = min(n, bound - end)
+        begin, end = begin - (n - above), end + above
+        own[prefix] = version, begin, end
+        between = self._layout.places_between
+        places = between(prefix, 0, begin, end)
+        tr.add_write_conflict_range(*places)
+        tr.add_read_conflict_range(*places)
+        tr.add_read_conflict_range(*between(prefix, 1, begin, end))
+        if seen > 0:
+            tr.add_write_conflict_range(*between(prefix, 1, 0, seen))
+            tr.add_read_conflict_range(*between(prefix, 0, 0, seen))
+
+
+class Limit:
+    """The limit of a queue or an agent, as one transaction sees it.
+
+    Attributes:
+        slot: The name of its counter within the space of slots, as claims store it.
+        left: The number of items that may still be claimed.
+    """
+
+    def __init__(
+        self, layout: Layout, places: Places, agent: str | None, taken: int, bound: int
+    ) -> None:
+        self._layout = layout
+        self._places = places
+        self._taken = taken
+        self._bound = bound
+        self.slot = layout.slot_of(agent)
+        self.left = max(0, bound - taken)
+
+    def hold(self, tr: Transaction, n: int) -> None:
+        """Take a slot for each of `n` items; there must be as many left."""
+        layout = self._layout
+        self._places.take(tr, layout.slot_places + self.slot, self._taken, self._bound, n)
+        self._taken += n
+        tr.add(layout.slots + self.slot, encode_count(n))
+
+
 class Slots:
     """The slots of one queue, which enforce its concurrency limits.
 
     A queue with a limit has as many slots as the limit allows, and so does each agent with a limit.
-    A claimed item holds a slot of its queue and a slot of its agent. A claim takes random free
-    slots and conflicts only with claims of the same slots. So claimed items never outnumber slots,
-    and a claim does not conflict with an acknowledgement that frees another slot.
+    A claimed item holds a slot of its queue and a slot of its agent. Only their number is stored;
+    `Places` says how claims keep to the limit without conflicting with each other far from it. A
+    claim never conflicts with an acknowledgement that frees a slot.
+
+    Cost: a claim reads one counter, and with limits for agents one for each agent that has claimed
+    tasks, whatever the limit is.
     """
 
     def __init__(
-        self,
-        layout: Layout,
-        schedule: Schedule,
-        agents: Agents | None,
-        shuffle: Callable[[list[int]], None],
+        self, layout: Layout, schedule: Schedule, agents: Agents | None, places: Places
     ) -> None:
         self._layout = layout
-        self._shuffle = shuffle
+        self._places = places
         self._schedule = schedule
         self._agents = agents
 
@@ -79,17 +171,19 @@ class Slots:
             if options.paused:
                 return []
         if options is None or (options.concurrency is None and options.agent_concurrency is None):
-            return [(item, ()) for item in first(tr, n)]
-        of_queue = _FreeSlots(n)
+            return [*map(Candidate, first(tr, n))]
+        limits: tuple[Limit, ...] = ()
         if options.concurrency is not None:
-            of_queue = self._free(tr, None, options.concurrency)
-            n = min(n, of_queue.left)
+            counter = tr.snapshot[self._layout.slots + self._layout.slot_of(None)]
+            limit = self._limit(tr, None, decode_count(counter.value), options.concurrency)
+            n = min(n, limit.left)
+            limits = (limit,)
         if n == 0:
             return []
         if options.agent_concurrency is None or self._agents is None:
-            return [(item, of_queue.take(tr)) for item in first(tr, n)]
-        limit = options.agent_concurrency
-        return self._by_agent(tr, n, first, may_skip, of_queue, self._agents, limit)
+            return [Candidate(item, limits) for item in first(tr, n)]
+        bound = options.agent_concurrency
+        return self._by_agent(tr, n, first, may_skip, limits, self._agents, bound)
 
     def _by_agent(
         self,
@@ -97,72 +191,42 @@ class Slots:
         n: int,
         first: First,
         may_skip: bool,
-        of_queue: _FreeSlots,
+        limits: tuple[Limit, ...],
         agents: Agents,
-        limit: int,
+        bound: int,
     ) -> list[Candidate]:
-        prefix = self._layout.agent_slots
-        held: dict[str, list[bytes]] = defaultdict(list)
-        for row in tr.snapshot.get_range(*self._layout.range_of(prefix)):
-            held[self._layout.unpack_agent_slot_key(row.key)].append(row.key)
-        slots: dict[str | None, _FreeSlots] = {None: _FreeSlots(n)}
+        layout = self._layout
+        rows = tr.snapshot.get_range(*layout.range_of(layout.agent_slots))
+        taken = {layout.unpack_agent_slot_key(row.key): decode_count(row.value) for row in rows}
+        of_agent: dict[str, Limit] = {}
 
-        def slots_of(agent: str | None) -> _FreeSlots:
-            if agent not in slots:
-                slots[agent] = self._free(tr, agent, limit, held.get(str(agent), ()))
-            return slots[agent]
+        def has_room(agent: str | None, number: int = 1) -> bool:
+            if agent is None:
+                return True
+            if agent not in of_agent:
+                of_agent[agent] = self._limit(tr, agent, taken.get(agent, 0), bound)
+            return of_agent[agent].left >= number
 
         items: Iterable[StoredItem] = first(tr, n)
         wanted = Counter(agents.agent_of(tr, item) for item in items)
-        if may_skip and any(slots_of(agent).left < number for agent, number in wanted.items()):
+        if may_skip and not all(has_room(agent, number) for agent, number in wanted.items()):
             # Skip the agents at their limit; read the next tasks of the other agents.
-            full = {agent for agent in held if slots_of(agent).left == 0}
-            items = agents.first_excluding(tr, n, full)
+            items = agents.first_excluding(tr, n, {name for name in taken if not has_room(name)})
         admitted: list[Candidate] = []
         for item in items:
-            of_agent = slots_of(agents.agent_of(tr, item))
-            if of_agent.left > 0:
-                admitted.append((item, of_queue.take(tr) + of_agent.take(tr)))
+            agent = agents.agent_of(tr, item)
+            if has_room(agent):
+                held = limits
+                if agent is not None:
+                    of_agent[agent].left -= 1
+                    held = (*limits, of_agent[agent])
+                admitted.append(Candidate(item, held))
             if len(admitted) == n:
                 break
         return admitted
 
-    def _free(
-        self, tr: Transaction, agent: str | None, limit: int, held: Iterable[bytes] | None = None
-    ) -> _FreeSlots:
-        """Return the slots of the queue, or of an agent, that the transaction sees free."""
-        layout = self._layout
-        prefix = layout.slot_prefix(agent)
-        all_slots = layout.range_of(prefix)
-        if held is None:
-            held = [row.key for row in tr.snapshot.get_range(*all_slots)]
-        taken = {layout.unpack_slot_key(prefix, key) for key in held}
-        free = [number for number in range(limit) if number not in taken]
-        self._shuffle(free)
-        # After the limit was lowered, items may still hold slots beyond it.
-        left = max(0, limit - len(taken))
-        if left == 0 or max(taken, default=0) >= limit:
-            tr.add_read_conflict_range(*all_slots)
-        keys = [layout.slot_key(prefix, number) for number in free[:left]]
-        return _FreeSlots(left, [key[len(layout.slots) :] for key in keys], layout.slots)
-
-
-class _FreeSlots:
-    """The free slots of a queue or an agent. Without a list of slots there is no limit."""
-
-    def __init__(self, left: int, free: list[bytes] | None = None, prefix: bytes = b"") -> None:
-        self.left = left
-        self._free = free
-        self._prefix = prefix
-
-    def take(self, tr: Transaction) -> tuple[bytes, ...]:
-        """Take a free slot and conflict on it; return it in the form that a claim stores.
-
-        Without a limit, return an empty tuple.
-        """
-        if self._free is None:
-            return ()
-        self.left -= 1
-        slot = self._free.pop()
-        tr.add_read_conflict_key(self._prefix + slot)
-        return (slot,)
+    def _limit(self, tr: Transaction, agent: str | None, taken: int, bound: int) -> Limit:
+        limit = Limit(self._layout, self._places, agent, taken, bound)
+        if limit.left == 0:  # conflict with operations that free a slot
+            tr.add_read_conflict_key(self._layout.slots + limit.slot)
+        return limit

@@ -453,7 +453,8 @@ class BaseQueue(ABC, Generic[_T]):
         The limit is never exceeded: each claimed item holds one of `concurrency` slots until its
         claim ends or its lease expires. Items that are already claimed beyond the limit stay
         claimed, and claims made before there was a limit hold no slot. Conflicts with pushes and
-        claims. With a limit, each claim costs one more range read, of the slots in use.
+        claims. With a limit, each claim reads one more counter, and two claims at the same time may
+        conflict when few slots are free.
 
         Args:
             tr: A transaction or a database.

@@ -12,7 +12,15 @@ from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck
-from fdbqueue.layout import ZERO, decode_count, decode_metadata, encode_count, header_of
+from fdbqueue.layout import (
+    ZERO,
+    decode_count,
+    decode_level,
+    decode_metadata,
+    encode_count,
+    encode_level,
+    header_of,
+)
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import Transaction, Transactor
 
@@ -205,7 +213,7 @@ class _Check:
                     timer = layout.timer_key(layout.leases, end, position)
                     self._indexed[timer] = b""
                     self._lease_timers.add(timer)
-                    self._indexed.update((layout.slots + slot, position) for slot in slots)
+                    self._counters.update(map(layout.slot_counter, slots))
 
     def _note_unique(self, position: bytes, value: bytes) -> None:
         unique = header_of(value)[0].unique
@@ -218,9 +226,21 @@ class _Check:
             self._owners.add(owner)
 
     def _compare_counts(self) -> None:
-        stored = {row.key for prefix in self._layout.counters for row in self._rows(prefix)}
-        for counter in sorted(stored | set(self._counters)):
-            self._compare(f"the count of {self._name(counter)}", counter, self._counters[counter])
+        layout = self._layout
+        stored = {row.key: row.value for prefix in layout.counters for row in self._rows(prefix)}
+        for counter in sorted(stored.keys() | self._counters.keys()):
+            what, expected = f"the count of {self._name(counter)}", self._counters[counter]
+            value = stored.get(counter)
+            if counter.startswith(layout.total_out):
+                waiting = 0 if value is None else decode_level(value)[0]
+                if waiting != expected:
+                    missing = encode_level(expected - waiting, 0)
+                    self._note_difference(what, waiting, expected, counter, missing)
+            elif value is None or value == ZERO or decode_count(value) != expected:
+                missing = encode_count(expected - decode_count(value))
+                self._note_difference(what, decode_count(value), expected, counter, missing)
+                if self._may_repair:
+                    self._tr.compare_and_clear(counter, ZERO)
 
     def _name(self, counter: bytes) -> str:
         try:
@@ -252,25 +272,20 @@ class _Check:
             else:
                 self._tr[key] = expected
 
-    def _compare(self, what: str, key: bytes, expected: int) -> None:
-        stored = self._reads[key].value
-        count = decode_count(stored)
-        if count == expected and (expected or stored is None):
-            return
-        self._note_difference(what, count, expected, key)
-        if self._may_repair:
-            self._tr.compare_and_clear(key, ZERO)
-
     def _compare_total(self) -> None:
-        total = self._layout.begin_size(self._reads)()
+        total = self._items.begin_counters(self._reads)().size
         expected = self.items + self._staged
         if total != expected:
-            self._note_difference("the total", total, expected, self._layout.total_in)
+            key, missing = self._layout.total_in, encode_count(expected - total)
+            self._note_difference("the total", total, expected, key, missing)
 
-    def _note_difference(self, what: str, count: int, expected: int, key: bytes) -> None:
+    def _note_difference(
+        self, what: str, count: int, expected: int, key: bytes, missing: bytes
+    ) -> None:
+        """Note a wrong counter; a repair adds what is missing."""
         self._problems.append(f"{what} is {count:,} and there are {expected:,} items")
         if self._may_repair:
-            self._tr.add(key, encode_count(expected - count))
+            self._tr.add(key, missing)
 
     def _scan_pieces(self) -> None:
         owners_found = set[bytes]()

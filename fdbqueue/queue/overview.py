@@ -113,7 +113,7 @@ def _begin_status(
         A function that waits for the reads and returns the state.
     """
     levels, total_in, total_out = counters
-    size = counters.size
+    size = max(0, counters.size)
     if not levels and not size:  # an idle queue, of which there may be very many
         return lambda: QueueStatus(name, 0, {}, total_in, total_out, None)
     layout = Layout(subspace)

@@ -1,4 +1,4 @@
-"""Named queues: list, open, rename and drop them."""
+"""Named queues: list, open, rename, migrate and drop them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
 
@@ -17,7 +17,8 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import read_ranges
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueExists, QueueNotFound
-from fdbqueue.layout import ROOT, Counters, name_key, totals_range
+from fdbqueue.layout import ROOT, Counters, Layout, name_key, totals_range
+from fdbqueue.layout.migration import migrate
 from fdbqueue.operations.names import find, leave
 from fdbqueue.queue.base import Stored, find_stored, open_stored
 from fdbqueue.queue.fifo import Queue
@@ -29,12 +30,15 @@ from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transactio
 __all__ = [
     "drop_queue",
     "existing_queue",
+    "migrate_queue",
     "open_queue",
     "queue_names",
     "queues",
     "rename_queue",
     "wait_for_queue",
 ]
+
+_T = TypeVar("_T")
 
 _RECEIPTS = ROOT[2]
 
@@ -92,7 +96,7 @@ def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> d
     def sizes(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, int]]:
         totals = read_ranges(tr, [totals_range(subspace) for subspace in page.values()])
         return [
-            (name, Counters.of(subspace, rows).size)
+            (name, max(0, Counters.of(subspace, rows).size))
             for (name, subspace), rows in zip(page.items(), totals)
         ]
 
@@ -139,6 +143,43 @@ def rename_queue(tr: Transactor, name: str, new_name: str) -> None:
     _change(tr, body)
 
 
+def migrate_queue(tr: Transactor, queue: str | Subspace) -> bool:
+    """Convert a queue that the release before this one stored; return false if there is no need.
+
+    Items, claims, dead letters and options stay as they are. Stop the clients of earlier releases
+    first: until they are replaced, their pushes and claims fail with `LayoutVersionMismatch`.
+    Afterwards those releases cannot use the queue any more. Conflicts with every operation on the
+    queue.
+
+    Cost: one read and one write for each priority with items, and one row for each claimed item
+    that holds a slot of a concurrency limit.
+
+    Args:
+        tr: A transaction or a database.
+        queue: The name of the queue, or its subspace.
+
+    Raises:
+        QueueNotFound: There is no queue with this name.
+        InvalidQueueName: A queue cannot have this name.
+        LayoutVersionMismatch: The queue has an older layout, or a newer one.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
+        >>> migrate_queue(db, "mail")
+        False
+    """
+
+    def body(tr: Transaction) -> bool:
+        subspace = queue if isinstance(queue, Subspace) else find(tr, queue)
+        if subspace is None:
+            raise QueueNotFound(str(queue))
+        return migrate(tr, Layout(subspace))
+
+    return _change(tr, body)
+
+
 def drop_queue(tr: Transactor, name: str) -> None:
     """Delete a queue: its items, its options and its name.
 
@@ -173,11 +214,8 @@ def drop_queue(tr: Transactor, name: str) -> None:
     _change(tr, body)
 
 
-def _change(tr: Transactor, body: Callable[[Any], None]) -> None:
-    if is_database(tr):
-        run_once(tr, body, _RECEIPTS)
-    else:
-        body(tr)
+def _change(tr: Transactor, body: Callable[[Any], _T]) -> _T:
+    return run_once(tr, body, _RECEIPTS) if is_database(tr) else body(tr)
 
 
 def existing_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQueue:

@@ -71,10 +71,10 @@ def test_golden_bytes_of_a_priority_queue(db: Any, space: Subspace, fixed_random
         b"\x14\x13\xfe\x14" + PACKED_RANDOM: b'"\xc3\xa9"',
         b"\x14\x15\x05\x14" + PACKED_RANDOM: b'{"a":1}',
         b"\x14\x15\x05\x15\x01" + PACKED_RANDOM: b"null",
-        b"\x15\x01\x13\xfe": b"\x01" + bytes(7),
-        b"\x15\x01\x15\x05": b"\x02" + bytes(7),
         b"\x15\x02\x14": b"\x03" + bytes(7),
-        b"\x15\x05\x02layout\x00": b"\x15\x04\x02priority\x00\x02json\x00\x02int\x00" + NO_OTHERS,
+        b"\x15\x02\x15\x01\x13\xfe": b"\x01" + bytes(15),
+        b"\x15\x02\x15\x01\x15\x05": b"\x02" + bytes(15),
+        b"\x15\x05\x02layout\x00": b"\x15\x05\x02priority\x00\x02json\x00\x02int\x00" + NO_OTHERS,
     }
 
 
@@ -100,7 +100,7 @@ def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(
     assert rows(db, fifo) == {
         b"\x14\x14" + PACKED_RANDOM: b"payload",
         b"\x15\x02\x14": b"\x01" + bytes(7),
-        b"\x15\x05\x02layout\x00": b"\x15\x04\x02fifo\x00\x02bytes\x00\x00" + NO_OTHERS,
+        b"\x15\x05\x02layout\x00": b"\x15\x05\x02fifo\x00\x02bytes\x00\x00" + NO_OTHERS,
     }
 
 
@@ -237,12 +237,15 @@ def test_golden_bytes_of_renames_and_imports(space: Subspace) -> None:
     assert layout.import_key("f") < begin <= note < end
 
 
-def test_golden_bytes_of_the_slots_of_a_bounded_queue(space: Subspace) -> None:
+def test_golden_bytes_of_places_and_slots(space: Subspace) -> None:
     layout = store_of(PriorityQueue(space)).layout
-    begin, end = layout.places_between(layout.places_below, 0, 258)
+    begin, end = layout.places_between(layout.places, 1, 0, 258)
     assert begin == space.key() + b"\x15\x0a\x15\x01\x14"
     assert end == space.key() + b"\x15\x0a\x15\x01\x16\x01\x02"
-    assert layout.places == space.key() + b"\x15\x0a\x14"
+    begin, _ = layout.places_between(layout.slot_places + layout.slot_of("a"), 0, 0, 1)
+    assert begin == space.key() + b"\x15\x17\x15\x02\x15\x01\x02a\x00\x14\x14"
+    assert layout.slots + layout.slot_of(None) == space.key() + b"\x15\x17\x14"
+    assert layout.slots + layout.slot_of("a") == space.key() + b"\x15\x17\x15\x01\x02a\x00"
 
 
 def test_golden_bytes_of_the_key_spaces() -> None:
@@ -285,7 +288,7 @@ def test_another_layout_version_is_rejected(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
     db[store_of(queue).layout.options] = b"\x15\x63"
-    with pytest.raises(LayoutVersionMismatch, match="this release writes layout 4"):
+    with pytest.raises(LayoutVersionMismatch, match="this release uses layout 5"):
         PriorityQueue.named(db, name)
 
 

@@ -53,6 +53,11 @@ def unfinished(db: Any, queue: PriorityQueue) -> int:
     return read(db, count)
 
 
+def claimed(db: Any, queue: PriorityQueue) -> int:
+    """Count the claimed items."""
+    return len(list(db[slice(*store_of(queue).layout.range_of(store_of(queue).layout.claims))]))
+
+
 def test_a_push_to_a_full_queue_stores_nothing(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, max_size=2)
     assert [queue.push(db, number) is None for number in range(4)] == [False, False, True, True]
@@ -237,6 +242,8 @@ def test_transactions_in_any_order_never_exceed_the_bound(
         bound = rng.randrange(1, 7)
         queue = PriorityQueue(space[number], max_size=bound, max_attempts=rng.choice([1, 2, None]))
         queue.push(db, "first")
+        limit = rng.choice([None, 1, 2, 3])
+        queue.set_concurrency(db, limit)
         in_flight: list[Any] = []
         claims: list[Any] = []
         for _ in range(80):
@@ -251,6 +258,7 @@ def test_transactions_in_any_order_never_exceed_the_bound(
                 elif claim is not None:
                     claims.append(claim)
                 assert unfinished(db, queue) <= bound
+                assert limit is None or claimed(db, queue) <= limit
                 assert length(db, queue) <= queue.size(db) <= bound
         assert fdbqueue.check(db, queue).ok
     assert refused > 20

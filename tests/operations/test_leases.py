@@ -20,6 +20,7 @@ from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.errors import InvalidItemId, LeaseLost
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
+from tests.support.counting import CountingDatabase
 from tests.support.leases import come_due, lapse, values
 
 # Claim and acknowledge
@@ -472,6 +473,28 @@ def test_each_job_takes_effect_once_despite_expired_leases_and_lost_replies(
     lapse(db, queue)
     assert queue.claim(db) is None
     assert check(db, queue).ok
+
+
+@pytest.mark.parametrize(
+    ("priority", "total", "shared"),
+    [(7, 11, 3), (1_000_000, 13, 5)],
+    ids=["a small priority", "another priority"],
+)
+def test_a_job_takes_few_mutations_and_fewer_of_keys_that_all_clients_write(
+    db: Any, queue: PriorityQueue, priority: int, total: int, shared: int
+) -> None:
+    counting = CountingDatabase(db)
+    mutations: list[list[bytes]] = []
+    for _ in range(3):
+        counting.clear()
+        queue.push(counting, "job", priority)
+        queue.ack(counting, queue.claim(counting))
+        mutations.append(counting.mutations)
+    _, second, third = mutations  # the first one also marks the queue as one with timers
+    assert len(second) == len(third) == total
+    receipts = store_of(queue).layout.receipts
+    both = {key for key in second if key in third and not receipts.contains(key)}
+    assert len([key for key in second if key in both]) == shared
 
 
 def test_a_claim_of_an_empty_queue_writes_nothing(db: Any, queue: PriorityQueue) -> None:

@@ -326,6 +326,49 @@ def test_claims_do_not_exceed_the_concurrency_limit(db: Any, space: Subspace) ->
     assert check(db, queue).ok
 
 
+@pytest.mark.parametrize("limited", ["queue", "agents"])
+def test_overlapping_claims_in_any_order_never_exceed_a_limit(
+    db: Any, space: Subspace, engine: str, limited: str
+) -> None:
+    """Transactions overlap, claim different tasks, and commit in any order."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    refused = reached = 0
+    for number in range(3 if engine == "cluster" else 20):
+        tasks = TaskQueue(space[number])
+        tasks.push_many(db, [{"agent_name": "ada"} for _ in range(60)])
+        limit = rng.randrange(1, 5)
+        set_limit = tasks.set_concurrency if limited == "queue" else tasks.set_agent_concurrency
+        set_limit(db, limit)
+        in_flight: list[Any] = []
+        claims: list[Any] = []
+        for _ in range(60):
+            if rng.random() < 0.5 or not in_flight:
+                tr = db.create_transaction()
+                claim = tasks.claim(tr, n=rng.randrange(1, 3), within=40)
+                if claim is not None and rng.random() < 0.2:
+                    tasks.release(tr, claim)
+                    claim = tasks.claim(tr, within=40)
+                in_flight.append((tr, claim))
+            elif claims and rng.random() < 0.3:
+                rng.choice([tasks.ack, tasks.release])(db, claims.pop(rng.randrange(len(claims))))
+            else:
+                tr, claim = in_flight.pop(rng.randrange(len(in_flight)))
+                try:
+                    tr.commit().wait()
+                except fdbqueue.error_classes() as error:
+                    refused += {1020: 1}[error.code]  # any error but a conflict is raised
+                else:
+                    claims += [] if claim is None else [claim]
+            held = sum(len(claim) for claim in claims)
+            assert held <= limit
+            reached += held == limit
+        assert check(db, tasks).ok
+    assert refused > 0
+    assert reached > 0
+
+
 def test_an_extended_claim_keeps_its_slot(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["limit"])
     queue.push_many(db, range(2))

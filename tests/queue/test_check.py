@@ -9,7 +9,7 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import QueueTooLargeToCheck
-from fdbqueue.layout import encode_count
+from fdbqueue.layout import encode_count, encode_level
 from fdbqueue.queue.base import store_of
 
 
@@ -48,24 +48,30 @@ def test_check_keeps_the_pieces_of_staged_items(db: Any, filled: PriorityQueue) 
     assert rows(db, filled) == before
 
 
+def counter(queue: PriorityQueue, priority: int) -> bytes:
+    key = store_of(queue).levels.level(priority).counter
+    assert key is not None
+    return key
+
+
 def break_count(db: Any, queue: PriorityQueue) -> None:
-    db[store_of(queue).layout.counter_key(store_of(queue).layout.level_prefix(1))] = encode_count(7)
+    db[counter(queue, 1)] = encode_level(7, 0)
 
 
 def drop_count(db: Any, queue: PriorityQueue) -> None:
-    del db[store_of(queue).layout.counter_key(store_of(queue).layout.level_prefix(2))]
+    del db[counter(queue, 2)]
+
+
+def invent_small_count(db: Any, queue: PriorityQueue) -> None:
+    db[counter(queue, 77)] = encode_level(1, 0)
 
 
 def invent_count(db: Any, queue: PriorityQueue) -> None:
-    db[store_of(queue).layout.counter_key(store_of(queue).layout.level_prefix(77))] = encode_count(
-        1
-    )
+    db[counter(queue, 777)] = encode_count(1)
 
 
 def zero_count(db: Any, queue: PriorityQueue) -> None:
-    db[store_of(queue).layout.counter_key(store_of(queue).layout.level_prefix(77))] = encode_count(
-        0
-    )
+    db[counter(queue, 777)] = encode_count(0)
 
 
 def break_total(db: Any, queue: PriorityQueue) -> None:
@@ -83,8 +89,9 @@ def orphan_pieces(db: Any, queue: PriorityQueue) -> None:
     [
         (break_count, "the count of priority 1 is 7 and there are 1 items"),
         (drop_count, "the count of priority 2 is 0 and there are 2 items"),
-        (invent_count, "the count of priority 77 is 1 and there are 0 items"),
-        (zero_count, "the count of priority 77 is 0 and there are 0 items"),
+        (invent_small_count, "the count of priority 77 is 1 and there are 0 items"),
+        (invent_count, "the count of priority 777 is 1 and there are 0 items"),
+        (zero_count, "the count of priority 777 is 0 and there are 0 items"),
         (break_total, "the total is -4 and there are 3 items"),
         (orphan_pieces, "pieces of a payload that belong to no item"),
     ],

@@ -8,6 +8,7 @@ from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 
 __all__ = ["CountingDatabase"]
 
+_MUTATIONS = frozenset({"set", "clear", "clear_range", "add", "compare_and_clear"})
 _READS = frozenset({"get", "get_key", "get_range", "get_range_startswith"})
 
 
@@ -18,6 +19,7 @@ class CountingDatabase(FaultyDatabase):
         transactions: The number of transactions begun, retries among them.
         reads: The number of keys, key selectors and ranges that transactions asked for.
         commits: The number of commits that wrote something.
+        mutations: The key of each mutation; the first one of a range.
     """
 
     def __init__(self, db: Any) -> None:
@@ -27,10 +29,11 @@ class CountingDatabase(FaultyDatabase):
     def clear(self) -> None:
         """Start to count from zero."""
         self.transactions = self.reads = self.commits = 0
+        self.mutations = list[bytes]()
 
     def create_transaction(self) -> FaultyTransaction:
         self.transactions += 1
-        return super().create_transaction()
+        return _CountingTransaction(self, self.db.create_transaction())
 
     def before_call(self, name: str) -> None:
         self.transactions += name == "on_error"
@@ -39,3 +42,28 @@ class CountingDatabase(FaultyDatabase):
     def commit(self, transaction: FaultyTransaction) -> None:
         super().commit(transaction)
         self.commits += transaction.wrapped.get_committed_version() != -1
+
+
+class _CountingTransaction(FaultyTransaction):
+    """A transaction that adds its mutations to those of its database."""
+
+    _db: CountingDatabase
+
+    def __getattr__(self, name: str) -> Any:
+        method = super().__getattr__(name)
+        if name not in _MUTATIONS:
+            return method
+
+        def mutate(key: Any, *args: Any) -> None:
+            self._db.mutations.append(key)
+            method(key, *args)
+
+        return mutate
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._db.mutations.append(key)
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self._db.mutations.append(key)
+        super().__delitem__(key)

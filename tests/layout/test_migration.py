@@ -1,0 +1,119 @@
+"""A queue of the layout before this one is migrated, and everything in it stays usable."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import PriorityQueue, TaskQueue
+from fdbqueue.errors import LayoutVersionMismatch, QueueNotFound
+from fdbqueue.layout import decode_claim, name_key
+from fdbqueue.queue.base import store_of
+from fdbqueue.queue.registry import migrate_queue
+
+ROWS: dict[str, dict[str, str]] = json.loads(
+    (Path(__file__).parent / "layout4.json").read_text(encoding="utf-8")
+)
+"""The rows of two queues, as release 0.2 stored them: keys without the prefix, and values."""
+
+
+def restore(db: Any, space: Subspace, kind: str) -> None:
+    for key, value in ROWS[kind].items():
+        db[space.key() + bytes.fromhex(key)] = bytes.fromhex(value)
+
+
+def test_a_queue_of_layout_4_has_to_be_migrated(db: Any, space: Subspace) -> None:
+    restore(db, space, "priority")
+    queue = PriorityQueue(space)
+    for operation in (lambda: queue.push(db, 1), lambda: queue.claim(db)):
+        with pytest.raises(LayoutVersionMismatch, match="run `fdbq migrate`"):
+            operation()
+    assert migrate_queue(db, space)
+    assert not migrate_queue(db, space)
+    queue.push(db, 1)
+
+
+def test_a_migrated_queue_keeps_its_items_counts_and_totals(db: Any, space: Subspace) -> None:
+    restore(db, space, "priority")
+    migrate_queue(db, space)
+    queue = PriorityQueue(space)
+    assert queue.counts(db) == {5: 2, 1000: 1}
+    assert [item.value for item in queue.items(db)] == ["b", "c", "e"]
+    assert queue.size(db) == 4  # with the delayed one
+    assert [letter.item.value for letter in queue.dead_letters(db)] == ["dead"]
+    assert fdbqueue.check(db, queue).ok
+    assert [item.value for item in queue.pop_many(db, 9)] == ["b", "c", "e"]
+    assert fdbqueue.check(db, queue).ok
+
+
+def test_claims_of_layout_4_hold_their_slots_until_they_end(db: Any, space: Subspace) -> None:
+    restore(db, space, "priority")
+    migrate_queue(db, space)
+    queue = PriorityQueue(space)
+    assert len(queue.claim(db, n=9)) == 1  # of two slots, one is taken
+    assert queue.claim(db) is None
+    layout = store_of(queue).layout
+    old = next(iter(db[slice(*layout.range_of(layout.claims))]))
+    key = layout.items + old.key[len(layout.claims) :]
+    item = fdbqueue.Item("a", -1, layout.item_id(key), key)
+    queue.ack(db, fdbqueue.Claim((item,), (1,), (key,), decode_claim(old.value).token))
+    assert fdbqueue.check(db, queue).ok
+    assert queue.claim(db).item.value == "c"
+    assert fdbqueue.check(db, queue).ok
+
+
+def test_tasks_of_layout_4_hold_the_slots_of_their_agents(db: Any, space: Subspace) -> None:
+    restore(db, space, "task")
+    before = TaskQueue(space).get_stats(db)
+    migrate_queue(db, space)
+    tasks = TaskQueue(space)
+    assert tasks.get_stats(db) == before
+    assert tasks.claim(db) is None  # each agent has one claimed task
+    tasks.push(db, agent_name="eve")
+    assert tasks.claim(db).item.agent_name == "eve"
+    assert fdbqueue.check(db, tasks).ok
+
+
+def test_a_late_pop_of_an_earlier_release_is_counted(db: Any, space: Subspace) -> None:
+    """It does not read the layout version, and counts as layout 4 does."""
+    restore(db, space, "priority")
+    migrate_queue(db, space)
+    queue = PriorityQueue(space)
+    layout, item = store_of(queue).layout, queue.peek(db)
+
+    @fdbqueue.transactional
+    def pop(tr: Any) -> None:
+        del tr[item.key]
+        tr.add(layout.counter_key(layout.level_prefix(item.priority)), bytes([255] * 8))
+        tr.add(layout.total_out, bytes([1, *[0] * 7]))
+
+    pop(db)
+    assert queue.counts(db) == {5: 1, 1000: 1}
+    assert queue.size(db) == 3
+
+
+def test_a_queue_is_migrated_by_its_name(db: Any, space: Subspace, name: str) -> None:
+    restore(db, space, "priority")
+    db[name_key(name)] = space.key()
+    with pytest.raises(LayoutVersionMismatch):
+        fdbqueue.existing_queue(db, name)
+    assert fdbqueue.migrate_queue(db, name)
+    assert fdbqueue.existing_queue(db, name).size(db) == 4
+    with pytest.raises(QueueNotFound):
+        fdbqueue.migrate_queue(db, f"{name}none")
+
+
+def test_older_and_newer_layouts_cannot_be_migrated(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space)
+    queue.push(db, 1)
+    layout = store_of(queue).layout
+    for version in (b"\x15\x03", b"\x15\x63"):
+        db[layout.options] = version + b"\x02priority\x00"
+        with pytest.raises(LayoutVersionMismatch, match="export the queue with that release"):
+            migrate_queue(db, space)
+        assert db[layout.options] == version + b"\x02priority\x00"
