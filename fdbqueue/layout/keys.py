@@ -7,9 +7,10 @@ import binascii
 import functools
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from fdb import tuple as fdb_tuple
@@ -201,6 +202,8 @@ class Layout:
 
         self.items: bytes = key(Space.ITEMS)
         self.all_items = self.range_of(self.items)
+        self.position: Callable[[bytes], bytes] = itemgetter(slice(len(self.items), None))
+        """Return the position of the item with this key."""
         self.counts: bytes = key(Space.COUNTS)
         self.total_in: bytes = key(Space.TOTALS, 0)
         self.total_out: bytes = key(Space.TOTALS, 1)
@@ -349,10 +352,6 @@ class Layout:
         """Return the prefix of the tasks of an agent or client, or an agent's counter."""
         packed: bytes = fdb_tuple.pack((name,))
         return index + packed
-
-    def position(self, key: bytes) -> bytes:
-        """Return the position of the item with this key."""
-        return key[len(self.items) :]
 
     def unpack_agent_counter_key(self, counter: bytes) -> str:
         """Return the agent whose counter has this key."""

@@ -239,6 +239,7 @@ ZERO = bytes(8)
 _HALF = 2**64
 
 
+@functools.lru_cache(256)
 def encode_count(count: int) -> bytes:
     """Return a number in the form that atomic `add` expects.
 

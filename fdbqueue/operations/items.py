@@ -125,7 +125,7 @@ class Items:
     def count_total(self, tr: Transaction, change: int) -> None:
         """Add `change` to the total of items added (positive) or removed (negative)."""
         key = self._layout.total_in if change > 0 else self._layout.total_out
-        tr.add(key, ONE if change in (1, -1) else encode_count(abs(change)))
+        tr.add(key, encode_count(abs(change)))
 
     def count_moved(self, tr: Transaction) -> None:
         """Count an item that was added and removed, but only moved."""
@@ -357,7 +357,7 @@ class Items:
                 self.delay(tr, layout.position(key), due, value)
             keys.append(key)
         if keys:
-            self.count_total(tr, len(keys))
+            tr.add(layout.total_in, encode_count(len(keys)))
         for tail in tails.values():
             if tail.added:
                 self.count_stored(tr, tail.level, tail.added)

@@ -24,7 +24,7 @@ _log = logging.getLogger("fdbqueue")
 
 _MAX_ERROR = 1_000  # characters
 
-_key_of = attrgetter("key")
+_key_of, _slot_of = attrgetter("key"), attrgetter("slot")
 
 _Reads: TypeAlias = list[tuple[bytes, Any]]
 """The positions of the items of a claim, and the reads of what is stored there."""
@@ -117,7 +117,7 @@ class Leases:
         items: list[Any] = []
         stored_items: list[StoredItem] = []
         delivery_counts: list[int] = []
-        held = Counter[Limit]()
+        held: list[Limit] = []
         # Before any other write: the engine compares each read conflict with the writes before it.
         self._items.delete(tr, [candidate.item for candidate in candidates])
         for stored, limits in candidates:
@@ -128,16 +128,17 @@ class Leases:
             except UndecodableItem as error:
                 self._fail(tr, stored, position, delivery_count, now, error)
                 continue
-            slots = tuple(limit.slot for limit in limits)
-            held.update(limits)
+            slots = tuple(map(_slot_of, limits))
+            held += limits
             claimed = ClaimedItem(request.token, end, delivery_count, slots, stored.value)
             self._schedule.store_claim(tr, position, claimed, lease)
             stored_items.append(stored)
             delivery_counts.append(delivery_count)
         if not items:
             return None
-        for limit, n in held.items():
-            limit.hold(tr, n)
+        if held:
+            for limit, n in Counter(held).items():
+                limit.hold(tr, n)
         if not is_scheduled:
             tr[layout.scheduled] = b""
         keys = tuple(map(_key_of, stored_items))

@@ -175,13 +175,15 @@ class Schedule:
             self._foreign_look = now
             wrote = self._sweep_foreign_leases(tr, now)
         # Start all reads before waiting for the first.
-        begin_read = partial(tr.snapshot.get_range, limit=limit, streaming_mode=WANT_ALL)
+        snapshot = tr.snapshot
+        begin_read = partial(snapshot.get_range, limit=limit, streaming_mode=WANT_ALL)
         ranges: Sequence[tuple[bytes | KeySelector, bytes]] = self._timers
         if begin is not None:
             ranges = [(begin(first), end) for first, end in self._timers]
         leases, dues, expiries = map(list, list(starmap(begin_read, ranges)))
         layout = self._layout
-        is_scheduled = bool(leases or dues or expiries) or tr.snapshot[layout.scheduled].present()
+        has_timers = bool(leases or dues or expiries)
+        is_scheduled = has_timers or snapshot.get(layout.scheduled).value is not None
         if leases:
             leases = self._until(layout.leases, leases, tr.get_read_version().wait())
         if dues:

@@ -87,6 +87,24 @@ else:
 """
 
 
+# Works off a queue until it is killed.
+WORKER = """
+import sys, fdbqueue
+url, name, concurrency, in_transaction = sys.argv[1:]
+db = fdbqueue.open(url)
+jobs = fdbqueue.PriorityQueue.named(db, name)
+
+def ignore(item):
+    pass
+
+def write(tr, item):
+    tr[b"done" + item.key] = b""
+
+handler = write if in_transaction == "True" else ignore
+fdbqueue.Worker(db, jobs, handler, concurrency=int(concurrency)).run()
+"""
+
+
 class Row(NamedTuple):
     """One row of the table."""
 
@@ -254,8 +272,111 @@ def wakeups(db: Any, url: str, _: int) -> list[Row]:
     return rows
 
 
+def job(db: Any, _url: str, _: int) -> list[Row]:
+    """Count the mutations of one job after another."""
+    jobs = empty_queue(db, "job")[0]
+    counting = CountingDatabase(db)
+    mutations: list[list[bytes]] = []
+    for _ in range(2):
+        counting.clear()
+        jobs.push(counting, "job")
+        jobs.ack(counting, jobs.claim(counting))
+        mutations.append(counting.mutations)
+    receipts = store_of(jobs).layout.receipts
+    shared = [key for key in mutations[0] if key in mutations[1] and not receipts.contains(key)]
+    total = f"{len(mutations[1])} and {len(shared)}"
+    return [Row("a job: mutations, and those to shared keys", "11 and 3", total, "15 and 6")]
+
+
+def limits(db: Any, _url: str, _: int) -> list[Row]:
+    """Claim and acknowledge with one slot left of limits of several sizes."""
+    rows: list[Row] = []
+    without = 0.0
+    for limit in (None, 10, 1_000, 10_000):
+        jobs = empty_queue(db, f"limit-{limit}")[0]
+        jobs.set_concurrency(db, limit)
+        for begin in range(0, limit or 0, 1_000):
+            n = min(1_000, (limit or 0) - begin)
+            jobs.push_many(db, range(n))
+            jobs.claim(db, n=n - (begin + n == limit), lease=3600)
+        jobs.push_many(db, range(500))
+        counting = CountingDatabase(db)
+        times: list[float] = []
+        for _ in range(500):
+            began = time.perf_counter()
+            claim = jobs.claim(counting)
+            times.append(time.perf_counter() - began)
+            jobs.ack(db, claim)
+        median = statistics.median(times)
+        without = without or median
+        what = (
+            f"a claim under a limit of {limit:,}, one slot left" if limit else "a claim, no limit"
+        )
+        ratio = (
+            f"{median * 1000:.2f} ms, {median / without:.2f} times, {counting.reads / 500} reads"
+        )
+        rows.append(
+            Row(what, "2 times" if limit else "", ratio, "30 ms" if limit == 10_000 else "")
+        )
+    return rows
+
+
+def rates(db: Any, url: str, n: int, processes: int, concurrency: int, tr: bool) -> list[float]:
+    """Have workers work off `n` jobs, pushed meanwhile; return the rate in each tenth of them."""
+    jobs, name = empty_queue(db, f"rates-{processes}-{concurrency}-{tr}")
+    arguments = [sys.executable, "-c", WORKER, url, name, str(concurrency), str(tr)]
+    pushed = min(n, 20_000)
+    for begin in range(0, pushed, 1_000):
+        jobs.push_many(db, range(begin, min(n, begin + 1_000)))
+    workers = [subprocess.Popen(arguments) for _ in range(processes)]
+    moments: list[tuple[float, int]] = []
+    first = store_of(jobs).throughput(db)[1]
+    try:
+        while (taken := store_of(jobs).throughput(db)[1] - first) < n:
+            moments.append((time.monotonic(), taken))
+            while pushed < min(n, taken + 20_000):
+                jobs.push_many(db, range(1_000))
+                pushed += 1_000
+            time.sleep(0.05)
+        moments.append((time.monotonic(), taken))
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    moments = [moment for moment in moments if moment[1] > n / 50]  # after the workers' start
+    tenths: list[float] = []
+    for tenth in range(10):
+        low, high = n / 50 + tenth * n * 0.098, n / 50 + (tenth + 1) * n * 0.098
+        within = [moment for moment in moments if low <= moment[1] <= high]
+        (began, before), (ended, after) = within[0], within[-1]
+        tenths.append((after - before) / (ended - began) if ended > began else 0.0)
+    return tenths
+
+
+def handlers(db: Any, url: str, _: int) -> list[Row]:
+    """Have workers call `handler(tr, item)`, with a commit for each job."""
+    rows: list[Row] = []
+    for processes, concurrency, wanted, before in (
+        (1, 1, "", "1,521"),
+        (1, 16, "", ""),
+        (4, 1, "", "2,604"),
+        (4, 16, "4,000", ""),
+    ):
+        rate = statistics.median(rates(db, url, 20_000, processes, concurrency, True))
+        what = f"handler(tr, item), {processes} processes, concurrency {concurrency}: jobs a second"
+        rows.append(Row(what, wanted, f"{rate:,.0f}", before))
+    return rows
+
+
+def tombstones(db: Any, url: str, n: int) -> list[Row]:
+    """Have workers work off very many jobs of one queue without a pause."""
+    tenths = rates(db, url, 10 * n, 2, 64, False)
+    measured = f"{tenths[9] / tenths[0]:.2f} ({tenths[9]:,.0f} and {tenths[0]:,.0f} a second)"
+    return [Row(f"{10 * n:,} jobs: claims in the last tenth / the first", "0.8", measured, "")]
+
+
 @contextmanager
-def database(engine: str) -> Iterator[tuple[Any, str]]:
+def database(engine: str, storage: str) -> Iterator[tuple[Any, str]]:
     """Open a new database."""
     with ExitStack() as stack:
         directory = Path(
@@ -267,7 +388,7 @@ def database(engine: str) -> Iterator[tuple[Any, str]]:
             programs = find_programs()
             if programs is None:
                 sys.exit("there is no fdbserver and fdbcli on PATH or under FDB_HOME")
-            server = stack.enter_context(Server(directory, *programs, storage="ssd"))
+            server = stack.enter_context(Server(directory, *programs, storage=storage))
             url = str(server.cluster_file)
         yield fdbqueue.open(url), url
 
@@ -275,6 +396,10 @@ def database(engine: str) -> Iterator[tuple[Any, str]]:
 PARTS: dict[str, Callable[[Any, str, int], list[Row]]] = {
     "idle": idle,
     "wakeups": wakeups,
+    "job": job,
+    "limits": limits,
+    "handlers": handlers,
+    "tombstones": tombstones,
     "delays": lambda db, url, n: due(db, url, n, leases=False),
     "leases": lambda db, url, n: due(db, url, n, leases=True),
 }
@@ -285,10 +410,11 @@ def main() -> None:
         prog="python -m tests.benchmarks.cluster", description=__doc__.split("\n")[0]
     )
     parser.add_argument("--engine", choices=["cluster", "embedded"], default="cluster")
+    parser.add_argument("--storage", default="ssd", help="storage engine of the cluster")
     parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--items", type=int, default=100_000, help="items that are due at once")
     arguments = parser.parse_args()
-    with database(arguments.engine) as (db, url):
+    with database(arguments.engine, arguments.storage) as (db, url):
         table = new_table(f"on {arguments.engine}", "wanted", "measured", "before")
         for part in arguments.only or PARTS:
             for row in PARTS[part](db, url, arguments.items):
