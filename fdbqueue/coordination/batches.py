@@ -82,9 +82,12 @@ class LeaseStart:
     def __init__(self) -> None:
         self._since = time.monotonic()
         self._version = 0
+        self.tries = 0
+        """The number of tries so far."""
 
     def note_read(self, tr: Transaction) -> int:
         """Store the read version of a try of the transaction, and return it."""
+        self.tries += 1
         self._version = tr.get_read_version().wait()
         return self._version
 
@@ -179,9 +182,10 @@ class ClaimBatches:
             has_written = has_written or bool(admitted)
             remaining = iter(admitted)
             take = partial(self._leases.take, tr)
+            requests = batch if start.tries == 1 else [each.for_try(start.tries) for each in batch]
             claims = [
-                take(list(islice(remaining, request.n)), request, version, now, swept.is_scheduled)
-                for request in batch
+                take([*islice(remaining, request.n)], request, version, now, swept.is_scheduled)
+                for request in requests
             ]
             if not any(claims) and (admitted or not swept.all):
                 # All of these items were undecodable, or more items are due: look again.

@@ -369,12 +369,9 @@ class Store(Generic[_T]):
         look = first or self._first_after(0)
         if self._slots.admit(tr, 1, look, may_skip=first is None):
             return []
+        keys = [self.layout.total_in]
         # Items may be waiting for a free slot.
-        return (
-            [self.layout.total_in, self.layout.wake_counter]
-            if look(tr, 1)
-            else [self.layout.total_in]
-        )
+        return [*keys, self.layout.wake_counter] if look(tr, 1) else keys
 
     # Claim
 
@@ -446,13 +443,14 @@ class Store(Generic[_T]):
         def body(tr: Transaction) -> Claim | None:
             nonlocal has_written, is_behind
             version = start.note_read(tr)
+            this = request.for_try(start.tries)
             swept = sweep(tr, now)
             has_written, is_behind = swept.wrote, not swept.all
             skipped = random.randrange(max(1, request.within - request.n + 1))
             look = first or self._first_after(skipped)
             while found := self._slots.admit(tr, request.n, look, may_skip=first is None):
                 has_written = True
-                if claim := self._leases.take(tr, found, request, version, now, swept.is_scheduled):
+                if claim := self._leases.take(tr, found, this, version, now, swept.is_scheduled):
                     return claim
             return None
 

@@ -68,6 +68,13 @@ class ClaimRequest(NamedTuple):
     lease: float
     token: bytes
 
+    def for_try(self, number: int) -> ClaimRequest:
+        """Return the request for this try of its transaction, counted from 1.
+
+        Each try has a token of its own. So the client can tell which one committed.
+        """
+        return self if number == 1 else self._replace(token=self.token + b"%d" % number)
+
 
 class Leases:
     """The claimed items of one queue. Each method is part of a transaction.

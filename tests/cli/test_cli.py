@@ -27,6 +27,7 @@ from rich.console import Console
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.embedded import Database
+from fdbqueue.layout import LAYOUT_VERSION
 from tests.support.many_queues import make_queues
 from tests.support.shell import Shell, commands, error_of, has_handlers, wait_until
 
@@ -176,7 +177,7 @@ def test_json_lines_for_programs(filled: Shell, name: str) -> None:
     counts = [json.loads(line) for line in filled.output("counts", name, "--json").splitlines()]
     assert counts == [{"priority": p, "count": 1} for p in (0, 3, 5)]
     assert json.loads(filled.output("check", name, "--json"))["problems"] == []
-    assert json.loads(filled.output("info", "--json"))["layout"] == 4
+    assert json.loads(filled.output("info", "--json"))["layout"] == LAYOUT_VERSION
     assert json.loads(filled.output("peek", name, "--json")) == rows[0]
     assert json.loads(filled.output("pop", name, "--json")) == rows[0]
     removed = filled.output("rm", name, rows[1]["id"], "--json")

@@ -434,7 +434,7 @@ def test_a_push_of_an_earlier_release_wakes_a_client(
 
     @fdbqueue.transactional
     def push(tr: Any, number: int) -> None:
-        waiters = keys(tr.snapshot, space)
+        waiters = keys(tr, space)  # with a conflict, if one of them leaves meanwhile
         PriorityQueue(space).push(tr, number)
         for key in waiters:
             tr[key] = b""

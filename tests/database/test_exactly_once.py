@@ -11,7 +11,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue, transactional
+from fdbqueue import PriorityQueue, Queue, TaskQueue, transactional
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
@@ -381,6 +381,32 @@ def test_a_claim_is_that_of_the_try_that_committed(db: Any, queue: PriorityQueue
     assert queue.size(db) == 1
     assert queue.counts(db) == {0: 1}
     assert len(receipts(db, queue)) <= before + 1  # that of the acknowledgement
+
+
+@pytest.mark.parametrize("take", ["claim", "claim for an agent"])
+def test_a_claim_is_not_mistaken_for_that_of_an_earlier_try(
+    db: Any, space: Subspace, take: str
+) -> None:
+    """Both tries have claimed the same task, and the first one has not committed."""
+    tasks = TaskQueue(space)
+    tasks.push_many(db, [{"agent_name": "ada", "payload": payload} for payload in "ab"])
+
+    class Failing(FaultyDatabase):
+        commits = 0
+
+        def commit(self, transaction: FaultyTransaction) -> None:
+            self.commits += 1
+            if self.commits == 1:
+                assert tasks.pop(db).payload == "a"
+            else:
+                transaction.wrapped.commit().wait()
+            if self.commits <= 2:
+                raise fdbqueue.FDBError(1021)
+
+    claim = tasks.claim(Failing(db), n=2, agent=None if take == "claim" else "ada")
+    assert claim is not None
+    assert [task.payload for task in claim.items] == ["b"]
+    tasks.ack(db, claim)
 
 
 def test_a_claim_that_is_over_before_its_retry_is_made_again(db: Any, queue: PriorityQueue) -> None:

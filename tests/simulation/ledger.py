@@ -1,9 +1,10 @@
 """A ledger that checks claimed items against the acts of clients in the order of commits.
 
 Each act is one transaction, so it took effect at one moment or never. The ledger checks that the
-result of each act was possible at that moment. Only the claims of a client that was killed before
-it could report them are unknown. Such a ghost claim holds some items for some time, which shows in
-their number of attempts.
+result of each act was possible at that moment. Two kinds of claims are unknown: those of a client
+that was killed before it could report them, and those whose reply was lost and whose lease was over
+before the client looked for them, so that it claimed anew. Such a ghost claim holds some items for
+some time, which shows in their number of attempts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from operator import itemgetter
 from typing import Any
 
@@ -143,7 +145,10 @@ class Ledger:
         """Note all acts of a simulation."""
         for act in acts:
             self._sweeps += [(act.begun + act.skew, commit.read) for commit in act.commits]
-            assert len(act.commits) <= 1, f"took place twice: {act}"
+            first, *again = act.commits or [Commit(0, 0)]
+            # A claim is made again if its lease was over when its retry looked for it.
+            over = first.read + int(act.lease * VERSIONS) if act.kind.startswith("claim") else inf
+            assert all(commit.read > over for commit in again), f"took place twice: {act}"
             took_place = act.commits or act.found_nothing
             assert took_place or not act.returned, f"returned, and did not take place: {act}"
             assert not act.commits or not act.failed, f"failed, and took place: {act}"
@@ -156,7 +161,9 @@ class Ledger:
             if act.lost is not None:
                 events.append((act.read, partial(self._refuse, act)))
             commits = act.commits or ([Commit(act.read, act.read)] if act.found_nothing else [])
-            for commit in commits:
+            for commit in commits[:-1]:
+                events.append((commit.version, partial(self._claim_unknown, act)))
+            for commit in commits[-1:]:
                 do = getattr(self, f"_{act.kind.split()[0]}")
                 events.append((commit.version, partial(do, act, *commit)))
                 if act.found_nothing:
@@ -177,9 +184,13 @@ class Ledger:
                 if other.priority == state.priority and 0 < other.pushed < read:
                     assert other.key < key, f"{value} is before {other.value}: {act}"
 
+    def _claim_unknown(self, act: Act) -> None:
+        """Note a claim of which it is not known what it claimed, if anything."""
+        self._unknown_claims += act.n
+
     def _claim(self, act: Act, read: int, version: int) -> None:
         if not act.returned:
-            self._unknown_claims += act.n
+            self._claim_unknown(act)
             return
         claim = act.result or Claim((), (), (), b"")
         values = [item.value for item in claim.items]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +41,11 @@ def by(kind: str, claim: Act, version: int) -> Act:
     return took_place(kind, version, claim=claim.result, lease=0.001)
 
 
+def made_again(first: Act, last: Act) -> Act:
+    """Return an act whose first commit had an unknown result."""
+    return replace(last, commits=first.commits + last.commits)
+
+
 @pytest.mark.parametrize(
     ("acts", "verdict"),
     [
@@ -65,6 +71,9 @@ def by(kind: str, claim: Act, version: int) -> Act:
             "too often",
         ),  # the first claim is missing
         ([PUSH, KILLED, Y, by("ack", Y, 2_100)], "right"),
+        ([PUSH, made_again(X, Y), by("ack", Y, 2_100)], "right"),
+        ([PUSH, made_again(X, claimed(500, b"y", 2))], "took place twice"),
+        ([took_place("push", 10), made_again(PUSH, took_place("push", 9_000))], "took place twice"),
     ],
 )
 def test_the_ledger_accepts_valid_acts_and_rejects_invalid_ones(
