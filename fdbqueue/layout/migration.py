@@ -7,8 +7,8 @@ from collections import Counter
 from fdb import tuple as fdb_tuple
 
 from fdbqueue.errors import LayoutVersionMismatch
-from fdbqueue.layout.keys import Layout, unpack_priority
-from fdbqueue.layout.priorities import Priorities
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.priorities import SMALL_PRIORITIES, Priorities
 from fdbqueue.layout.values import LAYOUT_VERSION, decode_count, encode_count, encode_level
 from fdbqueue.types import Transaction
 
@@ -42,13 +42,13 @@ def migrate(tr: Transaction, layout: Layout) -> bool:
 
 
 def _migrate_counters(tr: Transaction, layout: Layout) -> None:
-    priorities = Priorities(layout, int)
-    for row in list(tr.get_range(*layout.range_of(layout.counts))):
-        priority = unpack_priority(row.key[len(layout.counts) :])
-        level = priorities.level_of_valid(priority) if isinstance(priority, int) else None
-        if level is not None and level.counter is not None and level.counts_taken:
-            tr.add(level.counter, encode_level(decode_count(row.value), 0))
-            tr.clear(row.key)
+    levels = [*map(Priorities(layout, int).level, SMALL_PRIORITIES)]
+    counters = [layout.counter_key(level.prefix) for level in levels]
+    stored = {row.key: row.value for row in tr.get_range(counters[0], counters[-1] + b"\x00")}
+    for level, counter in zip(levels, counters):
+        if level.counter is not None and counter in stored:
+            tr.add(level.counter, encode_level(decode_count(stored[counter]), 0))
+            tr.clear(counter)
 
 
 def _migrate_slots(tr: Transaction, layout: Layout) -> None:

@@ -16,14 +16,15 @@ from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.keys import INTEGER_ITEM_KEY, unpack_priority
 from fdbqueue.types import Json, Priority, PriorityJson, PriorityKind
 
-__all__ = ["Levels", "Priorities", "priority_as_json"]
+__all__ = ["SMALL_PRIORITIES", "Levels", "Priorities", "priority_as_json"]
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _MAX_LEVEL = 5_000  # bytes; a key has at most 10,000
 _INTEGER = "a 64-bit integer"
 _OMITTED = "omitted: this queue has no priorities"
 _CACHED = 1024  # levels
-_SMALL = range(-128, 128)  # so many levels have a counter that stays, and counts what was taken
+SMALL_PRIORITIES = range(-128, 128)
+"""The priorities whose counters also count what was taken, and are never deleted."""
 _ELEMENTS = (int, float, str, bytes)
 
 
@@ -102,7 +103,7 @@ class Priorities(Levels):
     def _new_level(self, priority: Priority) -> Level:
         layout = self._layout
         prefix = layout.level_prefix(priority)
-        counts_taken = self._are_counted and type(priority) is int and priority in _SMALL
+        counts_taken = self._are_counted and type(priority) is int and priority in SMALL_PRIORITIES
         counter = layout.counter_key(prefix, counts_taken) if self._are_counted else None
         return Level(prefix, *layout.range_of(prefix), counter, counts_taken, priority)
 

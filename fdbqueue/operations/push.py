@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fdbqueue.errors import OptionsMismatch, QueueFull
-from fdbqueue.layout import Layout, decode_options, encode_count, encode_options, totals_range
+from fdbqueue.layout import Layout, decode_options, encode_count, encode_options
 from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem, NewItem, Tail
 from fdbqueue.operations.names import register
 from fdbqueue.operations.schedule import Schedule
@@ -238,5 +238,7 @@ class Bound:
 
     def rely_on_full(self, tr: Transaction) -> None:
         """Conflict with every operation that frees a place, so that the queue is full at commit."""
-        tr.add_read_conflict_range(*totals_range(self._layout.subspace))
-        tr.add_read_conflict_range(*self._layout.range_of(self._layout.leases))
+        layout = self._layout
+        tr.add_read_conflict_key(layout.total_out)
+        for prefix in (layout.total_out, layout.leases):
+            tr.add_read_conflict_range(*layout.range_of(prefix))

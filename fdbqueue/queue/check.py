@@ -243,10 +243,15 @@ class _Check:
                     self._tr.compare_and_clear(counter, ZERO)
 
     def _name(self, counter: bytes) -> str:
+        layout = self._layout
         try:
-            if counter.startswith(self._layout.agent_counts):
-                return f"agent {self._layout.unpack_agent_counter_key(counter)!r}"
-            return f"priority {self._layout.unpack_counter_key(counter)!r}"
+            if counter.startswith(layout.agent_counts):
+                return f"agent {layout.unpack_agent_counter_key(counter)!r}"
+            if counter.startswith(layout.agent_slots):
+                return f"claims of agent {layout.unpack_agent_slot_key(counter)!r}"
+            if counter.startswith(layout.slots):
+                return "claims"
+            return f"priority {layout.unpack_counter_key(counter)!r}"
         except Exception:  # of the tuple layer, which has no class of its own
             return f"the key {counter!r}"
 

@@ -151,8 +151,8 @@ def migrate_queue(tr: Transactor, queue: str | Subspace) -> bool:
     Afterwards those releases cannot use the queue any more. Conflicts with every operation on the
     queue.
 
-    Cost: one read and one write for each priority with items, and one row for each claimed item
-    that holds a slot of a concurrency limit.
+    Cost: two range reads, of at most 256 counters, and of a row for each slot of a concurrency
+    limit that is in use. The number of items does not matter.
 
     Args:
         tr: A transaction or a database.

@@ -74,6 +74,10 @@ def zero_count(db: Any, queue: PriorityQueue) -> None:
     db[counter(queue, 777)] = encode_count(0)
 
 
+def break_slots(db: Any, queue: PriorityQueue) -> None:
+    db[store_of(queue).layout.slots + store_of(queue).layout.slot_of(None)] = encode_count(1)
+
+
 def break_total(db: Any, queue: PriorityQueue) -> None:
     db[store_of(queue).layout.total_out] = encode_count(7)
 
@@ -92,6 +96,7 @@ def orphan_pieces(db: Any, queue: PriorityQueue) -> None:
         (invent_small_count, "the count of priority 77 is 1 and there are 0 items"),
         (invent_count, "the count of priority 777 is 1 and there are 0 items"),
         (zero_count, "the count of priority 777 is 0 and there are 0 items"),
+        (break_slots, "the count of claims is 1 and there are 0 items"),
         (break_total, "the total is -4 and there are 3 items"),
         (orphan_pieces, "pieces of a payload that belong to no item"),
     ],
