@@ -71,8 +71,10 @@ def made_again(first: Act, last: Act) -> Act:
             "too often",
         ),  # the first claim is missing
         ([PUSH, KILLED, Y, by("ack", Y, 2_100)], "right"),
+        ([PUSH, replace(NONE, returned=False, failed=True), X, by("ack", X, 200)], "right"),
+        ([PUSH, replace(X, returned=False, failed=True), Y, by("ack", Y, 2_100)], "too often"),
         ([PUSH, made_again(X, Y), by("ack", Y, 2_100)], "right"),
-        ([PUSH, made_again(X, claimed(500, b"y", 2))], "took place twice"),
+        ([PUSH, made_again(X, claimed(500, b"y", 2)), by("ack", Y, 600)], "too often"),
         ([took_place("push", 10), made_again(PUSH, took_place("push", 9_000))], "took place twice"),
     ],
 )
