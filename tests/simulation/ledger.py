@@ -62,13 +62,20 @@ class Act:
         """Whether it is a claim that returned nothing. It commits nothing, unless it swept."""
         return self.kind.startswith("claim") and self.returned and not self.result
 
+    def _is_over(self, version: int) -> bool:
+        """Return whether it is a claim whose lease was over at this version."""
+        is_claim = self.kind.startswith("claim") and bool(self.commits)
+        return is_claim and version > self.commits[0].read + int(self.lease * VERSIONS)
+
     @property
     def was_made_again(self) -> bool:
         """Whether it is a claim whose lease was over when its retry looked for it."""
-        over = self.commits[0].read + int(self.lease * VERSIONS) if self.commits else 0
-        return self.kind.startswith("claim") and all(
-            commit.read > over for commit in self.commits[1:]
-        )
+        return all(self._is_over(commit.read) for commit in self.commits[1:])
+
+    @property
+    def was_over(self) -> bool:
+        """Whether it is a claim whose lease was over when the commit took place, or later."""
+        return any(self._is_over(max(self.read, commit.version)) for commit in self.commits)
 
     @property
     def due(self) -> int:
@@ -158,7 +165,7 @@ class Ledger:
             assert len(act.commits) <= 1 or is_claim, f"took place twice: {act}"
             took_place = act.commits or act.found_nothing
             assert took_place or not act.returned, f"returned, and did not take place: {act}"
-            # The same is true of a claim that failed.
+            # The same is true of a claim that failed, unless its lease was over by then.
             assert not act.commits or not act.failed or is_claim, f"failed, and took place: {act}"
             assert not act.commits or act.lost is None, f"lost its lease, and committed: {act}"
             self._puts_aside |= act.kind == "pop at once"
@@ -169,7 +176,7 @@ class Ledger:
             if act.lost is not None:
                 events.append((act.read, partial(self._refuse, act)))
             commits = act.commits or ([Commit(act.read, act.read)] if act.found_nothing else [])
-            if act.failed:
+            if act.failed and not act.was_over:
                 continue
             for commit in commits[:-1] if act.was_made_again else []:
                 events.append((commit.version, partial(self._claim_unknown, act)))
