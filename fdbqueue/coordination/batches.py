@@ -184,7 +184,7 @@ class ClaimBatches:
             take = partial(self._leases.take, tr)
             requests = batch if start.tries == 1 else [each.for_try(start.tries) for each in batch]
             claims = [
-                take([*islice(remaining, request.n)], request, version, now, swept.is_scheduled)
+                take([*islice(remaining, request.n)], request, version, now, swept.had_timers)
                 for request in requests
             ]
             if not any(claims) and (admitted or not swept.all):

@@ -450,7 +450,7 @@ class Store(Generic[_T]):
             look = first or self._first_after(skipped)
             while found := self._slots.admit(tr, request.n, look, may_skip=first is None):
                 has_written = True
-                if claim := self._leases.take(tr, found, this, version, now, swept.is_scheduled):
+                if claim := self._leases.take(tr, found, this, version, now, swept.had_timers):
                     return claim
             return None
 

@@ -58,7 +58,8 @@ def run_once(
         committed: Called with the transaction after a commit that succeeded at once. Not called on
             the embedded engine, nor if only the receipt revealed the commit.
         is_stored: Returns whether an attempt with this result has committed, by reading what it
-            stored. If others have deleted that since, return false: the operation then runs again.
+            stored. If others have deleted that since, return false: the operation then runs again,
+            or raises its error. What the result does not name, such as a sweep, may have committed.
             By default, receipts are written.
 
     Raises:

@@ -162,13 +162,12 @@ class Counters(NamedTuple):
             elif key.startswith(_TOTAL_OUT):
                 waiting, taken = decode_level(row.value)
                 total_out += taken
+                # Clients of layout 4 that pop after the migration have counted in the other key.
                 level = items + key[len(_TOTAL_OUT) :]
                 if number := levels.pop(level, 0) + waiting:
                     levels[level] = number
             else:
-                # Clients of layout 4 that pop after the migration count every priority here.
-                level = items + key[len(_COUNTS) :]
-                levels[level] = levels.get(level, 0) + decode_count(row.value)
+                levels[items + key[len(_COUNTS) :]] = decode_count(row.value)
         return cls(levels, total_in, total_out)
 
 

@@ -106,7 +106,7 @@ class Leases:
         request: ClaimRequest,
         version: int,
         now: int,
-        is_scheduled: bool,
+        had_timers: bool,
     ) -> Claim | None:
         """Claim items that the transaction read, except those that cannot be decoded.
 
@@ -116,7 +116,7 @@ class Leases:
             request: What to claim, and for how long.
             version: The read version of the transaction.
             now: The time in milliseconds since 1970.
-            is_scheduled: Whether the queue is marked as one that has timers.
+            had_timers: Whether the queue has timers, so that it is marked as one.
         """
         layout = self._layout
         end = version + int(request.lease * VERSIONS)
@@ -125,6 +125,7 @@ class Leases:
         stored_items: list[StoredItem] = []
         delivery_counts: list[int] = []
         held: list[Limit] = []
+        is_marked = had_timers or tr.snapshot.get(layout.scheduled).value is not None
         # Before any other write: the engine compares each read conflict with the writes before it.
         self._items.delete(tr, [candidate.item for candidate in candidates])
         for stored, limits in candidates:
@@ -146,7 +147,7 @@ class Leases:
         if held:
             for limit, n in Counter(held).items():
                 limit.hold(tr, n)
-        if not is_scheduled:
+        if not is_marked:
             tr[layout.scheduled] = b""
         keys = tuple(map(_key_of, stored_items))
         return Claim(tuple(items), tuple(delivery_counts), keys, request.token)

@@ -59,13 +59,13 @@ class Swept(NamedTuple):
         all: Whether nothing that was due is left.
         expired: Whether all expired items are deleted.
         wrote: Whether the sweep wrote anything.
-        is_scheduled: Whether the queue is marked as one that has, or had, timers.
+        had_timers: Whether there was a timer, due or not. Then the queue is marked as scheduled.
     """
 
     all: bool
     expired: bool
     wrote: bool
-    is_scheduled: bool
+    had_timers: bool
 
 
 class FailedItem(NamedTuple):
@@ -150,7 +150,7 @@ class Schedule:
         if few.all:
             return few
         rest = self._sweep(tr, now, MAX_SWEPT - _FEW)
-        return rest._replace(wrote=True, is_scheduled=True)
+        return rest._replace(wrote=True, had_timers=True)
 
     def sweep_few(self, tr: Transaction, now: int) -> Swept:
         """Sweep as `sweep` does if few items are due. If many are, only delete expired ones.
@@ -175,15 +175,13 @@ class Schedule:
             self._foreign_look = now
             wrote = self._sweep_foreign_leases(tr, now)
         # Start all reads before waiting for the first.
-        snapshot = tr.snapshot
-        begin_read = partial(snapshot.get_range, limit=limit, streaming_mode=WANT_ALL)
+        begin_read = partial(tr.snapshot.get_range, limit=limit, streaming_mode=WANT_ALL)
         ranges: Sequence[tuple[bytes | KeySelector, bytes]] = self._timers
         if begin is not None:
             ranges = [(begin(first), end) for first, end in self._timers]
         leases, dues, expiries = map(list, list(starmap(begin_read, ranges)))
         layout = self._layout
         has_timers = bool(leases or dues or expiries)
-        is_scheduled = has_timers or snapshot.get(layout.scheduled).value is not None
         if leases:
             leases = self._until(layout.leases, leases, tr.get_read_version().wait())
         if dues:
@@ -202,7 +200,7 @@ class Schedule:
             all=is_all and len(expiries) < limit,
             expired=len(expiries) < limit,
             wrote=wrote or bool(expiries),
-            is_scheduled=is_scheduled,
+            had_timers=has_timers,
         )
 
     def _until(self, index: bytes, timers: list[KeyValue], last: int) -> list[KeyValue]:

@@ -140,7 +140,7 @@ class Slots:
     A queue with a limit has as many slots as the limit allows, and so does each agent with a limit.
     A claimed item holds a slot of its queue and a slot of its agent. Only their number is stored;
     `Places` says how claims keep to the limit without conflicting with each other far from it. A
-    claim never conflicts with an acknowledgement that frees a slot.
+    claim conflicts with an acknowledgement that frees a slot only if it saw that none was free.
 
     Cost: a claim reads one counter, and with limits for agents one for each agent that has claimed
     tasks, whatever the limit is.
