@@ -9,6 +9,10 @@ medians of the rounds, and ratios are computed within a round. Compare ratios on
 rate of the engine without conflicts. In the end, pushers and poppers run together, and every item
 is accounted for.
 
+If their servers and clients are installed, Postgres and Redis run beside it, with each pop on disk
+before it returns: `FOR UPDATE SKIP LOCKED`, which is not strict, and `ZPOPMIN`. Run them against a
+cluster, whose pops are on disk, too. Their commits are not counted.
+
 Use a fresh server. Each pop of the plain recipe leaves a cleared key before the head of the queue,
 which slows down later runs for a while.
 """
@@ -23,12 +27,14 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from itertools import chain, count, repeat
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from fdb.subspace_impl import Subspace
 from rich.bar import Bar
@@ -42,9 +48,76 @@ from recipes.high_contention_queue import HighContentionQueue
 from recipes.priority_queue import PriorityQueue as Recipe
 from tests.benchmarks.comparison import account
 from tests.benchmarks.report import console, new_table, print_machine
+from tests.benchmarks.servers import (
+    has_postgres,
+    has_redis,
+    postgres_address,
+    postgres_server,
+    redis_server,
+)
 
 SPACE = Subspace(("benchmark", "contention"))
 VALUE = b"x" * 100
+
+
+class Peer(Protocol):
+    """The connections of one process to another queue: one for each thread."""
+
+    commits: int
+
+    def fill(self, length: int) -> None:
+        """Empty the queue, and push items to it."""
+
+    def pop(self) -> bytes | None:
+        """Pop the first item."""
+
+
+class Postgres(threading.local):
+    """A table, its jobs popped in the way that Postgres' documentation recommends."""
+
+    commits = 0
+
+    def __init__(self, address: str) -> None:
+        self.connection = import_module("psycopg").connect(address, autocommit=True)
+
+    def fill(self, length: int) -> None:
+        self.connection.execute("DROP TABLE IF EXISTS jobs")
+        self.connection.execute(
+            "CREATE TABLE jobs (id bigserial, priority int, value bytea,"
+            " PRIMARY KEY (priority, id))"
+        )
+        self.connection.execute(
+            "INSERT INTO jobs (priority, value)"
+            " SELECT 0, %s || convert_to(n::text, 'UTF8') FROM generate_series(1, %s) AS n",
+            (VALUE, length),
+        )
+        self.connection.execute("VACUUM ANALYZE jobs")
+
+    def pop(self) -> bytes | None:
+        row = self.connection.execute(
+            "DELETE FROM jobs WHERE (priority, id) = (SELECT priority, id FROM jobs"
+            " ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING value"
+        ).fetchone()
+        return row and bytes(row[0])
+
+
+class Redis(threading.local):
+    """A sorted set."""
+
+    commits = 0
+
+    def __init__(self, port: str) -> None:
+        self.connection = import_module("redis").Redis("127.0.0.1", int(port))
+
+    def fill(self, length: int) -> None:
+        self.connection.flushall()
+        for begin in range(0, length, 1000):
+            members = {VALUE + b"%d" % number: 0 for number in range(begin, begin + 1000)}
+            self.connection.zadd("jobs", members)
+
+    def pop(self) -> bytes | None:
+        popped = self.connection.zpopmin("jobs")
+        return popped[0][0] if popped else None
 
 
 class Counting(FaultyDatabase):
@@ -109,11 +182,17 @@ def push() -> Operation:
     return lambda db, own: queue.push(db, b"%b %d" % (own, next(numbers))).value
 
 
+def peer_pop() -> Operation:
+    return lambda peer, _: peer.pop()
+
+
 READ_MODIFY_WRITE = "raw: read, modify, write"
 PLAIN = "plain recipe"
 POP = "this library: pop"
 CLAIM = "this library: claim"
 PUSH = "this library: push"
+POSTGRES = "Postgres: SKIP LOCKED"
+REDIS = "Redis: ZPOPMIN"
 
 OPERATIONS: dict[str, Callable[[], Operation]] = {
     READ_MODIFY_WRITE: read_modify_write,
@@ -123,8 +202,11 @@ OPERATIONS: dict[str, Callable[[], Operation]] = {
     POP: pop,
     CLAIM: claim,
     PUSH: push,
+    POSTGRES: peer_pop,
+    REDIS: peer_pop,
 }
-CONTENDERS = [name for name in OPERATIONS if name != PUSH]
+PEERS: dict[str, Callable[[str], Peer]] = {POSTGRES: Postgres, REDIS: Redis}
+CONTENDERS = [name for name in OPERATIONS if name != PUSH and name not in PEERS]
 
 
 def queue_length(seconds: float) -> int:
@@ -179,7 +261,8 @@ class Measured:
 
 def process(url: str, names: list[str], threads: int, seconds: float, pipe: Any) -> None:
     """Run one process with a number of threads for each operation."""
-    db = Counting(fdbqueue.open(url))
+    open_peer = PEERS.get(names[0])
+    db: Any = open_peer(url) if open_peer else Counting(fdbqueue.open(url))
     latencies: dict[str, list[float]] = {name: [] for name in names}
     values: dict[str, list[bytes]] = {name: [] for name in names}
     end = 0.0
@@ -198,8 +281,9 @@ def process(url: str, names: list[str], threads: int, seconds: float, pipe: Any)
         for number in range(threads):
             own = SPACE.pack(("own", multiprocessing.current_process().name, number))
             workers.append(threading.Thread(target=work, args=[name, operation, own]))
-    transaction = db.create_transaction()
-    transaction.get_read_version().wait()  # connects to a cluster
+    if not open_peer:
+        transaction = db.create_transaction()
+        transaction.get_read_version().wait()  # connects to a cluster
     pipe.send("ready")
     pipe.recv()
     db.commits, end = 0, time.perf_counter() + seconds
@@ -245,17 +329,23 @@ class Setting:
     def __init__(self, clients: int, processes: int) -> None:
         self.clients = clients
         self.processes = processes
-        self.measured: dict[str, list[Measured]] = {name: [] for name in CONTENDERS}
+        self.measured: dict[str, list[Measured]] = {}
 
     def __str__(self) -> str:
         return f"{self.clients}/{self.processes}"
 
-    def round(self, db: Any, url: str, seconds: float, advance: Callable[[], None]) -> None:
-        for name in random.sample(CONTENDERS, len(CONTENDERS)):
+    def round(
+        self, db: Any, urls: dict[str, str], seconds: float, advance: Callable[[], None]
+    ) -> None:
+        """Measure each contender once, given its URL or address."""
+        for name in random.sample([*urls], len(urls)):
             db.clear_range_startswith(SPACE.key())
-            fill(db, name, queue_length(seconds))
-            done = measure(url, [name], self.clients, self.processes, seconds)
-            self.measured[name].append(done[name])
+            if name in PEERS:
+                PEERS[name](urls[name]).fill(queue_length(seconds))
+            else:
+                fill(db, name, queue_length(seconds))
+            done = measure(urls[name], [name], self.clients, self.processes, seconds)
+            self.measured.setdefault(name, []).append(done[name])
             advance()
         db.clear_range_startswith(SPACE.key())
 
@@ -289,7 +379,7 @@ class Setting:
             "commits per item",
             "slowest/fastest",
         )
-        for name in CONTENDERS:
+        for name in filter(self.measured.__contains__, OPERATIONS):
             table.add_row(
                 name,
                 f"{self.rate(name):,.0f}",
@@ -306,10 +396,11 @@ class Setting:
 def plot(settings: Iterable[Setting]) -> Table:
     """Draw the operations a second of every contender as bars, for all settings."""
     chart = Table(title="operations a second", box=None, show_header=False)
-    rates = {(each, name): each.rate(name) for each in settings for name in CONTENDERS}
+    rates = {(each, name): each.rate(name) for each in settings for name in each.measured}
     most = max(rates.values())
+    shown: Setting | None = None
     for (setting, name), rate in rates.items():
-        is_first = name == CONTENDERS[0]
+        is_first, shown = setting is not shown, setting
         if is_first:
             chart.add_row()
         bar = Bar(most, 0, rate, width=60)
@@ -320,7 +411,8 @@ def plot(settings: Iterable[Setting]) -> Table:
 def goals(settings: Iterable[Setting], is_cluster: bool) -> Table:
     """Compare what was measured with the goals."""
     by_name = {str(setting): setting for setting in settings}
-    lone, many, some = (by_name.get(name) for name in ("1/1", "64/4", "16/4"))
+    lone, many, some, spread = (by_name.get(name) for name in ("1/1", "64/4", "16/4", "64/8"))
+    single = by_name.get("16/16")
     table = new_table("goals", "goal", "measured")
 
     def add(what: str, limit: str, figure: float) -> None:
@@ -333,10 +425,19 @@ def goals(settings: Iterable[Setting], is_cluster: bool) -> Table:
         add("64/4: pop / raw", "≥ 1.5", many.ratio(POP, READ_MODIFY_WRITE))
         add("64/4: commits per item", "≤ 0.15", many.commits(POP))
         add("64/4: slowest process / fastest", "≥ 0.5", many.fairness(POP))
+        if POSTGRES in many.measured:
+            add("64/4: pop / Postgres", "≥ 1", many.ratio(POP, POSTGRES))
+        if REDIS in many.measured:
+            add("64/4: pop / Redis", "", many.ratio(POP, REDIS))
         add("64/4: claim / raw", "≥ 1", many.ratio(CLAIM, READ_MODIFY_WRITE))
         if lone:
             ratio = many.latency(POP, 99) / lone.latency(POP, 50)
             add("64/4: 99 % of pops / median of a lone pop", "< 20", ratio)
+    if is_cluster and many and spread:
+        add("64/8: pop / pop in 64/4", "≥ 0.8", spread.rate(POP) / many.rate(POP))
+    if is_cluster and single:
+        add("16/16: pop / plain recipe", "≥ 5", single.ratio(POP, PLAIN))
+        add("16/16: raw / plain recipe", "", single.ratio(READ_MODIFY_WRITE, PLAIN))
     if not is_cluster and some and lone:
         add("16/4: pop / pop of a lone client", "≥ 1", some.rate(POP) / lone.rate(POP))
         add("16/4: slowest process / fastest", "no starvation", some.fairness(POP))
@@ -368,6 +469,28 @@ def beside(db: Any, url: str, seconds: float, rounds: int, clients: int) -> None
     )
 
 
+@contextmanager
+def peers() -> Iterator[dict[str, str]]:
+    """Run the peers that are installed, and yield their addresses."""
+    with ExitStack() as stack:
+
+        def directory() -> Path:
+            new = tempfile.TemporaryDirectory(prefix="fdbqueue-peer-")
+            return Path(stack.enter_context(new))
+
+        addresses: dict[str, str] = {}
+        if has_postgres():
+            port = stack.enter_context(postgres_server(directory(), connections=600))
+            addresses[POSTGRES] = postgres_address(port)
+        else:
+            console.print("Postgres is skipped: pip install 'psycopg[binary]', install postgresql")
+        if has_redis():
+            addresses[REDIS] = str(stack.enter_context(redis_server(directory())))
+        else:
+            console.print("Redis is skipped: pip install redis, install redis-server")
+        yield addresses
+
+
 def setting(text: str) -> Setting:
     clients, processes = map(int, text.split("/"))
     if clients % processes:
@@ -378,7 +501,7 @@ def setting(text: str) -> Setting:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("url", nargs="?", help="database; default: a new embedded one")
-    default = ["1/1", "4/4", "16/4", "64/1", "64/2", "64/4", "64/8", "256/8"]
+    default = ["1/1", "4/4", "16/4", "16/16", "64/1", "64/2", "64/4", "64/8", "256/8"]
     parser.add_argument(
         "--settings",
         type=setting,
@@ -392,15 +515,16 @@ def main() -> None:
         "--beside", type=int, default=64, help="number of pushers and of poppers; 0: none"
     )
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="fdbqueue-contention-") as directory:
+    with tempfile.TemporaryDirectory(prefix="fdbqueue-contention-") as directory, peers() as urls:
         print_machine(Path(directory))
         url = given.url or directory
         db = fdbqueue.open(url)
+        urls = dict.fromkeys(CONTENDERS, url) | urls
         with Progress(console=console, transient=True) as progress:
             for each in given.settings:
-                task = progress.add_task(str(each), total=given.rounds * len(CONTENDERS))
+                task = progress.add_task(str(each), total=given.rounds * len(urls))
                 for _ in range(given.rounds):
-                    each.round(db, url, given.seconds, partial(progress.advance, task))
+                    each.round(db, urls, given.seconds, partial(progress.advance, task))
                 progress.remove_task(task)
                 console.print(each.table())
         console.print(plot(given.settings))

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
-import signal
-import socket
-import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -27,6 +23,13 @@ from typing import Any, Protocol
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Subspace
+from tests.benchmarks.servers import (
+    has_postgres,
+    has_redis,
+    postgres_address,
+    postgres_server,
+    redis_server,
+)
 
 SPACE = Subspace(("benchmark", "tasks"))
 
@@ -207,13 +210,9 @@ class Procrastinate:
     setting: str = "Postgres: synchronous_commit=on; async handler, delete_jobs=always"
     concurrencies: tuple[int, ...] = (1, 10)
 
-    @property
-    def address(self) -> str:
-        return f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres"
-
     def app(self) -> tuple[Any, Any]:
         procrastinate = import_module("procrastinate")
-        connector = procrastinate.PsycopgConnector(conninfo=self.address)
+        connector = procrastinate.PsycopgConnector(conninfo=postgres_address(self.port))
         app = procrastinate.App(connector=connector)
 
         async def job(pushed: int) -> None:
@@ -227,7 +226,9 @@ class Procrastinate:
             app.schema_manager.apply_schema()
 
     def load(self, jobs: int) -> None:
-        with import_module("psycopg").connect(self.address, autocommit=True) as connection:
+        with import_module("psycopg").connect(
+            postgres_address(self.port), autocommit=True
+        ) as connection:
             connection.execute("TRUNCATE procrastinate_jobs CASCADE")
         app, job = self.app()
         with app.open():
@@ -256,78 +257,20 @@ class Procrastinate:
         return lambda: loop.run_until_complete(work())
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+@contextmanager
+def procrastinate_peer(directory: Path) -> Iterator[Procrastinate]:
+    """Run a Postgres server for procrastinate."""
+    with postgres_server(directory) as port:
+        peer = Procrastinate(port)
+        peer.make_tables()
+        yield peer
 
 
 @contextmanager
-def server(command: list[str], is_up: Callable[[], object], user: str | None) -> Iterator[None]:
-    """Run a server: wait until it answers, and end it with SIGINT."""
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=user, group=user
-    )
-    try:
-        for _ in range(100):
-            time.sleep(0.1)
-            with suppress(Exception):
-                is_up()
-                break
-        else:
-            raise RuntimeError(f"no answer from {command[0]}")
-        yield
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(20)
-
-
-@contextmanager
-def redis_peer(directory: Path) -> Iterator[Rq]:
+def rq_peer(directory: Path) -> Iterator[Rq]:
     """Run a Redis server for rq."""
-    peer = Rq(free_port())
-    options = {
-        "port": str(peer.port),
-        "bind": "127.0.0.1",
-        "dir": str(directory),
-        "save": "",
-        "appendonly": "yes",
-        "appendfsync": "always",
-    }
-    command = ["redis-server"]
-    for option, value in options.items():
-        command += [f"--{option}", value]
-    with server(command, peer.open, None):
-        yield peer
-
-
-def postgres_program(name: str) -> str | None:
-    """Return the path of a program of Postgres; in Debian's directory, of the newest version."""
-    found = sorted(map(str, Path("/usr/lib/postgresql").glob(f"*/bin/{name}")))
-    return shutil.which(name) or (found[-1] if found else None)
-
-
-@contextmanager
-def postgres_peer(directory: Path) -> Iterator[Procrastinate]:
-    """Run a Postgres server for procrastinate; not as root, which Postgres refuses."""
-    peer = Procrastinate(free_port())
-    user = "postgres" if os.geteuid() == 0 else None
-    if user:
-        shutil.chown(directory, user)
-    initdb, postgres = str(postgres_program("initdb")), str(postgres_program("postgres"))
-    data = str(directory / "data")
-    subprocess.run(
-        [initdb, "-A", "trust", "-U", "postgres", "-D", data],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        user=user,
-        group=user,
-        cwd=directory,
-    )
-    command = [postgres, "-D", data, "-p", str(peer.port), "-k", str(directory)]
-    with server([*command, "-c", "listen_addresses=127.0.0.1"], peer.make_tables, user):
-        yield peer
+    with redis_server(directory) as port:
+        yield Rq(port)
 
 
 def peers(stack: ExitStack, report: Callable[[str], object]) -> Iterator[Contender]:
@@ -342,12 +285,12 @@ def peers(stack: ExitStack, report: Callable[[str], object]) -> Iterator[Contend
         yield Huey(directory() / "huey.db")
     else:
         report("huey is skipped: pip install huey")
-    if find_spec("rq") and shutil.which("redis-server"):
-        yield stack.enter_context(redis_peer(directory()))
+    if find_spec("rq") and has_redis():
+        yield stack.enter_context(rq_peer(directory()))
     else:
         report("rq is skipped: pip install rq, apt-get install redis-server")
-    if find_spec("procrastinate") and find_spec("psycopg") and postgres_program("initdb"):
-        yield stack.enter_context(postgres_peer(directory()))
+    if find_spec("procrastinate") and has_postgres():
+        yield stack.enter_context(procrastinate_peer(directory()))
     else:
         report(
             "procrastinate is skipped: pip install procrastinate 'psycopg[binary]', "
