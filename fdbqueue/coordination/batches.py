@@ -102,14 +102,25 @@ class LeaseStart:
 
 
 def first_after(
-    tr: Transaction, n: int, *, skipped: int, layout: Layout, items: Items
+    tr: Transaction,
+    n: int,
+    *,
+    skipped: int,
+    layout: Layout,
+    items: Items,
+    begun: Callable[[], list[StoredItem]] | None = None,
 ) -> list[StoredItem]:
-    """Return `n` items after the first `skipped` ones, or the first `n` if these are fewer."""
+    """Return `n` items after the first `skipped` ones, or the first `n` if these are fewer.
+
+    `begun` waits for the items after the skipped ones, if reading them has begun.
+    """
     begin, end = layout.all_items
     found: list[StoredItem] = []
-    if skipped:
+    if begun is not None:
+        found = begun()[:n]
+    elif skipped:
         found = items.read(tr.snapshot, first_greater_or_equal(begin, skipped), end, n)
-    if len(found) < n:
+    if len(found) < n and (skipped or begun is None):
         found = items.read(tr.snapshot, begin, end, n)
     if not found:
         tr.add_read_conflict_range(begin, end)  # conflict unless the queue stays empty
@@ -165,11 +176,6 @@ class ClaimBatches:
             if tries == 2:
                 tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
             version = start.note_read(tr)  # meanwhile other threads can join the batch
-            swept = self._schedule.sweep_few(tr, now)
-            is_behind = not swept.all
-            has_written = swept.wrote
-            if not swept.expired:
-                return None  # commit this sweep; the next transaction continues
             batch.join()
             n = sum(map(_n_of, batch))
             if tries > 1:
@@ -177,14 +183,33 @@ class ClaimBatches:
             within = min(map(_within_of, batch))
             self._range = min(self._range, max(n, within))
             skipped = n * int(random.random() * (self._range // n))
-            first = partial(first_after, skipped=skipped, layout=self._layout, items=self._items)
-            admitted = self._slots.admit(tr, n, first)
+            # Start all reads before waiting for the first.
+            sweep = self._schedule.begin_sweep(tr, now, version)
+            options = self._schedule.begin_options(tr)
+            snapshot = tr.snapshot
+            mark = snapshot.get(self._layout.scheduled)
+            begin, end = self._layout.all_items
+            selector = first_greater_or_equal(begin, skipped) if skipped else begin
+            begun = self._items.begin_read(snapshot, selector, end, n)
+            swept = sweep()
+            is_behind = not swept.all
+            has_written = swept.wrote
+            if not swept.expired:
+                return None  # commit this sweep; the next transaction continues
+            first = partial(
+                first_after,
+                skipped=skipped,
+                layout=self._layout,
+                items=self._items,
+                begun=None if swept.wrote else begun,
+            )
+            admitted = self._slots.admit(tr, n, options(), first)
             has_written = has_written or bool(admitted)
             remaining = iter(admitted)
             take = partial(self._leases.take, tr)
             requests = batch if start.tries == 1 else [each.for_try(start.tries) for each in batch]
             claims = [
-                take([*islice(remaining, request.n)], request, version, now, swept.had_timers)
+                take([*islice(remaining, request.n)], request, version, now, mark)
                 for request in requests
             ]
             if not any(claims) and (admitted or not swept.all):

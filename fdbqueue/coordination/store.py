@@ -367,7 +367,8 @@ class Store(Generic[_T]):
     def keys_to_watch_claims(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys to watch until an item can be claimed, or none if one already can."""
         look = first or self._first_after(0)
-        if self._slots.admit(tr, 1, look, may_skip=first is None):
+        options = self.schedule.options(tr)
+        if self._slots.admit(tr, 1, options, look, may_skip=first is None):
             return []
         keys = [self.layout.total_in]
         # Items may be waiting for a free slot.
@@ -448,9 +449,10 @@ class Store(Generic[_T]):
             has_written, is_behind = swept.wrote, not swept.all
             skipped = random.randrange(max(1, request.within - request.n + 1))
             look = first or self._first_after(skipped)
-            while found := self._slots.admit(tr, request.n, look, may_skip=first is None):
+            admit = partial(self._slots.admit, tr, request.n, self.schedule.options(tr), look)
+            while found := admit(may_skip=first is None):
                 has_written = True
-                if claim := self._leases.take(tr, found, this, version, now, swept.had_timers):
+                if claim := self._leases.take(tr, found, this, version, now):
                     return claim
             return None
 

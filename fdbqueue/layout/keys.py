@@ -458,6 +458,19 @@ class Layout:
         end = begin + key[begin - 1] - 0x14
         return int.from_bytes(key[begin:end], "big"), key[end:]
 
+    def due_timers(self, version: int, now: int) -> list[tuple[bytes, bytes]]:
+        """Return the ranges of the timers that are over: of leases, of delays, and of expiries.
+
+        Leases end by a version, the others at a time in milliseconds since 1970.
+        """
+        after_version = self.timer_key(b"", version + 1, b"")
+        after_now = self.timer_key(b"", now + 1, b"")
+        return [
+            (self.leases + b"\x00", self.leases + after_version),
+            (self.dues + b"\x00", self.dues + after_now),
+            (self.expiries + b"\x00", self.expiries + after_now),
+        ]
+
     # Slots of concurrency limits
 
     @staticmethod

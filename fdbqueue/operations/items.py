@@ -311,12 +311,24 @@ class Items:
         self, tr: ReadTransaction, begin: bytes | KeySelector, end: bytes, n: int
     ) -> list[StoredItem]:
         """Return up to `n` items of a range."""
+        return self.begin_read(tr, begin, end, n)()
+
+    def begin_read(
+        self, tr: ReadTransaction, begin: bytes | KeySelector, end: bytes, n: int
+    ) -> Callable[[], list[StoredItem]]:
+        """Start to read up to `n` items of a range; return a function that waits for them."""
         if n == 0:  # which means no limit in FoundationDB
-            return []
+            return list
         level_of = self.levels.level_of
         rows = tr.get_range(begin, end, limit=n, streaming_mode=WANT_ALL)
-        # A selector skips any keys, so the result may begin with keys behind the end.
-        return [StoredItem(row.key, row.value, level_of(row.key)) for row in rows if row.key < end]
+
+        def finish() -> list[StoredItem]:
+            # A selector skips any keys, so the result may begin with keys behind the end.
+            return [
+                StoredItem(row.key, row.value, level_of(row.key)) for row in rows if row.key < end
+            ]
+
+        return finish
 
     def begin_look(self, tr: ReadTransaction, key: bytes) -> list[Any]:
         """Start to read whether the item that was popped from this key exists again."""

@@ -16,7 +16,7 @@ from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import Items, ReturnedItem
 from fdbqueue.operations.schedule import VERSIONS, FailedItem, Schedule
 from fdbqueue.operations.slots import Candidate, Limit
-from fdbqueue.types import Claim, Transaction
+from fdbqueue.types import Claim, Transaction, Value
 
 __all__ = ["ClaimRequest", "Leases", "error_text"]
 
@@ -106,7 +106,7 @@ class Leases:
         request: ClaimRequest,
         version: int,
         now: int,
-        had_timers: bool,
+        mark: Value | None = None,
     ) -> Claim | None:
         """Claim items that the transaction read, except those that cannot be decoded.
 
@@ -116,16 +116,17 @@ class Leases:
             request: What to claim, and for how long.
             version: The read version of the transaction.
             now: The time in milliseconds since 1970.
-            had_timers: Whether the queue has timers, so that it is marked as one.
+            mark: The value that marks a queue with timers, if reading it has begun.
         """
         layout = self._layout
         end = version + int(request.lease * VERSIONS)
         lease = encode_lease(request.lease, now)
+        if mark is None:
+            mark = tr.snapshot.get(layout.scheduled)
         items: list[Any] = []
         stored_items: list[StoredItem] = []
         delivery_counts: list[int] = []
         held: list[Limit] = []
-        is_marked = had_timers or tr.snapshot.get(layout.scheduled).value is not None
         # Before any other write: the engine compares each read conflict with the writes before it.
         self._items.delete(tr, [candidate.item for candidate in candidates])
         for stored, limits in candidates:
@@ -147,7 +148,7 @@ class Leases:
         if held:
             for limit, n in Counter(held).items():
                 limit.hold(tr, n)
-        if not is_marked:
+        if mark.value is None:
             tr[layout.scheduled] = b""
         keys = tuple(map(_key_of, stored_items))
         return Claim(tuple(items), tuple(delivery_counts), keys, request.token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import starmap, takewhile
+from itertools import starmap
 from typing import NamedTuple, TypeAlias
 
 from fdbqueue.layout import (
@@ -59,13 +59,11 @@ class Swept(NamedTuple):
         all: Whether nothing that was due is left.
         expired: Whether all expired items are deleted.
         wrote: Whether the sweep wrote anything.
-        had_timers: Whether there was a timer, due or not. Then the queue is marked as scheduled.
     """
 
     all: bool
     expired: bool
     wrote: bool
-    had_timers: bool
 
 
 class FailedItem(NamedTuple):
@@ -109,7 +107,6 @@ class Schedule:
     def __init__(self, layout: Layout, items: Items, dead_letters: DeadLetters) -> None:
         self._layout = layout
         self._items = items
-        self._timers = [*map(layout.range_of, (layout.leases, layout.dues, layout.expiries))]
         self._dead_letters = dead_letters
         self._waiting_claims = Waiters(layout, layout.waiting_claims)
         self.max_attempts: int | None = None  # as read by the last claim
@@ -117,8 +114,16 @@ class Schedule:
 
     def options(self, tr: ReadTransaction) -> Options | None:
         """Return the options of the queue; `None` before its first push."""
-        stored = tr.get(self._layout.options).value
-        return None if stored is None else decode_options(stored)
+        return self.begin_options(tr)()
+
+    def begin_options(self, tr: ReadTransaction) -> Callable[[], Options | None]:
+        """Start to read the options; return a function that waits for them."""
+        read = tr.get(self._layout.options)
+
+        def finish() -> Options | None:
+            return None if read.value is None else decode_options(read.value)
+
+        return finish
 
     def is_paused(self, tr: Transaction) -> bool:
         """Return whether the queue is paused."""
@@ -142,76 +147,82 @@ class Schedule:
             now: The time in milliseconds since 1970.
             begin: Where to begin; by default with the items that were due first.
         """
+        version = tr.get_read_version().wait()
+        begin_sweep = partial(self.begin_sweep, tr, now, version, may_leave=False)
         if begin is not None:
-            swept = self._sweep(tr, now, MAX_SWEPT, begin=begin)
+            swept = begin_sweep(MAX_SWEPT, begin=begin)()
             if swept.wrote:
                 return swept._replace(all=False)
-        few = self._sweep(tr, now, _FEW)
+        few = begin_sweep(_FEW)()
         if few.all:
             return few
-        rest = self._sweep(tr, now, MAX_SWEPT - _FEW)
-        return rest._replace(wrote=True, had_timers=True)
+        rest = begin_sweep(MAX_SWEPT - _FEW)()
+        return rest._replace(wrote=True)
 
     def sweep_few(self, tr: Transaction, now: int) -> Swept:
         """Sweep as `sweep` does if few items are due. If many are, only delete expired ones.
 
         Clients that take items at the same time would all conflict on the same due items.
         """
-        return self._sweep(tr, now, _FEW, may_leave=True)
+        return self.begin_sweep(tr, now, tr.get_read_version().wait())()
 
-    def _sweep(
+    def begin_sweep(
         self,
         tr: Transaction,
         now: int,
-        limit: int,
+        version: int,
+        limit: int = _FEW,
         *,
         begin: Begin | None = None,
-        may_leave: bool = False,
-    ) -> Swept:
-        """Sweep up to `limit` items of each kind."""
+        may_leave: bool = True,
+    ) -> Callable[[], Swept]:
+        """Start the reads of a sweep; return a function that waits for them and sweeps.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            version: The read version of the transaction.
+            limit: The maximum number of items of each kind.
+            begin: Where to begin; by default with the items that were due first.
+            may_leave: Whether to leave leases and due items, as `sweep_few` does, if there are as
+                many as the limit.
+        """
         wrote = False
         # A try of the transaction that fails after this has looked in vain; the next look helps.
         if abs(now - self._foreign_look) >= _FOREIGN_LOOK:
             self._foreign_look = now
             wrote = self._sweep_foreign_leases(tr, now)
+        # Read only what is due: a queue may have very many timers.
+        due = self._layout.due_timers(version, now)
         # Start all reads before waiting for the first.
         begin_read = partial(tr.snapshot.get_range, limit=limit, streaming_mode=WANT_ALL)
-        ranges: Sequence[tuple[bytes | KeySelector, bytes]] = self._timers
-        if begin is not None:
-            ranges = [(begin(first), end) for first, end in self._timers]
-        leases, dues, expiries = map(list, list(starmap(begin_read, ranges)))
-        layout = self._layout
-        has_timers = bool(leases or dues or expiries)
-        if leases:
-            leases = self._until(layout.leases, leases, tr.get_read_version().wait())
-        if dues:
-            dues = self._until(layout.dues, dues, now)
-        is_all = len(leases) < limit and len(dues) < limit
-        if (leases or dues) and (is_all or not may_leave):
-            wrote = True
-            self._end_leases(tr, leases, now)
-            self._make_available(tr, dues)
-            # There may be expired items among those that just became available.
-            expiries = list(begin_read(*self._timers[2]))
-        if expiries:
-            expiries = self._until(layout.expiries, expiries, now)
-            self._expire(tr, expiries)
-        return Swept(
-            all=is_all and len(expiries) < limit,
-            expired=len(expiries) < limit,
-            wrote=wrote or bool(expiries),
-            had_timers=has_timers,
-        )
+        starts = due if begin is None else [(begin(first), end) for first, end in due]
+        reads = [*starmap(begin_read, starts)]
 
-    def _until(self, index: bytes, timers: list[KeyValue], last: int) -> list[KeyValue]:
-        """Return the timers up to a time or version. Some rows may be of keys behind the index."""
-        unpack = self._layout.unpack_timer_key
-        return [
-            *takewhile(
-                lambda timer: timer.key.startswith(index) and unpack(index, timer.key)[0] <= last,
-                timers,
+        def finish() -> Swept:
+            leases, dues, expiries = map(list, reads)
+            if begin is not None:
+                # A selector skips any keys, so the rows may begin with keys behind the end.
+                leases, dues, expiries = (
+                    [row for row in rows if row.key < end]
+                    for rows, (_, end) in zip((leases, dues, expiries), due)
+                )
+            is_all = len(leases) < limit and len(dues) < limit
+            moves = bool(leases or dues) and (is_all or not may_leave)
+            if moves:
+                self._end_leases(tr, leases, now)
+                self._make_available(tr, dues)
+                # There may be expired items among those that just became available.
+                expiries = list(begin_read(*due[2]))
+            if expiries:
+                self._expire(tr, expiries)
+            return Swept(
+                all=is_all and len(expiries) < limit,
+                expired=len(expiries) < limit,
+                wrote=wrote or moves or bool(expiries),
             )
-        ]
+
+        return finish
 
     @staticmethod
     def _clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
@@ -231,7 +242,7 @@ class Schedule:
         """End or renew leases whose versions are those of another cluster; return if any were."""
         leases = self._layout.leases
         swept = False
-        for row in tr.snapshot.get_range(*self._timers[0], limit=_FEW, reverse=True):
+        for row in tr.snapshot.get_range(*self._layout.range_of(leases), limit=_FEW, reverse=True):
             end = self._layout.unpack_timer_key(leases, row.key)[0]
             lease = decode_lease(row.value)
             ahead = end - tr.get_read_version().wait()

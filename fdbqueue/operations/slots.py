@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from fdbqueue.layout import Layout, decode_count, encode_count
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.schedule import Schedule
-from fdbqueue.types import ReadTransaction, Transaction
+from fdbqueue.types import Options, ReadTransaction, Transaction
 
 __all__ = ["MAX_SLOTS", "Agents", "Candidate", "First", "Places", "ReadFirst", "Slots"]
 
@@ -155,17 +155,17 @@ class Slots:
         self._agents = agents
 
     def admit(
-        self, tr: Transaction, n: int, first: First, may_skip: bool = True
+        self, tr: Transaction, n: int, options: Options | None, first: First, may_skip: bool = True
     ) -> list[Candidate]:
         """Return up to `n` first items that may be claimed; none if the queue is paused.
 
         Args:
             tr: A transaction.
             n: The maximum number of items, from 1.
+            options: The options of the queue, as the transaction read them.
             first: Reads the first items.
             may_skip: Whether to skip the tasks of agents at their limit for any other tasks.
         """
-        options = self._schedule.options(tr)
         if options is not None:
             self._schedule.max_attempts = options.max_attempts
             if options.paused:
