@@ -581,6 +581,12 @@ class Layout:
         packed: bytes = fdb_tuple.pack((name,))
         return waiters + packed
 
+    @staticmethod
+    def unpack_waiter_key(waiters: bytes, key: bytes) -> bytes:
+        """Return the name of the client that waits under a key."""
+        name: bytes = fdb_tuple.unpack(key[len(waiters) :])[0]
+        return name
+
     def newest_waiter(self, waiters: bytes) -> bytes:
         """Return the key that holds the name of the client of this kind that came last."""
         return self.arrivals + waiters[len(self.waiters) :]

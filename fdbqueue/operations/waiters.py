@@ -9,6 +9,8 @@ from fdbqueue.types import Transaction
 
 __all__ = ["Waiter", "Waiters"]
 
+_TIME = 8  # the first bytes of a name, which order it by time
+_MAX_TIME = 256**_TIME - 1
 _MAX_WOKEN = 16  # by a client that finds items for which nobody was woken
 
 
@@ -31,7 +33,8 @@ class Waiter(NamedTuple):
 class Waiters:
     """The clients that wait for items of one queue. Each has a key, and wakes when it is cleared.
 
-    Their names sort by time. The newest one wakes first, because it is the most likely to be alive.
+    Their names sort by the order in which they began. The newest one wakes first, because it is the
+    most likely to be alive.
 
     A wake-up can be in vain. The client may be dead. Two transactions may clear the same key: they
     find it by a snapshot read, because pushes must never conflict. And a push that is under way
@@ -70,13 +73,14 @@ class Waiters:
         Args:
             tr: A transaction, which must also read that there is nothing to take.
             key: The key of the client, if it waited before.
-            name: The name of the client if it has no key any more.
+            name: A new name, a UUID that begins with the time, in case it has no key any more.
             is_first: Whether the process of the client waits for the first time. Perhaps it was
                 started in place of dead ones. So the two clients on which most depends, the newest
                 and the oldest one, are woken: they wait again if they are alive.
         """
         is_new = key is None or not tr[key].present()
         if key is None or is_new:
+            name = self._newer_name(tr, name)
             key = self._layout.waiter_key(self.prefix, name)
             tr[key] = b""
             if is_first:
@@ -90,6 +94,19 @@ class Waiters:
             if is_new:
                 tr[newer[0]] = name
         return Waiter(key, older + newer, is_sentinel=not older, is_alone=is_alone)
+
+    def _newer_name(self, tr: Transaction, name: bytes) -> bytes:
+        """Return the name, or one with a later time if a client with a later name waits.
+
+        So names sort by the order of the commits, even if clocks differ or several clients begin at
+        the same moment, and only one client takes itself for the oldest.
+        """
+        for row in tr.get_range(self._begin, self._end, limit=1, reverse=True):
+            newest = self._layout.unpack_waiter_key(self.prefix, row.key)
+            if newest > name:
+                later = min(int.from_bytes(newest[:_TIME], "big") + 1, _MAX_TIME)
+                return b"%b%b" % (later.to_bytes(_TIME, "big"), name[_TIME:])
+        return name
 
     def leave(self, tr: Transaction, key: bytes, *, has_found: bool) -> None:
         """End a wait that no other transaction has ended.

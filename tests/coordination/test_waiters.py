@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from fdb.subspace_impl import Subspace
@@ -157,6 +158,25 @@ def test_a_push_wakes_one_client(
     queue.push_many(db, range(rounds, n))
     consumers.join()
     until(lambda: keys(db, space) == [])
+
+
+def test_one_client_takes_itself_for_the_oldest_whatever_the_clocks_say(
+    db: Any, space: Subspace
+) -> None:
+    """The name of a client begins with the time of its host, and several may begin at once."""
+    layout = store_of(PriorityQueue(space)).layout
+    waiters = Waiters(layout, layout.waiting_claims)
+    names = [hour.to_bytes(8, "big") + uuid4().bytes[8:] for hour in (7, 5, 9, 9, 1)]
+
+    @fdbqueue.transactional
+    def begin(tr: Any, name: bytes) -> Any:
+        return waiters.wait(tr, None, name)
+
+    began = [begin(db, name) for name in names]
+    assert [waiter.is_sentinel for waiter in began] == [True, False, False, False, False]
+    assert keys(db, space) == [waiter.key for waiter in began]
+    fdbqueue.transactional(lambda tr: waiters.wake(tr, 1))(db)
+    assert keys(db, space) == [waiter.key for waiter in began[:-1]]
 
 
 @takes
