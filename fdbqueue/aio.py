@@ -41,7 +41,7 @@ from fdbqueue.queue import overview as status
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
 from fdbqueue.queue.base import BaseQueue
-from fdbqueue.types import Database, Item, Transaction
+from fdbqueue.types import Database, Duration, Item, Transaction
 from fdbqueue.worker import worker
 from fdbqueue.worker.handler import Handler
 
@@ -353,7 +353,7 @@ class Worker:
         handler: Callable[..., Any],
         *,
         concurrency: int = 1,
-        lease: float = 30,
+        lease: Duration = 30,
         agent: str | None = None,
     ) -> None:
         if not isinstance(queue, _Handle):

@@ -11,10 +11,12 @@ __all__ = [
     "ClockOutOfRange",
     "ClusterUnavailable",
     "CorruptDatabase",
+    "DatabaseClosed",
     "DiskFull",
     "FDBError",
     "FdbqueueError",
     "FilesReplaced",
+    "ForeignClaim",
     "ForeignKey",
     "FormatVersionMismatch",
     "HandlerTooSlow",
@@ -208,6 +210,22 @@ class FilesReplaced(StorageError):
         super().__init__(
             path, f"the file {name} was removed, replaced or truncated while it was in use"
         )
+
+
+class DatabaseClosed(FDBError):
+    """A call on a database that was closed, or that was closed meanwhile (1025).
+
+    >>> print(DatabaseClosed())
+    the database was closed; open it again with fdbqueue.open (1025)
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1025)
+
+    @property
+    def description(self) -> str:
+        """The sentence, which is not FoundationDB's."""
+        return "the database was closed; open it again with fdbqueue.open"
 
 
 class LockTimeout(FDBError):
@@ -458,6 +476,19 @@ class LeaseLost(FdbqueueError):
         super().__init__(
             f"the claim of item {item_id} is over: its lease expired, or it was already "
             "acknowledged or returned; another worker may have the item"
+        )
+
+
+class ForeignClaim(FdbqueueError, ValueError):
+    """A claim of another queue. Nothing was changed."""
+
+    def __init__(self, queue: str | None, key: bytes) -> None:
+        self.queue = queue
+        self.key = key
+        name = "this queue" if queue is None else f"the queue {queue!r}"
+        super().__init__(
+            f"the claim is not one of {name}: its item has the key {key!r}; pass a claim to the "
+            "queue that returned it"
         )
 
 

@@ -13,6 +13,7 @@ __all__ = [
     "Codec",
     "Database",
     "DeadLetter",
+    "Duration",
     "Future",
     "Item",
     "Json",
@@ -47,6 +48,8 @@ PriorityJson: TypeAlias = int | list[Any]
 PriorityKind: TypeAlias = type[int] | tuple[type, ...]
 """The type of a queue's priorities: `int`, or the types of a tuple's elements, `(int, float)`."""
 
+Duration: TypeAlias = float | timedelta
+"""A length of time: a number of seconds, or a `timedelta`."""
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | float | None
 """A JSON value."""

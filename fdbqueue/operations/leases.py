@@ -9,7 +9,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
-from fdbqueue.errors import LeaseLost, UndecodableItem
+from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem
 from fdbqueue.layout import ClaimedItem, Layout, decode_claim, encode_lease
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
@@ -172,6 +172,8 @@ class Leases:
         """Start to read the items of a claim; return their positions and the reads."""
         reads: _Reads = []
         for key in claim.keys:
+            if not key.startswith(self._layout.items):
+                raise ForeignClaim(self._layout.name, key)
             position = self._layout.position(key)
             reads.append((position, tr.get(self._layout.claims + position)))
         return reads

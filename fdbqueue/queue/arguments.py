@@ -15,13 +15,14 @@ from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.database.binding import is_database
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey
 from fdbqueue.layout.tasks import TaskRecord, rank
-from fdbqueue.types import TaskPriority, Transactor
+from fdbqueue.types import Claim, Duration, TaskPriority, Transactor
 
 __all__ = [
     "due_time",
     "expiry_time",
     "validate_agent",
     "validate_bound",
+    "validate_claim",
     "validate_client",
     "validate_cost",
     "validate_delay",
@@ -45,8 +46,10 @@ def _seconds(
     name: str, seconds: object, *, is_over: bool = False, below: int | None = None
 ) -> float:
     """Return a number of seconds from 0, or with `is_over` over 0; raise for anything else."""
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise TypeError(f"{name} is a number of seconds, not {seconds!r}")
+        raise TypeError(f"{name} is a number of seconds or a timedelta, not {seconds!r}")
     is_low = not seconds >= 0 or (is_over and seconds == 0)  # NaN is neither high nor low
     if is_low or (below is not None and seconds >= below):
         lowest = "over 0" if is_over else "from 0"
@@ -67,7 +70,7 @@ def _is_text(text: object) -> TypeGuard[str]:
     return False
 
 
-def due_time(delay: float | None, at: datetime | None) -> int | None:
+def due_time(delay: Duration | None, at: datetime | None) -> int | None:
     """Return the time at which an item is due, in milliseconds since 1970; `None` for at once.
 
     Example:
@@ -80,36 +83,36 @@ def due_time(delay: float | None, at: datetime | None) -> int | None:
         if not isinstance(at, datetime) or at.utcoffset() is None:
             raise TypeError(f"at is a datetime that has a time zone, not {at!r}")
         return max(0, math.ceil(at.timestamp() * 1000))
-    if delay is None:
-        return None
-    return milliseconds() + math.ceil(delay * 1000) if validate_delay(delay) else None
+    seconds = validate_delay(delay)
+    return milliseconds() + math.ceil(seconds * 1000) if seconds else None
 
 
-def validate_delay(delay: float | None) -> float | None:
+def validate_delay(delay: Duration | None) -> float | None:
     """Return the delay in seconds; raise an error if it is not a valid time.
 
     Example:
-        >>> validate_delay(1.5)
-        1.5
+        >>> validate_delay(1.5), validate_delay(timedelta(minutes=5))
+        (1.5, 300.0)
     """
     return None if delay is None else _seconds("delay", delay, below=_MAX_SECONDS)
 
 
-def validate_wait(tr: Transactor, seconds: float) -> float:
+def validate_wait(tr: Transactor, seconds: Duration) -> float:
     """Return the seconds to wait; raise an error for an invalid time or inside a transaction.
 
     >>> import fdbqueue
     >>> validate_wait(fdbqueue.open("memory:"), 1.5)
     1.5
     """
-    if _seconds("wait", seconds) and not is_database(tr):
+    number = _seconds("wait", seconds)
+    if number and not is_database(tr):
         raise ValueError(
             "only a call that is given a database can wait: nothing sleeps inside a transaction"
         )
-    return min(seconds, threading.TIMEOUT_MAX)
+    return min(number, threading.TIMEOUT_MAX)
 
 
-def expiry_time(ttl: float | None) -> int | None:
+def expiry_time(ttl: Duration | None) -> int | None:
     """Return the time at which an item expires, in milliseconds since 1970; `None` for never.
 
     Example:
@@ -149,6 +152,13 @@ def validate_unique(key: object) -> str:
     if _is_text(key):
         return key
     raise InvalidUniqueKey(key, _MAX_TEXT)
+
+
+def validate_claim(claim: object) -> Claim:
+    """Return a claim; raise `TypeError` for anything else, such as the `None` of an empty queue."""
+    if isinstance(claim, Claim):
+        return claim
+    raise TypeError(f"a claim is needed, not {claim!r}; `claim` returns None for no item")
 
 
 def validate_lease(lease: object) -> float:

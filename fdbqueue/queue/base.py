@@ -23,6 +23,7 @@ from fdbqueue.operations.push import reconcile_options
 from fdbqueue.operations.slots import MAX_SLOTS
 from fdbqueue.queue.arguments import (
     validate_bound,
+    validate_claim,
     validate_delay,
     validate_lease,
     validate_number,
@@ -32,6 +33,7 @@ from fdbqueue.types import (
     Claim,
     Database,
     DeadLetter,
+    Duration,
     Item,
     Options,
     ReadTransaction,
@@ -174,7 +176,13 @@ class BaseQueue(ABC, Generic[_T]):
 
     @driven
     def claim(
-        self, tr: Transactor, *, lease: float = 30, n: int = 1, within: int = 256, wait: float = 0
+        self,
+        tr: Transactor,
+        *,
+        lease: Duration = 30,
+        n: int = 1,
+        within: int = 256,
+        wait: Duration = 0,
     ) -> Steps[Claim | None]:
         """Claim the first items for the time of a lease; return `None` if nothing can be claimed.
 
@@ -242,6 +250,7 @@ class BaseQueue(ABC, Generic[_T]):
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
+            ForeignClaim: The claim is one of another queue.
 
         Example:
             >>> import fdbqueue
@@ -254,14 +263,14 @@ class BaseQueue(ABC, Generic[_T]):
             Traceback (most recent call last):
             fdbqueue.errors.LeaseLost: the claim of item ... is over: ...
         """
-        return self._store.ack(tr, claim)
+        return self._store.ack(tr, validate_claim(claim))
 
     def nack(
         self,
         tr: Transactor,
         claim: Claim,
         *,
-        delay: float | None = None,
+        delay: Duration | None = None,
         error: str | BaseException | None = None,
     ) -> None:
         """Report that a claimed job failed: its items are retried after a delay.
@@ -278,6 +287,7 @@ class BaseQueue(ABC, Generic[_T]):
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
+            ForeignClaim: The claim is one of another queue.
 
         Example:
             >>> import fdbqueue
@@ -288,9 +298,10 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.claim(db).attempt
             2
         """
+        claim = validate_claim(claim)
         self._store.nack(tr, claim, validate_delay(delay), error_text(error))
 
-    def extend(self, tr: Transactor, claim: Claim, lease: float = 30) -> None:
+    def extend(self, tr: Transactor, claim: Claim, lease: Duration = 30) -> None:
         """Restart the lease of a claim: it lasts for `lease` seconds from now.
 
         Given a database, the lease starts once more if a tenth of it has passed before the call
@@ -303,6 +314,7 @@ class BaseQueue(ABC, Generic[_T]):
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
+            ForeignClaim: The claim is one of another queue.
 
         Example:
             >>> import fdbqueue
@@ -311,7 +323,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> _ = jobs.push(db, "send")
             >>> jobs.extend(db, jobs.claim(db, lease=1), lease=60)
         """
-        self._store.extend(tr, claim, validate_lease(lease))
+        self._store.extend(tr, validate_claim(claim), validate_lease(lease))
 
     def release(self, tr: Transactor, claim: Claim) -> None:
         """Return the items of a claim to their places, as if they had never been claimed.
@@ -324,6 +336,7 @@ class BaseQueue(ABC, Generic[_T]):
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
+            ForeignClaim: The claim is one of another queue.
 
         Example:
             >>> import fdbqueue
@@ -334,7 +347,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.claim(db).attempt
             1
         """
-        self._store.release(tr, claim)
+        self._store.release(tr, validate_claim(claim))
 
     # Dead letters
 
@@ -572,7 +585,7 @@ class BaseQueue(ABC, Generic[_T]):
     # All items
 
     @driven
-    def wait(self, db: Database, seconds: float) -> Steps[bool]:
+    def wait(self, db: Database, seconds: Duration) -> Steps[bool]:
         """Sleep until the queue has an item, without taking it; return whether it has one.
 
         Another client may take the item first; `pop(db, wait=...)` waits and takes. Use this method

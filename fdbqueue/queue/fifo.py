@@ -18,7 +18,7 @@ from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.items import Items, NewItem
 from fdbqueue.queue.arguments import validate_number, validate_wait
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
-from fdbqueue.types import Codec, Item, Options, ReadTransactor, Transactor
+from fdbqueue.types import Codec, Duration, Item, Options, ReadTransactor, Transactor
 
 __all__ = ["Queue"]
 
@@ -191,7 +191,7 @@ class Queue(BaseQueue[Item]):
         return (yield from self._store.push(tr, items, as_many_as_fit, raise_if_full))
 
     @driven
-    def dequeue(self, tr: Transactor, *, wait: float = 0) -> Steps[Item | None]:
+    def dequeue(self, tr: Transactor, *, wait: Duration = 0) -> Steps[Item | None]:
         """Remove and return the oldest item; return `None` if there is none.
 
         In a transaction, it conflicts with every other dequeue. Given a database, processes that
@@ -215,7 +215,7 @@ class Queue(BaseQueue[Item]):
         return next(iter(items), None)
 
     @driven
-    def dequeue_many(self, tr: Transactor, n: int, *, wait: float = 0) -> Steps[list[Item]]:
+    def dequeue_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> Steps[list[Item]]:
         """Remove and return up to `n` of the oldest items in order, in one transaction.
 
         Args:

@@ -28,6 +28,7 @@ from fdbqueue.queue.arguments import (
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
 from fdbqueue.types import (
     Codec,
+    Duration,
     Item,
     Options,
     Priority,
@@ -197,9 +198,9 @@ class PriorityQueue(BaseQueue[Item]):
         value: object,
         priority: Priority = 0,
         *,
-        delay: float | None = None,
+        delay: Duration | None = None,
         at: datetime | None = None,
-        ttl: float | None = None,
+        ttl: Duration | None = None,
         unique: str | None = None,
         raise_if_full: Literal[True],
     ) -> Item: ...
@@ -211,9 +212,9 @@ class PriorityQueue(BaseQueue[Item]):
         value: object,
         priority: Priority = 0,
         *,
-        delay: float | None = None,
+        delay: Duration | None = None,
         at: datetime | None = None,
-        ttl: float | None = None,
+        ttl: Duration | None = None,
         unique: str | None = None,
         raise_if_full: bool = False,
     ) -> Item | None: ...
@@ -225,9 +226,9 @@ class PriorityQueue(BaseQueue[Item]):
         value: object,
         priority: Priority = 0,
         *,
-        delay: float | None = None,
+        delay: Duration | None = None,
         at: datetime | None = None,
-        ttl: float | None = None,
+        ttl: Duration | None = None,
         unique: str | None = None,
         raise_if_full: bool = False,
     ) -> Steps[Item | None]:
@@ -289,9 +290,9 @@ class PriorityQueue(BaseQueue[Item]):
         priority: Priority = 0,
         *,
         priorities: Iterable[Priority] | None = None,
-        delay: float | None = None,
+        delay: Duration | None = None,
         at: datetime | None = None,
-        ttl: float | None = None,
+        ttl: Duration | None = None,
         as_many_as_fit: bool = False,
         raise_if_full: bool = False,
     ) -> Steps[list[Item]]:
@@ -339,7 +340,7 @@ class PriorityQueue(BaseQueue[Item]):
     # Pop and peek
 
     @driven
-    def pop_min(self, tr: Transactor, *, wait: float = 0) -> Steps[Item | None]:
+    def pop_min(self, tr: Transactor, *, wait: Duration = 0) -> Steps[Item | None]:
         """Remove and return the oldest item of the lowest priority, or `None` if there is none.
 
         **Conflicts.** In a transaction, a pop reads the keys of the queue from the first one to the
@@ -381,7 +382,7 @@ class PriorityQueue(BaseQueue[Item]):
     pop = pop_min
 
     @driven
-    def pop_max(self, tr: Transactor, *, wait: float = 0) -> Steps[Item | None]:
+    def pop_max(self, tr: Transactor, *, wait: Duration = 0) -> Steps[Item | None]:
         """Remove and return the oldest item of the highest priority, or `None` if there is none.
 
         Works as `pop_min` at the other end of the queue. Within a priority it is first in, first
@@ -409,7 +410,7 @@ class PriorityQueue(BaseQueue[Item]):
 
     @driven
     def pop_many(
-        self, tr: Transactor, n: int, max: bool = False, *, wait: float = 0
+        self, tr: Transactor, n: int, max: bool = False, *, wait: Duration = 0
     ) -> Steps[list[Item]]:
         """Remove and return up to `n` of the first items in order, in one transaction.
 
@@ -589,9 +590,9 @@ def _new_items(
     store: Store[Item],
     values: Sequence[Any],
     priorities: Sequence[Priority],
-    delay: float | None,
+    delay: Duration | None,
     at: datetime | None,
-    ttl: float | None,
+    ttl: Duration | None,
     unique: str | None = None,
 ) -> list[NewItem]:
     """Return what a push of these arguments stores."""

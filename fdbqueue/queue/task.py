@@ -40,6 +40,7 @@ from fdbqueue.queue.arguments import (
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
 from fdbqueue.types import (
     Claim,
+    Duration,
     KeyValue,
     Options,
     ReadTransaction,
@@ -216,9 +217,9 @@ class TaskQueue(BaseQueue[Task]):
         agent_name: str | None = None,
         client_id: str | None = None,
         payload: object = None,
-        delay: float | None = None,
+        delay: Duration | None = None,
         at: datetime | None = None,
-        ttl: float | None = None,
+        ttl: Duration | None = None,
         unique: str | None = None,
     ) -> Steps[str | None]:
         """Put a task into its place in the queue; return its id, or `None` if the queue is full.
@@ -309,9 +310,9 @@ class TaskQueue(BaseQueue[Task]):
         now: float,
         uuid: bytes,
         *,
-        delay: float | None = None,
+        delay: Duration | None = None,
         at: datetime | None = None,
-        ttl: float | None = None,
+        ttl: Duration | None = None,
         unique: str | None = None,
         **task: Any,
     ) -> NewItem:
@@ -326,7 +327,7 @@ class TaskQueue(BaseQueue[Task]):
 
     @driven
     def pop(
-        self, tr: Transactor, *, agent: str | None = None, wait: float = 0
+        self, tr: Transactor, *, agent: str | None = None, wait: Duration = 0
     ) -> Steps[Task | None]:
         """Remove and return the first task, or the first one of an agent; `None` if there is none.
 
@@ -352,7 +353,7 @@ class TaskQueue(BaseQueue[Task]):
         return (yield from self._store.pop_of(tr, self._first_for_agent(agent), wait))
 
     @driven
-    def pop_many(self, tr: Transactor, n: int, *, wait: float = 0) -> Steps[list[Task]]:
+    def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> Steps[list[Task]]:
         """Remove and return up to `n` of the first tasks in order, in one transaction.
 
         Args:
@@ -395,10 +396,10 @@ class TaskQueue(BaseQueue[Task]):
         self,
         tr: Transactor,
         *,
-        lease: float = 30,
+        lease: Duration = 30,
         n: int = 1,
         within: int = 256,
-        wait: float = 0,
+        wait: Duration = 0,
         agent: str | None = None,
     ) -> Steps[Claim | None]:
         """Claim the first tasks, or the first tasks of an agent, for the time of a lease.

@@ -20,7 +20,7 @@ from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost
 from fdbqueue.operations.leases import error_text
 from fdbqueue.queue.arguments import validate_agent, validate_lease, validate_number
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of
-from fdbqueue.types import Claim, Database, Transaction
+from fdbqueue.types import Claim, Database, Duration, Transaction
 from fdbqueue.worker.handler import Handler
 from fdbqueue.worker.telemetry import Telemetry
 
@@ -122,7 +122,7 @@ class Worker:
         handler: Callable[..., Any],
         *,
         concurrency: int = 1,
-        lease: float = 30,
+        lease: Duration = 30,
         agent: str | None = None,
     ) -> None:
         if not isinstance(queue, BaseQueue):

@@ -15,6 +15,7 @@ import pytest
 from fdb.fdboptions import StreamingMode
 
 from fdbqueue.embedded import FDBError
+from fdbqueue.errors import DatabaseClosed
 
 
 def commit(tr: Any) -> int:
@@ -508,7 +509,7 @@ def test_a_closed_database_is_1025(db: Any, fdb_error: Any) -> None:
     db.close()
     with fdb_error(1025):
         tr[b"k"].wait()
-    with fdb_error(1025):
+    with pytest.raises(DatabaseClosed, match="open it again"):
         db[b"k"]
     db.close()
 

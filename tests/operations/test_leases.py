@@ -17,7 +17,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, check
 from fdbqueue.coordination.clock import milliseconds
-from fdbqueue.errors import InvalidItemId, LeaseLost
+from fdbqueue.errors import ForeignClaim, InvalidItemId, LeaseLost
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
@@ -40,6 +40,41 @@ def test_a_claimed_item_is_hidden_from_other_clients(db: Any, queue: PriorityQue
         with pytest.raises(LeaseLost) as error:
             method(db, claim)
         assert error.value.item_id == claim.item.id
+
+
+def test_only_a_claim_of_the_queue_can_be_ended(
+    db: Any, queue: PriorityQueue, space: Subspace
+) -> None:
+    other = PriorityQueue(space["other"])
+    queue.push(db, "a")
+    claim = queue.claim(db)
+    for method in (other.ack, other.nack, other.extend, other.release):
+        with pytest.raises(ForeignClaim, match="pass a claim to the queue that returned it"):
+            method(db, claim)
+    methods: tuple[Any, ...] = (queue.ack, queue.nack, queue.extend, queue.release)
+    for method in methods:
+        with pytest.raises(TypeError, match="`claim` returns None for no item"):
+            method(db, queue.claim(db))
+    queue.ack(db, claim)
+
+
+def test_a_length_of_time_may_be_a_timedelta(db: Any, queue: PriorityQueue) -> None:
+    hour = timedelta(hours=1)
+    queue.push(db, "delayed", delay=hour)
+    queue.push(db, "expires", ttl=timedelta(milliseconds=1))
+    time.sleep(0.002)
+    assert queue.pop(db, wait=timedelta()) is None
+    queue.push(db, "a")
+    claim = queue.claim(db, lease=hour, wait=timedelta(seconds=1))
+    queue.extend(db, claim, lease=2 * hour)
+    queue.nack(db, claim, delay=hour)
+    assert queue.claim(db) is None
+    assert not queue.wait(db, timedelta(milliseconds=1))
+    with pytest.raises(ValueError, match="delay is a number of seconds from 0"):
+        queue.push(db, "b", delay=-hour)
+    minutes: Any = "5m"
+    with pytest.raises(TypeError, match="a number of seconds or a timedelta, not '5m'"):
+        queue.push(db, "b", delay=minutes)
 
 
 def test_a_claim_marks_the_queue_unless_it_is_marked(

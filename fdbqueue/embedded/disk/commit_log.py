@@ -25,7 +25,7 @@ from pathlib import Path
 
 from fdbqueue.embedded.disk.write_ahead_log import Extent
 from fdbqueue.embedded.ranges import Range, RangeSet, is_packed, pack_ranges, unpack_ranges
-from fdbqueue.errors import FDBError, FilesReplaced, StorageError
+from fdbqueue.errors import DatabaseClosed, FDBError, FilesReplaced, StorageError
 
 __all__ = ["CommitLog"]
 
@@ -138,7 +138,7 @@ class CommitLog:
         clock after this call. All versions ever returned to a client are below the ceiling.
         """
         if self._descriptor < 0:
-            raise FDBError(1025)
+            raise DatabaseClosed()
         header = os.pread(self._descriptor, _HEADER.size, 0)
         if len(header) < _HEADER.size:
             raise FilesReplaced(str(self._path.parent), self._path.name)
@@ -289,7 +289,7 @@ class CommitLog:
 
     def _read(self, size: int, at: int) -> bytes:
         if self._descriptor < 0:
-            raise FDBError(1025)
+            raise DatabaseClosed()
         data = os.pread(self._descriptor, size, at)
         if len(data) < size:
             raise FilesReplaced(str(self._path.parent), self._path.name)

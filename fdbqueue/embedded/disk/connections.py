@@ -10,7 +10,7 @@ from fdbqueue.embedded.disk import generations
 from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.files import Connection, OpenFiles, connect, explained, storage_errors
 from fdbqueue.embedded.disk.locks import SharedSync
-from fdbqueue.errors import FDBError
+from fdbqueue.errors import DatabaseClosed
 
 __all__ = ["Connections"]
 
@@ -59,7 +59,7 @@ class Connections:
         """Return a connection that is not in use."""
         generation = self.generation
         if generation == _CLOSED:
-            raise FDBError(1025)
+            raise DatabaseClosed()
         try:
             while True:
                 connection = self._idle.pop()

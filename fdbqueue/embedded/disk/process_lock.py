@@ -24,7 +24,7 @@ import struct
 import time
 from pathlib import Path
 
-from fdbqueue.errors import FDBError
+from fdbqueue.errors import DatabaseClosed
 
 __all__ = ["ProcessLock"]
 
@@ -95,10 +95,10 @@ class ProcessLock:
         """Take the lock unless another process has it or the right of way.
 
         Raises:
-            FDBError: 1025, the lock was closed.
+            DatabaseClosed: The lock was closed.
         """
         if self._descriptor < 0:
-            raise FDBError(1025)
+            raise DatabaseClosed()
         now = time.monotonic_ns() // 1000
         has_right = now < self._until
         if not has_right and not self._may_try(now):

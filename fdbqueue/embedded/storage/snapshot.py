@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fdbqueue.embedded.disk.damage import in_order
 from fdbqueue.embedded.limits import TRANSACTION_LIFETIME
 from fdbqueue.embedded.storage.writer import GET
-from fdbqueue.errors import FDBError
+from fdbqueue.errors import DatabaseClosed, FDBError
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.disk.files import Connection
@@ -120,4 +120,4 @@ class Snapshot:
 
     def too_old(self) -> FDBError:
         """Return the error of a snapshot that has expired; 1025 if the database was closed."""
-        return FDBError(1025 if self._storage.is_closed else 1007)
+        return DatabaseClosed() if self._storage.is_closed else FDBError(1007)

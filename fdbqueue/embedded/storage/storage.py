@@ -48,7 +48,7 @@ from fdbqueue.embedded.ranges import Range
 from fdbqueue.embedded.storage import forks
 from fdbqueue.embedded.storage.snapshot import Snapshot
 from fdbqueue.embedded.storage.writer import Writer, stamped
-from fdbqueue.errors import FDBError, FdbqueueError, FilesReplaced, LockTimeout
+from fdbqueue.errors import DatabaseClosed, FDBError, FdbqueueError, FilesReplaced, LockTimeout
 
 __all__ = ["Storage"]
 
@@ -191,8 +191,10 @@ class Storage:
 
     def failure(self, error: sqlite3.Error | OSError) -> Exception:
         """Return the error to raise for an error of SQLite or of the system."""
-        if self._closed or isinstance(error, sqlite3.ProgrammingError):
-            return FDBError(1025)  # the database was closed, or an expired snapshot was
+        if self._closed:
+            return DatabaseClosed()
+        if isinstance(error, sqlite3.ProgrammingError):
+            return FDBError(1025)  # an expired snapshot was closed
         return explained(self.path, error)
 
     # Reading
