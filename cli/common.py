@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -28,22 +29,26 @@ __all__ = [
     "PRIORITY",
     "TIME",
     "AnyQueue",
+    "Duration",
     "OutputError",
     "ParamType",
     "PrintError",
-    "Seconds",
     "Stop",
     "any_queue",
     "check_integrity",
     "command_options",
     "confirm",
     "count_noun",
+    "create_option",
+    "database_options",
     "echo",
     "echo_results",
+    "found_queue",
     "item_json",
     "item_queue",
     "json_line",
     "json_queue",
+    "log_to_stderr",
     "parse_json",
     "print_items",
     "priority_as_json",
@@ -64,19 +69,31 @@ else:
     ParamType = click.ParamType  # generic only in new releases of click
 
 
-class Seconds(click.FloatRange):
-    """A number of seconds."""
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_PARTS = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+
+
+class Duration(click.FloatRange):
+    """A length of time: a number of seconds, or numbers with units, such as 5m or 1h30m."""
+
+    name = "duration"
 
     def convert(
         self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the number; fail for text that is not a number, and for NaN."""
+        """Return the seconds; fail for text that is not a length of time, and for NaN."""
         try:
             seconds = float(value)
         except ValueError:
-            seconds = math.nan
+            parts = _PARTS.findall(str(value))
+            is_valid = bool(parts) and "".join(map("".join, parts)) == value
+            seconds = sum(float(n) * _UNITS[unit] for n, unit in parts) if is_valid else math.nan
         if math.isnan(seconds):
-            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+            self.fail(
+                f"{value!r} is not a length of time, such as 90 for seconds, 5m or 1h30m",
+                param,
+                ctx,
+            )
         number: float = super().convert(seconds, param, ctx)
         return number
 
@@ -129,9 +146,38 @@ def command_options(*, creates: bool = False) -> Callable[[Callable[..., _R]], C
     The command receives the open database as `db`. The database is closed when the command ends.
 
     Args:
-        creates: Create the database if it does not exist.
+        creates: Create the database if it does not exist. Otherwise a command with a parameter
+            `create` does so if that is true.
     """
     return functools.partial(_with_options, creates=creates)
+
+
+def create_option(what: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+    """Return the option `--create`, which creates the database and perhaps more."""
+    return click.option("--create", is_flag=True, help=f"Create {what} if there is none.")
+
+
+def database_options(command: Callable[..., _R]) -> Callable[..., _R]:
+    """Add the options that name the database."""
+    options = (
+        click.option(
+            "--db",
+            "url",
+            metavar="DATABASE",
+            show_default="$FDBQ_DB, else $FDB_CLUSTER_FILE, else the user's data directory",
+            help="Database: a directory, embedded:PATH, or a FoundationDB cluster file.",
+        ),
+        click.option(
+            "-C",
+            "--cluster-file",
+            metavar="FILE",
+            type=click.Path(exists=True, dir_okay=False),
+            help="FoundationDB cluster file, instead of --db.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def _with_options(command: Callable[..., _R], creates: bool) -> Callable[..., _R]:
@@ -144,10 +190,11 @@ def _with_options(command: Callable[..., _R], creates: bool) -> Callable[..., _R
         verbose: bool,
         **kwargs: object,
     ) -> _R:
+        log_to_stderr(logging.INFO if verbose else logging.WARNING)
         if verbose:
-            logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.INFO)
             logging.getLogger("fdbqueue.counts").setLevel(logging.INFO)
-        db = _open(url, cluster_file, creates)
+        url, cluster_file = _database_of(click.get_current_context(), url, cluster_file)
+        db = _open(url, cluster_file, creates or bool(kwargs.get("create")))
         try:
             db.options.set_transaction_timeout(math.ceil(timeout * 1000))
             return command(*args, db=db, **kwargs)
@@ -170,26 +217,13 @@ def _with_options(command: Callable[..., _R], creates: bool) -> Callable[..., _R
 
     options = (
         click.option(
-            "--db",
-            "url",
-            metavar="DATABASE",
-            show_default="$FDBQ_DB, else $FDB_CLUSTER_FILE, else the user's data directory",
-            help="Database: a directory, embedded:PATH, or a FoundationDB cluster file.",
-        ),
-        click.option(
-            "-C",
-            "--cluster-file",
-            metavar="FILE",
-            type=click.Path(exists=True, dir_okay=False),
-            help="FoundationDB cluster file, instead of --db.",
-        ),
-        click.option(
             "--timeout",
-            metavar="SECONDS",
-            type=Seconds(0, 1_000_000),
+            metavar="DURATION",
+            type=Duration(0, 1_000_000),
             default=10,
             show_default=True,
-            help="Maximum seconds for a transaction, including retries; 0 for no limit.",
+            help="Maximum time for a transaction of the database, including retries; 0 for no "
+            "limit.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line."),
         click.option(
@@ -199,7 +233,22 @@ def _with_options(command: Callable[..., _R], creates: bool) -> Callable[..., _R
     decorated: Callable[..., _R] = run_on_database
     for option in reversed(options):
         decorated = option(decorated)
-    return decorated
+    return database_options(decorated)
+
+
+def log_to_stderr(level: int) -> None:
+    """Print log records from this level on to standard error."""
+    logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=level)
+
+
+def _database_of(
+    context: click.Context, url: str | None, cluster_file: str | None
+) -> tuple[str | None, str | None]:
+    """Return the options that name the database, given before the command or after it."""
+    if url is None and cluster_file is None:
+        before = context.find_root().params
+        return before.get("url"), before.get("cluster_file")
+    return url, cluster_file
 
 
 def _open(url: str | None, cluster_file: str | None, create: bool) -> Database:
@@ -228,7 +277,8 @@ def check_integrity(db: Database, seconds: float | None = 1.0) -> None:
 
 def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     try:
-        db = _open(context.params.get("url"), context.params.get("cluster_file"), False)
+        given = context.params.get("url"), context.params.get("cluster_file")
+        db = _open(*_database_of(context, *given), False)
         db.options.set_transaction_timeout(1000)
         return [name for name in queue_names(db) if name.startswith(incomplete)]
     except (FdbqueueError, click.UsageError):
@@ -367,6 +417,24 @@ def item_queue(db: Database, name: str, *, must_exist: bool = False) -> Priority
     if isinstance(queue, TaskQueue):
         raise click.ClickException(f"{name!r} is a task queue; use `fdbq task`")
     return queue
+
+
+def found_queue(
+    db: Database, name: str, command: str, wait: float = 0.0
+) -> PriorityQueue | Queue | None:
+    """Open the named queue, whose values are JSON, or wait until there is one.
+
+    Without a queue, say so on standard error, and return `None` after the time to wait.
+    """
+    try:
+        return json_queue(db, name, must_exist=True)
+    except QueueNotFound as error:
+        check_integrity(db)
+        waiting = " (waiting until there is one)" if wait else ""
+        click.echo(f"fdbq {command}: {error}{waiting}", err=True)
+    if not wait or wait_for_queue(db, name, Stop(), wait) is None:
+        return None
+    return json_queue(db, name, must_exist=True)
 
 
 def json_queue(db: Database, name: str, *, must_exist: bool = False) -> PriorityQueue | Queue:

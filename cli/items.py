@@ -16,15 +16,17 @@ from fdbqueue.types import Database, PriorityJson
 from .common import (
     PRIORITY,
     TIME,
+    Duration,
     OutputError,
     PrintError,
-    Seconds,
     check_integrity,
     command_options,
     confirm,
     count_noun,
+    create_option,
     echo,
     echo_results,
+    found_queue,
     item_json,
     item_queue,
     json_line,
@@ -65,7 +67,10 @@ _count_option = click.option(
     help="Integer, or a JSON list for a tuple; the lowest is popped first.",
 )
 @click.option(
-    "--delay", metavar="SECONDS", type=Seconds(0), help="Seconds until the item is available."
+    "--delay",
+    metavar="DURATION",
+    type=Duration(0),
+    help="Time until the item is available, such as 90 for seconds, 5m or 1h30m.",
 )
 @click.option(
     "--at",
@@ -75,9 +80,9 @@ _count_option = click.option(
 )
 @click.option(
     "--ttl",
-    metavar="SECONDS",
-    type=Seconds(0, min_open=True),
-    help="Seconds after which the item expires if it was not popped or claimed.",
+    metavar="DURATION",
+    type=Duration(0, min_open=True),
+    help="Time after which the item expires if it was not popped or claimed.",
 )
 @click.option("--unique", metavar="KEY", help="Push only if no unfinished item has this KEY.")
 @command_options(creates=True)
@@ -151,15 +156,24 @@ def push(
 @_count_option
 @click.option(
     "--wait",
-    metavar="[SECONDS]",
+    metavar="[DURATION]",
     is_flag=False,
     flag_value=math.inf,
     default=0.0,
-    type=Seconds(0),
-    help="Wait up to SECONDS for an item; without SECONDS, forever (put --wait last).",
+    type=Duration(0),
+    help="Wait up to DURATION for an item; without it, forever (put --wait last).",
 )
-@command_options(creates=True)
-def pop(db: Database, queue: str, highest: bool, count: int, wait: float, as_json: bool) -> None:
+@create_option("the database")
+@command_options()
+def pop(
+    db: Database,
+    queue: str,
+    highest: bool,
+    count: int,
+    wait: float,
+    create: bool,
+    as_json: bool,
+) -> None:
     """Pop the first item of QUEUE and print its value.
 
     With -n, up to N items are popped in one transaction.
@@ -168,17 +182,20 @@ def pop(db: Database, queue: str, highest: bool, count: int, wait: float, as_jso
     printed. Ctrl-C, SIGTERM and SIGHUP take effect before items are popped or after they are
     printed; if printing takes long, the remaining items are put back.
 
-    Exits with code 1 if the queue is empty, or still empty after --wait.
+    Exits with code 1 if the queue is empty, or still empty after --wait, and if there is no such
+    queue.
 
     \b
     Example:
       while item=$(fdbq pop jobs); do echo "working on $item"; done
       while item=$(fdbq pop jobs --wait); do echo "working on $item"; done
     """
-    target = json_queue(db, queue)
+    deadline = time.monotonic() + wait
+    target = found_queue(db, queue, "pop", wait)
+    if target is None:
+        sys.exit(1)
     if isinstance(target, Queue):
         reject_for_fifo(queue, max=highest)
-    deadline = time.monotonic() + wait
     while not _pop_and_print(db, target, count, highest, as_json):
         remaining = deadline - time.monotonic()
         if remaining <= 0:
@@ -218,17 +235,19 @@ def _put_back(db: Database, queue: PriorityQueue | Queue, items: list[Item]) -> 
 @queue_argument
 @click.option("--max", "highest", is_flag=True, help="Show the highest priority first.")
 @_count_option
-@command_options(creates=True)
+@command_options()
 def peek(db: Database, queue: str, highest: bool, count: int, as_json: bool) -> None:
     """Print the first value of QUEUE without removing it.
 
-    Exits with code 1 if the queue is empty.
+    Exits with code 1 if the queue is empty, or if there is no such queue.
 
     \b
     Example:
       fdbq peek jobs -n 3
     """
-    target = json_queue(db, queue)
+    target = found_queue(db, queue, "peek")
+    if target is None:
+        sys.exit(1)
     if isinstance(target, Queue):
         reject_for_fifo(queue, max=highest)
         items = list(target.items(db, limit=count))

@@ -15,36 +15,44 @@ from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
 from . import signals
-from .common import OutputError
+from .common import OutputError, database_options
 
 __all__ = ["cli", "main"]
 
-_MODULES = {
-    "check": "queues",
-    "clear": "items",
-    "completion": "main",
-    "counts": "queues",
-    "dead": "dead",
-    "drop": "queues",
-    "export": "transfer",
-    "import": "transfer",
-    "info": "queues",
-    "items": "items",
-    "limit": "queues",
-    "ls": "queues",
-    "migrate": "queues",
-    "pause": "queues",
-    "peek": "items",
-    "pop": "items",
-    "push": "items",
-    "rename": "queues",
-    "resume": "queues",
-    "rm": "items",
-    "serve": "serve",
-    "task": "tasks",
-    "top": "top",
-    "work": "work",
+_SECTIONS = {
+    "Push and pop": {"push": "items", "pop": "items", "peek": "items", "task": "tasks"},
+    "Run jobs": {"work": "work", "dead": "dead"},
+    "Look": {
+        "ls": "queues",
+        "items": "items",
+        "counts": "queues",
+        "top": "top",
+        "serve": "serve",
+        "info": "queues",
+    },
+    "Change items and queues": {
+        "rm": "items",
+        "clear": "items",
+        "limit": "queues",
+        "pause": "queues",
+        "resume": "queues",
+        "rename": "queues",
+        "drop": "queues",
+    },
+    "Copy and repair": {
+        "import": "transfer",
+        "export": "transfer",
+        "check": "queues",
+        "migrate": "queues",
+    },
+    "Set up": {"completion": "main"},
 }
+"""The commands by what one wants to do, and the module of each."""
+
+_MODULES = {name: module for commands in _SECTIONS.values() for name, module in commands.items()}
+
+
+_WHOLE = 1000  # characters; no summary is as long
 
 
 class _LazyGroup(click.Group):
@@ -68,10 +76,23 @@ class _LazyGroup(click.Group):
             if isinstance(command, click.Command) and command.name == cmd_name
         )
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by what one wants to do, with their whole summaries."""
+        for title, names in _SECTIONS.items():
+            commands = ((name, self.get_command(ctx, name)) for name in names)
+            rows = [
+                (name, command.get_short_help_str(limit=_WHOLE))
+                for name, command in commands
+                if command
+            ]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@database_options
 @click.version_option(package_name="fdbqueue", prog_name="fdbq")
-def cli() -> None:
+def cli(url: str | None, cluster_file: str | None) -> None:
     """Manage durable, transactional priority queues, in FoundationDB or a local directory.
 
     Exit codes: 0 for success, 1 if there was nothing to do or not everything could be done, 2 for

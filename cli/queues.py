@@ -34,6 +34,7 @@ from .common import (
     command_options,
     confirm,
     count_noun,
+    create_option,
     echo,
     json_line,
     priority_as_json,
@@ -215,20 +216,21 @@ def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @queue_argument
 @_limit_options
-@command_options(creates=True)
-def limit(db: Database, queue: str, as_json: bool, **bounds: int | None) -> None:
+@create_option("the queue, and the database,")
+@command_options()
+def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: int | None) -> None:
     """Set limits of QUEUE, or show its limits without options.
 
     N is an integer from 1; `none` removes a limit. A push to a full queue stores nothing. Items
-    beyond a new limit stay in the queue. Setting a limit creates the queue if it does not exist.
+    beyond a new limit stay in the queue.
 
     \b
     Example:
       fdbq limit jobs
-      fdbq limit jobs --size 10000 --concurrency 20
+      fdbq limit jobs --size 10000 --concurrency 20 --create
       fdbq limit jobs --size none
     """
-    target = any_queue(db, queue, must_exist=False)
+    target = any_queue(db, queue, must_exist=not create)
     try:
         for field, bound in bounds.items():
             if bound is not None:

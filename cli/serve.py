@@ -15,12 +15,12 @@ import click
 
 from fdbqueue.types import Database
 
-from .common import Seconds, command_options
+from .common import Duration, command_options
 from .signals import INTERRUPTED, exit_on, stop_on_signal
 
 __all__ = ["serve"]
 
-_SECONDS = Seconds(min=0, min_open=True, max=86_400)
+_SECONDS = Duration(min=0, min_open=True, max=86_400)
 
 
 @click.command()
@@ -99,27 +99,27 @@ _SECONDS = Seconds(min=0, min_open=True, max=86_400)
 )
 @click.option(
     "--header-timeout",
-    metavar="SECONDS",
+    metavar="DURATION",
     default=10,
     show_default=True,
     type=_SECONDS,
-    help="Seconds for a client to send the request line and headers.",
+    help="Time for a client to send the request line and headers.",
 )
 @click.option(
     "--body-timeout",
-    metavar="SECONDS",
+    metavar="DURATION",
     default=60,
     show_default=True,
     type=_SECONDS,
-    help="Seconds for a client to send a body, or without reading its response.",
+    help="Time for a client to send a body, or without reading its response.",
 )
 @click.option(
     "--keep-alive-timeout",
-    metavar="SECONDS",
+    metavar="DURATION",
     default=65,
     show_default=True,
     type=_SECONDS,
-    help="Seconds for which a connection stays open without a request.",
+    help="Time for which a connection stays open without a request.",
 )
 @command_options(creates=True)
 def serve(

@@ -16,8 +16,8 @@ from fdbqueue.types import Database
 
 from .common import (
     TIME,
+    Duration,
     OutputError,
-    Seconds,
     command_options,
     echo,
     echo_results,
@@ -99,7 +99,10 @@ def _task_json(task: Task) -> str:
 @click.option("--agent", "agent_name", metavar="NAME", help="Agent that is to do the task.")
 @click.option("--client", "client_id", metavar="ID", help="Client that the task belongs to.")
 @click.option(
-    "--delay", metavar="SECONDS", type=Seconds(0), help="Seconds until the task is available."
+    "--delay",
+    metavar="DURATION",
+    type=Duration(0),
+    help="Time until the task is available, such as 90 for seconds, 5m or 1h30m.",
 )
 @click.option(
     "--at",
@@ -109,9 +112,9 @@ def _task_json(task: Task) -> str:
 )
 @click.option(
     "--ttl",
-    metavar="SECONDS",
-    type=Seconds(0, min_open=True),
-    help="Seconds after which the task expires if it was not popped or claimed.",
+    metavar="DURATION",
+    type=Duration(0, min_open=True),
+    help="Time after which the task expires if it was not popped or claimed.",
 )
 @click.option("--unique", metavar="KEY", help="Push only if no unfinished task has this KEY.")
 @command_options(creates=True)

@@ -16,7 +16,7 @@ from rich.table import Table
 from fdbqueue import QueueStatus, overview
 from fdbqueue.types import Database
 
-from .common import Seconds, command_options, json_line
+from .common import Duration, command_options, json_line
 from .signals import stop_on_signal
 from .terminal import restoring_cursor
 
@@ -29,11 +29,11 @@ _OTHER_LINES = 3  # of the screen: titles, the number of queues that are not sho
 @click.command()
 @click.option(
     "--interval",
-    metavar="SECONDS",
+    metavar="DURATION",
     default=1.0,
     show_default=True,
-    type=Seconds(0.1, 1_000_000),
-    help="Seconds between updates.",
+    type=Duration(0.1, 1_000_000),
+    help="Time between updates.",
 )
 @click.option(
     "-n",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -19,7 +19,7 @@ from fdbqueue.types import Database
 
 from .common import (
     AnyQueue,
-    Seconds,
+    Duration,
     Stop,
     command_options,
     echo,
@@ -31,6 +31,8 @@ from .signals import stop_on_signal
 from .terminal import progress_bar
 
 __all__ = ["work"]
+
+_IMPORTLIB = os.path.dirname(importlib.__file__)
 
 
 @click.command()
@@ -47,11 +49,11 @@ __all__ = ["work"]
 )
 @click.option(
     "--lease",
-    metavar="SECONDS",
+    metavar="DURATION",
     default=30.0,
     show_default=True,
-    type=Seconds(0.1, 1_000_000),
-    help="Seconds after which another worker may take over a dead worker's jobs.",
+    type=Duration(0.1, 1_000_000),
+    help="Time after which another worker may take over a dead worker's jobs.",
 )
 @click.option("--agent", metavar="NAME", help="Claim only tasks of this agent; needs a task queue.")
 @click.option(
@@ -108,8 +110,6 @@ def work(
         return
     if agent is not None and not isinstance(target, TaskQueue):
         raise click.UsageError(f"{queue!r} is not a task queue and has no agents")
-    if not logging.getLogger().isEnabledFor(logging.INFO):
-        logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     if metrics_port is not None:
         _serve_metrics(metrics_port)
     try:
@@ -180,11 +180,23 @@ def _function(path: str) -> Callable[..., Any]:
     sys.path.insert(0, os.getcwd())
     try:
         function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise click.UsageError(f"{path!r} cannot be loaded as MODULE:FUNCTION: {error}") from error
+    except Exception as error:  # the module may raise anything
+        raise click.UsageError(
+            f"{path!r} cannot be loaded as MODULE:FUNCTION: {_origin(error)}"
+        ) from error
     if not callable(function):
         raise click.UsageError(f"{path!r} is not a function")
     return function  # type: ignore[no-any-return]
+
+
+def _origin(error: Exception) -> str:
+    """Describe an error of an import, with the line at which it was raised."""
+    text = f"{type(error).__name__}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # without this module's
+    lines = [frame for frame in frames if not frame.filename.startswith(("<", _IMPORTLIB))]
+    if isinstance(error, SyntaxError) or not lines:
+        return text  # a SyntaxError names its line
+    return f"{text} ({lines[-1].filename}, line {lines[-1].lineno})"
 
 
 class CommandError(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 __all__ = [
@@ -404,11 +404,23 @@ class InvalidQueueName(FdbqueueError, ValueError):
 
 
 class QueueNotFound(FdbqueueError, LookupError):
-    """A queue name that no queue has."""
+    """A queue name that no queue has.
 
-    def __init__(self, name: str) -> None:
+    Attributes:
+        name: The name.
+        similar: The names of queues that resemble it, the most similar first.
+
+    >>> print(QueueNotFound("jbos", ("jobs",)))
+    there is no queue named 'jbos'; did you mean 'jobs'?
+    """
+
+    def __init__(self, name: str, similar: Sequence[str] = ()) -> None:
         self.name = name
-        super().__init__(f"there is no queue named {name!r}; `fdbq ls` lists all queues")
+        self.similar = tuple(similar)
+        hint = "`fdbq ls` lists all queues"
+        if similar:
+            hint = f"did you mean {' or '.join(map(repr, similar))}?"
+        super().__init__(f"there is no queue named {name!r}; {hint}")
 
 
 class QueueExists(FdbqueueError):

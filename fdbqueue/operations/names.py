@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.errors import QueueRenamed
+from fdbqueue.errors import QueueNotFound, QueueRenamed
 from fdbqueue.layout import (
+    NAMES,
     RENAMES,
     decode_count,
+    decode_name,
     decode_subspace,
     default_subspace,
     encode_count,
@@ -16,7 +20,11 @@ from fdbqueue.layout import (
 )
 from fdbqueue.types import Transaction
 
-__all__ = ["find", "leave", "location", "register"]
+__all__ = ["find", "find_existing", "leave", "location", "register"]
+
+_NAMES = NAMES.range().start, NAMES.range().stop
+_MAX_NAMES = 1000  # that are compared with a name that no queue has
+_MAX_SUGGESTIONS = 3
 
 MAX_TRACES = 16
 """The maximum number of names with a separate number."""
@@ -26,6 +34,19 @@ def find(tr: Transaction, name: str) -> Subspace | None:
     """Return the subspace of the queue with this name; `None` if there is none."""
     prefix = tr[name_key(name)].value
     return None if prefix is None else decode_subspace(prefix)
+
+
+def find_existing(tr: Transaction, name: str) -> Subspace:
+    """Return the subspace of the queue with this name.
+
+    Raises:
+        QueueNotFound: There is none. Its message suggests similar names, of the first 1,000.
+    """
+    subspace = find(tr, name)
+    if subspace is not None:
+        return subspace
+    names = [decode_name(row.key) for row in tr.snapshot.get_range(*_NAMES, limit=_MAX_NAMES)]
+    raise QueueNotFound(name, get_close_matches(name, names, _MAX_SUGGESTIONS))
 
 
 def location(tr: Transaction, name: str) -> Subspace:

@@ -14,11 +14,10 @@ from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import engine_name
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout import Layout, decode_options
 from fdbqueue.operations.items import State
 from fdbqueue.operations.leases import error_text
-from fdbqueue.operations.names import find, location
+from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options
 from fdbqueue.operations.slots import MAX_SLOTS
 from fdbqueue.queue.arguments import (
@@ -714,9 +713,7 @@ def read_stored(tr: ReadTransaction, subspace: Subspace, name: str | None = None
 
 def find_stored(tr: Transaction, name: str, must_exist: bool = False) -> Stored:
     """Read the stored options of the queue of a name; raise `QueueNotFound` if it must exist."""
-    subspace = find(tr, name) if must_exist else location(tr, name)
-    if subspace is None:
-        raise QueueNotFound(name)
+    subspace = find_existing(tr, name) if must_exist else location(tr, name)
     return read_stored(tr, subspace, name)
 
 

@@ -19,7 +19,7 @@ from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueExists, QueueNotFound
 from fdbqueue.layout import ROOT, Counters, Layout, name_key, totals_range
 from fdbqueue.layout.migration import migrate
-from fdbqueue.operations.names import find, leave
+from fdbqueue.operations.names import find, find_existing, leave
 from fdbqueue.queue.base import Stored, find_stored, open_stored
 from fdbqueue.queue.fifo import Queue
 from fdbqueue.queue.overview import read_queues
@@ -131,9 +131,7 @@ def rename_queue(tr: Transactor, name: str, new_name: str) -> None:
     keys = name_key(name), name_key(new_name)
 
     def body(tr: Transaction) -> None:
-        subspace = find(tr, name)
-        if subspace is None:
-            raise QueueNotFound(name)
+        subspace = find_existing(tr, name)
         if find(tr, new_name) is not None:
             raise QueueExists(new_name)
         del tr[keys[0]]
@@ -172,9 +170,7 @@ def migrate_queue(tr: Transactor, queue: str | Subspace) -> bool:
     """
 
     def body(tr: Transaction) -> bool:
-        subspace = queue if isinstance(queue, Subspace) else find(tr, queue)
-        if subspace is None:
-            raise QueueNotFound(str(queue))
+        subspace = queue if isinstance(queue, Subspace) else find_existing(tr, queue)
         return migrate(tr, Layout(subspace))
 
     return _change(tr, body)
@@ -205,9 +201,7 @@ def drop_queue(tr: Transactor, name: str) -> None:
     key = name_key(name)
 
     def body(tr: Transaction) -> None:
-        subspace = find(tr, name)
-        if subspace is None:
-            raise QueueNotFound(name)
+        subspace = find_existing(tr, name)
         del tr[subspace.range()]
         del tr[key]
 
@@ -241,8 +235,10 @@ def existing_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQue
     return _of_any_kind(read(db, partial(find_stored, name=name, must_exist=True)))
 
 
-def wait_for_queue(db: Database, name: str, stop: Stop) -> PriorityQueue | Queue | TaskQueue | None:
-    """Return the queue of this name once there is one; `None` if `stop` is set before."""
+def wait_for_queue(
+    db: Database, name: str, stop: Stop, seconds: float = math.inf
+) -> PriorityQueue | Queue | TaskQueue | None:
+    """Return the queue of this name once there is one; `None` after the time, or after `stop`."""
 
     def find_now() -> PriorityQueue | Queue | TaskQueue | None:
         with suppress(QueueNotFound):
@@ -260,7 +256,7 @@ def wait_for_queue(db: Database, name: str, stop: Stop) -> PriorityQueue | Queue
         return math.inf
 
     wanted = Wanted(name, keys, seconds_left)
-    return drive(until_found(Lines(), db, math.inf, look, wanted), stop)
+    return drive(until_found(Lines(), db, seconds, look, wanted), stop)
 
 
 def open_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQueue:

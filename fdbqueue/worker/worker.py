@@ -59,6 +59,9 @@ class _Stopped(Exception):
     """The worker was stopped and does not retry its transaction."""
 
 
+_LEVELS = {"done": logging.INFO, "lost": logging.WARNING, "failed": logging.ERROR}
+
+
 @dataclass(slots=True, eq=False)
 class _Job:
     """A claimed item, and the latest end of its lease by this process's monotonic clock."""
@@ -342,7 +345,7 @@ class Worker:
             self._ended.notify()
         self._telemetry.count(outcome, seconds)
         _log.log(
-            logging.INFO if outcome == "done" else logging.WARNING,
+            _LEVELS[outcome],
             "%s %s %s, attempt %d, %.1f ms%s",
             self._name,
             job.claim.item.id,
@@ -350,6 +353,7 @@ class Worker:
             job.claim.attempt,
             1000 * seconds,
             "" if error is None else f": {error_text(error)}",
+            exc_info=error,
         )
 
     def _nack(self, claim: Claim, failure: BaseException) -> None:

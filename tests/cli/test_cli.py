@@ -118,19 +118,35 @@ def test_push_and_pop_in_order(fdbq: Shell, name: str) -> None:
 def test_a_pop_of_an_empty_queue_exits_with_code_1_and_prints_nothing(
     fdbq: Shell, name: str
 ) -> None:
+    fdbq.output("push", name, "1")
+    fdbq.output("pop", name)
     for command in ("pop", "peek"):
-        done = fdbq(command, f"{name}never-pushed")
+        done = fdbq(command, name)
         assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
-    assert sizes(fdbq, name) == {}
+
+
+def test_an_unknown_queue_is_named_with_the_most_similar_one(filled: Shell, name: str) -> None:
+    for command in ("pop", "peek"):
+        done = filled(command, f"{name}x")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == (
+            f"fdbq {command}: there is no queue named '{name}x'; did you mean '{name}'?\n"
+        )
+    for arguments in (("drop", "-y"), ("limit", "--size", "3"), ("pause",), ("items",)):
+        error = error_of(filled(arguments[0], f"{name}x", *arguments[1:]))
+        assert f"did you mean '{name}'?" in error
+    filled.output("limit", f"{name}x", "--size", "3", "--create")
+    assert sizes(filled, name) == {name: 2, f"{name}x": 0}
 
 
 def test_a_pop_waits_for_a_push(fdbq: Shell, name: str) -> None:
     done = fdbq.script(
-        "(fdbq pop $q --wait; fdbq pop $q --wait 60) & sleep 1; "
-        "fdbq push $q 1 > /dev/null; fdbq push $q 2 > /dev/null; wait; fdbq pop $q --wait 0.1"
+        "(fdbq pop $q --create --wait; fdbq pop $q --wait 1m) & sleep 1; "
+        "fdbq push $q 1 > /dev/null; fdbq push $q 2 > /dev/null; wait; fdbq pop $q --wait 100ms"
     )
-    assert (done.returncode, done.stdout, done.stderr) == (1, "1\n2\n", "")
-    assert "'soon' is not a number of seconds" in error_of(fdbq("pop", name, "--wait", "soon"))
+    assert (done.returncode, done.stdout) == (1, "1\n2\n")
+    assert done.stderr.endswith("(waiting until there is one)\n")
+    assert "'soon' is not a length of time" in error_of(fdbq("pop", name, "--wait", "soon"))
 
 
 def test_an_interrupt_loses_no_item(fdbq: Shell, name: str, db: Any, rng: random.Random) -> None:
@@ -154,6 +170,8 @@ def test_an_interrupt_loses_no_item(fdbq: Shell, name: str, db: Any, rng: random
 
 
 def test_a_wait_can_be_interrupted(fdbq: Shell) -> None:
+    fdbq.output("push", fdbq.environment["q"], "1")
+    fdbq.output("pop", fdbq.environment["q"])
     process = fdbq.start("pop", fdbq.environment["q"], "--wait")
     wait_until(lambda: has_handlers(process))
     time.sleep(0.3)  # so that it waits, most likely
@@ -461,7 +479,7 @@ def test_a_task_that_cannot_be_printed_stays(fdbq: Shell, name: str) -> None:
 
 
 def test_a_full_queue_imports_what_fits(fdbq: Shell, name: str) -> None:
-    fdbq.output("limit", name, "--size", "3")
+    fdbq.output("limit", name, "--size", "3", "--create")
     (fdbq.path / "f.jsonl").write_text("1\n2\n3\n4\n5\n")
     done = fdbq("import", name, "f.jsonl")
     assert (done.returncode, done.stderr) == (1, "")
@@ -485,7 +503,8 @@ def test_a_change_is_reported_as_done_if_its_output_cannot_be_printed(
 
 
 def test_only_commands_that_store_something_create_a_database(fdbq: Shell, name: str) -> None:
-    for command in ("ls", "counts", "items", "check", "info", "export", "rm", "clear", "drop"):
+    looking = ("ls", "counts", "items", "check", "info", "export", "peek", "pop", "limit")
+    for command in (*looking, "rm", "clear", "drop"):
         arguments = {"ls": [], "info": [], "rm": ["q", "x"]}.get(command, ["q"])
         done = fdbq(command, *arguments, "--db", "nowhere")
         assert "there is no database here" in error_of(done)
@@ -495,16 +514,22 @@ def test_only_commands_that_store_something_create_a_database(fdbq: Shell, name:
     assert "this directory holds other files" in error_of(done)
     assert [*(fdbq.path / "here").iterdir()] == [fdbq.path / "here" / "letter.txt"]
     assert not (fdbq.path / "nowhere").exists()
-    assert fdbq("pop", name, "--db", "nowhere").returncode == 1
+    assert fdbq("pop", name, "--db", "nowhere", "--create").returncode == 1
 
 
 ERRORS = [
     (("push", "jobs", "1", "-p", "[" * 100_000), "is not an integer"),
-    (("limit", "jobs", "--size", str(10**30)), "max_size is a number from 1, or None"),
+    (("limit", "jobs", "--create", "--size", str(10**30)), "max_size is a number from 1, or None"),
     (("limit", "jobs", "--size", "0"), "'0' is not a positive integer or `none`"),
-    (("limit", "jobs", "--concurrency", "20000"), "concurrency is a number from 1 to 10,000"),
-    (("limit", "jobs", "--agent-concurrency", "2"), "'jobs' is not a task queue and has no agents"),
-    (("top", "-n", "2", "--interval", "nan"), "is not a number of seconds"),
+    (
+        ("limit", "jobs", "--create", "--concurrency", "20000"),
+        "concurrency is a number from 1 to 10,000",
+    ),
+    (
+        ("limit", "jobs", "--create", "--agent-concurrency", "2"),
+        "'jobs' is not a task queue and has no agents",
+    ),
+    (("top", "-n", "2", "--interval", "nan"), "is not a length of time"),
     (("top", "-n", "2", "--interval", "inf"), "is not in the range"),
     (("pop", "jobs", "--wait", "-1"), "to an option as --option=VALUE"),
     (("serve", "--token-file", sys.executable), "is not UTF-8 text"),
@@ -539,8 +564,8 @@ ERRORS = [
     (("ls", "-C", "/etc/hostname"), "/etc/hostname is not a cluster file"),
     (("ls", "-C", "/etc/hostname", "--db", "x"), "give only one"),
     (("ls", "--timeout", "-1"), "-1.0 is not in the range"),
-    (("ls", "--timeout", "nan"), "'nan' is not a number of seconds"),
-    (("pop", "--wait", "mail"), "'mail' is not a number of seconds"),
+    (("ls", "--timeout", "nan"), "'nan' is not a length of time"),
+    (("pop", "--wait", "mail"), "'mail' is not a length of time"),
 ]
 
 
@@ -560,6 +585,9 @@ def test_the_database_is_an_option_of_every_command(fdbq: Shell, name: str) -> N
     for url in ("embedded:other", "./other"):
         assert fdbq.output("push", name, "1", "--db", url)
     assert sizes(fdbq, name, "--db", "other")[name] == 2
+    before = fdbq.output("--db", "other", "ls", "--json")
+    assert before == fdbq.output("ls", "--json", "--db", "other")
+    assert fdbq.output("--db", "nowhere", "ls", "--json", "--db", "other") == before
     assert sizes(fdbq, name) == {}
     for command_name, command in commands().items():
         options = {option for each in command.params for option in each.opts}
@@ -820,7 +848,7 @@ def test_an_impossible_clock_is_an_error(fdbq: Shell, name: str, clock: str) -> 
         f"import time; time.time = time.time_ns = lambda: {clock}\n"
         "import sys; from fdbq.__main__ import main; main()"
     )
-    for command in (["push", name, "1"], ["task", "push", name, "1"], ["pop", name]):
+    for command in (["push", name, "1"], ["task", "push", name, "1"]):
         done = subprocess.run(
             [sys.executable, "-c", program, *command],
             capture_output=True,

@@ -115,6 +115,8 @@ def test_a_signal_during_printing_splits_the_items_into_printed_and_kept(
 
 
 def test_an_ignored_signal_stays_ignored(fdbq: Shell, name: str) -> None:
+    fdbq.output("push", name, "1")
+    fdbq.output("pop", name)
     done = fdbq.script("(trap '' HUP; fdbq pop $q --wait 2 & sleep 1; kill -HUP $!; wait $!)")
     assert (done.returncode, done.stderr) == (1, "")
 
