@@ -54,6 +54,8 @@ class PriorityQueue(BaseQueue[Item]):
     share transactions: everything that they push, or pop, during a commit goes into the next one.
     Pops of several processes are served together as soon as they conflict.
 
+    **Times.** A length of time is a number of seconds, or a `timedelta`.
+
     The first push stores the options with the queue. A push of a client with other options raises
     `OptionsMismatch`. Queue objects are cheap.
 

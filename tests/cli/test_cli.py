@@ -16,9 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from fdbq import __file__ as package
+from fdbq.common import Duration
 from fdbq.main import cli
 from fdbq.terminal import print_table
 from fdbq.top import _table
@@ -592,6 +594,45 @@ def test_the_database_is_an_option_of_every_command(fdbq: Shell, name: str) -> N
     for command_name, command in commands().items():
         options = {option for each in command.params for option in each.opts}
         assert command_name == "completion" or {"--db", "-C", "--timeout", "--json"} <= options
+
+
+def test_the_help_groups_all_commands_and_cuts_no_summary(fdbq: Shell) -> None:
+    text = fdbq.output("--help")
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        assert text.count(f"\n  {name} ") == 1
+        summary = " ".join(str(command.help).split("\n\n")[0].split()).removesuffix(".")
+        assert summary in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("1.5", 1.5), ("500ms", 0.5), ("90s", 90), ("1h30m", 5400), ("1w2d", 777_600)],
+)
+def test_a_length_of_time_may_have_units(text: str, seconds: float) -> None:
+    assert Duration(0).convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "5x", "5m3", "1 h", "-5m", "5M", "1h-30m", "1e3s"])
+def test_other_text_is_not_a_length_of_time(text: str) -> None:
+    with pytest.raises(click.UsageError, match="not a length of time"):
+        Duration(0).convert(text, None, None)
+
+
+def test_a_handler_module_that_fails_to_import_is_reported_with_the_place(filled: Shell) -> None:
+    broken = filled.path / "broken.py"
+    for source, words in (
+        ("import os\nos.environ['NOT_SET']", f"KeyError: 'NOT_SET' ({broken}, line 2)"),
+        ("def f(:", "SyntaxError: invalid syntax (broken.py, line 1)"),
+        ("import nothing_of_this_name", f"'nothing_of_this_name' ({broken}, line 1)"),
+        ("def another(item): ...", "AttributeError: module 'broken' has no attribute 'f'"),
+        ("f = 1", "'broken:f' is not a function"),
+    ):
+        broken.write_text(source)
+        error = error_of(filled("work", filled.environment["q"], "broken:f"))
+        assert words in error
 
 
 def test_the_default_database_is_in_the_users_data_directory(tmp_path: Path) -> None:

@@ -213,6 +213,20 @@ def exporter() -> InMemorySpanExporter:
     return exporter
 
 
+def test_the_log_has_the_traceback_of_a_failed_handler(
+    db: Any, queue: PriorityQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    def reciprocal_of_the_item(item: fdbqueue.Item) -> None:
+        1 / item.value
+
+    failing = queue.push_many(db, [1, 0])[1]
+    Worker(db, queue, reciprocal_of_the_item).run(drain=True)
+    (record,) = (each for each in caplog.records if each.levelno >= logging.ERROR)
+    assert failing.id in record.getMessage()
+    assert "in reciprocal_of_the_item" in caplog.text
+    assert "ZeroDivisionError: division by zero" in caplog.text
+
+
 def test_jobs_are_reported_to_prometheus_and_opentelemetry(
     db: Any, name: str, exporter: InMemorySpanExporter
 ) -> None:
