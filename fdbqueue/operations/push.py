@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain, islice, repeat
@@ -18,6 +19,8 @@ from fdbqueue.types import Options, Transaction
 
 __all__ = ["Bound", "PushRequest", "Pusher", "reconcile_options"]
 
+_log = logging.getLogger("fdbqueue")
+
 _items_of = attrgetter("items")
 
 _MAX_ROWS = 2**31 - 1  # the highest limit of a range read
@@ -27,11 +30,19 @@ _FLEXIBLE = ("max_size", "max_attempts")
 
 
 def reconcile_options(given: Options, stored: Options) -> Options:
-    """Return the stored options; raise `OptionsMismatch` if the given ones differ."""
+    """Return the stored options, which hold.
+
+    Log a warning if a limit that was given differs: the clients of a deployment that changes it
+    must go on. Raise `OptionsMismatch` if another option differs.
+    """
     for option in ("kind", "codec", "priorities", "ageing", *_FLEXIBLE):
         wanted, actual = getattr(given, option), getattr(stored, option)
-        if wanted != actual and not (option in _FLEXIBLE and wanted is None):
-            raise OptionsMismatch(option, wanted, actual)
+        if wanted == actual or (option in _FLEXIBLE and wanted is None):
+            continue
+        mismatch = OptionsMismatch(option, wanted, actual)
+        if option not in _FLEXIBLE:
+            raise mismatch
+        _log.warning("%s. The stored value holds.", mismatch)
     return stored
 
 

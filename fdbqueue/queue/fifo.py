@@ -81,7 +81,7 @@ class Queue(BaseQueue[Item]):
 
         Raises:
             InvalidQueueName: The name is not one that a queue can have.
-            OptionsMismatch: The queue has another codec or bound, or is not a FIFO queue.
+            OptionsMismatch: The queue has another codec, or is not a FIFO queue.
             LayoutVersionMismatch: Another release of this library stored the queue.
 
         Example:

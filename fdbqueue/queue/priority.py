@@ -56,8 +56,9 @@ class PriorityQueue(BaseQueue[Item]):
 
     **Times.** A length of time is a number of seconds, or a `timedelta`.
 
-    The first push stores the options with the queue. A push of a client with other options raises
-    `OptionsMismatch`. Queue objects are cheap.
+    **Options.** The first push stores them with the queue. A push of a client with another codec or
+    other priorities raises `OptionsMismatch`. If its `max_size` or `max_attempts` differs, the
+    stored one holds, and a warning is logged. Queue objects are cheap.
 
     Args:
         subspace: The subspace of the queue; nothing else may be in it.

@@ -87,7 +87,8 @@ class TaskQueue(BaseQueue[Task]):
     id, its agent or its client at the cost of the result, however long the queue is.
 
     Transactions and conflicts are those of `PriorityQueue`. The first push stores the options with
-    the queue; a push of a client with other options raises `OptionsMismatch`.
+    the queue, and another `max_size` or `max_attempts` is a warning, as there. A push of a client
+    with another `ageing` raises `OptionsMismatch`.
 
     Args:
         subspace: The subspace of the queue; nothing else may be in it.

@@ -139,7 +139,7 @@ def test_a_command_respects_its_timeout(
         assert done.returncode == 2
         assert f"process {stopped.pid} is stopped" in done.stderr
     else:
-        assert done.stderr == ""
+        assert done.returncode in (0, 1)
 
 
 def test_an_abandoned_commit_does_not_hold_back_read_versions(path: Path) -> None:

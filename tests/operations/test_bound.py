@@ -17,7 +17,7 @@ import fdbqueue
 import fdbqueue.testing
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import LeaseLost, OptionsMismatch, QueueFull
+from fdbqueue.errors import LeaseLost, QueueFull
 from fdbqueue.queue.base import store_of
 from tests.support.many_processes import injected, retry_timeouts
 
@@ -107,12 +107,30 @@ def test_a_pop_makes_room_for_a_push_in_the_same_transaction(db: Any, space: Sub
     assert [item.value for item in queue.items(db)] == [1, 2, 4]
 
 
+@pytest.mark.parametrize("limit", ["max_size", "max_attempts"])
+def test_the_stored_limit_holds_and_a_client_with_another_one_is_warned(
+    db: Any, space: Subspace, name: str, limit: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A deployment that changes a limit in its code must not stop."""
+    stored, given = {limit: 1}, {limit: 2}
+    PriorityQueue.named(db, name, **stored).push(db, "a")
+    PriorityQueue(space, **stored).push(db, "a")
+    assert caplog.text == ""
+    said = f"has {limit} 1 and was opened with 2; omit the option, or change it with `set_{limit}`"
+    reopened = PriorityQueue.named(db, name, **given)
+    assert said in caplog.text
+    caplog.clear()
+    other = PriorityQueue(space, **given)
+    for _ in range(2):
+        other.push(db, "b")
+    assert caplog.text.count(said) == 1
+    assert getattr(reopened.options(db), limit) == getattr(other.options(db), limit) == 1
+
+
 def test_the_stored_bound_applies_to_handles_opened_without_it(db: Any, space: Subspace) -> None:
     early = PriorityQueue(space)
     PriorityQueue(space, max_size=1).push(db, "a")
     assert early.push(db, "b") is None
-    with pytest.raises(OptionsMismatch, match="has max_size 1 and was opened with 2"):
-        PriorityQueue(space, max_size=2).push(db, "b")
     early.set_max_size(db, 2)
     assert PriorityQueue(space, max_size=2).push(db, "b").value == "b"
     assert early.push(db, "c") is None

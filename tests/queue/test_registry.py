@@ -279,7 +279,6 @@ def test_a_handle_uses_the_stored_options_and_rejects_different_ones(db: Any, na
     for option, given, said in [
         ("codec", "json", r"codec 'tuple' and was opened with 'json'"),
         ("priorities", int, r"priorities \(int, str\) and was opened with int"),
-        ("max_size", 8, r"max_size 9 and was opened with 8"),
     ]:
         options: dict[str, Any] = {option: given}
         with pytest.raises(OptionsMismatch, match=said) as caught:
