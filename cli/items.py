@@ -129,7 +129,7 @@ def push(
             reject_for_fifo(
                 queue, priority=priority, delay=delay, at=at, ttl=ttl, unique=unique is not None
             )
-            item = target.enqueue(db, parsed)
+            item = target.enqueue(db, parsed, if_full="drop")
         else:
             item = target.push(
                 db,
@@ -139,6 +139,7 @@ def push(
                 at=at,
                 ttl=ttl,
                 unique=unique,
+                if_full="drop",
             )
     except (TypeError, ValueError) as error:
         if isinstance(error, FdbqueueError):

@@ -475,7 +475,8 @@ class QueueFull(FdbqueueError):
         self.max_size = max_size
         self.wanted = wanted
         super().__init__(
-            f"the queue holds at most {max_size:,} items and has no room for {wanted:,} more; "
+            f"the queue holds at most {max_size:,} item{'' if max_size == 1 else 's'} and has no "
+            f"room for {wanted:,} more; "
             "delayed and claimed items count. Retry after some were popped or acknowledged"
         )
 

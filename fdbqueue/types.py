@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import IntEnum
-from typing import Any, Protocol, TypeAlias, overload
+from typing import Any, Literal, Protocol, TypeAlias, overload
 
 __all__ = [
     "Claim",
@@ -15,6 +15,7 @@ __all__ = [
     "DeadLetter",
     "Duration",
     "Future",
+    "IfFull",
     "Item",
     "Json",
     "Key",
@@ -50,6 +51,9 @@ PriorityKind: TypeAlias = type[int] | tuple[type, ...]
 
 Duration: TypeAlias = float | timedelta
 """A length of time: a number of seconds, or a `timedelta`."""
+
+IfFull: TypeAlias = Literal["raise", "drop"]
+"""What a push to a full queue does: raise `QueueFull`, or store nothing and return `None`."""
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | float | None
 """A JSON value."""

@@ -96,9 +96,9 @@ def test_asyncio_methods_return_the_same_results(db: Any, name: str) -> None:
         await jobs.ack(db, claim)
         assert (await jobs.size(db), await jobs.is_empty(db)) == (0, True)
         assert len(await jobs.push_many(db, range(7), as_many_as_fit=True)) == 5
-        assert await jobs.push(db, "no room") is None
+        assert await jobs.push(db, "no room", if_full="drop") is None
         with pytest.raises(QueueFull):
-            await jobs.push(db, "no room", raise_if_full=True)
+            await jobs.push(db, "no room")
         assert (await jobs.options(db)).max_size == 5
         assert await aio.queues(db) == fdbqueue.queues(db)
         await aio.rename_queue(db, f"{name}jobs", f"{name}new")

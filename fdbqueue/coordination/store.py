@@ -163,7 +163,7 @@ class Store(Generic[_T]):
         tr: Transactor,
         items: list[NewItem],
         as_many_as_fit: bool = False,
-        raise_if_full: bool = False,
+        raises: bool = False,
     ) -> Steps[list[Any]]:
         """Append items to their levels; return what `push` returns for each new item.
 
@@ -179,7 +179,7 @@ class Store(Generic[_T]):
             if self._pusher.options.max_size is not None and self.sweeper.sweep_is_due():
                 yield Call(partial(self.sweeper.sweep, tr))  # expired items make room
             keys = yield Submit(self.pushes, tr, push)
-        if raise_if_full:
+        if raises:
             self._check_room(push, keys)
         return [*map(self.codec.pushed, keys, map(_value_of, items), map(_priority_of, items))]
 
@@ -192,12 +192,10 @@ class Store(Generic[_T]):
     def _check_room(self, push: PushRequest, keys: list[bytes]) -> None:
         """Raise `QueueFull` if a push stored nothing because there was no room."""
         bound = self._pusher.options.max_size
-        if bound is not None and len(keys) < (1 if push.as_many_as_fit else len(push.items)):
+        if bound is not None and len(keys) < len(push.items):
             raise QueueFull(bound, len(push.items))
 
-    def push_unique(
-        self, tr: Transactor, new: NewItem, raise_if_full: bool = False
-    ) -> Steps[_T | None]:
+    def push_unique(self, tr: Transactor, new: NewItem, raises: bool = False) -> Steps[_T | None]:
         """Push an item unless an unfinished item has its unique key; return the item with the key.
 
         `None` if the queue is full.
@@ -210,7 +208,7 @@ class Store(Generic[_T]):
 
         item: _T | None
         (item,) = yield Call(partial(self.change, tr, body))
-        if item is None and raise_if_full:
+        if item is None and raises:
             self._check_room(PushRequest([new]), [])
         return item
 

@@ -111,7 +111,7 @@ async def push(request: Request) -> Response:
     queue = await served.queue(request.path_params["name"], must_exist=False)
     key = request.headers.get("idempotency-key")
     if key is None:
-        items = await queue.push_many(served.db, (body.item,), body.priority, raise_if_full=True)
+        items = await queue.push_many(served.db, (body.item,), body.priority)
         return as_json({"id": items[0].id}, 201)
     ids = await aio.run(push_once, served.db, queue.queue, key, [body.item], [body.priority])
     if not ids:

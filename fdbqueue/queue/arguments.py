@@ -26,6 +26,7 @@ __all__ = [
     "validate_client",
     "validate_cost",
     "validate_delay",
+    "validate_if_full",
     "validate_lease",
     "validate_name",
     "validate_number",
@@ -145,6 +146,17 @@ def validate_number(number: object, name: str = "n", lowest: int = 0, noun: str 
     if isinstance(number, int) and not isinstance(number, bool) and number >= lowest:
         return number
     raise ValueError(f"{name} is a number of {noun} from {lowest}, not {number!r}")
+
+
+def validate_if_full(if_full: object) -> bool:
+    """Return whether a push to a full queue raises; raise `ValueError` for an unknown choice.
+
+    >>> validate_if_full("raise"), validate_if_full("drop")
+    (True, False)
+    """
+    if if_full not in ("raise", "drop"):
+        raise ValueError(f"if_full is 'raise' or 'drop', not {if_full!r}")
+    return if_full == "raise"
 
 
 def validate_unique(key: object) -> str:

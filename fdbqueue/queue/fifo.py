@@ -16,9 +16,9 @@ from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.items import Items, NewItem
-from fdbqueue.queue.arguments import validate_number, validate_wait
+from fdbqueue.queue.arguments import validate_if_full, validate_number, validate_wait
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
-from fdbqueue.types import Codec, Duration, Item, Options, ReadTransactor, Transactor
+from fdbqueue.types import Codec, Duration, IfFull, Item, Options, ReadTransactor, Transactor
 
 __all__ = ["Queue"]
 
@@ -117,18 +117,18 @@ class Queue(BaseQueue[Item]):
         return open_stored(cls, stored, codec=codec, max_size=max_size)
 
     @overload
-    def enqueue(self, tr: Transactor, value: object, *, raise_if_full: Literal[True]) -> Item: ...
+    def enqueue(
+        self, tr: Transactor, value: object, *, if_full: Literal["raise"] = "raise"
+    ) -> Item: ...
 
     @overload
-    def enqueue(
-        self, tr: Transactor, value: object, *, raise_if_full: bool = False
-    ) -> Item | None: ...
+    def enqueue(self, tr: Transactor, value: object, *, if_full: IfFull) -> Item | None: ...
 
     @driven
     def enqueue(
-        self, tr: Transactor, value: object, *, raise_if_full: bool = False
+        self, tr: Transactor, value: object, *, if_full: IfFull = "raise"
     ) -> Steps[Item | None]:
-        """Put a value at the end of the queue; return `None` if the queue is full.
+        """Put a value at the end of the queue.
 
         Conflicts with nothing; with a maximum size, as `PriorityQueue.push`. Cost: two reads at the
         same time, and two keys written. A payload over 90,000 bytes takes one more key for each
@@ -137,13 +137,14 @@ class Queue(BaseQueue[Item]):
         Args:
             tr: A transaction or a database.
             value: A value that the codec accepts, up to 8,000,000 bytes encoded.
-            raise_if_full: Raise `QueueFull` instead of returning `None`.
+            if_full: What to do if the queue is full: `"raise"` raises `QueueFull`, `"drop"` stores
+                nothing and returns `None`.
 
         Raises:
             InvalidValue: The codec does not accept the value.
             PayloadTooLarge: The encoded value is too large.
             OptionsMismatch: The queue has other options.
-            QueueFull: The queue is full, and `raise_if_full` is set.
+            QueueFull: The queue is full. Nothing was stored.
 
         Example:
             >>> import fdbqueue
@@ -151,7 +152,7 @@ class Queue(BaseQueue[Item]):
             >>> Queue(fdbqueue.Subspace(("mail",))).enqueue(db, ["any", "JSON"]).value
             ['any', 'JSON']
         """
-        return next(iter((yield from self._enqueue(tr, (value,), False, raise_if_full))), None)
+        return next(iter((yield from self._enqueue(tr, (value,), False, if_full))), None)
 
     @driven
     def enqueue_many(
@@ -160,7 +161,7 @@ class Queue(BaseQueue[Item]):
         values: Iterable[Any],
         *,
         as_many_as_fit: bool = False,
-        raise_if_full: bool = False,
+        if_full: IfFull = "raise",
     ) -> Steps[list[Item]]:
         """Put several values at the end of the queue in one transaction: all of them or none.
 
@@ -168,7 +169,7 @@ class Queue(BaseQueue[Item]):
             tr: A transaction or a database.
             values: Values that the codec accepts.
             as_many_as_fit: As for `PriorityQueue.push_many`.
-            raise_if_full: As for `PriorityQueue.push_many`.
+            if_full: As for `PriorityQueue.push_many`.
 
         Example:
             >>> import fdbqueue
@@ -177,18 +178,19 @@ class Queue(BaseQueue[Item]):
             >>> [item.value for item in mail.enqueue_many(db, ["a", "b"])]
             ['a', 'b']
         """
-        return (yield from self._enqueue(tr, values, as_many_as_fit, raise_if_full))
+        return (yield from self._enqueue(tr, values, as_many_as_fit, if_full))
 
     def _enqueue(
-        self, tr: Transactor, values: Iterable[Any], as_many_as_fit: bool, raise_if_full: bool
+        self, tr: Transactor, values: Iterable[Any], as_many_as_fit: bool, if_full: IfFull
     ) -> Steps[list[Item]]:
+        raises = validate_if_full(if_full) and not as_many_as_fit
         values = list(values)
         level, encode = self._store.levels.level(None), self._store.codec.encode
         items = [
             NewItem(level, encode(value), random, value=value)
             for value, random in zip(values, uuids(len(values)))
         ]
-        return (yield from self._store.push(tr, items, as_many_as_fit, raise_if_full))
+        return (yield from self._store.push(tr, items, as_many_as_fit, raises))
 
     @driven
     def dequeue(self, tr: Transactor, *, wait: Duration = 0) -> Steps[Item | None]:

@@ -21,6 +21,7 @@ from fdbqueue.operations.items import Items, NewItem
 from fdbqueue.queue.arguments import (
     due_time,
     expiry_time,
+    validate_if_full,
     validate_number,
     validate_unique,
     validate_wait,
@@ -29,6 +30,7 @@ from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
 from fdbqueue.types import (
     Codec,
     Duration,
+    IfFull,
     Item,
     Options,
     Priority,
@@ -205,7 +207,7 @@ class PriorityQueue(BaseQueue[Item]):
         at: datetime | None = None,
         ttl: Duration | None = None,
         unique: str | None = None,
-        raise_if_full: Literal[True],
+        if_full: Literal["raise"] = "raise",
     ) -> Item: ...
 
     @overload
@@ -219,7 +221,7 @@ class PriorityQueue(BaseQueue[Item]):
         at: datetime | None = None,
         ttl: Duration | None = None,
         unique: str | None = None,
-        raise_if_full: bool = False,
+        if_full: IfFull,
     ) -> Item | None: ...
 
     @driven
@@ -233,9 +235,9 @@ class PriorityQueue(BaseQueue[Item]):
         at: datetime | None = None,
         ttl: Duration | None = None,
         unique: str | None = None,
-        raise_if_full: bool = False,
+        if_full: IfFull = "raise",
     ) -> Steps[Item | None]:
-        """Put a value behind the last item of its priority; return `None` if the queue is full.
+        """Put a value behind the last item of its priority.
 
         Pushes conflict with nothing: two pushes at the same time both succeed, in either order.
         Only the very first push, which stores the options, conflicts with another first push. With
@@ -260,14 +262,15 @@ class PriorityQueue(BaseQueue[Item]):
                 clients.
             unique: A key of 1 to 255 bytes of text. If an unfinished item (waiting, delayed or
                 claimed) has this key, nothing is stored, and the call returns that item.
-            raise_if_full: Raise `QueueFull` instead of returning `None`.
+            if_full: What to do if the queue is full: `"raise"` raises `QueueFull`, `"drop"` stores
+                nothing and returns `None`.
 
         Raises:
             InvalidValue: The codec does not accept the value.
             PayloadTooLarge: The encoded value is too large.
             InvalidPriority: The priority is not of the queue's type.
             OptionsMismatch: The queue has other options.
-            QueueFull: The queue is full, and `raise_if_full` is set.
+            QueueFull: The queue is full. Nothing was stored.
 
         Example:
             >>> import fdbqueue
@@ -278,10 +281,11 @@ class PriorityQueue(BaseQueue[Item]):
         """
         if unique is not None:
             unique = validate_unique(unique)
+        raises = validate_if_full(if_full)
         new = _new_items(self._store, (value,), (priority,), delay, at, ttl, unique)
         if unique is not None:
-            return (yield from self._store.push_unique(tr, new[0], raise_if_full))
-        items: list[Item] = yield from self._store.push(tr, new, False, raise_if_full)
+            return (yield from self._store.push_unique(tr, new[0], raises))
+        items: list[Item] = yield from self._store.push(tr, new, False, raises)
         yield from self._store.log(tr, items)
         return items[0] if items else None
 
@@ -297,7 +301,7 @@ class PriorityQueue(BaseQueue[Item]):
         at: datetime | None = None,
         ttl: Duration | None = None,
         as_many_as_fit: bool = False,
-        raise_if_full: bool = False,
+        if_full: IfFull = "raise",
     ) -> Steps[list[Item]]:
         """Push several values in one transaction: all of them or none.
 
@@ -313,12 +317,13 @@ class PriorityQueue(BaseQueue[Item]):
             delay: As for `push`.
             at: As for `push`.
             ttl: As for `push`.
-            as_many_as_fit: If the queue has no room for all values, push the first ones that fit.
-            raise_if_full: Raise `QueueFull` if not all values fit; with `as_many_as_fit`, if not
-                even the first one fits.
+            as_many_as_fit: If the queue has no room for all values, push the first ones that fit,
+                or none.
+            if_full: What to do if the queue has no room for all values, unless `as_many_as_fit`:
+                `"raise"` raises `QueueFull`, `"drop"` stores nothing.
 
         Returns:
-            The items that were pushed; none if the values do not fit.
+            The items that were pushed.
 
         Raises:
             ValueError: The numbers of values and priorities differ, or one of the errors of `push`.
@@ -336,7 +341,8 @@ class PriorityQueue(BaseQueue[Item]):
         if len(given) != len(values):
             raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
         new = _new_items(self._store, values, given, delay, at, ttl)
-        items: list[Item] = yield from self._store.push(tr, new, as_many_as_fit, raise_if_full)
+        raises = validate_if_full(if_full) and not as_many_as_fit
+        items: list[Item] = yield from self._store.push(tr, new, as_many_as_fit, raises)
         yield from self._store.log(tr, items)
         return items
 

@@ -8,6 +8,7 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -60,35 +61,38 @@ def claimed(db: Any, queue: PriorityQueue) -> int:
 
 def test_a_push_to_a_full_queue_stores_nothing(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, max_size=2)
-    assert [queue.push(db, number) is None for number in range(4)] == [False, False, True, True]
+    assert [queue.push(db, number, if_full="drop") is None for number in range(4)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
     with pytest.raises(QueueFull, match="at most 2 items and has no room for 1 more") as caught:
-        queue.push(db, 4, raise_if_full=True)
+        queue.push(db, 4)
     assert (caught.value.max_size, caught.value.wanted) == (2, 1)
     assert queue.size(db) == length(db, queue) == 2
     assert queue.pop(db).value == 0
-    assert queue.push(db, "again", raise_if_full=True).value == "again"
+    assert queue.push(db, "again").value == "again"
     assert [item.value for item in queue.items(db)] == [1, "again"]
 
 
 def test_push_many_stores_all_or_none_or_as_many_as_fit(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, max_size=5)
     assert len(queue.push_many(db, "abc", priorities=[3, 2, 1])) == 3
-    assert queue.push_many(db, "defg") == []
+    assert queue.push_many(db, "defg", if_full="drop") == []
     with pytest.raises(QueueFull, match="no room for 4 more"):
-        queue.push_many(db, "defg", raise_if_full=True)
+        queue.push_many(db, "defg")
     assert queue.push_many(db, []) == []
-    fitted = queue.push_many(db, "defg", 9, as_many_as_fit=True, raise_if_full=True)
+    fitted = queue.push_many(db, "defg", 9, as_many_as_fit=True)
     assert [item.value for item in fitted] == ["d", "e"]
     assert queue.push_many(db, "fg", as_many_as_fit=True) == []
-    with pytest.raises(QueueFull):
-        queue.push_many(db, "fg", as_many_as_fit=True, raise_if_full=True)
     assert [item.value for item in queue.items(db)] == ["c", "b", "a", "d", "e"]
 
 
 def test_a_fifo_queue_can_be_bounded(db: Any, space: Subspace) -> None:
     queue = Queue(space, max_size=1)
     assert queue.enqueue(db, "a").value == "a"
-    assert queue.enqueue(db, "b") is None
+    assert queue.enqueue(db, "b", if_full="drop") is None
     assert queue.enqueue_many(db, "bc", as_many_as_fit=True) == []
     assert queue.dequeue(db).value == "a"
     assert queue.enqueue_many(db, "bc", as_many_as_fit=True)[0].value == "b"
@@ -99,9 +103,13 @@ def test_a_pop_makes_room_for_a_push_in_the_same_transaction(db: Any, space: Sub
 
     @fdbqueue.transactional
     def exchange(tr: Any) -> list[bool]:
-        pushed = [queue.push(tr, number) is not None for number in range(4)]
+        pushed = [queue.push(tr, number, if_full="drop") is not None for number in range(4)]
         queue.pop(tr)
-        return [*pushed, queue.push(tr, 4) is not None, queue.push(tr, 5) is not None]
+        return [
+            *pushed,
+            queue.push(tr, 4, if_full="drop") is not None,
+            queue.push(tr, 5, if_full="drop") is not None,
+        ]
 
     assert exchange(db) == [True, True, True, False, True, False]
     assert [item.value for item in queue.items(db)] == [1, 2, 4]
@@ -122,7 +130,7 @@ def test_the_stored_limit_holds_and_a_client_with_another_one_is_warned(
     caplog.clear()
     other = PriorityQueue(space, **given)
     for _ in range(2):
-        other.push(db, "b")
+        other.push(db, "b", if_full="drop")
     assert caplog.text.count(said) == 1
     assert getattr(reopened.options(db), limit) == getattr(other.options(db), limit) == 1
 
@@ -130,13 +138,13 @@ def test_the_stored_limit_holds_and_a_client_with_another_one_is_warned(
 def test_the_stored_bound_applies_to_handles_opened_without_it(db: Any, space: Subspace) -> None:
     early = PriorityQueue(space)
     PriorityQueue(space, max_size=1).push(db, "a")
-    assert early.push(db, "b") is None
+    assert early.push(db, "b", if_full="drop") is None
     early.set_max_size(db, 2)
     assert PriorityQueue(space, max_size=2).push(db, "b").value == "b"
-    assert early.push(db, "c") is None
+    assert early.push(db, "c", if_full="drop") is None
     early.set_max_size(db, 1)
     assert early.size(db) == 2
-    assert early.push(db, "c") is None
+    assert early.push(db, "c", if_full="drop") is None
     early.set_max_size(db, None)
     assert early.push(db, "c").value == "c"
     assert early.options(db).max_size is None
@@ -158,18 +166,18 @@ def test_a_claimed_item_counts_towards_the_bound_until_it_is_finished(
     claims = [queue.claim(db, within=1) for _ in range(3)]
     assert queue.push_many(db, "def", as_many_as_fit=True) == []
     with pytest.raises(QueueFull, match="claimed items count"):
-        queue.push(db, "d", raise_if_full=True)
+        queue.push(db, "d")
     queue.release(db, claims[0])
-    assert queue.push(db, "d") is None
+    assert queue.push(db, "d", if_full="drop") is None
     queue.nack(db, claims[1], delay=0)
-    assert queue.push(db, "d") is None
+    assert queue.push(db, "d", if_full="drop") is None
     queue.extend(db, claims[2])
-    assert queue.push(db, "d") is None
+    assert queue.push(db, "d", if_full="drop") is None
     queue.ack(db, claims[2])
     assert queue.push(db, "d").value == "d"
-    assert queue.push(db, "e") is None
+    assert queue.push(db, "e", if_full="drop") is None
     queue.nack(db, queue.claim(db, within=1), delay=60)
-    assert queue.push(db, "e") is None, "delayed"
+    assert queue.push(db, "e", if_full="drop") is None, "delayed"
     queue.nack(db, queue.claim(db, within=1), error="dead")
     assert [letter.item.value for letter in queue.dead_letters(db)] == ["b"]
     assert queue.push(db, "e").value == "e"
@@ -182,9 +190,9 @@ def test_an_expired_lease_does_not_change_the_bound_count(db: Any, space: Subspa
     queue.push_many(db, "ab")
     queue.claim(db, lease=0.001, n=2)
     time.sleep(0.002)
-    assert queue.push(db, "c") is None
+    assert queue.push(db, "c", if_full="drop") is None
     assert queue.claim(db).attempt == 2
-    assert queue.push(db, "c") is None
+    assert queue.push(db, "c", if_full="drop") is None
     assert unfinished(db, queue) == 2
 
 
@@ -194,7 +202,7 @@ def test_a_dead_letter_cannot_be_retried_into_a_full_queue(db: Any, space: Subsp
     queue.nack(db, queue.claim(db))
     queue.push(db, "other")
     before = stored(db, space)
-    with pytest.raises(QueueFull, match="at most 1 items and has no room for 1 more") as caught:
+    with pytest.raises(QueueFull, match="at most 1 item and has no room for 1 more") as caught:
         queue.retry_dead_letter(db, dead)
     assert (caught.value.max_size, caught.value.wanted) == (1, 1)
     assert stored(db, space) == before
@@ -228,7 +236,7 @@ def test_a_transaction_with_a_rejected_push_conflicts_with_the_end_of_a_claim(
     queue.push(db, "a")
     claim = queue.claim(db)
     tr = db.create_transaction()
-    assert queue.push(tr, "b") is None
+    assert queue.push(tr, "b", if_full="drop") is None
     tr[space.pack(("note",))] = b"the queue is full"
     getattr(queue, end)(db, claim)
     assert not commits(tr)
@@ -240,12 +248,12 @@ def test_a_new_bound_counts_items_claimed_before(db: Any, space: Subspace) -> No
     queue.push_many(db, range(5))
     first, second, third, _ = list(queue.claim(db, n=4) or [])
     queue.set_max_size(db, 4)
-    assert queue.push(db, "x") is None
+    assert queue.push(db, "x", if_full="drop") is None
     queue.ack(db, first)
-    assert queue.push(db, "x") is None
+    assert queue.push(db, "x", if_full="drop") is None
     queue.ack(db, second)
     assert queue.push(db, "x").value == "x"
-    assert queue.push(db, "y") is None
+    assert queue.push(db, "y", if_full="drop") is None
     queue.release(db, third)
     assert unfinished(db, queue) == 4
     assert queue.size(db) == 3
@@ -300,7 +308,7 @@ def act(tr: Any, queue: PriorityQueue, claims: list[Any], rng: random.Random) ->
                 queue.retry_dead_letter(tr, letter.id)
     for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
         size = rng.randrange(1, 3)
-        queue.push_many(tr, range(size), as_many_as_fit=rng.random() < 0.5)
+        queue.push_many(tr, range(size), as_many_as_fit=rng.random() < 0.5, if_full="drop")
     return claim
 
 
@@ -324,7 +332,7 @@ def test_an_old_push_conflicts_if_the_queue_has_filled_up(
     old = db.create_transaction()
     queue.push(old, "old")
     for number in range(3):
-        queue.push(db, number, raise_if_full=True)
+        queue.push(db, number)
     assert not commits(old)
     assert length(db, queue) == 3
 
@@ -339,7 +347,7 @@ def test_racing_pushes_for_the_last_slot_conflict(
     queue.clear(db)
     old, new = db.create_transaction(), db.create_transaction()
     queue.push(old, "old")
-    queue.push(db, "between", raise_if_full=True)
+    queue.push(db, "between")
     queue.push(new, "new")
     assert [commits(old), commits(new)].count(True) == 1
     assert length(db, queue) == 2
@@ -368,7 +376,7 @@ def push_and_take(url: str, space: Subspace, seed: int, pushes: int, pipe: Any) 
         rng = random.Random(seed * 10 + thread)
         difference = 0
         for _ in range(pushes // 4):
-            difference += retry_timeouts(queue.push, db, b"x") is not None
+            difference += retry_timeouts(partial(queue.push, if_full="drop"), db, b"x") is not None
             if rng.random() < 0.2:
                 difference -= len(retry_timeouts(queue.pop_many, db, rng.randrange(1, 4)))
             if rng.random() < 0.3:
@@ -433,5 +441,5 @@ def test_a_push_with_a_lost_reply_takes_one_slot(
     faults: dict[str, Any] = {lose: 0.5}
     faulty = fdbqueue.testing.FaultyDatabase(db, seed=rng.randrange(2**32), **faults)
     queue = PriorityQueue(space, max_size=20)
-    assert sum(queue.push(faulty, number) is not None for number in range(30)) == 20
+    assert sum(queue.push(faulty, number, if_full="drop") is not None for number in range(30)) == 20
     assert [item.value for item in queue.items(db)] == list(range(20))

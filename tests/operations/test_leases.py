@@ -358,7 +358,7 @@ def test_delayed_items_count_towards_the_bound(db: Any, queue: PriorityQueue) ->
     queue.set_max_size(db, 2)
     assert queue.push(db, "a", delay=60) is not None
     assert queue.push(db, "b") is not None
-    assert queue.push(db, "c", delay=60) is None
+    assert queue.push(db, "c", delay=60, if_full="drop") is None
     assert check(db, queue).ok
 
 

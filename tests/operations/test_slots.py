@@ -145,9 +145,9 @@ def test_a_unique_push_to_a_full_queue_returns_the_existing_item(db: Any, space:
     queue = PriorityQueue(space["unique"], max_size=1)
     item = queue.push(db, 1, unique="k")
     assert queue.push(db, 2, unique="k") == item
-    assert queue.push(db, 2, unique="other") is None
+    assert queue.push(db, 2, unique="other", if_full="drop") is None
     with pytest.raises(QueueFull):
-        queue.push(db, 2, unique="other", raise_if_full=True)
+        queue.push(db, 2, unique="other")
     queue.pop(db)
     assert queue.push(db, 2, unique="other").value == 2
 
@@ -503,7 +503,7 @@ def test_an_invalid_limit_is_rejected(db: Any, space: Subspace, limit: Any) -> N
 def test_an_expired_item_makes_room_in_a_full_queue(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["ttl"], max_size=1)
     queue.push(db, 1, ttl=1000)
-    assert queue.push(db, 2) is None
+    assert queue.push(db, 2, if_full="drop") is None
     expire(db, queue)
     assert queue.peek(db) is None
     store_of(queue).sweeper.invalidate()

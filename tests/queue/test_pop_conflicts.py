@@ -49,7 +49,7 @@ def items(db: Any, queue: PriorityQueue) -> dict[str, Item]:
         assert item is not None
         pushed[value] = item
     assert queue.pop(db) == pushed["before"]
-    pushed["behind"] = queue.push(db, "behind", 9, raise_if_full=True)
+    pushed["behind"] = queue.push(db, "behind", 9)
     assert queue.remove(db, pushed["behind"])
     return pushed
 
