@@ -104,7 +104,7 @@ def work(
     if (handler is None) == (command is None):
         raise click.UsageError("give either MODULE:FUNCTION or --exec")
     function = _command(command) if command is not None else _function(str(handler))
-    target = _find_queue(db, queue) if drain else _wait_for_queue(db, queue)
+    target = _find_queue(db, queue, drain)
     if target is None:
         _echo_report(WorkerReport(), as_json)
         return
@@ -145,24 +145,22 @@ def _serve_metrics(port: int) -> None:
         raise click.ClickException(f"cannot listen on port {port}: {error}") from error
 
 
-def _find_queue(db: Database, name: str) -> AnyQueue | None:
+def _find_queue(db: Database, name: str, drain: bool) -> AnyQueue | None:
+    """Return the named queue; without `drain`, wait until there is one or a signal comes."""
     try:
         return existing_queue(db, name)
-    except QueueNotFound:
+    except QueueNotFound as error:
+        message = f"fdbq work: {error}"
+    if drain:
+        click.echo(message, err=True)
         return None
-
-
-def _wait_for_queue(db: Database, name: str) -> AnyQueue | None:
-    """Return a queue once it exists; `None` if a signal comes first."""
-    if (target := _find_queue(db, name)) is not None:
-        return target
     stop = Stop()
 
     def end(_number: int, _frame: FrameType | None) -> None:
         stop.set()
 
     with stop_on_signal(end, max_signals=2):
-        click.echo(f"fdbq work: there is no queue {name!r} yet; waiting for it", err=True)
+        click.echo(f"{message} (waiting until there is one)", err=True)
         return wait_for_queue(db, name, stop)
 
 

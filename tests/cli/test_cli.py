@@ -134,6 +134,11 @@ def test_an_unknown_queue_is_named_with_the_most_similar_one(filled: Shell, name
         assert done.stderr == (
             f"fdbq {command}: there is no queue named '{name}x'; did you mean '{name}'?\n"
         )
+    done = filled("work", f"{name}x", "--exec", "true", "--drain")
+    assert (done.returncode, done.stdout) == (0, "0 done, 0 failed\n")
+    assert done.stderr == (
+        f"fdbq work: there is no queue named '{name}x'; did you mean '{name}'?\n"
+    )
     for arguments in (("drop", "-y"), ("limit", "--size", "3"), ("pause",), ("items",)):
         error = error_of(filled(arguments[0], f"{name}x", *arguments[1:]))
         assert f"did you mean '{name}'?" in error

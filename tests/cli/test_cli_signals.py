@@ -162,7 +162,7 @@ def test_a_signal_stops_a_worker_that_waits_for_its_queue(
 ) -> None:
     process = start(fdbq, "work", name, "--exec", "true")
     assert process.stderr is not None
-    assert "waiting for it" in process.stderr.readline()
+    assert "waiting until there is one" in process.stderr.readline()
     process.send_signal(number)
     assert process.wait(MAX_WAIT) == 0
 
@@ -315,7 +315,7 @@ class Interrupts:
 
     @staticmethod
     def _outcome(code: int, errors: str, is_handled: bool) -> str | None:
-        notices = ("serving on", "stopping after", "waiting for it")
+        notices = ("serving on", "stopping after", "waiting until there is one")
         lines = [
             line
             for line in errors.splitlines(True)
