@@ -103,6 +103,8 @@ class Waiters:
         """
         for row in tr.get_range(self._begin, self._end, limit=1, reverse=True):
             newest = self._layout.unpack_waiter_key(self.prefix, row.key)
+            if newest[_TIME:] == name[_TIME:]:
+                return newest  # an earlier try of this transaction has committed
             if newest > name:
                 later = min(int.from_bytes(newest[:_TIME], "big") + 1, _MAX_TIME)
                 return b"%b%b" % (later.to_bytes(_TIME, "big"), name[_TIME:])

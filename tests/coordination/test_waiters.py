@@ -179,6 +179,7 @@ def test_one_client_takes_itself_for_the_oldest_whatever_the_clocks_say(
     began = [begin(db, name) for name in names]
     assert [waiter.is_sentinel for waiter in began] == [True, False, False, False, False]
     assert keys(db, space) == [waiter.key for waiter in began]
+    assert begin(db, names[-1]).key == began[-1].key  # as after an unknown commit result
     fdbqueue.transactional(lambda tr: waiters.wake(tr, 1))(db)
     assert keys(db, space) == [waiter.key for waiter in began[:-1]]
 
