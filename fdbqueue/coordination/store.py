@@ -179,8 +179,8 @@ class Store(Generic[_T]):
             if self._pusher.options.max_size is not None and self.sweeper.sweep_is_due():
                 yield Call(partial(self.sweeper.sweep, tr))  # expired items make room
             keys = yield Submit(self.pushes, tr, push)
-        if raises:
-            self._check_room(push, keys)
+        if raises and len(keys) < len(items):
+            self._check_room(push)
         return [*map(self.codec.pushed, keys, map(_value_of, items), map(_priority_of, items))]
 
     def _push_in(self, tr: Transaction, push: PushRequest) -> list[bytes]:
@@ -189,10 +189,10 @@ class Store(Generic[_T]):
             self._pusher.rely_on_full(tr)
         return keys
 
-    def _check_room(self, push: PushRequest, keys: list[bytes]) -> None:
-        """Raise `QueueFull` if a push stored nothing because there was no room."""
+    def _check_room(self, push: PushRequest) -> None:
+        """Raise `QueueFull` for a push that found no room, unless the bound is gone by now."""
         bound = self._pusher.options.max_size
-        if bound is not None and len(keys) < len(push.items):
+        if bound is not None:
             raise QueueFull(bound, len(push.items))
 
     def push_unique(self, tr: Transactor, new: NewItem, raises: bool = False) -> Steps[_T | None]:
@@ -209,7 +209,7 @@ class Store(Generic[_T]):
         item: _T | None
         (item,) = yield Call(partial(self.change, tr, body))
         if item is None and raises:
-            self._check_room(PushRequest([new]), [])
+            self._check_room(PushRequest([new]))
         return item
 
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> None:

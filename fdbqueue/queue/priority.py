@@ -281,7 +281,7 @@ class PriorityQueue(BaseQueue[Item]):
         """
         if unique is not None:
             unique = validate_unique(unique)
-        raises = validate_if_full(if_full)
+        raises = if_full == "raise" or validate_if_full(if_full)
         new = _new_items(self._store, (value,), (priority,), delay, at, ttl, unique)
         if unique is not None:
             return (yield from self._store.push_unique(tr, new[0], raises))

@@ -120,7 +120,7 @@ def test_requests_in_flight_finish_when_the_server_stops(serve: Any, name: str) 
         with socket.create_connection(address, timeout=60) as waiting:
             head = f"POST {path}?wait=300 HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 0\r\n\r\n"
             waiting.sendall(head.encode())
-            for _ in range(2):  # after these the server has read the earlier requests
+            for _ in range(20):  # after these the server has read the earlier requests
                 assert client.get("/health").status_code == 200
             process.send_signal(signal.SIGTERM)
             assert waiting.makefile("rb").read().endswith(b'\r\n\r\n{"items":[]}')
