@@ -53,7 +53,7 @@ Duration: TypeAlias = float | timedelta
 """A length of time: a number of seconds, or a `timedelta`."""
 
 IfFull: TypeAlias = Literal["raise", "drop"]
-"""What a push to a full queue does: raise `QueueFull`, or store nothing and return `None`."""
+"""The choice for a push to a full queue: raise `QueueFull`, or store nothing and return `None`."""
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | float | None
 """A JSON value."""

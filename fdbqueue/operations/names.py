@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from itertools import chain
 
 from fdb.subspace_impl import Subspace
 
@@ -23,7 +24,7 @@ from fdbqueue.types import Transaction
 __all__ = ["find", "find_existing", "leave", "location", "register"]
 
 _NAMES = NAMES.range().start, NAMES.range().stop
-_MAX_NAMES = 1000  # that are compared with a name that no queue has
+_NEAR = 50  # names on either side of one that no queue has, which are compared with it
 _MAX_SUGGESTIONS = 3
 
 MAX_TRACES = 16
@@ -40,12 +41,20 @@ def find_existing(tr: Transaction, name: str) -> Subspace:
     """Return the subspace of the queue with this name.
 
     Raises:
-        QueueNotFound: There is none. Its message suggests similar names, of the first 1,000.
+        QueueNotFound: There is none. Its message suggests similar names, of the 50 before this one
+            in order and the 50 after it.
     """
     subspace = find(tr, name)
     if subspace is not None:
         return subspace
-    names = [decode_name(row.key) for row in tr.snapshot.get_range(*_NAMES, limit=_MAX_NAMES)]
+    begin, end = _NAMES
+    key = name_key(name)
+    # Start both reads before waiting for the first. Few names, as clients may ask again and again.
+    near = (
+        tr.snapshot.get_range(begin, key, limit=_NEAR, reverse=True),
+        tr.snapshot.get_range(key, end, limit=_NEAR),
+    )
+    names = [decode_name(row.key) for row in chain.from_iterable(near)]
     raise QueueNotFound(name, get_close_matches(name, names, _MAX_SUGGESTIONS))
 
 

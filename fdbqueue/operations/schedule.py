@@ -178,6 +178,8 @@ class Schedule:
     ) -> Callable[[], Swept]:
         """Start the reads of a sweep; return a function that waits for them and sweeps.
 
+        From time to time, this looks for leases of another cluster first, and ends them.
+
         Args:
             tr: A transaction.
             now: The time in milliseconds since 1970.

@@ -268,6 +268,18 @@ def test_names_change_with_the_callers_transaction(db: Any, name: str) -> None:
     assert sizes(db, name) == {}
 
 
+def test_an_unknown_name_suggests_similar_ones_near_it(db: Any, name: str) -> None:
+    for number in range(120):
+        PriorityQueue.named(db, f"{name}{number:03}").push(db, 1)
+    with pytest.raises(QueueNotFound) as caught:
+        PriorityQueue.existing(db, f"{name}060x")
+    assert caught.value.similar[0] == f"{name}060"
+    assert repr(f"{name}060") in str(caught.value)
+    with pytest.raises(QueueNotFound, match="`fdbq ls` lists all queues") as caught:
+        PriorityQueue.existing(db, "?")
+    assert caught.value.similar == ()
+
+
 def test_a_handle_uses_the_stored_options_and_rejects_different_ones(db: Any, name: str) -> None:
     full = f"{name}tuples"
     PriorityQueue.named(db, full, codec="tuple", priorities=(int, str), max_size=9).push(
