@@ -10,23 +10,35 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar, get_args
 
 import click
 
 import fdbqueue
-from fdbqueue import Item, PriorityQueue, Queue, TaskQueue, embedded, existing_queue, queue_names
+from fdbqueue import (
+    CheckReport,
+    Item,
+    PriorityQueue,
+    Queue,
+    QueueStats,
+    TaskQueue,
+    embedded,
+    existing_queue,
+    queue_names,
+)
 from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
 from fdbqueue.layout.codecs import json_bytes, with_stack
 from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.queue.base import Stop, store_of
 from fdbqueue.queue.importing import MAX_LINE
+from fdbqueue.queue.overview import stats_as_json
 from fdbqueue.queue.registry import open_queue, wait_for_queue
-from fdbqueue.types import Database, Priority, PriorityJson
+from fdbqueue.types import Database, Priority, PriorityJson, State
 
 __all__ = [
     "PRIORITY",
+    "STATES",
     "TIME",
     "AnyQueue",
     "Duration",
@@ -34,6 +46,7 @@ __all__ = [
     "ParamType",
     "PrintError",
     "Stop",
+    "age_text",
     "any_queue",
     "check_integrity",
     "command_options",
@@ -51,6 +64,7 @@ __all__ = [
     "log_to_stderr",
     "parse_json",
     "print_items",
+    "printable",
     "priority_as_json",
     "priority_from_json",
     "priority_line",
@@ -58,8 +72,13 @@ __all__ = [
     "queues_argument",
     "read_value",
     "reject_for_fifo",
+    "states_text",
+    "stats_as_json",
+    "store_of",
     "wait_for_queue",
 ]
+
+_MAX_TEXT = 120  # characters of an error in a list
 
 _R = TypeVar("_R")
 
@@ -312,6 +331,39 @@ def item_json(item: Item) -> str:
     """Return an item as a line of JSON."""
     priority = priority_as_json(item.priority)
     return json_line({"id": item.id, "priority": priority, "value": item.value})
+
+
+STATES: tuple[State, ...] = get_args(State)
+"""The states of items, in the order in which commands show them."""
+
+
+def states_text(numbers: QueueStats | CheckReport) -> str:
+    """Return how many items are in each state, without the states that have none.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+    >>> _ = jobs.push(db, 1), jobs.push(db, 2, delay=60)
+    >>> states_text(jobs.stats(db))
+    '1 ready, 1 delayed'
+    """
+    found = [(getattr(numbers, state), state) for state in STATES]
+    return ", ".join(f"{number:,} {state}" for number, state in found if number) or "no items"
+
+
+def age_text(time: datetime | None) -> str | None:
+    """Return how long ago something was, such as `0:01:30`; `None` for `None`."""
+    if time is None:
+        return None
+    age = datetime.now(timezone.utc) - time
+    return str(timedelta(seconds=max(0, round(age.total_seconds()))))
+
+
+def printable(text: str) -> str:
+    """Return a text shortened to one line, with control characters escaped for the terminal."""
+    line = " ".join(text.split())
+    line = line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}..."
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
 
 
 def count_noun(number: int, noun: str) -> str:

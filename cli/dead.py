@@ -17,13 +17,12 @@ from .common import (
     command_options,
     echo_results,
     json_line,
+    printable,
     priority_as_json,
     queue_argument,
 )
 
 __all__ = ["dead"]
-
-_MAX_TEXT = 120  # characters of an error in a list
 
 
 @click.group()
@@ -60,15 +59,8 @@ def ls(db: Database, queue: str, as_json: bool) -> None:
     """
     for letter in existing_queue(db, queue).dead_letters(db):
         fields = _fields(letter)
-        line = "  ".join(_printable(str(value or "-")) for value in fields.values())
+        line = "  ".join(printable(str(value or "-")) for value in fields.values())
         click.echo(json_line(fields) if as_json else line)
-
-
-def _printable(text: str) -> str:
-    """Return a text shortened to one line, with control characters escaped for the terminal."""
-    line = " ".join(text.split())
-    line = line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}..."
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
 
 
 @dead.command()

@@ -1,20 +1,31 @@
-"""Commands for items: push, pop, peek, items, rm, clear."""
+"""Commands for items: push, pop, peek, items, show, rm, clear."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import time
 from datetime import datetime
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
-from fdbqueue import FdbqueueError, Item, PriorityQueue, Queue, error_classes, existing_queue
-from fdbqueue.types import Database, PriorityJson
+from fdbqueue import (
+    FdbqueueError,
+    Item,
+    ItemInfo,
+    PriorityQueue,
+    Queue,
+    Task,
+    error_classes,
+    existing_queue,
+)
+from fdbqueue.types import Database, PriorityJson, State
 
 from .common import (
     PRIORITY,
+    STATES,
     TIME,
     Duration,
     OutputError,
@@ -33,15 +44,18 @@ from .common import (
     json_queue,
     parse_json,
     print_items,
+    printable,
+    priority_as_json,
     priority_from_json,
     priority_line,
     queue_argument,
     read_value,
     reject_for_fifo,
+    states_text,
 )
 from .signals import defer_signals
 
-__all__ = ["clear", "items", "peek", "pop", "push", "rm"]
+__all__ = ["clear", "items", "peek", "pop", "push", "rm", "show"]
 
 _count_option = click.option(
     "-n",
@@ -261,6 +275,11 @@ def peek(db: Database, queue: str, highest: bool, count: int, as_json: bool) -> 
 
 @click.command()
 @queue_argument
+@click.option(
+    "--state",
+    type=click.Choice(STATES),
+    help="List the items in this state; without it, the ready items.",
+)
 @click.option("-p", "--priority", type=PRIORITY, help="List only items of this priority.")
 @click.option(
     "--limit",
@@ -276,18 +295,26 @@ def peek(db: Database, queue: str, highest: bool, count: int, as_json: bool) -> 
 def items(
     db: Database,
     queue: str,
+    state: State | None,
     priority: PriorityJson | None,
     limit: int,
     after: str | None,
     reverse: bool,
     as_json: bool,
 ) -> None:
-    """List the waiting items of QUEUE in order: id, priority, value.
+    """List the ready items of QUEUE in order: id, priority, value.
+
+    With --state, the items in that state are listed: id, priority, attempts, what comes next or
+    went wrong, value. With --json, each line has all that `fdbq show` prints.
 
     \b
     Example:
       fdbq items jobs --limit 20
+      fdbq items jobs --state delayed
     """
+    if state is not None:
+        _list_in_state(db, queue, state, priority, limit, after, reverse, as_json)
+        return
     target = json_queue(db, queue, must_exist=True)
     if isinstance(target, Queue):
         reject_for_fifo(queue, priority=priority is not None)
@@ -296,10 +323,110 @@ def items(
         exact = None if priority is None else priority_from_json(target, priority)
         listed = target.items(db, priority=exact, limit=limit, after=after, reverse=reverse)
     for item in listed:
-        priority_text = "-" if item.priority is None else priority_line(item.priority)
-        line = f"{item.id}  {priority_text:>4}  {json_line(item.value)}"
+        line = f"{item.id}  {_priority_text(item.priority):>4}  {json_line(item.value)}"
         click.echo(item_json(item) if as_json else line)
     check_integrity(db)
+
+
+def _list_in_state(
+    db: Database,
+    queue: str,
+    state: State,
+    priority: PriorityJson | None,
+    limit: int,
+    after: str | None,
+    reverse: bool,
+    as_json: bool,
+) -> None:
+    target = existing_queue(db, queue)
+    codec = target.options(db).codec
+    if isinstance(target, PriorityQueue):
+        exact = None if priority is None else priority_from_json(target, priority)
+        listed = target.items(
+            db, state=state, priority=exact, limit=limit, after=after, reverse=reverse
+        )
+    else:
+        if priority is not None:
+            raise click.UsageError(f"--priority lists items of a priority queue; {queue!r} is none")
+        listed = target.items(db, state=state, limit=limit, after=after, reverse=reverse)
+    for info in listed:
+        fields = _info_json(info, codec)
+        click.echo(json_line(fields) if as_json else _info_line(info, fields))
+    check_integrity(db)
+
+
+def _priority_text(priority: Any) -> str:
+    return "-" if priority is None else priority_line(priority)
+
+
+def _info_json(info: ItemInfo, codec: str) -> dict[str, Any]:
+    """Return everything about an item as a JSON object; a value that is not JSON as its `repr`."""
+    fields = {field.name: getattr(info, field.name) for field in dataclasses.fields(info)}
+    for name in ("pushed_at", "due_at", "expires_at", "claimed_at", "lease_ends", "died_at"):
+        fields[name] = fields[name] and fields[name].isoformat(timespec="milliseconds")
+    item = fields.pop("item")
+    fields["failed_attempts"] = [
+        {**dataclasses.asdict(each), "ended_at": each.ended_at.isoformat(timespec="milliseconds")}
+        for each in info.failed_attempts
+    ]
+    value = item.payload if isinstance(item, Task) else item and item.value
+    priority = item and priority_as_json(item.priority)
+    if codec not in ("json", "task"):
+        value = repr(value)
+    return {**fields, "priority": priority, "value": value}
+
+
+def _info_line(info: ItemInfo, fields: dict[str, Any]) -> str:
+    """Return what matters most about an item in one line."""
+    times = {
+        "due": info.due_at,
+        f"claimed by {info.claimed_by or 'an unknown client'}, lease ends": info.lease_ends,
+        "died": info.died_at,
+        "expires": info.expires_at,
+    }
+    notes = [f"{what} {time:%Y-%m-%dT%H:%M:%SZ}" for what, time in times.items() if time]
+    if info.error:
+        notes.append(printable(info.error))
+    of = "" if info.max_attempts is None else f" of {info.max_attempts:,}"
+    priority = "-" if fields["priority"] is None else json_line(fields["priority"])
+    value = "cannot be decoded" if info.item is None else json_line(fields["value"])
+    attempts = f"{count_noun(info.attempts, 'attempt')}{of}"
+    return "  ".join([info.id, f"{priority:>4}", ", ".join([attempts, *notes]), value])
+
+
+@click.command()
+@queue_argument
+@click.argument("id")
+@command_options()
+def show(db: Database, queue: str, id: str, as_json: bool) -> None:
+    """Show everything about one item of QUEUE, in any state, with its failed attempts.
+
+    Exits with code 1 if the queue has no item with this ID, for example because it is done.
+
+    \b
+    Example:
+      fdbq show jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
+    """
+    target = existing_queue(db, queue)
+    info = target.get(db, id)
+    if info is None:
+        click.echo(f"fdbq show: {queue} has no item {id}", err=True)
+        sys.exit(1)
+    fields = _info_json(info, target.options(db).codec)
+    if as_json:
+        click.echo(json_line(fields))
+        return
+    failed = fields.pop("failed_attempts")
+    for name, value in fields.items():
+        if value is not None or name == "value":
+            text = value if isinstance(value, str) and name != "value" else json_line(value)
+            click.echo(f"{name:<12}  {text}")
+    for attempt in failed:
+        client = attempt["client"] or "unknown client"
+        error = attempt["error"] or "failed"
+        click.echo(f"attempt {attempt['number']}, {attempt['ended_at']}, {client}: {error}")
+        if attempt["traceback"]:
+            click.echo("  " + attempt["traceback"].rstrip().replace("\n", "\n  "))
 
 
 @click.command()
@@ -307,11 +434,11 @@ def items(
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @command_options()
 def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Remove waiting or delayed items from QUEUE by id.
+    """Remove ready or delayed items from QUEUE by id.
 
     `fdbq push` and `fdbq items` print the ids. If an ID is not valid, nothing is removed.
 
-    Exits with code 1 if an item is neither waiting nor delayed.
+    Exits with code 1 if an item is neither ready nor delayed.
 
     \b
     Example:
@@ -321,7 +448,7 @@ def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     for item_id in ids:
         target.pushed_at(item_id)  # raises for an invalid id, before anything is removed
     removed = {item_id: target.remove(db, item_id) for item_id in ids}
-    echo_results(removed, "removed", as_json, lambda _: "it is neither waiting nor delayed")
+    echo_results(removed, "removed", as_json, lambda _: "it is neither ready nor delayed")
 
 
 @click.command()
@@ -339,6 +466,6 @@ def clear(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     """
     target = existing_queue(db, queue)
     if not yes:
-        confirm(f"Remove all items from {queue!r} ({target.size(db):,} now)?")
+        confirm(f"Remove all items from {queue!r} ({states_text(target.stats(db))})?")
     target.clear(db)
     echo(json_line({"queue": queue, "cleared": True}) if as_json else f"cleared {queue}")

@@ -25,6 +25,8 @@ _SECTIONS = {
     "Look": {
         "ls": "queues",
         "items": "items",
+        "show": "items",
+        "stats": "queues",
         "counts": "queues",
         "top": "top",
         "serve": "serve",

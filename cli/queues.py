@@ -1,4 +1,4 @@
-"""Commands for queues: ls, counts, limit, pause, resume, rename, migrate, drop, check, info."""
+"""Commands for queues, from `ls` and `stats` to `migrate` and `check`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from fdbqueue import (
     embedded,
     existing_queue,
     migrate_queue,
+    overview,
     queue_names,
-    queues,
     rename_queue,
 )
 from fdbqueue.layout import LAYOUT_VERSION
-from fdbqueue.types import Database
+from fdbqueue.types import Database, QueueStats
 
 from .common import (
+    STATES,
     ParamType,
+    age_text,
     any_queue,
     check_integrity,
     command_options,
@@ -41,6 +43,8 @@ from .common import (
     priority_line,
     queue_argument,
     queues_argument,
+    states_text,
+    stats_as_json,
 )
 from .terminal import print_table
 
@@ -55,6 +59,7 @@ __all__ = [
     "pause",
     "rename",
     "resume",
+    "stats",
 ]
 
 _PAGE = 1000  # queues
@@ -63,9 +68,10 @@ _PAGE = 1000  # queues
 @click.command()
 @command_options()
 def ls(db: Database, as_json: bool) -> None:
-    """List all queues and the number of items in each.
+    """List all queues, the number of items in each state, and the age of the oldest ready item.
 
-    Queues are printed as they are read, 1,000 at a time.
+    Queues are printed as they are read, 1,000 at a time. With --json, each line has the numbers of
+    `fdbq stats`.
 
     \b
     Example:
@@ -73,18 +79,23 @@ def ls(db: Database, as_json: bool) -> None:
     """
     if as_json:
         for page in _pages(db):
-            for name, size in page.items():
-                click.echo(json_line({"queue": name, "size": size}))
+            for name, stats in page.items():
+                click.echo(json_line({"queue": name, **stats_as_json(stats)}))
     else:
-        rows = ([(name, f"{size:,}") for name, size in page.items()] for page in _pages(db))
-        print_table(("queue", "items"), rows)
+        rows = ([_row(name, stats) for name, stats in page.items()] for page in _pages(db))
+        print_table(("queue", *STATES, "oldest", ""), rows)
     check_integrity(db)
 
 
-def _pages(db: Database) -> Iterator[dict[str, int]]:
-    """Yield the sizes of all queues by name, page by page."""
+def _row(name: str, stats: QueueStats) -> list[str]:
+    numbers = [f"{getattr(stats, state):,}" for state in STATES]
+    return [name, *numbers, age_text(stats.oldest) or "-", "paused" if stats.paused else ""]
+
+
+def _pages(db: Database) -> Iterator[dict[str, QueueStats]]:
+    """Yield the numbers of all queues by name, page by page."""
     after: str | None = None
-    while page := queues(db, after=after, limit=_PAGE):
+    while page := overview(db, after=after, limit=_PAGE):
         yield page
         if len(page) < _PAGE:
             return
@@ -95,7 +106,7 @@ def _pages(db: Database) -> Iterator[dict[str, int]]:
 @queue_argument
 @command_options()
 def counts(db: Database, queue: str, as_json: bool) -> None:
-    """Show the number of waiting items of each priority in QUEUE.
+    """Show the number of ready items of each priority in QUEUE.
 
     \b
     Example:
@@ -114,6 +125,37 @@ def counts(db: Database, queue: str, as_json: bool) -> None:
         rows = [(priority_line(priority), f"{count:,}") for priority, count in by_priority.items()]
         print_table(("priority", "items"), [rows])
     check_integrity(db)
+
+
+@click.command()
+@queue_argument
+@command_options()
+def stats(db: Database, queue: str, as_json: bool) -> None:
+    """Show how many items of QUEUE are in each state, its limits and its totals.
+
+    An item whose lease is over, or whose time has come, is ready, even if no worker runs.
+
+    \b
+    Example:
+      fdbq stats jobs
+    """
+    fields = stats_as_json(existing_queue(db, queue).stats(db))
+    if as_json:
+        click.echo(json_line({"queue": queue, **fields}))
+        return
+    rows = [(name, _value_text(value)) for name, value in fields.items()]
+    print_table(("number", "value"), [rows])
+    check_integrity(db)
+
+
+def _value_text(value: dict[str, int] | str | int | None) -> str:
+    if isinstance(value, dict):
+        return "  ".join(f"{priority}: {number:,}" for priority, number in value.items()) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else value
 
 
 @click.command()
@@ -139,7 +181,7 @@ def rename(db: Database, queue: str, name: str, as_json: bool) -> None:
 @click.option("--all", "are_all", is_flag=True, help="Migrate all queues.")
 @command_options()
 def migrate(db: Database, queues: tuple[str, ...], are_all: bool, as_json: bool) -> None:
-    """Convert each QUEUE that the release before this one stored to the present key layout.
+    """Convert each QUEUE that an earlier release stored to the present key layout.
 
     Stop the clients of earlier releases first. They cannot use a migrated queue.
 
@@ -172,7 +214,7 @@ def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     """
     target = existing_queue(db, queue)
     if not yes:
-        confirm(f"Drop {queue!r} with all its items ({target.size(db):,} now)?")
+        confirm(f"Drop {queue!r} with all its items ({states_text(target.stats(db))})?")
     drop_queue(db, queue)
     echo(json_line({"queue": queue, "dropped": True}) if as_json else f"dropped {queue}")
 
@@ -308,9 +350,9 @@ def check_command(db: Database, queue: str | None, repair: bool, as_json: bool) 
         report = check(db, existing_queue(db, name), repair=repair)
         failed = failed or not (report.ok or report.repaired)
         if as_json:
-            fields = {
+            fields: dict[str, Any] = {
                 "queue": name,
-                "items": report.items,
+                **{state: getattr(report, state) for state in STATES},
                 "problems": list(report.problems),
                 "repaired": report.repaired,
             }
@@ -318,7 +360,7 @@ def check_command(db: Database, queue: str | None, repair: bool, as_json: bool) 
             continue
         problems = count_noun(len(report.problems), "problem")
         verdict = "ok" if report.ok else "repaired" if report.repaired else problems
-        click.echo(f"{name}: {count_noun(report.items, 'item')}, {verdict}")
+        click.echo(f"{name}: {states_text(report)}, {verdict}")
         for problem in report.problems:
             click.echo(f"  {problem}")
     if failed:

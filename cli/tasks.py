@@ -221,7 +221,7 @@ def pop(db: Database, queue: str, agent: str | None, as_json: bool) -> None:
 def ls(
     db: Database, queue: str, agent: str | None, client: str | None, limit: int, as_json: bool
 ) -> None:
-    """List the waiting tasks of QUEUE in order, as lines of JSON.
+    """List the ready tasks of QUEUE in order, as lines of JSON.
 
     --agent and --client exclude each other.
 
@@ -269,11 +269,11 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @command_options()
 def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Remove waiting or delayed tasks from QUEUE by id.
+    """Remove ready or delayed tasks from QUEUE by id.
 
     If an ID is not valid, nothing is removed.
 
-    Exits with code 1 if a task is neither waiting nor delayed.
+    Exits with code 1 if a task is neither ready nor delayed.
 
     \b
     Example:
@@ -283,14 +283,14 @@ def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     for task_id in ids:
         target.state(db, task_id)  # raises for an invalid id, before anything is removed
     removed = {task_id: target.remove(db, task_id) for task_id in ids}
-    echo_results(removed, "removed", as_json, lambda _: "it is neither waiting nor delayed")
+    echo_results(removed, "removed", as_json, lambda _: "it is neither ready nor delayed")
 
 
 @task.command()
 @queue_argument
 @command_options()
 def stats(db: Database, queue: str, as_json: bool) -> None:
-    """Show totals of QUEUE, and its waiting tasks by priority and agent.
+    """Show totals of QUEUE, and its ready tasks by priority and agent.
 
     \b
     Example:

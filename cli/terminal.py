@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 
 from rich.cells import cell_len
@@ -24,21 +24,22 @@ __all__ = ["print_table", "progress_bar", "restoring_cursor"]
 _MAX_NAME = 60  # columns
 
 
-def print_table(columns: tuple[str, str], pages: Iterable[list[tuple[str, str]]]) -> None:
-    """Print rows of a name and a number below the titles of their columns, page by page.
+def print_table(columns: Sequence[str], pages: Iterable[Sequence[Sequence[str]]]) -> None:
+    """Print rows of a name and of numbers below the titles of their columns, page by page.
 
     A column is as wide as its widest cell so far, but a long name only widens its own row.
     """
-    widths = [0, 0]
+    widths = [0] * len(columns)
     titles = [columns]
     for rows in filter(None, pages):
-        lines = [(cell_len(name), name, number) for name, number in titles + rows]
-        for size, _, number in lines:
-            widths = [max(widths[0], min(size, _MAX_NAME)), max(widths[1], len(number))]
-        padded = [
-            f"{name}{' ' * (widths[0] - size)}  {number:>{widths[1]}}"
-            for size, name, number in lines
-        ]
+        lines = [*titles, *rows]
+        for name, *numbers in lines:
+            sizes = [min(cell_len(name), _MAX_NAME), *map(len, numbers)]
+            widths = [*map(max, widths, sizes)]
+        padded: list[str] = []
+        for name, *numbers in lines:
+            cells = [f"{number:>{width}}" for number, width in zip(numbers, widths[1:])]
+            padded.append("  ".join([name + " " * (widths[0] - cell_len(name)), *cells]).rstrip())
         print("\n".join(padded), flush=True)
         titles = []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue as queues
 import time
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import click
@@ -13,16 +12,18 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from fdbqueue import QueueStatus, overview
+from fdbqueue import QueueStats, overview
 from fdbqueue.types import Database
 
-from .common import Duration, command_options, json_line
+from .common import STATES, Duration, age_text, command_options, json_line, stats_as_json
 from .signals import stop_on_signal
 from .terminal import restoring_cursor
 
 __all__ = ["top"]
 
 _MAX_PRIORITIES = 6  # shown in a line
+_MAX_NAME = 24  # columns that a name has at least, if it needs them
+_BUSY = (*STATES, "in", "out")  # the fields of a queue that has something to show
 _OTHER_LINES = 3  # of the screen: titles, the number of queues that are not shown, the cursor
 
 
@@ -46,11 +47,12 @@ _OTHER_LINES = 3  # of the screen: titles, the number of queues that are not sho
 )
 @command_options()
 def top(db: Database, interval: float, updates: int, as_json: bool) -> None:
-    """Show all queues live, with sizes, rates and ages.
+    """Show all queues live, with the items in each state, rates and ages.
 
-    Rates are items per second since the previous update, and the age is that of the oldest item.
-    If the screen has no room for all queues, those with items or rates come first. With --json,
-    each update prints one line per queue. Ctrl-C ends the command.
+    Rates are items pushed and completed per second since the previous update, and the age is that
+    of the oldest ready item. If the screen has no room for all queues, those with items or rates
+    come first. With --json, each update prints one line per queue, with the numbers of `fdbq
+    stats`. Ctrl-C ends the command.
 
     \b
     Example:
@@ -58,7 +60,7 @@ def top(db: Database, interval: float, updates: int, as_json: bool) -> None:
       fdbq top -n 1 --json
     """
     console = Console(highlight=False, markup=False)
-    previous: dict[str, QueueStatus] = {}
+    previous: dict[str, QueueStats] = {}
     updated_at = time.monotonic()
     update = 0
     signals: queues.SimpleQueue[int] = queues.SimpleQueue()
@@ -68,11 +70,11 @@ def top(db: Database, interval: float, updates: int, as_json: bool) -> None:
         Live(console=console, auto_refresh=False, transient=updates == 0) as live,
     ):
         while True:
-            statuses = overview(db)
+            found = overview(db)
             seconds = max(1e-9, time.monotonic() - updated_at)
             updated_at += seconds
-            rows = [_row(status, previous.get(status.name), seconds) for status in statuses]
-            previous = {status.name: status for status in statuses}
+            rows = [_row(name, stats, previous.get(name), seconds) for name, stats in found.items()]
+            previous = found
             update += 1
             if as_json:
                 for row in rows:
@@ -87,28 +89,26 @@ def top(db: Database, interval: float, updates: int, as_json: bool) -> None:
                 return
 
 
-def _row(status: QueueStatus, previous: QueueStatus | None, seconds: float) -> dict[str, Any]:
-    """Return the displayed values of a queue; its rates are `None` without a previous status."""
-    rate_in = rate_out = None
-    # The totals of a queue that was cleared or created again start from zero.
-    if (
-        previous is not None
-        and previous.total_in <= status.total_in
-        and previous.total_out <= status.total_out
-    ):
-        rate_in = round((status.total_in - previous.total_in) / seconds, 1)
-        rate_out = round((status.total_out - previous.total_out) / seconds, 1)
-    age = None
-    if status.oldest is not None:
-        age = max(0, round((datetime.now(timezone.utc) - status.oldest).total_seconds()))
-    counts = {str(priority): count for priority, count in status.counts.items()}
+def _row(
+    name: str, stats: QueueStats, previous: QueueStats | None, seconds: float
+) -> dict[str, Any]:
+    """Return the displayed values of a queue; its rates are `None` without previous ones."""
+    rates: list[float | None] = [None, None]
+    if previous is not None:
+        rates = [
+            # The totals of a queue that was cleared or created again start from zero.
+            round((now - before) / seconds, 1) if now >= before else None
+            for now, before in (
+                (stats.total_pushed, previous.total_pushed),
+                (stats.total_completed, previous.total_completed),
+            )
+        ]
     return {
-        "queue": status.name,
-        "items": status.size,
-        "in": rate_in,
-        "out": rate_out,
-        "oldest": age,
-        "counts": counts,
+        "queue": name,
+        **stats_as_json(stats),
+        "in": rates[0],
+        "out": rates[1],
+        "age": age_text(stats.oldest),
     }
 
 
@@ -116,25 +116,26 @@ def _table(rows: list[dict[str, Any]], room: int) -> Table:
     """Return a table of some rows; the first if there is room for all, else the busy ones first."""
     table = Table(box=None, pad_edge=False)
     if len(rows) > room:
-        rows = sorted(rows, key=lambda row: not (row["items"] or row["in"] or row["out"]))
+        rows = sorted(rows, key=lambda row: not any(row[field] for field in _BUSY))
         table.caption = f"and {len(rows) - room:,} more"
         table.caption_justify = "left"
         rows = rows[:room]
-    table.add_column("queue", overflow="fold")
-    for title in ("items", "in/s", "out/s", "oldest"):
+    names = [len(row["queue"]) for row in rows]
+    table.add_column("queue", overflow="fold", min_width=min(_MAX_NAME, max(names, default=0)))
+    for title in (*STATES, "in/s", "out/s", "oldest"):
         table.add_column(title, justify="right")
-    table.add_column("priority: items")
+    table.add_column("priority: ready")
     for row in rows:
-        counts = list(row["counts"].items())
+        counts = list(row["by_priority"].items())
         cells = [f"{priority}: {count:,}" for priority, count in counts[:_MAX_PRIORITIES]]
         if len(counts) > _MAX_PRIORITIES:
             cells.append("...")
         table.add_row(
-            row["queue"],
-            f"{row['items']:,}",
+            row["queue"] + (" (paused)" if row["paused"] else ""),
+            *(f"{row[state]:,}" for state in STATES),
             "" if row["in"] is None else f"{row['in']:,.1f}",
             "" if row["out"] is None else f"{row['out']:,.1f}",
-            "" if row["oldest"] is None else str(timedelta(seconds=row["oldest"])),
+            row["age"] or "",
             "  ".join(cells),
         )
     return table

@@ -15,10 +15,7 @@ import click
 from rich.progress import DownloadColumn
 
 from fdbqueue import Queue
-from fdbqueue.operations.items import State
-from fdbqueue.queue.base import store_of
 from fdbqueue.queue.importing import import_lines
-from fdbqueue.queue.overview import count_not_waiting
 from fdbqueue.types import Database, PriorityJson
 
 from .common import (
@@ -126,7 +123,7 @@ def import_command(
 @click.option("--after", metavar="ID", help="Export only items after this one.")
 @command_options()
 def export_command(db: Database, queue: str, file: str, after: str | None, as_json: bool) -> None:
-    """Write the waiting items of QUEUE to FILE as lines of JSON.
+    """Write the ready items of QUEUE to FILE as lines of JSON.
 
     The items are written in order and stay in the queue. Without FILE, or if it is `-`, they are
     written to standard output. An existing FILE is replaced only after all items are written.
@@ -150,18 +147,19 @@ def export_command(db: Database, queue: str, file: str, after: str | None, as_js
             lines += 1
             progress.update(task, completed=written)
         check_integrity(db, seconds=None)
-    left_out = count_not_waiting(db, store_of(target).layout)
+    stats = target.stats(db)
+    left_out = {"delayed": stats.delayed, "claimed": stats.claimed, "dead": stats.dead}
     _echo_report(lines, left_out, as_json, to_stderr=file == "-")
 
 
-def _echo_report(exported: int, left_out: dict[State, int], as_json: bool, to_stderr: bool) -> None:
+def _echo_report(exported: int, left_out: dict[str, int], as_json: bool, to_stderr: bool) -> None:
     """Print how many items were left out; with `as_json`, print a report in any case."""
     if as_json:
         report = json_line({"exported": exported, "left_out": left_out})
         click.echo(report, err=True) if to_stderr else echo(report)
     elif any(left_out.values()):
         numbers = ", ".join(f"{number:,} {state}" for state, number in left_out.items() if number)
-        click.echo(f"fdbq export: left out {numbers}; only waiting items are exported", err=True)
+        click.echo(f"fdbq export: left out {numbers}; only ready items are exported", err=True)
 
 
 @contextmanager

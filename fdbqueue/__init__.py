@@ -27,7 +27,7 @@ from fdbqueue.database.opening import open
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.queue.check import CheckReport, check
 from fdbqueue.queue.fifo import Queue
-from fdbqueue.queue.overview import QueueStatus, overview
+from fdbqueue.queue.overview import overview
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.registry import (
     drop_queue,
@@ -43,8 +43,11 @@ from fdbqueue.types import (
     Codec,
     Database,
     DeadLetter,
+    FailedAttempt,
     Item,
+    ItemInfo,
     Options,
+    QueueStats,
     ReadTransactor,
     Task,
     TaskPriority,
@@ -67,12 +70,14 @@ __all__ = [
     "DeadLetter",
     "DirectoryLayer",
     "FDBError",
+    "FailedAttempt",
     "FdbqueueError",
     "Item",
+    "ItemInfo",
     "Options",
     "PriorityQueue",
     "Queue",
-    "QueueStatus",
+    "QueueStats",
     "ReadTransactor",
     "Subspace",
     "Task",

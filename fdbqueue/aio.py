@@ -28,7 +28,17 @@ import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent import futures
 from itertools import islice
-from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from fdb.subspace_impl import Subspace
 
@@ -41,7 +51,16 @@ from fdbqueue.queue import overview as status
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
 from fdbqueue.queue.base import BaseQueue
-from fdbqueue.types import Database, Duration, Item, Transaction
+from fdbqueue.types import (
+    Database,
+    Duration,
+    Item,
+    ItemInfo,
+    Priority,
+    ReadTransactor,
+    State,
+    Transaction,
+)
 from fdbqueue.worker import worker
 from fdbqueue.worker.handler import Handler
 
@@ -164,6 +183,60 @@ class Listing(Generic[_T]):
         return list(islice(self._items, n))
 
 
+class _FifoItems(Protocol):
+    """The type of `items`, which has two forms."""
+
+    @overload
+    def __call__(
+        self,
+        tr: ReadTransactor,
+        *,
+        state: None = None,
+        limit: int = 0,
+        after: Item | str | None = None,
+        reverse: bool = False,
+    ) -> Listing[Item]: ...
+
+    @overload
+    def __call__(
+        self,
+        tr: ReadTransactor,
+        *,
+        state: State,
+        limit: int = 0,
+        after: Item | str | None = None,
+        reverse: bool = False,
+    ) -> Listing[ItemInfo]: ...
+
+
+class _Items(Protocol):
+    """The type of `items` of a priority queue."""
+
+    @overload
+    def __call__(
+        self,
+        tr: ReadTransactor,
+        *,
+        state: None = None,
+        priority: Priority | None = None,
+        limit: int = 0,
+        after: Item | str | None = None,
+        reverse: bool = False,
+    ) -> Listing[Item]: ...
+
+    @overload
+    def __call__(
+        self,
+        tr: ReadTransactor,
+        *,
+        state: State,
+        priority: Priority | None = None,
+        limit: int = 0,
+        after: Item | str | None = None,
+        reverse: bool = False,
+    ) -> Listing[ItemInfo]: ...
+
+
 queue_names = _function(registry.queue_names)
 queues = _function(registry.queues)
 rename_queue = _function(registry.rename_queue)
@@ -194,6 +267,7 @@ class _Handle(Generic[_Q]):
     nack = _method(_Queue.nack)
     extend = _method(_Queue.extend)
     release = _method(_Queue.release)
+    get = _method(_Queue.get)
     dead_letters = _listed(_Queue.dead_letters)
     pause = _method(_Queue.pause)
     resume = _method(_Queue.resume)
@@ -201,7 +275,7 @@ class _Handle(Generic[_Q]):
     wait = _method(_Queue.wait)
     size = _method(_Queue.size)
     is_empty = _method(_Queue.is_empty)
-    throughput = _method(_Queue.throughput)
+    stats = _method(_Queue.stats)
     clear = _method(_Queue.clear)
 
 
@@ -234,7 +308,7 @@ class PriorityQueue(_Handle[priority_queue.PriorityQueue]):
     peek = _method(priority_queue.PriorityQueue.peek)
     peek_max = _method(priority_queue.PriorityQueue.peek_max)
     peek_many = _method(priority_queue.PriorityQueue.peek_many)
-    items = _listed(priority_queue.PriorityQueue.items)
+    items = cast("_Items", _listed(priority_queue.PriorityQueue.items))
     counts = _method(priority_queue.PriorityQueue.counts)
     reprioritize = _method(priority_queue.PriorityQueue.reprioritize)
     state = _method(priority_queue.PriorityQueue.state)
@@ -268,7 +342,7 @@ class Queue(_Handle[fifo.Queue]):
     dequeue = _method(fifo.Queue.dequeue)
     dequeue_many = _method(fifo.Queue.dequeue_many)
     peek = _method(fifo.Queue.peek)
-    items = _listed(fifo.Queue.items)
+    items = cast("_FifoItems", _listed(fifo.Queue.items))
     state = _method(fifo.Queue.state)
     pushed_at = _plain(fifo.Queue.pushed_at)
     remove = _method(fifo.Queue.remove)
@@ -301,6 +375,7 @@ class TaskQueue(_Handle[task_queue.TaskQueue]):
     peek = _method(task_queue.TaskQueue.peek)
     claim = _method(task_queue.TaskQueue.claim)
     set_agent_concurrency = _method(task_queue.TaskQueue.set_agent_concurrency)
+    items = _listed(task_queue.TaskQueue.items)
     get_all_tasks = _listed(task_queue.TaskQueue.get_all_tasks)
     get_tasks_for_agent = _listed(task_queue.TaskQueue.get_tasks_for_agent)
     get_tasks_for_client = _listed(task_queue.TaskQueue.get_tasks_for_client)

@@ -285,7 +285,7 @@ class LayoutVersionMismatch(FdbqueueError):
     def __init__(self, found: object, expected: int) -> None:
         self.found = found
         self.expected = expected
-        if found == expected - 1:
+        if isinstance(found, int) and expected - 2 <= found < expected:
             cure = "stop the clients of earlier releases, then run `fdbq migrate`"
         else:
             cure = (

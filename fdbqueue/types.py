@@ -14,9 +14,11 @@ __all__ = [
     "Database",
     "DeadLetter",
     "Duration",
+    "FailedAttempt",
     "Future",
     "IfFull",
     "Item",
+    "ItemInfo",
     "Json",
     "Key",
     "KeyLike",
@@ -27,9 +29,11 @@ __all__ = [
     "Priority",
     "PriorityJson",
     "PriorityKind",
+    "QueueStats",
     "RangeResult",
     "ReadTransaction",
     "ReadTransactor",
+    "State",
     "Task",
     "TaskPriority",
     "TaskStats",
@@ -54,6 +58,9 @@ Duration: TypeAlias = float | timedelta
 
 IfFull: TypeAlias = Literal["raise", "drop"]
 """The choice for a push to a full queue: raise `QueueFull`, or store nothing and return `None`."""
+
+State: TypeAlias = Literal["ready", "delayed", "claimed", "dead"]
+"""The state of an item: it can be taken, waits for a time, has a lease, or failed too often."""
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | float | None
 """A JSON value."""
@@ -86,8 +93,8 @@ class Options:
         priorities: The type of its priorities; `None` in a FIFO queue.
         max_size: The most items it may hold, including delayed and claimed ones; `None` for no
             bound.
-        ageing: Seconds after which a waiting task is as urgent as a new task of the next higher
-            priority; `None` for never.
+        ageing: Seconds after which a task is as urgent as a new task of the next higher priority;
+            `None` for never.
         max_attempts: How many times an item may be claimed before it becomes a dead letter; `None`
             for any number.
         concurrency: The most items that may be claimed at a time; `None` for no limit.
@@ -163,6 +170,131 @@ class DeadLetter:
     error: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """A failed attempt of an item.
+
+    Attributes:
+        number: Which attempt it was, from 1.
+        ended_at: When it failed, by the clock of the client that reported it, or that found the
+            lease over.
+        client: The name of the client that had claimed the item; empty if unknown.
+        error: What went wrong; `None` if the client did not say.
+        traceback: The end of the traceback of the exception; `None` without one.
+    """
+
+    number: int
+    ended_at: datetime
+    client: str
+    error: str | None
+    traceback: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemInfo:
+    """Everything about an item that has not ended.
+
+    Attributes:
+        item: The item, or the task for a task queue; `None` if its payload cannot be decoded.
+        id: The id of the item.
+        state: Its state.
+        attempts: How many times it was claimed, without claims that were released.
+        max_attempts: How many times it may be claimed; `None` for any number of times.
+        pushed_at: When it was pushed, by the clock of the client that pushed it; `None` if another
+            implementation of the recipe did.
+        due_at: When a delayed item becomes ready; `None` in any other state.
+        expires_at: When it expires unless a client takes it before; `None` for never.
+        claimed_by: The name of the client that has claimed it, or an empty text if it is not known;
+            `None` in any other state.
+        claimed_at: When it was claimed, by the clock of that client; `None` in any other state.
+        lease_ends: When the lease of a claimed item ends, unless it is extended; `None` in any
+            other state, or if it is not known.
+        died_at: When it became a dead letter; `None` in any other state.
+        error: The error of its last failed attempt; `None` if none failed, or none was given.
+        unique: Its unique key, or `None`.
+        failed_attempts: Its last failed attempts, up to 10, the oldest first.
+    """
+
+    item: Any
+    id: str
+    state: State
+    attempts: int
+    max_attempts: int | None
+    pushed_at: datetime | None
+    due_at: datetime | None
+    expires_at: datetime | None
+    claimed_by: str | None
+    claimed_at: datetime | None
+    lease_ends: datetime | None
+    died_at: datetime | None
+    error: str | None
+    unique: str | None
+    failed_attempts: tuple[FailedAttempt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """The numbers of a queue at one moment.
+
+    Every item is in one state. A popped or acknowledged item is completed. The totals count from
+    the creation of the queue, or from its last `clear`, and never fall. They add up:
+
+        total_pushed + total_put_back == ready + delayed + claimed + dead
+                                         + total_completed + total_expired + total_removed
+
+    Attributes:
+        ready: Items that can be taken.
+        delayed: Items that were pushed with a delay, or wait for their next attempt.
+        claimed: Items under a lease.
+        dead: Items that failed too often.
+        by_priority: The ready items of each priority that has any; empty for a FIFO queue.
+        oldest: When the oldest ready item was pushed; `None` if there is none, or if another
+            implementation of the recipe pushed it.
+        next_due: When the next delayed item becomes ready; `None` if none is delayed.
+        paused: Whether the queue is paused.
+        options: The options of the queue, with its limits; `None` from `overview`, which does not
+            read them.
+        total_pushed: Items pushed. A retry is not a push.
+        total_completed: Items popped or acknowledged.
+        total_failed: Attempts that failed, including those whose lease ran out.
+        total_retried: Failed items that returned for another attempt, and retried dead letters.
+        total_expired: Items that expired before they were taken.
+        total_removed: Items removed, and dead letters dropped.
+        total_died: Items that became dead letters.
+        total_put_back: Popped items that were put back.
+        total_rejected: Items for which the queue had no room.
+    """
+
+    ready: int
+    delayed: int
+    claimed: int
+    dead: int
+    by_priority: dict[Any, int]
+    oldest: datetime | None
+    next_due: datetime | None
+    paused: bool
+    options: Options | None
+    total_pushed: int
+    total_completed: int
+    total_failed: int
+    total_retried: int
+    total_expired: int
+    total_removed: int
+    total_died: int
+    total_put_back: int
+    total_rejected: int
+
+    @property
+    def unfinished(self) -> int:
+        """The number of ready, delayed and claimed items, which `max_size` limits."""
+        return self.ready + self.delayed + self.claimed
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the queue has no item in any state."""
+        return not (self.unfinished or self.dead)
+
+
 class Codec(Protocol):
     """An encoding of values as bytes, with `decode(encode(value)) == value`.
 
@@ -231,15 +363,15 @@ class TaskStats:
 
     Attributes:
         total_pushed: Tasks pushed.
-        total_popped: Tasks popped or claimed, except those that were removed, expired or died.
+        total_popped: Tasks popped or acknowledged.
         total_rejected: Tasks that the queue had no room for.
         total_removed: Tasks removed.
         total_expired: Tasks expired.
-        total_died: Tasks that became dead letters and were not retried.
-        current_size: Tasks waiting or delayed.
-        oldest: When the oldest waiting task was pushed; `None` if none waits.
-        by_priority: Waiting tasks of each priority.
-        by_agent: Waiting tasks of each agent.
+        total_died: Tasks that became dead letters.
+        current_size: Tasks that are ready.
+        oldest: When the oldest ready task was pushed; `None` if none is ready.
+        by_priority: Ready tasks of each priority.
+        by_agent: Ready tasks of each agent.
     """
 
     total_pushed: int
@@ -255,7 +387,7 @@ class TaskStats:
 
     @property
     def success_rate(self) -> float:
-        """The share of pushed tasks that were popped or claimed and did not die, from 0 to 1."""
+        """The share of pushed tasks that were popped or acknowledged, from 0 to 1."""
         return self.total_popped / self.total_pushed if self.total_pushed else 0.0
 
     @property

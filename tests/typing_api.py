@@ -49,7 +49,7 @@ def opening() -> None:
 def registry(db: Database) -> None:
     assert_type(fdbqueue.queue_names(db), list[str])
     assert_type(fdbqueue.existing_queue(db, "jobs"), PriorityQueue | Queue | TaskQueue)
-    assert_type(fdbqueue.overview(db), list[fdbqueue.QueueStatus])
+    assert_type(fdbqueue.overview(db), dict[str, fdbqueue.QueueStats])
     assert_type(fdbqueue.queues(db, after="jobs", limit=100), dict[str, int])
     assert_type(fdbqueue.check(db, PriorityQueue.named(db, "jobs")), fdbqueue.CheckReport)
     fdbqueue.existing_queue("db", "jobs")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

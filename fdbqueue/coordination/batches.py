@@ -12,10 +12,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.database.binding import first_greater_or_equal
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout import Layout
@@ -142,7 +142,7 @@ class ClaimBatches:
     ones: the range doubles with each conflict, up to the `within` of the claims. A claim without
     a conflict narrows the range a little.
 
-    If many items are due at once, a claim takes one that waits, and leaves them to sweeps in
+    If many items are due at once, a claim takes one that is available, and leaves them to sweeps in
     transactions of their own, which precede the next claims and take half of their time.
     """
 

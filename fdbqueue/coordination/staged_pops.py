@@ -14,10 +14,10 @@ from itertools import chain, count, groupby, islice, starmap
 from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from fdbqueue.coordination.clock import uuids
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.steps import sleep_on
 from fdbqueue.database.binding import error_classes
+from fdbqueue.database.clock import uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, run
 from fdbqueue.errors import UndecodableItem
@@ -25,10 +25,10 @@ from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items
-from fdbqueue.operations.schedule import VERSIONS
+from fdbqueue.operations.schedule import REQUEST_TIMEOUT, dead_requests, live_requests
 from fdbqueue.types import Database, KeyValue, RangeResult, Transaction
 
-__all__ = ["REQUEST_TIMEOUT", "StagedPops", "seconds_to_sweep"]
+__all__ = ["StagedPops", "seconds_to_sweep"]
 
 _T = TypeVar("_T")
 
@@ -37,9 +37,6 @@ Pop: TypeAlias = tuple[int, bool]
 
 _Request: TypeAlias = tuple[bytes, list[Pop]]
 """The key of a request, and its waiting pops."""
-
-REQUEST_TIMEOUT = 5.0  # seconds after which the process of a request is considered dead
-_REQUEST_TIMEOUT_VERSIONS = int(REQUEST_TIMEOUT * VERSIONS)
 
 # A process that is not served within this time tries to serve: the leader is dead or stopped.
 _PATIENCE = 0.1  # seconds; the actual time is random, up to twice as long
@@ -239,8 +236,10 @@ class StagedPops(Generic[_T]):
 
         def body(tr: Transaction) -> bool:
             left = BATCH_BYTES
+            version = tr.get_read_version().wait()
             for begin, end in chain.from_iterable(
-                _dead_requests(tr, layout, prefix) for prefix in (layout.requests, layout.results)
+                dead_requests(layout, prefix, version)
+                for prefix in (layout.requests, layout.results)
             ):
                 for row in tr.snapshot.get_range(begin, end, limit=MAX_ITEMS):
                     left -= self._return(
@@ -370,9 +369,9 @@ class _Pops(Generic[_T]):
         except UndecodableItem as error:
             self._items.unstage(tr, chain.from_iterable(results))
             return _Outcome([], error=error)
-        for _, value in chain.from_iterable(results):
-            self._layout.clear_owned(tr, value)
-        self._items.count_total(tr, -sum(map(len, results)))
+        for key, value in chain.from_iterable(results):
+            self._layout.clear_owned(tr, self._layout.position(key), value)
+        self._items.tally(tr, acked=sum(map(len, results)))
         return _Outcome(taken)
 
     def _serve(
@@ -441,7 +440,7 @@ class _Pops(Generic[_T]):
         decode = partial(self._codec.decode, tr)
         taken = [list(map(decode, items)) for items in drawn]
         for item in chain.from_iterable(drawn):
-            self._layout.clear_owned(tr, item.value)
+            self._layout.clear_owned(tr, self._layout.position(item.key), item.value)
         return taken
 
 
@@ -461,27 +460,8 @@ def _live_requests(tr: Transaction, layout: Layout, rows: Iterable[KeyValue]) ->
     requests = [(row.key, row.value) for row in rows]
     if not requests:
         return []
-    begin, end = _alive(tr, layout, layout.requests)
+    begin, end = live_requests(layout, layout.requests, tr.get_read_version().wait())
     return [(key, layout.decode_request(value)) for key, value in requests if begin <= key < end]
-
-
-def _alive(tr: Transaction, layout: Layout, prefix: bytes) -> tuple[bytes, bytes]:
-    """Return the range of the requests, or of the results, of processes not considered dead.
-
-    A request of a later version is one of another cluster, from whose backup the queue was
-    restored. A recovery advances the version, so after one all processes that wait start again.
-    """
-    version = tr.get_read_version().wait()
-    return layout.requests_between(prefix, max(0, version - _REQUEST_TIMEOUT_VERSIONS), version)
-
-
-def _dead_requests(
-    tr: Transaction, layout: Layout, prefix: bytes
-) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
-    """Return the ranges of the requests, or of the results, of processes considered dead."""
-    begin, end = layout.range_of(prefix)
-    first_alive, last_alive = _alive(tr, layout, prefix)
-    return (begin, first_alive), (last_alive, end)
 
 
 def _pass_leadership(tr: Transaction, layout: Layout, following: _Request | None) -> None:

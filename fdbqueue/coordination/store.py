@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -20,38 +19,33 @@ from fdbqueue.coordination.batches import (
     Taken,
     first_after,
 )
-from fdbqueue.coordination.clock import milliseconds, uuids
 from fdbqueue.coordination.combiner import Combiner
+from fdbqueue.coordination.reads import Reads
 from fdbqueue.coordination.staged_pops import MAX_ITEMS, StagedPops, seconds_to_sweep
 from fdbqueue.coordination.steps import Call, Steps, Submit
 from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.coordination.waiting import Lines, Wanted, until_found
 from fdbqueue.database.binding import error_classes, is_database
+from fdbqueue.database.clock import client_name, milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
-from fdbqueue.database.pages import PAGE, read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import LeaseLost, QueueFull
-from fdbqueue.layout import Layout, decode_options
+from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.operations.dead_letters import DeadLetters
-from fdbqueue.operations.items import BATCH_BYTES, Items, LocatedItem, NewItem, State
+from fdbqueue.operations.items import BATCH_BYTES, Items, LocatedItem, NewItem
 from fdbqueue.operations.leases import ClaimRequest, Leases
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.operations.schedule import Schedule, retry_delay
-from fdbqueue.operations.slots import Agents, First, Places, ReadFirst, Slots
+from fdbqueue.operations.slots import Agents, First, Places, Slots
 from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import (
     Claim,
     Database,
-    DeadLetter,
     Item,
-    KeyValue,
     Options,
-    Priority,
     ReadTransaction,
-    ReadTransactor,
     Task,
     Transaction,
     Transactor,
@@ -120,9 +114,11 @@ class Store(Generic[_T]):
         self.items = items
         self.codec = codec
         self.given_options = options
-        self._dead_letters = DeadLetters(layout, items, codec)
+        self.client: str | None = None
+        """The name under which this client claims items; `None` for the host and the process."""
         self._retry_delay = partial(retry_delay, uniform=random.uniform)
-        schedule = self.schedule = Schedule(layout, items, self._dead_letters)
+        schedule = self.schedule = Schedule(layout, items)
+        self.reads = Reads(layout, levels, items, codec, options)
         self.sweeper = Sweeper(layout, schedule)
         self._lines = Lines()
         self._waiting_claims = Waiters(layout, layout.waiting_claims)
@@ -130,7 +126,9 @@ class Store(Generic[_T]):
         self._any_item = Wanted("pop", self.keys_to_watch, left, waiting_pops)
         places = Places(layout, random.randrange)
         pushing = self._pusher = Pusher(layout, items, schedule, options, places)
-        leases = self._leases = Leases(layout, items, codec, schedule, self._retry_delay)
+        leases = self._leases = Leases(
+            layout, items, codec, schedule, self._retry_delay, self._client_name
+        )
         slots = self._slots = Slots(layout, schedule, agents, places)
         receipts = layout.receipts
         acknowledge = partial(leases.for_each, do=leases.ack)
@@ -142,6 +140,9 @@ class Store(Generic[_T]):
             MAX_ITEMS,
         )
         self.acks = Combiner(lambda: Batches(acknowledge, receipts), len, MAX_ITEMS)
+
+    def _client_name(self) -> str:
+        return self.client or client_name()
 
     def change(
         self,
@@ -238,15 +239,6 @@ class Store(Generic[_T]):
 
     # Options
 
-    def options(self, tr: ReadTransactor) -> Options:
-        """Return the stored options of the queue; before the first push, the given ones."""
-
-        def body(tr: ReadTransaction) -> Options:
-            stored = tr[self.layout.options].value
-            return self.given_options if stored is None else decode_options(stored)
-
-        return read(tr, body)
-
     def set_option(self, tr: Transactor, name: str, value: object) -> None:
         """Store a new value of an option."""
         self.change(tr, lambda tr: self._pusher.set_option(tr, name, value))
@@ -295,16 +287,11 @@ class Store(Generic[_T]):
         items = self._decoded(tr, first)
         self.items.delete_first(tr, first)
         for item in first:
-            self.layout.clear_owned(tr, item.value)
+            self.layout.clear_owned(tr, self.layout.position(item.key), item.value)
         return items
 
     def _decoded(self, tr: ReadTransaction, items: Iterable[StoredItem]) -> list[_T]:
         return [self.codec.decode(tr, item) for item in items]
-
-    def _decode_rows(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[_T]:
-        """Return the items of rows of the key space of waiting items."""
-        item = self.levels.item
-        return [self.codec.decode(tr, item(row.key, row.value)) for row in rows]
 
     def pop_of(self, tr: Transactor, first: First, wait: float) -> Steps[_T | None]:
         """Take the item that `first(tr, 1)` reads; wait as `pop` does."""
@@ -328,7 +315,7 @@ class Store(Generic[_T]):
             if not self.sweeper.may_take(tr, now) or not (found := first(tr, 1)):
                 return None
             item = self.codec.decode(tr, found[0])
-            self.items.take(tr, found[0])
+            self.items.take(tr, found[0], "popped")
             return item
 
         return self.change(tr, body)
@@ -347,14 +334,18 @@ class Store(Generic[_T]):
 
     def is_idle(self, db: Database) -> bool:
         """Sweep, and return whether no item can be taken."""
-        return not self.sweeper.sweep(db) or self.is_empty(db)
+        return not self.sweeper.sweep(db) or read(db, self._has_none)
+
+    def _has_none(self, tr: ReadTransaction) -> bool:
+        """Return whether no item is stored as ready, as it is after a sweep."""
+        return not [*tr.get_range(*self.layout.all_items, limit=1)]
 
     def keys_to_watch(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys to watch until an item can be popped, or none if one already can.
 
         With `first`, only consider the items that `first(tr, 1)` reads.
         """
-        if self.is_empty(tr) if first is None else not first(tr, 1):
+        if self._has_none(tr) if first is None else not first(tr, 1):
             return [self.layout.total_in]
         return [self.layout.wake_counter] if self.schedule.is_paused(tr) else []
 
@@ -369,7 +360,7 @@ class Store(Generic[_T]):
         if self._slots.admit(tr, 1, options, look, may_skip=first is None):
             return []
         keys = [self.layout.total_in]
-        # Items may be waiting for a free slot.
+        # Ready items may need a free slot.
         return [*keys, self.layout.wake_counter] if look(tr, 1) else keys
 
     # Claim
@@ -474,12 +465,23 @@ class Store(Generic[_T]):
         elif (lost := (yield Submit(self.acks, tr, claim))) is not None:
             raise lost
 
-    def nack(self, tr: Transactor, claim: Claim, delay: float | None, error: str | None) -> None:
+    def nack(
+        self,
+        tr: Transactor,
+        claim: Claim,
+        delay: float | None,
+        error: str | None,
+        traceback: str | None,
+    ) -> None:
         """Return failed items after a delay; `None` stands for a delay that grows with failures."""
         now = milliseconds()
         delays = [self._retry_delay(n) if delay is None else delay for n in claim.attempts]
         dues = [now + math.ceil(seconds * 1000) if seconds else None for seconds in delays]
-        self.change(tr, lambda tr: self._leases.nack(tr, claim, dues, error, now), lambda _: True)
+
+        def body(tr: Transaction) -> None:
+            self._leases.nack(tr, claim, dues, error, traceback, now)
+
+        self.change(tr, body, lambda _: True)
 
     def extend(self, tr: Transactor, claim: Claim, lease: float) -> None:
         """Renew the lease of a claim; raise `LeaseLost` if the claim is over."""
@@ -516,24 +518,15 @@ class Store(Generic[_T]):
 
     # Dead letters
 
-    def dead_letters(self, tr: ReadTransactor) -> Iterator[DeadLetter]:
-        """Iterate over the dead letters in order; on a database, read them in pages."""
-
-        def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[DeadLetter]:
-            return [self._dead_letters.decode(tr, row.key, row.value) for row in rows]
-
-        pages = read_pages(tr, *self.layout.range_of(self.layout.dead), page)
-        return chain.from_iterable(pages)
-
     def retry_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
         """Return a dead letter to its position; return false if the item is not one."""
         self.sweeper.sweep(tr)  # expired items make room
-        retry = partial(self._dead_letters.retry, reserve=self._pusher.reserve)
+        retry = partial(self.items.retry, reserve=self._pusher.reserve)
         return self._change_dead(tr, item, retry)
 
     def drop_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
         """Delete a dead letter; return false if the item is not one."""
-        return self._change_dead(tr, item, self._dead_letters.drop)
+        return self._change_dead(tr, item, self.items.drop)
 
     def _change_dead(
         self, tr: Transactor, item: _T | str, change: Callable[[Transaction, LocatedItem], bool]
@@ -548,38 +541,22 @@ class Store(Generic[_T]):
 
     # Single items
 
-    def find(self, tr: ReadTransactor, item: _T | str) -> _T | None:
-        """Return an item in any state; `None` if it ended."""
-        reference = self.codec.reference(item)
-
-        def body(tr: ReadTransaction) -> _T | None:
-            found = self.items.find(tr, reference)
-            return None if found is None else self.codec.decode(tr, found.item)
-
-        return read(tr, body)
-
-    def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
-        """Return the state of an item; `None` if it ended."""
-        reference = self.codec.reference(item)
-        found = read(tr, lambda tr: self.items.find(tr, reference))
-        return None if found is None else found.state
-
     def remove(self, tr: Transactor, item: _T | str) -> bool:
-        """Remove a waiting or delayed item; return false for any other state."""
+        """Remove a ready or delayed item; return false for any other state."""
         reference = self.codec.reference(item)
         return self.change(tr, lambda tr: self.items.remove(tr, self.items.find(tr, reference)))
 
     def move(
         self, tr: Transactor, item: _T | str, change: Callable[[_T], tuple[Level, bytes | None]]
     ) -> tuple[_T, bytes] | None:
-        """Move a waiting item to the end of a level; return the old item and the new key.
+        """Move a ready item to the end of a level; return the old item and the new key.
 
         `change(item)` returns the level and the new payload; `None` keeps the payload.
         """
         reference = self.codec.reference(item)
 
         def body(tr: Transaction) -> tuple[_T, bytes] | None:
-            stored = self.items.waiting(tr, reference)
+            stored = self.items.ready(tr, reference)
             if stored is None:
                 return None
             before = self.codec.decode(tr, stored)
@@ -589,16 +566,6 @@ class Store(Generic[_T]):
             return before, self.items.move(tr, stored, payload, level)
 
         return self.change(tr, body)
-
-    def position(self, tr: ReadTransactor, item: _T | str) -> int | None:
-        """Return the number of items ahead of an item; `None` if it does not wait."""
-        reference = self.codec.reference(item)
-        stored = read(tr, lambda tr: self.items.waiting(tr, reference))
-        return None if stored is None else self._count_ahead(tr, stored.key)
-
-    def _count_ahead(self, tr: ReadTransactor, key: bytes) -> int:
-        begin = self.layout.all_items[0]
-        return sum(read_pages(tr, begin, key, lambda _, rows: len(rows), size=10 * PAGE))
 
     # All items
 
@@ -610,60 +577,6 @@ class Store(Generic[_T]):
             return True
 
         self.change(tr, body)
-
-    def peek(self, tr: ReadTransactor, n: int, at_max: bool = False) -> list[_T]:
-        """Return the items that `pop` would take."""
-        self.sweeper.sweep(tr, n)
-        return read(tr, lambda tr: self._decoded(tr, self.items.first(tr, n, at_max)))
-
-    def peek_of(self, tr: ReadTransactor, first: ReadFirst) -> _T | None:
-        """Return the item that `pop_of` would take."""
-        self.sweeper.sweep(tr)
-
-        def body(tr: ReadTransaction) -> _T | None:
-            found = first(tr, 1)
-            return self.codec.decode(tr, found[0]) if found else None
-
-        return read(tr, body)
-
-    def browse(
-        self,
-        tr: ReadTransactor,
-        limit: int,
-        after: _T | str | None,
-        reverse: bool,
-        priority: Priority | None = None,
-    ) -> Iterator[_T]:
-        """Iterate over the items in order; on a database, read them in pages."""
-        begin, end = self.layout.all_items
-        if priority is not None:
-            _, begin, end, *_ = self.levels.level(priority)
-        if after is not None:
-            passed = self.layout.items + self.codec.reference(after)
-            begin, end = (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
-        if is_database(tr):
-            pages = read_pages(tr, begin, end, self._decode_rows, limit=limit, reverse=reverse)
-            return chain.from_iterable(pages)
-        # Read only the items that the caller asks for, and conflict only with changes of them.
-        rows = tr.get_range(begin, end, limit=limit, reverse=reverse)
-        return (self.codec.decode(tr, self.levels.item(row.key, row.value)) for row in rows)
-
-    def size(self, tr: ReadTransactor) -> int:
-        """Return the number of waiting, delayed and staged items."""
-        return read(tr, lambda tr: max(0, self.items.begin_counters(tr)().size))
-
-    def is_empty(self, tr: ReadTransactor) -> bool:
-        """Return whether no item waits."""
-        return read(tr, lambda tr: not list(tr.get_range(*self.layout.all_items, limit=1)))
-
-    def counts(self, tr: ReadTransactor) -> dict[Any, int]:
-        """Return the number of waiting items of each priority; omit priorities without items."""
-        return read(tr, self.items.counts)
-
-    def throughput(self, tr: ReadTransactor) -> tuple[int, int]:
-        """Return the totals of items ever added and ever removed."""
-        counters = read(tr, lambda tr: self.items.begin_counters(tr)())
-        return counters.total_in, counters.total_out
 
     def log(self, tr: Transactor, items: list[_T], *, popped: bool = False) -> Steps[None]:
         """Log a line for each item that was pushed or popped.
@@ -686,7 +599,7 @@ class Store(Generic[_T]):
 
     def _log_counts(self, db: Database, verb: str, items: list[_T]) -> list[_T]:
         try:
-            counts = self.counts(db)
+            counts = self.reads.counts(db)
         except error_classes() as error:  # the items were pushed or popped all the same
             left = f"unknown ({error.code})"
         else:

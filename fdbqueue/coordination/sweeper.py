@@ -7,8 +7,8 @@ import random
 import time
 from functools import partial
 
-from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.database.binding import first_greater_or_equal, is_database
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, read, run
 from fdbqueue.layout import Layout
 from fdbqueue.operations.schedule import MAX_SWEPT, Schedule, Swept
@@ -68,7 +68,7 @@ class Sweeper:
         """Sweep a database in separate transactions, unless the last sweep was just now.
 
         This ends when nothing more is due. If much is due, it also ends when it has moved at least
-        `n` items, some item waits, and all expired items are deleted. The next call continues, so
+        `n` items, an item is ready, and all expired items are deleted. The next call continues, so
         that no call does the work for all other calls. In a transaction, this does nothing.
 
         Returns:
@@ -100,7 +100,7 @@ class Sweeper:
             self._next_catch_up = ended + (ended - began)
 
     def _sweep(self, db: Database) -> tuple[Swept, bool, bool]:
-        """Run one sweep; return it, and whether items may be taken and whether some wait.
+        """Run one sweep; return it, and whether items may be taken and whether some are ready.
 
         After a conflict with another client's sweep, it begins at a random one of the items that
         are due. The range doubles with each conflict, and a sweep without one narrows it a little.

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from fdbqueue.coordination.clock import uuids
 from fdbqueue.coordination.steps import Call, Sleep, Steps
 from fdbqueue.database.binding import error_classes, is_database
+from fdbqueue.database.clock import uuids
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import FdbqueueError
 from fdbqueue.operations.waiters import Waiters
@@ -23,7 +23,7 @@ __all__ = ["Lines", "Turn", "Wanted", "begin_sleep", "until_found"]
 
 _T = TypeVar("_T")
 
-# Seconds after which a client looks whether items wait, although nothing woke it. A client of
+# Seconds after which a client looks whether items are ready, although nothing woke it. A client of
 # another kind may have pushed, which knows only the recipe and changes no watched key.
 _MAX_SLEEP = 25.0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdbqueue.embedded import KeySelector
 from fdbqueue.errors import ClusterUnavailable, FDBError
-from fdbqueue.types import Database, ReadTransaction, ReadTransactor
+from fdbqueue.types import Database, Key, ReadTransaction, ReadTransactor
 from fdbqueue.types import KeySelector as Selector
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ __all__ = [
     "engine_name",
     "error_classes",
     "first_greater_or_equal",
+    "first_key",
     "is_database",
 ]
 
@@ -66,6 +67,11 @@ def error_classes() -> tuple[type[FDBError], ...]:
     """
     binding = sys.modules.get("fdb.impl")
     return (FDBError,) if binding is None else (FDBError, binding.FDBError)
+
+
+def first_key(tr: ReadTransaction, key: bytes) -> Key:
+    """Start to read the first key that is equal to a key, or behind it."""
+    return tr.get_key(first_greater_or_equal(key, 0))
 
 
 def first_greater_or_equal(key: bytes, offset: int) -> Selector:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from fdb import fdboptions
 
 from fdbqueue.database.retrying import read
 from fdbqueue.types import KeyValue, ReadTransaction, ReadTransactor
 
-__all__ = ["PAGE", "read_pages", "read_ranges"]
+__all__ = ["PAGE", "ReadRows", "read_pages", "read_ranges", "stored_rows"]
 
 _T = TypeVar("_T")
 
@@ -21,17 +21,38 @@ PAGE = 500
 _WHOLE = fdboptions.StreamingMode["want_all"][0]
 
 
+class _HasKey(Protocol):
+    @property
+    def key(self) -> bytes:
+        """The key of a row."""
+        ...
+
+
+_Row = TypeVar("_Row", bound=_HasKey)
+
+ReadRows: TypeAlias = Callable[[ReadTransaction, bytes, bytes, int, bool], Iterable[_Row]]
+"""A function of a transaction, the begin and end of a range, a limit, and whether to reverse."""
+
+
+def stored_rows(
+    tr: ReadTransaction, begin: bytes, end: bytes, limit: int, reverse: bool
+) -> Iterable[Any]:
+    """Read the rows of a range as they are stored."""
+    return tr.get_range(begin, end, limit=limit, reverse=reverse, streaming_mode=_WHOLE)
+
+
 def read_pages(
     tr: ReadTransactor,
     begin: bytes,
     end: bytes,
-    page: Callable[[ReadTransaction, list[KeyValue]], _T],
+    page: Callable[[ReadTransaction, list[_Row]], _T],
     *,
     size: int = PAGE,
     limit: int = 0,
     reverse: bool = False,
     is_snapshot: bool = False,
     taken: Callable[[_T], int] | None = None,
+    rows: ReadRows[_Row] = stored_rows,
 ) -> Iterator[_T]:
     """Yield what `page(tr, rows)` makes of each page of a range.
 
@@ -48,6 +69,7 @@ def read_pages(
         is_snapshot: Whether to read, and to call `page`, by snapshot reads.
         taken: Returns how many of its rows `page` used, at least one; the next page begins with the
             others. By default it used all.
+        rows: Reads the rows of a range, in order.
 
     Example:
         >>> import fdbqueue
@@ -62,22 +84,21 @@ def read_pages(
 
         def body(
             tr: ReadTransaction, begin: bytes = begin, end: bytes = end, n: int = n
-        ) -> tuple[list[KeyValue], _T]:
+        ) -> tuple[list[_Row], _T]:
             reads: ReadTransaction = getattr(tr, "snapshot", tr) if is_snapshot else tr
-            found = reads.get_range(begin, end, limit=n, reverse=reverse, streaming_mode=_WHOLE)
-            rows = list(found)
-            return rows, page(reads, rows)
+            found = list(rows(reads, begin, end, n, reverse))
+            return found, page(reads, found)
 
-        rows, made = read(tr, body)
+        found, made = read(tr, body)
         yield made
-        used = len(rows) if taken is None else taken(made)
+        used = len(found) if taken is None else taken(made)
         left -= used
-        if used == len(rows) < n or (limit and left == 0):
+        if used == len(found) < n or (limit and left == 0):
             return
         if reverse:
-            end = rows[used - 1].key
+            end = found[used - 1].key
         else:
-            begin = rows[used - 1].key + b"\x00"
+            begin = found[used - 1].key + b"\x00"
 
 
 _NEIGHBOURS = 50

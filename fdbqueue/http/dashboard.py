@@ -10,14 +10,14 @@ import time
 from collections.abc import AsyncIterator
 from datetime import datetime, timezone
 from importlib.resources import files
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, StreamingResponse
 
 from fdbqueue.database.binding import error_classes
 from fdbqueue.errors import FdbqueueError
-from fdbqueue.queue.overview import QueueStatus
+from fdbqueue.types import QueueStats, State
 
 __all__ = ["router"]
 
@@ -28,6 +28,8 @@ _log = logging.getLogger("fdbqueue.http")
 _INTERVAL = 1.0  # seconds between events
 
 _QUEUES = 100  # of an event
+
+_STATES: tuple[State, ...] = get_args(State)
 
 _HTML = files("fdbqueue.http").joinpath("dashboard.html").read_text(encoding="utf-8")
 
@@ -71,24 +73,25 @@ async def _events(request: Request, after: str | None) -> AsyncIterator[str]:
 
 async def _event(request: Request, after: str | None) -> dict[str, Any]:
     """Return the queues whose names follow `after`, and the name that leads to the next page."""
-    statuses = await request.app.state.served.states(after, _QUEUES + 1)
-    page = statuses[:_QUEUES]
+    found = list((await request.app.state.served.recent_numbers(after, _QUEUES + 1)).items())
+    page = found[:_QUEUES]
     return {
         "time": time.time(),
-        "queues": [_shown(status) for status in page],
-        "next": page[-1].name if len(statuses) > _QUEUES else None,
+        "queues": [_shown(name, stats) for name, stats in page],
+        "next": page[-1][0] if len(found) > _QUEUES else None,
     }
 
 
-def _shown(status: QueueStatus) -> dict[str, Any]:
+def _shown(name: str, stats: QueueStats) -> dict[str, Any]:
     age = None
-    if status.oldest is not None:
-        age = max(0.0, (datetime.now(timezone.utc) - status.oldest).total_seconds())
+    if stats.oldest is not None:
+        age = max(0.0, (datetime.now(timezone.utc) - stats.oldest).total_seconds())
     return {
-        "name": status.name,
-        "size": status.size,
-        "counts": [[str(priority), count] for priority, count in status.counts.items()],
-        "pushed_total": status.total_in,
-        "popped_total": status.total_out,
-        "oldest": age,
+        "name": name,
+        "states": [[state, getattr(stats, state)] for state in _STATES],
+        "paused": stats.paused,
+        "counts": [[str(priority), count] for priority, count in stats.by_priority.items()],
+        "total_pushed": stats.total_pushed,
+        "total_completed": stats.total_completed,
+        "age": age,
     }

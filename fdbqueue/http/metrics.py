@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -14,8 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fdbqueue.aio import overview, run
 from fdbqueue.database.retrying import retries
 from fdbqueue.http.routes import SharedReads
-from fdbqueue.queue.overview import QueueStatus
-from fdbqueue.types import Database
+from fdbqueue.types import Database, QueueStats, State
 
 __all__ = ["Metrics"]
 
@@ -26,11 +25,27 @@ _PAGE = 1000
 """How many queues are in memory at a time, beside those that are reported."""
 
 
+_STATES: tuple[State, ...] = get_args(State)
+
+_TOTALS = {
+    "total_pushed": ("items_pushed", "Items pushed. A retry is not a push."),
+    "total_completed": ("items_completed", "Items popped or acknowledged."),
+    "total_failed": ("attempts_failed", "Failed attempts, and leases that ran out."),
+    "total_retried": ("items_retried", "Items returned for another attempt."),
+    "total_expired": ("items_expired", "Items that expired before they were taken."),
+    "total_removed": ("items_removed", "Items removed, and dead letters dropped."),
+    "total_died": ("items_died", "Items that became dead letters."),
+    "total_put_back": ("items_put_back", "Popped items that were put back."),
+    "total_rejected": ("items_rejected", "Items for which the queue had no room."),
+}
+"""The name and the help text of the metric of each total."""
+
+
 class _Scan(NamedTuple):
     """The number of all queues, and the state of those to report."""
 
     number: int
-    statuses: list[QueueStatus]
+    reported: dict[str, QueueStats]
 
 
 class Metrics:
@@ -71,17 +86,17 @@ class Metrics:
     async def _scan(self, all_queues: bool) -> _Scan:
         """Read the state of all queues. One scan runs at a time."""
         totals: dict[str, tuple[int, int]] = {}
-        reported: list[QueueStatus] = []
+        reported: dict[str, QueueStats] = {}
         after: str | None = None
         while page := await overview(self._db, after=after, limit=_PAGE):
-            for status in page:
-                total = first = status.total_in, status.total_out
+            for name, stats in page.items():
+                total = first = stats.total_pushed, stats.total_completed
                 if self._first_totals is not None:
-                    first = self._first_totals.get(status.name, (0, 0))
-                totals[status.name] = first
-                if all_queues or not status.is_empty or total != first:
-                    reported.append(status)
-            after = page[-1].name
+                    first = self._first_totals.get(name, (0, 0))
+                totals[name] = first
+                if all_queues or not stats.is_empty or total != first:
+                    reported[name] = stats
+            after = next(reversed(page))
             if len(page) < _PAGE:
                 break
         self._first_totals = totals
@@ -129,26 +144,31 @@ class _States:
         """Yield the number of all queues, and the state of those to report."""
         number = GaugeMetricFamily("fdbqueue_queues", "Queues, including those not reported.")
         number.add_metric([], self._scan.number)
-        size = GaugeMetricFamily("fdbqueue_queue_size", "Items in the queue.", labels=["queue"])
-        pushed = CounterMetricFamily(
-            "fdbqueue_items_pushed", "Items added or returned.", labels=["queue"]
+        items = GaugeMetricFamily(
+            "fdbqueue_items", "Items in each state.", labels=["queue", "state"]
         )
-        popped = CounterMetricFamily(
-            "fdbqueue_items_popped", "Items popped, claimed or ended.", labels=["queue"]
+        paused = GaugeMetricFamily(
+            "fdbqueue_queue_paused", "1 if the queue is paused.", labels=["queue"]
         )
         age = GaugeMetricFamily(
             "fdbqueue_oldest_item_age_seconds",
-            "Age of the oldest item, by the clocks of this server and the client that pushed it.",
+            "Age of the oldest ready item, by the clocks of this server and of its pusher.",
             labels=["queue"],
         )
+        totals = {
+            field: CounterMetricFamily(f"fdbqueue_{name}", help_text, labels=["queue"])
+            for field, (name, help_text) in _TOTALS.items()
+        }
         now = datetime.now(timezone.utc)
-        for status in self._scan.statuses:
-            size.add_metric([status.name], status.size)
-            pushed.add_metric([status.name], status.total_in)
-            popped.add_metric([status.name], status.total_out)
-            if status.oldest is not None:
-                age.add_metric([status.name], (now - status.oldest).total_seconds())
-        yield from (number, size, pushed, popped, age)
+        for name, stats in self._scan.reported.items():
+            for state in _STATES:
+                items.add_metric([name, state], getattr(stats, state))
+            paused.add_metric([name], stats.paused)
+            for field, total in totals.items():
+                total.add_metric([name], getattr(stats, field))
+            if stats.oldest is not None:
+                age.add_metric([name], (now - stats.oldest).total_seconds())
+        yield from (number, items, paused, *totals.values(), age)
 
 
 class _Retries:

@@ -25,8 +25,8 @@ __all__ = [
     "Popped",
     "Push",
     "Pushed",
-    "QueueSize",
     "Queues",
+    "Stats",
     "Status",
     "as_json",
     "found",
@@ -97,23 +97,51 @@ class Page(BaseModel):
 
 
 class Counts(BaseModel):
-    """The number of items of each priority."""
+    """The number of ready items of each priority, and of all."""
 
     counts: dict[str, int]
     size: int
 
 
-class QueueSize(BaseModel):
-    """The name and size of a queue."""
+class _Numbers(BaseModel):
+    ready: int
+    delayed: int
+    claimed: int
+    dead: int
+    by_priority: dict[str, int] = Field(description="The ready items of each priority.")
+    oldest: str | None = Field(description="ISO 8601: when the oldest ready item was pushed.")
+    next_due: str | None = Field(description="ISO 8601: when the next delayed item is ready.")
+    paused: bool
+    total_pushed: int
+    total_completed: int
+    total_failed: int
+    total_retried: int
+    total_expired: int
+    total_removed: int
+    total_died: int
+    total_put_back: int
+    total_rejected: int
+
+
+class Stats(_Numbers):
+    """The numbers of a queue: its items by state, its totals, and its limits."""
+
+    max_size: int | None
+    max_attempts: int | None
+    concurrency: int | None
+    agent_concurrency: int | None
+
+
+class NamedNumbers(_Numbers):
+    """The name of a queue, its items by state, and its totals."""
 
     name: str
-    size: int
 
 
 class Queues(BaseModel):
     """The queues, in order of their names, and the `after` of the next page, or null."""
 
-    queues: list[QueueSize]
+    queues: list[NamedNumbers]
     next: str | None
 
 

@@ -28,13 +28,14 @@ from fdbqueue.http.models import (
     Page,
     Popped,
     Queues,
+    Stats,
     Status,
     as_json,
     found,
 )
 from fdbqueue.queue.base import store_of
-from fdbqueue.queue.overview import QueueStatus
-from fdbqueue.types import Database
+from fdbqueue.queue.overview import stats_as_json
+from fdbqueue.types import Database, QueueStats
 
 __all__ = ["Served", "SharedReads", "router"]
 
@@ -86,7 +87,7 @@ class SharedReads:
             return await read()
 
 
-_STATES_KEPT = 1.0  # seconds
+_NUMBERS_KEPT = 1.0  # seconds
 
 
 class Served:
@@ -95,16 +96,16 @@ class Served:
     def __init__(self, db: Database) -> None:
         self.db = db
         self._queues: dict[str, tuple[float, aio.PriorityQueue]] = {}
-        self._sizes = SharedReads()
-        self._states = SharedReads(_STATES_KEPT)
+        self._numbers = SharedReads()
+        self._recent = SharedReads(_NUMBERS_KEPT)
 
-    async def sizes(self, after: str | None, limit: int) -> dict[str, int]:
-        """Return the sizes of a page of queues."""
-        return await self._sizes.get(aio.queues, self.db, after=after, limit=limit)
+    async def numbers(self, after: str | None, limit: int) -> dict[str, QueueStats]:
+        """Return the numbers of a page of queues."""
+        return await self._numbers.get(aio.overview, self.db, after=after, limit=limit)
 
-    async def states(self, after: str | None, limit: int) -> list[QueueStatus]:
-        """Return the state of each of a page of queues, as it was a second ago or later."""
-        return await self._states.get(aio.overview, self.db, after=after, limit=limit)
+    async def recent_numbers(self, after: str | None, limit: int) -> dict[str, QueueStats]:
+        """Return the numbers of a page of queues, as they were a second ago or later."""
+        return await self._recent.get(aio.overview, self.db, after=after, limit=limit)
 
     async def queue(self, name: str, must_exist: bool = True) -> aio.PriorityQueue:
         """The queue of a name; raises `QueueNotFound`."""
@@ -186,13 +187,20 @@ async def peek(served: ServedQueues, name: Name, depth: Depth = 1) -> Response:
 
 @router.get("/queue/{name:path}/counts")
 async def counts(served: ServedQueues, name: Name) -> Counts:
-    """Return the number of items of each priority, without reading the items."""
+    """Return the number of ready items of each priority, without reading the items."""
     queue = await served.queue(name)
     by_priority = await queue.counts(served.db)
     return Counts(
         counts={str(priority): count for priority, count in by_priority.items()},
         size=sum(by_priority.values()),
     )
+
+
+@router.get("/queue/{name:path}/stats", response_model=Stats)
+async def stats(served: ServedQueues, name: Name) -> Response:
+    """Return how many items are in each state, the limits of the queue and its totals."""
+    queue = await aio.existing_queue(served.db, name)
+    return as_json(stats_as_json(await queue.stats(served.db)))
 
 
 @router.get("/queue/{name:path}/items", response_model=Page)
@@ -203,7 +211,7 @@ async def items(
     after: Annotated[str | None, Query(description="An item's id: only what follows it.")] = None,
     priority: Annotated[int | None, Query(ge=0, le=HIGHEST)] = None,
 ) -> Response:
-    """The items in order, page by page."""
+    """The ready items in order, page by page."""
     queue = await served.queue(name)
     page = [
         found(queue, item)
@@ -215,7 +223,7 @@ async def items(
 
 @router.delete("/queue/{name:path}/items/{item_id}", status_code=204)
 async def remove(served: ServedQueues, name: Name, item_id: str) -> Response:
-    """Take one item out of the queue, wherever it stands."""
+    """Remove one ready or delayed item."""
     queue = await served.queue(name)
     if not await queue.remove(served.db, item_id):
         raise HTTPException(404, "there is no such item in the queue, now")
@@ -240,10 +248,10 @@ async def queues(
         str | None, Query(description="The name of a queue: only those that follow it.")
     ] = None,
 ) -> Response:
-    """The queues in order of their names, page by page, and how many items each has."""
-    sizes = list((await served.sizes(after, limit + 1)).items())
-    page = [{"name": name, "size": size} for name, size in sizes[:limit]]
-    more = len(sizes) > limit
+    """The queues in order of their names, page by page, and the numbers of each."""
+    found = list((await served.numbers(after, limit + 1)).items())
+    page = [{"name": name, **stats_as_json(stats)} for name, stats in found[:limit]]
+    more = len(found) > limit
     return as_json({"queues": page, "next": page[-1]["name"] if more else None})
 
 
@@ -273,6 +281,6 @@ async def metrics(
         ),
     ] = "active",
 ) -> Response:
-    """For Prometheus: sizes, pushes and pops, ages, requests and their latencies."""
+    """For Prometheus: items by state, totals, ages, requests and their latencies."""
     text = await request.app.state.metrics.text(all_queues=queues == "all")
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

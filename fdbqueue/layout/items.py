@@ -24,7 +24,7 @@ class Level(NamedTuple):
         begin: The first key that an item of the level may have.
         end: The key behind the last one.
         counter: The key of its counter, or `None`.
-        counts_taken: Whether its counter also counts the items taken out.
+        counts_taken: Whether its counter also counts the items popped and claimed.
         priority: The priority; `None` in a FIFO queue.
     """
 
@@ -37,7 +37,7 @@ class Level(NamedTuple):
 
 
 class StoredItem:
-    """An item as it is stored while it waits.
+    """An item as it is stored while it is ready.
 
     Attributes:
         key: Its key. The other states keep only the position in it.

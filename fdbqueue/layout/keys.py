@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
@@ -22,13 +22,15 @@ from fdbqueue.layout.spaces import Space
 from fdbqueue.layout.values import (
     HEADER_MARK,
     NO_HEADER,
+    TALLIES,
     Header,
     decode_count,
     decode_level,
+    decode_tallies,
     header_of,
     with_header,
 )
-from fdbqueue.types import KeyValue, Priority, ReadTransaction, Transaction
+from fdbqueue.types import KeyValue, Priority, ReadTransaction, State, Transaction
 
 __all__ = [
     "INTEGER_ITEM_KEY",
@@ -96,7 +98,9 @@ def unpack_priority(packed: bytes) -> Any:
 
 
 _COUNTS, _ITEMS = _packed((Space.COUNTS,)), _packed((Space.ITEMS,))
-_TOTAL_IN, _TOTAL_OUT = _packed((Space.TOTALS, 0)), _packed((Space.TOTALS, 1))
+_TOTALS = _packed((Space.TOTALS,))
+_TOTAL_IN, _LATE_POPS = _packed((Space.TOTALS, 0)), _packed((Space.TOTALS, 1))
+_REJECTED, _TALLIES = _packed((Space.TOTALS, 4)), _packed((Space.TOTALS, 7))
 
 
 def counters_range(subspace: Subspace) -> tuple[bytes, bytes]:
@@ -105,13 +109,13 @@ def counters_range(subspace: Subspace) -> tuple[bytes, bytes]:
     Of many queues this is much faster than to make a `Layout` of each.
     """
     prefix: bytes = subspace.key()
-    return prefix + _COUNTS, prefix + _TOTAL_OUT + b"\xff"
+    return prefix + _COUNTS, prefix + _TOTALS + b"\xff"
 
 
 def totals_range(subspace: Subspace) -> tuple[bytes, bytes]:
-    """Return the range of a queue's totals: of items added, and of items taken out."""
+    """Return the range of the counters that suffice for all numbers but `Counters.levels`."""
     prefix: bytes = subspace.key()
-    return prefix + _TOTAL_IN, prefix + _TOTAL_OUT + b"\xff"
+    return prefix + _TOTAL_IN, prefix + _TOTALS + b"\xff"
 
 
 def receipt_key(receipts: Subspace, hour: int, client_id: bytes) -> bytes:
@@ -128,47 +132,68 @@ def receipts_before(receipts: Subspace, hour: int) -> tuple[bytes, bytes]:
     return receipts.range().start, receipts.pack((hour,))
 
 
-class Counters(NamedTuple):
+class Counters:
     """The counters of one queue.
 
     Attributes:
-        levels: The number of waiting items, by the prefix of the level, if it is not zero.
-        total_in: The number of items added.
-        total_out: The number of items taken out.
+        levels: The number of ready items, by the prefix of the level, if it is not zero.
+        total_in: The number of items pushed or returned. It grows whenever an item becomes ready.
+        pushed: The number of items pushed.
+        completed: The number of items popped or acknowledged.
+        claimed: The number of claimed items, including those staged for waiting pops.
+        rejected: The number of items for which the queue had no room.
+        tallies: The tallies of the queue, by their names.
     """
 
-    levels: dict[bytes, int]
-    total_in: int
-    total_out: int
+    __slots__ = ("claimed", "completed", "levels", "pushed", "rejected", "tallies", "total_in")
 
-    @property
-    def size(self) -> int:
-        """The number of waiting, delayed and staged items."""
-        return self.total_in - self.total_out
-
-    @classmethod
-    def of(cls, subspace: Subspace, rows: Iterable[KeyValue]) -> Counters:
-        """Return the counters of a queue from the rows of `counters_range` or `totals_range`."""
+    def __init__(self, subspace: Subspace, rows: Iterable[KeyValue]) -> None:
+        """Decode the rows of `counters_range` or `totals_range`."""
         prefix: bytes = subspace.key()
         items = prefix + _ITEMS
         levels: dict[bytes, int] = {}
-        total_in = total_out = 0
+        popped = claimed = self.total_in = self.rejected = 0
+        tallies = _NO_TALLIES
         for row in rows:
             key = row.key[len(prefix) :]
             if key == _TOTAL_IN:
-                total_in = decode_count(row.value)
-            elif key == _TOTAL_OUT:
-                total_out += decode_count(row.value)
-            elif key.startswith(_TOTAL_OUT):
-                waiting, taken = decode_level(row.value)
-                total_out += taken
+                self.total_in = decode_count(row.value)
+            elif key == _TALLIES:
+                tallies = decode_tallies(row.value)
+            elif key == _REJECTED:
+                self.rejected = decode_count(row.value)
+            elif key == _LATE_POPS:
+                popped += decode_count(row.value)
+            elif key.startswith(_LATE_POPS):
+                ready, from_level, claimed_of_level = decode_level(row.value)
+                popped += from_level
+                claimed += claimed_of_level
                 # Clients of layout 4 that pop after the migration have counted in the other key.
-                level = items + key[len(_TOTAL_OUT) :]
-                if number := levels.pop(level, 0) + waiting:
+                level = items + key[len(_LATE_POPS) :]
+                if number := levels.pop(level, 0) + ready:
                     levels[level] = number
-            else:
+            elif key.startswith(_COUNTS):
                 levels[items + key[len(_COUNTS) :]] = decode_count(row.value)
-        return cls(levels, total_in, total_out)
+        self.levels = levels
+        self.tallies = tallies
+        self.pushed = self.total_in - tallies["moved"]
+        self.completed = popped + tallies["popped"] + tallies["acked"]
+        self.claimed = claimed + tallies["claimed"] - tallies["acked"] - tallies["returned"]
+
+    @property
+    def unfinished(self) -> int:
+        """The number of ready, delayed and claimed items."""
+        tallies = self.tallies
+        ended = self.completed + tallies["expired"] + tallies["removed"]
+        return self.pushed + tallies["put_back"] - ended - tallies["dead"]
+
+    @property
+    def ready(self) -> int:
+        """The number of ready items."""
+        return self.unfinished - self.tallies["delayed"] - self.claimed
+
+
+_NO_TALLIES = dict.fromkeys(TALLIES, 0)
 
 
 class Layout:
@@ -205,10 +230,9 @@ class Layout:
         """Return the position of the item with this key."""
         self.counts: bytes = key(Space.COUNTS)
         self.total_in: bytes = key(Space.TOTALS, 0)
-        self.total_out: bytes = key(Space.TOTALS, 1)
-        self.total_moved: bytes = key(Space.TOTALS, 2)
-        self.total_removed: bytes = key(Space.TOTALS, 3)
+        self.level_counts: bytes = key(Space.TOTALS, 1)
         self.total_rejected: bytes = key(Space.TOTALS, 4)
+        self.tallies: bytes = key(Space.TOTALS, 7)
         self.totals: bytes = key(Space.TOTALS)
         self.pieces: bytes = key(Space.PIECES)
         self.receipts = subspace[Space.RECEIPTS]
@@ -222,10 +246,8 @@ class Layout:
         self.imports: bytes = key(Space.IMPORTS)
         self.requests: bytes = key(Space.REQUESTS)
         self.results: bytes = key(Space.RESULTS)
-        self.total_expired: bytes = key(Space.TOTALS, 5)
-        self.total_died: bytes = key(Space.TOTALS, 6)
         self.ids: bytes = key(Space.TASK_IDS, 0)
-        self.ids_not_waiting: bytes = key(Space.TASK_IDS, 1)
+        self.ids_parked: bytes = key(Space.TASK_IDS, 1)
         self.agents: bytes = key(Space.TASK_OWNERS, 0)
         self.clients: bytes = key(Space.TASK_OWNERS, 1)
         self.agent_counts: bytes = key(Space.AGENT_COUNTS)
@@ -236,18 +258,25 @@ class Layout:
         self.dead: bytes = key(Space.DEAD)
         self.expiries: bytes = key(Space.EXPIRIES)
         self.unique_keys: bytes = key(Space.UNIQUE_KEYS)
+        self.attempts: bytes = key(Space.ATTEMPTS)
         self.slots: bytes = key(Space.SLOTS)
         self.agent_slots: bytes = key(Space.SLOTS, 1)
-        self.counters = (self.counts, self.total_out, self.agent_counts, self.slots)
-        self.not_waiting = (self.delayed, self.claims, self.dead)
+        self.counters = (self.counts, self.level_counts, self.agent_counts, self.slots)
+        self.parked = (self.delayed, self.claims, self.dead)
+        self.prefix_of: dict[State, bytes] = {
+            "ready": self.items,
+            "delayed": self.delayed,
+            "claimed": self.claims,
+            "dead": self.dead,
+        }
         self.indexes = (
-            *(self.ids, self.ids_not_waiting, self.agents, self.clients),
+            *(self.ids, self.ids_parked, self.agents, self.clients),
             *(self.leases, self.dues, self.expiries, self.unique_keys),
         )
         self.of_items = (
             *(self.items, self.pieces, self.results),
             *(self.counts, self.agent_counts, self.slots),
-            *(*self.indexes, *self.not_waiting),
+            *(*self.indexes, *self.parked, self.attempts),
         )
         self.scheduled: bytes = key(Space.QUEUE, "scheduled")
         self.wake_counter: bytes = key(Space.QUEUE, "freed")
@@ -360,16 +389,16 @@ class Layout:
     # Counters
 
     def has_items(self, tr: Transaction) -> bool:
-        """Return whether an item waits, by a snapshot read."""
+        """Return whether an item is ready, by a snapshot read."""
         return bool([*tr.snapshot.get_range(*self.all_items, limit=1)])
 
     def counter_key(self, prefix: bytes, counts_taken: bool = False) -> bytes:
         """Return the key of the counter of the level with this prefix."""
-        return (self.total_out if counts_taken else self.counts) + prefix[len(self.items) :]
+        return (self.level_counts if counts_taken else self.counts) + prefix[len(self.items) :]
 
     def unpack_counter_key(self, key: bytes) -> Any:
         """Return the priority whose counter has this key."""
-        counts = self.counts if key.startswith(self.counts) else self.total_out
+        counts = self.counts if key.startswith(self.counts) else self.level_counts
         return self.unpack_level_prefix(self.items + key[len(counts) :])
 
     # Payloads
@@ -407,11 +436,36 @@ class Layout:
         if content.startswith(_PIECES):
             tr.clear_range(*self._piece_range(content))
 
-    def clear_owned(self, tr: Transaction, value: bytes) -> None:
-        """Delete what an item that ended owns besides its row: its pieces and its unique key."""
+    def clear_owned(self, tr: Transaction, position: bytes, value: bytes) -> None:
+        """Delete what an item that ended owns besides its row.
+
+        That is its pieces, its unique key, and its failed attempts.
+        """
         if value.startswith(_MARKS):
             self.clear_pieces(tr, value)
             self.free_unique(tr, value)
+            if header_of(value)[0].attempts:
+                self.clear_attempts(tr, position)
+
+    # Failed attempts
+
+    def attempt_key(self, position: bytes, number: int) -> bytes:
+        """Return the key of a failed attempt of the item at a position."""
+        return self.timer_key(self.attempts + position, number, b"")
+
+    def attempts_range(self, position: bytes) -> tuple[bytes, bytes]:
+        """Return the range of the failed attempts of the item at a position."""
+        return self.range_of(self.attempts + position)
+
+    def clear_attempts(self, tr: Transaction, position: bytes) -> None:
+        """Delete the failed attempts of the item at a position."""
+        tr.clear_range(*self.attempts_range(position))
+
+    def unpack_attempt_key(self, key: bytes) -> tuple[bytes, int]:
+        """Return the position of the item, and the number of the attempt, of a key."""
+        *position, number = fdb_tuple.unpack(key[len(self.attempts) :])
+        packed: bytes = fdb_tuple.pack(tuple(position))
+        return packed, number
 
     def piece_owner(self, value: bytes) -> bytes | None:
         """Return the prefix of an item's pieces; `None` if its value contains the payload."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
+from fdbqueue.layout.values import TALLIES
+
 __all__ = ["Row", "Space", "key_table", "name_table"]
 
 
@@ -41,7 +43,7 @@ class Space(IntEnum):
         0,
         (
             "(0, priority, count, random)",
-            "payload of a waiting item, after a header if it has one",
+            "payload of a ready item, after a header if it has one",
             "push, and every operation that returns an item",
         ),
         ("(0, index, random)", "the same, in a FIFO queue", "enqueue"),
@@ -50,29 +52,26 @@ class Space(IntEnum):
         1,
         (
             "(1, priority)",
-            "number of waiting items of any other priority; no key at zero",
+            "number of ready items of any other priority; no key at zero",
             "push, pop",
         ),
     )
     TOTALS = (
         2,
-        ("(2, 0)", "items added", "push"),
-        ("(2, 1)", "items taken out, except those that the next counters count", "pop, claim"),
+        ("(2, 0)", "items pushed or returned", "push, and every return of an item"),
+        ("(2, 1)", "items popped by clients of layout 4, after a migration", "layout 4"),
         (
             "(2, 1, priority)",
-            "the priorities from -128 to 127: 2**64 times the items taken out, plus those that "
-            "wait, in 16 bytes",
+            "the priorities from -128 to 127: ready items, items popped and items claimed, each in "
+            "8 bytes",
             "push, pop, claim",
         ),
-        (
-            "(2, 2)",
-            "items in both totals that were not new, or not gone",
-            "every return of an item",
-        ),
-        ("(2, 3)", "items removed", "remove"),
         ("(2, 4)", "items rejected because the queue was full", "push"),
-        ("(2, 5)", "items expired", "sweep"),
-        ("(2, 6)", "items that became dead letters", "nack, sweep"),
+        (
+            "(2, 7)",
+            "the tallies of the queue, each in 8 bytes: " + ", ".join(TALLIES),
+            "every other change of an item",
+        ),
     )
     PIECES = (3, ("(3, random, number)", "90,000 bytes of a payload over that size", "push"))
     RECEIPTS = (
@@ -131,17 +130,17 @@ class Space(IntEnum):
     )
     TASK_IDS = (
         13,
-        ("(13, 0, random)", "ref of the waiting task with this id", "task push, pop"),
+        ("(13, 0, random)", "ref of the ready task with this id", "task push, pop"),
         ("(13, 1, random)", "the same for a claimed, delayed or dead task", "task push, claim"),
     )
     TASK_OWNERS = (
         14,
-        ("(14, 0, agent or null, ref)", "empty: a waiting task of this agent", "task push, pop"),
-        ("(14, 1, client, ref)", "empty: a waiting task of this client", "task push, pop"),
+        ("(14, 0, agent or null, ref)", "empty: a ready task of this agent", "task push, pop"),
+        ("(14, 1, client, ref)", "empty: a ready task of this client", "task push, pop"),
     )
     AGENT_COUNTS = (
         15,
-        ("(15, agent)", "number of waiting tasks of the agent; no key at zero", "task push, pop"),
+        ("(15, agent)", "number of ready tasks of the agent; no key at zero", "task push, pop"),
     )
     CLAIMS = (
         16,
@@ -151,17 +150,21 @@ class Space(IntEnum):
         17,
         (
             "(17, version, ref)",
-            "length of the lease, and its end by the clock: each milliseconds in 8 bytes",
+            "length of the lease and its end by the clock in milliseconds, how often the item was "
+            "claimed, when it expires: 28 bytes, then the name of the client",
             "claim, extend",
         ),
     )
     DELAYED = (18, ("(18, ref)", "(time,) and the value of a delayed item", "push, nack"))
-    DUE_TIMES = (19, ("(19, time, ref)", "empty: a delayed item is due then", "push, nack"))
+    DUE_TIMES = (
+        19,
+        ("(19, time, ref)", "a delayed item is due then; when it expires, or empty", "push, nack"),
+    )
     DEAD = (
         20,
         ("(20, ref)", "(attempts, time, error) and the value of a dead letter", "nack, sweep"),
     )
-    EXPIRIES = (21, ("(21, time, ref)", "empty: a waiting item expires then", "push"))
+    EXPIRIES = (21, ("(21, time, ref)", "empty: a ready item expires then", "push"))
     UNIQUE_KEYS = (22, ("(22, key)", "ref of the unfinished item with this unique key", "push"))
     SLOTS = (
         23,
@@ -169,6 +172,14 @@ class Space(IntEnum):
         ("(23, 1, agent)", "the same, for the slots of an agent", "claim, ack"),
         ("(23, 2, 0, 0 or 1, number)", "never written, only conflicted on", "claim"),
         ("(23, 2, 1, agent, 0 or 1, number)", "the same, for the slots of an agent", "claim"),
+    )
+    ATTEMPTS = (
+        24,
+        (
+            "(24, ref, number)",
+            "(time, client, error, traceback): a failed attempt of an unfinished item",
+            "nack, sweep",
+        ),
     )
 
 
@@ -187,7 +198,7 @@ def key_table() -> str:
     """Return the keys of a queue as a table in Markdown.
 
     >>> print(key_table().splitlines()[2])
-    | `ITEMS` | `(0, priority, count, random)` | payload of a waiting item, ... | push, ... |
+    | `ITEMS` | `(0, priority, count, random)` | payload of a ready item, ... | push, ... |
     """
     lines = ["| space | key | value | written by |", "| --- | --- | --- | --- |"]
     lines += [

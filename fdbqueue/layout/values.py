@@ -6,9 +6,9 @@ import functools
 import hashlib
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from fdb import tuple as fdb_tuple
 
@@ -21,11 +21,17 @@ __all__ = [
     "MINUS_ONE",
     "NO_HEADER",
     "ONE",
+    "TALLIES",
     "ZERO",
     "ClaimedItem",
+    "FailedAttempt",
     "Header",
+    "Lease",
+    "Moment",
+    "decode_attempt",
     "decode_claim",
     "decode_count",
+    "decode_expiry",
     "decode_lease",
     "decode_level",
     "decode_metadata",
@@ -33,8 +39,11 @@ __all__ = [
     "decode_progress",
     "decode_push",
     "decode_receipt",
+    "decode_tallies",
+    "encode_attempt",
     "encode_claim",
     "encode_count",
+    "encode_expiry",
     "encode_lease",
     "encode_level",
     "encode_metadata",
@@ -42,13 +51,17 @@ __all__ = [
     "encode_progress",
     "encode_push",
     "encode_receipt",
+    "encode_tallies",
     "header_of",
     "push_digest",
     "utc_time",
     "with_header",
 ]
 
-LAYOUT_VERSION = 5
+LAYOUT_VERSION = 6
+
+Moment: TypeAlias = datetime
+"""A time, for the annotations of code that must not be able to read a clock."""
 
 HEADER_MARK = b"\xffheader:"
 """The first bytes of an item's value if the value has a header."""
@@ -56,7 +69,9 @@ HEADER_MARK = b"\xffheader:"
 # An encoded value has three parts: the size of the metadata, the metadata, and the item's value.
 _SIZE = struct.Struct(">H")
 
-_LEASE = struct.Struct(">QQ")
+_LEASE = struct.Struct(">QQIQ")
+_SHORT_LEASE = struct.Struct(">QQ")
+_EXPIRY = struct.Struct(">Q")
 
 _TOKEN = re.compile(rb"\x01([^\x00]*(?:\x00\xff[^\x00]*)*)\x00")  # bytes in the tuple layer
 
@@ -132,7 +147,7 @@ class ClaimedItem(NamedTuple):
         lease_end: The version of the database at which the lease ends.
         delivery_count: How many times the item has been claimed so far.
         slots: The slots that it holds.
-        value: The value that it has while it waits.
+        value: The value that it has while it is ready.
     """
 
     token: bytes
@@ -180,28 +195,103 @@ def decode_claim(stored: bytes) -> ClaimedItem:
     )
 
 
-def encode_lease(seconds: float, now: int) -> bytes:
+class Lease(NamedTuple):
+    """The value of a lease's timer.
+
+    Attributes:
+        length: The length of the lease in milliseconds.
+        clock_end: Its end by the clock, in milliseconds since 1970.
+        delivery_count: How many times the item has been claimed so far; 0 if unknown.
+        expires: The time at which the item expires; 0 for never, or if unknown.
+        client: The name of the client that has the lease; empty if unknown.
+    """
+
+    length: int
+    clock_end: int
+    delivery_count: int = 0
+    expires: int = 0
+    client: str = ""
+
+
+@functools.lru_cache(256)
+def encode_lease(
+    seconds: float, now: int, delivery_count: int, expires: int | None, client: str
+) -> bytes:
     """Return the value of a lease's timer.
 
     Args:
         seconds: The length of the lease.
         now: Its beginning by the clock of the client, in milliseconds since 1970.
+        delivery_count: How many times the item has been claimed so far.
+        expires: The time at which the item expires, in milliseconds since 1970, or `None`.
+        client: The name of the client.
 
     Example:
-        >>> decode_lease(encode_lease(30, 1_700_000_000_000))
-        (30001, 1700000030001)
+        >>> decode_lease(encode_lease(30, 1_700_000_000_000, 2, None, "host:7"))
+        Lease(length=30001, clock_end=1700000030001, delivery_count=2, expires=0, client='host:7')
     """
     length = int(seconds * 1000) + 1
-    return _LEASE.pack(length, now + length)
+    return _LEASE.pack(length, now + length, delivery_count, expires or 0) + client.encode()
 
 
-def decode_lease(value: bytes) -> tuple[int, int] | None:
-    """Return the length of a lease and its end by the clock, both in milliseconds.
+def decode_lease(value: bytes) -> Lease | None:
+    """Return the lease in the value of its timer.
 
     `None` for a timer of an earlier release, or of a repair: the lease ends by its version alone.
     """
-    length_and_end: tuple[int, int] | None = _LEASE.unpack(value) if value else None
-    return length_and_end
+    if not value:
+        return None
+    if len(value) < _LEASE.size:  # layout 5 stored two numbers
+        return Lease(*_SHORT_LEASE.unpack(value))
+    length, clock_end, delivery_count, expires = _LEASE.unpack_from(value)
+    client = value[_LEASE.size :].decode(errors="replace")
+    return Lease(length, clock_end, delivery_count, expires, client)
+
+
+class FailedAttempt(NamedTuple):
+    """A failed attempt as it is stored.
+
+    Attributes:
+        ended_at: When it failed, in milliseconds since 1970.
+        client: The name of the client that had claimed the item; empty if unknown.
+        error: What went wrong; `None` if the client did not say.
+        traceback: The end of the traceback; `None` without one.
+    """
+
+    ended_at: int
+    client: str
+    error: str | None
+    traceback: str | None
+
+
+def encode_attempt(attempt: FailedAttempt) -> bytes:
+    """Return the value of a failed attempt.
+
+    >>> decode_attempt(encode_attempt(FailedAttempt(1000, "host:7", "busy", None))).error
+    'busy'
+    """
+    value: bytes = fdb_tuple.pack(tuple(attempt))
+    return value
+
+
+def decode_attempt(value: bytes) -> FailedAttempt:
+    """Return a failed attempt."""
+    return FailedAttempt(*fdb_tuple.unpack(value))
+
+
+def encode_expiry(expires: int | None) -> bytes:
+    """Return the value of the timer of a delayed item: the time at which the item expires, if any.
+
+    >>> decode_expiry(encode_expiry(1000)), decode_expiry(encode_expiry(None))
+    (1000, None)
+    """
+    return b"" if expires is None else _EXPIRY.pack(expires)
+
+
+def decode_expiry(value: bytes) -> int | None:
+    """Return the time in the value of the timer of a delayed item."""
+    expires: int | None = _EXPIRY.unpack(value)[0] if value else None
+    return expires
 
 
 def encode_options(options: Options) -> bytes:
@@ -236,7 +326,24 @@ def decode_options(value: bytes) -> Options:
 ONE = (1).to_bytes(8, "little")
 MINUS_ONE = (-1).to_bytes(8, "little", signed=True)
 ZERO = bytes(8)
-_HALF = 2**64
+_FIELD = 2**64
+_FIELD_BYTES = 8
+
+TALLIES = (
+    *("popped", "claimed", "acked", "returned", "failed", "retried", "died", "dead", "delayed"),
+    *("expired", "removed", "moved", "put_back", "expiring", "paused"),
+)
+"""The tallies of a queue, in the order in which one counter stores them.
+
+- `popped`, `claimed`: items popped and claimed, except those that the counters of priorities count.
+- `acked`, `returned`: claims acknowledged, and claims that ended in any other way.
+- `failed`: failed attempts. `retried`: items returned after a failure, or from the dead letters.
+- `died`: items that became dead letters. `dead`: those that still are. `delayed`: delayed items.
+- `expired`, `removed`: items that ended in these ways.
+- `moved`: items in the total of those pushed or returned that were not new. `put_back`: popped
+  items that returned; they count as moved too.
+- `expiring`: ready items that will expire. `paused`: 1 if the queue is paused.
+"""
 
 
 @functools.lru_cache(256)
@@ -258,22 +365,57 @@ def decode_count(value: bytes | None) -> int:
     return 0 if value is None else int.from_bytes(value, "little", signed=True)
 
 
-@functools.lru_cache(64)
-def encode_level(waiting: int, taken: int) -> bytes:
-    """Return the change of a counter of waiting items and of items taken, for atomic `add`.
+def _encode_fields(fields: Sequence[int]) -> bytes:
+    """Return signed numbers as one little-endian integer, 8 bytes each, for atomic `add`."""
+    number = sum(field << 8 * _FIELD_BYTES * place for place, field in enumerate(fields))
+    size = _FIELD_BYTES * len(fields)
+    packed: bytes = (number % 256**size).to_bytes(size, "little")
+    return packed
 
-    Both are in one integer of 16 bytes: 2**64 * taken + waiting.
 
-    >>> decode_level(encode_level(3, 0))
-    (3, 0)
+def _decode_fields(value: bytes, n: int) -> list[int]:
+    """Return the first `n` numbers; those behind the end of the value are zero."""
+    left = int.from_bytes(value, "little")
+    fields: list[int] = []
+    for _ in range(n):
+        # A negative number has borrowed from the next one.
+        field = (left + _FIELD // 2) % _FIELD - _FIELD // 2
+        fields.append(field)
+        left = (left - field) // _FIELD
+    return fields
+
+
+@functools.lru_cache(256)
+def encode_level(ready: int, popped: int = 0, claimed: int = 0) -> bytes:
+    """Return a change of a counter of ready, popped and claimed items, for atomic `add`.
+
+    >>> decode_level(encode_level(-3, 3))
+    [-3, 3, 0]
     """
-    return ((taken * _HALF + waiting) % _HALF**2).to_bytes(16, "little")
+    return _encode_fields((ready, popped, claimed))
 
 
-def decode_level(value: bytes) -> tuple[int, int]:
-    """Return the number of waiting items, and of items taken, in a counter of both."""
-    waiting = decode_count(value[:8])
-    return waiting, (int.from_bytes(value, "little") - waiting) // _HALF
+def decode_level(value: bytes) -> list[int]:
+    """Return the numbers of ready, popped and claimed items in a counter of a priority."""
+    return _decode_fields(value, 3)
+
+
+@functools.lru_cache(256)
+def encode_tallies(**changes: int) -> bytes:
+    """Return changes of the tallies of a queue, by their names in `TALLIES`, for atomic `add`.
+
+    >>> tallies = decode_tallies(encode_tallies(delayed=-2, expired=2))
+    >>> tallies["delayed"], tallies["expired"], tallies["acked"]
+    (-2, 2, 0)
+    """
+    fields = [changes.pop(name, 0) for name in TALLIES]
+    assert not changes, changes
+    return _encode_fields(fields)
+
+
+def decode_tallies(value: bytes) -> dict[str, int]:
+    """Return the tallies of a queue by their names."""
+    return dict(zip(TALLIES, _decode_fields(value, len(TALLIES))))
 
 
 def encode_receipt(sequence: int, try_number: int) -> bytes:

@@ -19,17 +19,21 @@ from fdbqueue.layout import (
     Counters,
     Header,
     Layout,
-    counters_range,
     decode_metadata,
+    decode_options,
     encode_count,
+    encode_expiry,
     encode_level,
     encode_metadata,
+    encode_tallies,
+    header_of,
     totals_range,
+    with_header,
 )
 from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.waiters import Waiters
-from fdbqueue.types import KeySelector, ReadTransaction, Transaction
+from fdbqueue.types import KeySelector, KeyValue, ReadTransaction, State, Transaction
 
 __all__ = [
     "BATCH_BYTES",
@@ -38,7 +42,6 @@ __all__ = [
     "LocatedItem",
     "NewItem",
     "ReturnedItem",
-    "State",
     "Tail",
 ]
 
@@ -49,6 +52,9 @@ BATCH_BYTES = 1_000_000
 """Bytes of payloads that one shared transaction accepts: a tenth of FoundationDB's limit."""
 
 _level_of = attrgetter("level")
+
+Taken: TypeAlias = Literal["popped", "claimed"]
+"""What happened to items that left the ready ones."""
 
 
 class NewItem(NamedTuple):
@@ -122,34 +128,29 @@ class Items:
 
     # Totals and counters
 
-    def count_total(self, tr: Transaction, change: int) -> None:
-        """Add `change` to the total of items added (positive) or removed (negative)."""
-        key = self._layout.total_in if change > 0 else self._layout.total_out
-        tr.add(key, encode_count(abs(change)))
+    def tally(self, tr: Transaction, **changes: int) -> None:
+        """Add to tallies of the queue, by their names in `TALLIES`."""
+        tr.add(self._layout.tallies, encode_tallies(**changes))
 
-    def count_moved(self, tr: Transaction) -> None:
-        """Count an item that was added and removed, but only moved."""
-        tr.add(self._layout.total_moved, ONE)
-
-    def wake(self, tr: Transaction) -> None:
-        """Wake a waiting client, and those that watch the total of added items."""
-        self.count_total(tr, 1)
-        self.count_total(tr, -1)
-        self.count_moved(tr)
-        self.waiters.wake(tr, 1)
+    def count_returned(self, tr: Transaction, n: int, **changes: int) -> None:
+        """Count items that are not new, and wake clients; add to other tallies, too."""
+        tr.add(self._layout.total_in, encode_count(n))
+        self.tally(tr, moved=n, **changes)
+        self.waiters.wake(tr, n)
 
     def count_stored(self, tr: Transaction, level: Level, n: int) -> None:
         """Count items that the transaction stores in a level."""
         if level.counter is not None:
-            tr.add(level.counter, encode_level(n, 0) if level.counts_taken else encode_count(n))
+            tr.add(level.counter, encode_level(n) if level.counts_taken else encode_count(n))
 
-    def _count_taken(self, tr: Transaction, level: Level, n: int) -> None:
-        """Count items that the transaction takes out of a level."""
+    def _count_taken(self, tr: Transaction, level: Level, n: int, taken: Taken | None) -> None:
+        """Count items that the transaction takes out of a level; `None` if it counts the end."""
         counter = level.counter
         if counter is not None and level.counts_taken:
-            tr.add(counter, encode_level(-n, n))
+            tr.add(counter, encode_level(-n, **{taken: n} if taken else {}))
             return
-        self.count_total(tr, -n)
+        if taken is not None:
+            self.tally(tr, **{taken: n})
         if counter is not None:
             tr.add(counter, encode_count(-n))
             tr.compare_and_clear(counter, ZERO)
@@ -164,20 +165,14 @@ class Items:
         """
         subspace = self._layout.subspace
         rows = tr.get_range(*of(subspace), streaming_mode=WANT_ALL)
-        return lambda: Counters.of(subspace, rows)
-
-    def counts(self, tr: ReadTransaction) -> dict[Any, int]:
-        """Return the number of waiting items of each priority; omit priorities without items."""
-        levels = self.begin_counters(tr, counters_range)().levels
-        unpack = self._layout.unpack_level_prefix
-        return {unpack(prefix): levels[prefix] for prefix in sorted(levels) if levels[prefix] > 0}
+        return lambda: Counters(subspace, rows)
 
     # Indexes, which depend on the kind of the queue
 
     def index_entries(
         self, tr: ReadTransaction, item: StoredItem
     ) -> tuple[dict[bytes, bytes], list[bytes]]:
-        """Return the index entries of a waiting item, and the keys of its counters.
+        """Return the index entries of a ready item, and the keys of its counters.
 
         The counter of its level is not among them.
         """
@@ -192,12 +187,14 @@ class Items:
         return {}
 
     def add_to_indexes(self, tr: Transaction, item: StoredItem) -> None:
-        """Add a waiting item to its indexes and counters."""
+        """Add a ready item to its indexes and counters."""
         entries, counters = self.index_entries(tr, item)
         for entry, value in entries.items():
             tr[entry] = value
         for counter in counters:
             tr.add(counter, ONE)
+        if item.header.expires is not None:
+            self.tally(tr, expiring=1)
 
     def remove_from_indexes(self, tr: Transaction, items: list[StoredItem]) -> None:
         """Remove items from their indexes and counters. Their payloads must still be stored."""
@@ -210,6 +207,8 @@ class Items:
             for counter in counters:
                 tr.add(counter, MINUS_ONE)
                 tr.compare_and_clear(counter, ZERO)
+            if item.header.expires is not None:
+                self.tally(tr, expiring=-1)
 
     # Delayed, claimed and dead items
 
@@ -225,7 +224,8 @@ class Items:
         """Store an item that becomes available when it is due, in milliseconds since 1970."""
         layout = self._layout
         self.park(tr, layout.delayed, position, encode_metadata((due,), value))
-        tr[layout.timer_key(layout.dues, due, position)] = b""
+        expiry = encode_expiry(header_of(value)[0].expires)
+        tr[layout.timer_key(layout.dues, due, position)] = expiry
         tr[layout.scheduled] = b""
 
     def undelay(self, tr: Transaction, position: bytes, due: int) -> None:
@@ -233,14 +233,20 @@ class Items:
         self.unpark(tr, self._layout.delayed, position)
         tr.clear(self._layout.timer_key(self._layout.dues, due, position))
 
-    def requeue(self, tr: Transaction, returned: list[ReturnedItem]) -> None:
-        """Return claimed or dead items to their positions, now or when due; count them as moved."""
-        if not returned:
-            return
-        self.count_total(tr, len(returned))
-        tr.add(self._layout.total_moved, encode_count(len(returned)))
-        self.waiters.wake(tr, len(returned))
-        for position, value, due in returned:
+    def requeue(self, tr: Transaction, items: list[ReturnedItem], **changes: int) -> None:
+        """Return claimed or dead items to their positions, now or when due.
+
+        Args:
+            tr: A transaction.
+            items: The items.
+            changes: The changes of the tallies that say where the items come from.
+        """
+        delayed = sum(item.due is not None for item in items)
+        if items:
+            self.count_returned(tr, len(items), delayed=delayed, **changes)
+        elif changes:
+            self.tally(tr, **changes)
+        for position, value, due in items:
             if due is None:
                 self.insert(tr, self._layout.items + position, value)
             else:
@@ -257,7 +263,7 @@ class Items:
 
         The transaction conflicts with every change of the item.
 
-        Cost: one read if the item waits, otherwise three more in parallel.
+        Cost: one read if the item is ready, otherwise three more in parallel.
 
         >>> import fdbqueue
         >>> from fdbqueue.layout.priorities import Priorities
@@ -273,17 +279,17 @@ class Items:
         key = layout.items + position
         value = tr[key].value
         if value is not None:
-            return LocatedItem("waiting", self.levels.item(key, value))
+            return LocatedItem("ready", self.levels.item(key, value))
         states: tuple[State, ...] = ("delayed", "claimed", "dead")
-        parked = [tr[prefix + position] for prefix in layout.not_waiting]
+        parked = [tr[layout.prefix_of[state] + position] for state in states]
         for state, stored in zip(states, parked):
             if stored.value is not None:
                 metadata, value = decode_metadata(stored.value)
                 return LocatedItem(state, self.levels.item(key, value), metadata)
         return None
 
-    def waiting(self, tr: ReadTransaction, reference: bytes) -> StoredItem | None:
-        """Return the item with this reference if it waits, otherwise `None`."""
+    def ready(self, tr: ReadTransaction, reference: bytes) -> StoredItem | None:
+        """Return the item with this reference if it is ready, otherwise `None`."""
         key = self._layout.items + reference
         value = tr[key].value
         return None if value is None else self.levels.item(key, value)
@@ -350,6 +356,7 @@ class Items:
         """
         layout = self._layout
         keys: list[bytes] = []
+        delayed = 0
         for level, payload, random, due, header, _ in items:
             tail = tails[level.prefix]
             count = tail.next_count
@@ -367,9 +374,12 @@ class Items:
                 tail.added += 1
             else:
                 self.delay(tr, layout.position(key), due, value)
+                delayed += 1
             keys.append(key)
         if keys:
             tr.add(layout.total_in, encode_count(len(keys)))
+        if delayed:
+            self.tally(tr, delayed=delayed)
         for tail in tails.values():
             if tail.added:
                 self.count_stored(tr, tail.level, tail.added)
@@ -396,12 +406,13 @@ class Items:
             tr[self._layout.unique_key(header.unique)] = position
 
     def stage(self, tr: Transaction, request: bytes, pops: list[list[Any]]) -> None:
-        """Store items as the result of a pop request; they do not count as removed yet."""
+        """Store popped items as the result of a pop request; they count as claimed until then."""
         self._layout.write_result(tr, request, pops)
-        tr.add(self._layout.total_out, encode_count(-sum(map(len, pops))))
+        n = sum(map(len, pops))
+        self.tally(tr, popped=-n, claimed=n)
 
     def insert(self, tr: Transaction, key: bytes, value: bytes) -> None:
-        """Store a waiting item and count it in its level, but not in the totals."""
+        """Store a ready item and count it in its level, but not in the totals."""
         item = self.levels.item(key, value)
         tr[key] = value
         self.add_to_indexes(tr, item)
@@ -409,26 +420,29 @@ class Items:
 
     def unstage(self, tr: Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Return items stored by `stage`, as (key, value), to their positions."""
-        for key, value in rows:
+        items = list(rows)
+        for key, value in items:
             self.insert(tr, key, value)
-            self.wake(tr)
+        if items:
+            self.count_returned(tr, len(items), returned=len(items))
 
     def put_back(self, tr: Transaction, popped: list[tuple[bytes, bytes]]) -> None:
         """Return popped items, as (key, payload), to their positions, unless they already exist."""
         # Start all reads before waiting for the first.
         pending = [self.begin_look(tr, key) for key, _ in popped]
+        n = 0
         for (key, payload), reads in zip(popped, pending):
             if not any(read.present() for read in reads):
                 random = self._layout.unpack_item_key(key)[-1]
                 self.insert(tr, key, self._layout.write_payload(tr, random, payload))
-                self.count_total(tr, 1)
-                self.count_moved(tr)
-        self.waiters.wake(tr, len(popped))
+                n += 1
+        if n:
+            self.count_returned(tr, n, put_back=n)
 
     # Removing
 
     def delete_first(self, tr: Transaction, items: list[StoredItem]) -> None:
-        """Delete the first items of their levels, as read by `first`; keep what they own.
+        """Pop the first items of their levels, as read by `first`; keep what they own.
 
         This clears one range per level, and the read of `first` conflicts on the range. Keys
         cleared one by one would slow down the next reader, which has to skip each of them.
@@ -440,56 +454,97 @@ class Items:
                 tr.clear(in_level[0].key)
             else:
                 tr.clear_range(level.begin, in_level[-1].key + b"\x00")
-            self._count_taken(tr, level, len(in_level))
+            self._count_taken(tr, level, len(in_level), "popped")
 
-    def delete(self, tr: Transaction, items: list[StoredItem]) -> None:
-        """Delete waiting items, and conflict on them; keep what they own."""
+    def delete(self, tr: Transaction, items: list[StoredItem], taken: Taken | None) -> None:
+        """Delete ready items, and conflict on them; keep what they own.
+
+        Args:
+            tr: A transaction.
+            items: The items.
+            taken: What to count them as; `None` if the caller counts them.
+        """
         for item in items:
             tr.add_read_conflict_key(item.key)
         self.remove_from_indexes(tr, items)
         for item in items:
             tr.clear(item.key)
         for level, group in groupby(items, _level_of):
-            self._count_taken(tr, level, len(list(group)))
+            self._count_taken(tr, level, len(list(group)), taken)
 
-    def take(self, tr: Transaction, item: StoredItem) -> None:
-        """Delete a waiting item, conflict on it, and delete what it owns."""
-        self.delete(tr, [item])
-        self._layout.clear_owned(tr, item.value)
+    def take(self, tr: Transaction, item: StoredItem, taken: Taken | None) -> None:
+        """Delete a ready item as `delete` does, and what it owns."""
+        self.delete(tr, [item], taken)
+        self._layout.clear_owned(tr, self._layout.position(item.key), item.value)
+
+    def retry(self, tr: Transaction, dead: LocatedItem, reserve: Callable[[Any], None]) -> bool:
+        """Return a dead letter to its position; return false if its unique key is in use.
+
+        `reserve(tr)` takes a place below the bound of the queue, or raises `QueueFull`.
+        """
+        layout = self._layout
+        position = layout.position(dead.item.key)
+        header = dead.item.header
+        if header.unique is not None and tr[layout.unique_key(header.unique)].present():
+            return False
+        reserve(tr)
+        if header.unique is not None:
+            tr[layout.unique_key(header.unique)] = position
+        self.unpark(tr, layout.dead, position)
+        layout.clear_attempts(tr, position)  # their numbers start again
+        # The item may have expired since, but the caller wants to retry it.
+        header = header._replace(attempts=0, expires=None)
+        returned = ReturnedItem(position, with_header(header, dead.item.content))
+        self.requeue(tr, [returned], dead=-1, retried=1)
+        return True
+
+    def drop(self, tr: Transaction, dead: LocatedItem) -> bool:
+        """Delete a dead letter; return true, because it existed."""
+        self.unpark(tr, self._layout.dead, self._layout.position(dead.item.key))
+        self.tally(tr, dead=-1, removed=1)
+        self._layout.clear_pieces(tr, dead.item.value)
+        self._layout.clear_attempts(tr, self._layout.position(dead.item.key))
+        return True
 
     def remove(self, tr: Transaction, found: LocatedItem | None) -> bool:
-        """Remove a waiting or delayed item; return false for any other state."""
+        """Remove a ready or delayed item; return false for any other state."""
         layout = self._layout
-        if found is None or found.state not in ("waiting", "delayed"):
+        if found is None or found.state not in ("ready", "delayed"):
             return False
-        if found.state == "waiting":
-            self.take(tr, found.item)
+        if found.state == "ready":
+            self.take(tr, found.item, None)
+            self.tally(tr, removed=1)
         else:
             self.undelay(tr, layout.position(found.item.key), found.metadata[0])
-            self.count_total(tr, -1)
-            layout.clear_owned(tr, found.item.value)
-        tr.add(layout.total_removed, ONE)
+            self.tally(tr, removed=1, delayed=-1)
+            layout.clear_owned(tr, layout.position(found.item.key), found.item.value)
         return True
 
     def move(self, tr: Transaction, item: StoredItem, payload: bytes, level: Level) -> bytes:
-        """Move a waiting item to the end of a level; return its new key."""
-        self.take(tr, item)
+        """Move a ready item to the end of a level; return its new key."""
+        layout = self._layout
+        attempts: list[KeyValue] = []
+        if item.header.attempts:
+            attempts += tr.get_range(*layout.attempts_range(layout.position(item.key)))
+        self.take(tr, item, None)
         # The item keeps its random part and its header.
         random = self._layout.unpack_item_key(item.key)[-1]
         moved = NewItem(level, payload, random, header=item.header)
         (key,) = self.append(tr, [moved], {level.prefix: Tail(tr.snapshot, level)})
-        self.count_moved(tr)
+        self.tally(tr, moved=1)
+        for row in attempts:
+            number = layout.unpack_attempt_key(row.key)[1]
+            tr[layout.attempt_key(layout.position(key), number)] = row.value
         return key
 
     def clear(self, tr: Transaction) -> None:
         """Delete all items, their claims, dead letters and counters, and the import progress."""
         layout = self._layout
+        stored = tr[layout.options].value
         for prefix in (*layout.of_items, layout.totals, layout.imports):
             tr.clear_range(*layout.range_of(prefix))
-
-
-State: TypeAlias = Literal["waiting", "delayed", "claimed", "dead"]
-"""The state of an item that has not ended."""
+        if stored is not None and decode_options(stored).paused:
+            self.tally(tr, paused=1)
 
 
 class LocatedItem(NamedTuple):
@@ -497,10 +552,15 @@ class LocatedItem(NamedTuple):
 
     Attributes:
         state: The state.
-        item: The item, with the key that it has while it waits.
+        item: The item, with the key that it has while it is ready.
         metadata: The metadata of a delayed, claimed or dead item.
     """
 
     state: State
     item: StoredItem
     metadata: tuple[Any, ...] = ()
+
+    @property
+    def key(self) -> bytes:
+        """The key that it has while it is ready."""
+        return self.item.key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +11,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem
-from fdbqueue.layout import ClaimedItem, Layout, decode_claim, encode_lease
+from fdbqueue.layout import ClaimedItem, Layout, decode_claim, encode_lease, header_of
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import Items, ReturnedItem
@@ -18,11 +19,12 @@ from fdbqueue.operations.schedule import VERSIONS, FailedItem, Schedule
 from fdbqueue.operations.slots import Candidate, Limit
 from fdbqueue.types import Claim, Transaction, Value
 
-__all__ = ["ClaimRequest", "Leases", "error_text"]
+__all__ = ["ClaimRequest", "Leases", "error_text", "traceback_text"]
 
 _log = logging.getLogger("fdbqueue")
 
 _MAX_ERROR = 1_000  # characters
+_MAX_TRACEBACK = 8_000  # bytes
 
 _key_of, _slot_of = attrgetter("key"), attrgetter("slot")
 
@@ -51,6 +53,21 @@ def error_text(error: object) -> str | None:
     if error is not None and not isinstance(error, str):
         raise TypeError(f"an error must be a text or an exception, not {error!r}")
     return error and error[:_MAX_ERROR].encode("utf-8", "backslashreplace").decode()
+
+
+def traceback_text(error: object) -> str | None:
+    """Return the end of the traceback of an exception, up to 8,000 bytes; `None` for no exception.
+
+    >>> traceback_text("busy") is None
+    True
+    """
+    if not isinstance(error, BaseException):
+        return None
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # raised by its `__str__`
+        text = "".join(traceback.format_tb(error.__traceback__))
+    return text.encode("utf-8", "backslashreplace")[-_MAX_TRACEBACK:].decode(errors="ignore")
 
 
 class ClaimRequest(NamedTuple):
@@ -92,8 +109,10 @@ class Leases:
         codec: RowCodec[Any],
         schedule: Schedule,
         retry_delay: Callable[[int], float],
+        client: Callable[[], str],
     ) -> None:
         self._layout = layout
+        self._client = client
         self._retry_delay = retry_delay
         self._items = items
         self._codec = codec
@@ -120,7 +139,7 @@ class Leases:
         """
         layout = self._layout
         end = version + int(request.lease * VERSIONS)
-        lease = encode_lease(request.lease, now)
+        client = self._client()
         if mark is None:
             mark = tr.snapshot.get(layout.scheduled)
         items: list[Any] = []
@@ -128,7 +147,7 @@ class Leases:
         delivery_counts: list[int] = []
         held: list[Limit] = []
         # Before any other write: the engine compares each read conflict with the writes before it.
-        self._items.delete(tr, [candidate.item for candidate in candidates])
+        self._items.delete(tr, [candidate.item for candidate in candidates], "claimed")
         for stored, limits in candidates:
             delivery_count = stored.header.attempts + 1
             position = layout.position(stored.key)
@@ -140,6 +159,7 @@ class Leases:
             slots = tuple(map(_slot_of, limits))
             held += limits
             claimed = ClaimedItem(request.token, end, delivery_count, slots, stored.value)
+            lease = encode_lease(request.lease, now, delivery_count, stored.header.expires, client)
             self._schedule.store_claim(tr, position, claimed, lease)
             stored_items.append(stored)
             delivery_counts.append(delivery_count)
@@ -165,8 +185,9 @@ class Leases:
         """Count an undecodable item as a failed attempt."""
         _log.warning("%s", error)
         due = now + int(1000 * self._retry_delay(delivery_count))
-        failed = FailedItem(position, stored.value, delivery_count, due)
-        self._schedule.return_failed(tr, [failed], now, error_text(error))
+        failed = FailedItem(position, stored.value, delivery_count, due, self._client())
+        text, stack = error_text(error), traceback_text(error)
+        self._schedule.return_failed(tr, [failed], now, text, stack)
 
     def _begin(self, tr: Transaction, claim: Claim) -> _Reads:
         """Start to read the items of a claim; return their positions and the reads."""
@@ -226,8 +247,10 @@ class Leases:
 
     def ack(self, tr: Transaction, claim: Claim, reads: _Reads | None = None) -> None:
         """Acknowledge a claim: delete its items."""
-        for _, item in self._end(tr, claim, reads):
-            self._layout.clear_owned(tr, item.value)
+        ended = self._end(tr, claim, reads)
+        self._items.tally(tr, acked=len(ended))
+        for position, item in ended:
+            self._layout.clear_owned(tr, position, item.value)
 
     def extend(
         self,
@@ -242,12 +265,15 @@ class Leases:
         layout = self._layout
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
         reads = self._begin(tr, claim) if reads is None else reads
+        client = self._client()
         for position, item in self._claimed(claim, reads):
             tr.clear(layout.timer_key(layout.leases, item.lease_end, position))
             claimed = item._replace(lease_end=end)
-            self._schedule.store_claim(tr, position, claimed, encode_lease(lease, now))
+            expires = header_of(item.value)[0].expires
+            timer = encode_lease(lease, now, item.delivery_count, expires, client)
+            self._schedule.store_claim(tr, position, claimed, timer)
             if end < item.lease_end:
-                self._items.wake(tr)  # waiting clients sleep until a lease ends
+                self._items.count_returned(tr, 1)  # waiting clients sleep until a lease ends
 
     def extend_each(
         self, tr: Transaction, claims: list[Claim], *, lease: float, now: int
@@ -258,14 +284,22 @@ class Leases:
     def release(self, tr: Transaction, claim: Claim) -> None:
         """Return the items as if they had never been claimed."""
         ended = self._end(tr, claim)
-        self._items.requeue(tr, [ReturnedItem(position, item.value) for position, item in ended])
+        returned = [ReturnedItem(position, item.value) for position, item in ended]
+        self._items.requeue(tr, returned, returned=len(ended))
 
     def nack(
-        self, tr: Transaction, claim: Claim, dues: list[int | None], error: str | None, now: int
+        self,
+        tr: Transaction,
+        claim: Claim,
+        dues: list[int | None],
+        error: str | None,
+        traceback: str | None,
+        now: int,
     ) -> None:
         """Return failed items, each at its due time, or make them dead letters."""
+        client = self._client()
         failed = [
-            FailedItem(position, item.value, item.delivery_count, due)
+            FailedItem(position, item.value, item.delivery_count, due, client)
             for (position, item), due in zip(self._end(tr, claim), dues)
         ]
-        self._schedule.return_failed(tr, failed, now, error)
+        self._schedule.return_failed(tr, failed, now, error, traceback)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fdbqueue.errors import OptionsMismatch, QueueFull
 from fdbqueue.layout import Layout, decode_options, encode_count, encode_options
-from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem, NewItem, Tail
+from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail
 from fdbqueue.operations.names import register
 from fdbqueue.operations.schedule import Schedule
 from fdbqueue.operations.slots import Places
@@ -22,8 +22,6 @@ __all__ = ["Bound", "PushRequest", "Pusher", "reconcile_options"]
 _log = logging.getLogger("fdbqueue")
 
 _items_of = attrgetter("items")
-
-_MAX_ROWS = 2**31 - 1  # the highest limit of a range read
 
 _FLEXIBLE = ("max_size", "max_attempts")
 """Options that a client may omit when it opens a queue, and may change later."""
@@ -89,6 +87,8 @@ class Pusher:
             given: dict[str, Any] = {name: None}  # accept any stored value from now on
             self._given = replace(self._given, **given)
         self._agree(tr, tr.get(self.layout.options).value)
+        if name == "paused":
+            self._items.tally(tr, paused=bool(value) - self.options.paused)
         changed: dict[str, Any] = {name: value}
         tr[self.layout.options] = encode_options(replace(self.options, **changed))
         return True
@@ -106,7 +106,7 @@ class Pusher:
         snapshot = tr.snapshot
         newest = snapshot.get_range(begin, end, limit=1 + n, reverse=True)
         known_bound = self.options.max_size
-        taken = None if known_bound is None else self._bound.begin_count(tr, known_bound)
+        taken = None if known_bound is None else self._bound.begin_count(tr)
         tails: dict[bytes, Tail] = {}
         for item in chain.from_iterable(map(_items_of, pushes)):
             level = item.level
@@ -121,7 +121,7 @@ class Pusher:
         bound = self.options.max_size
         if bound is not None:
             if taken is None or bound != known_bound:
-                taken = self._bound.begin_count(tr, bound)
+                taken = self._bound.begin_count(tr)
             fitting = self._fitting(tr, pushes, taken(), bound)
         keys = self._items.append(tr, chain.from_iterable(fitting), tails)
         for waiter in waiters[: len(keys)]:
@@ -158,7 +158,7 @@ class Pusher:
         bound = None if stored is None else decode_options(stored).max_size
         if bound is None:
             return
-        taken = self._bound.begin_count(tr, bound)()
+        taken = self._bound.begin_count(tr)()
         if taken >= bound:
             self._bound.rely_on_full(tr)
             raise QueueFull(bound, 1)
@@ -202,14 +202,14 @@ class Pusher:
 class Bound:
     """The places of a bounded queue. A transaction takes one place for each item that it adds.
 
-    An item occupies a place from its push until it ends: while it waits, is delayed or is claimed.
+    An item occupies a place from its push until it ends: while it is ready, delayed or claimed.
     Pops, acknowledgements, expiry, removal and death end an item. A claim, its release, a retried
     failure and an expired lease only move it, and the number of taken places stays the same. So
     only pushes and retries of dead letters take places. (`put_back` takes none: it may exceed the
     bound.)
 
-    Claimed items have no counter. The transaction counts their leases in its own snapshot. This
-    count is exact, even for claims made before the queue had a bound. Unbounded queues pay nothing.
+    The transaction reads the counters in its own snapshot, so their sum is exact. Unbounded queues
+    pay nothing.
 
     `Places` says how pushes keep to the bound without conflicting with each other far from it. All
     operations other than those above leave the number of taken places unchanged or lower it.
@@ -220,21 +220,18 @@ class Bound:
         self._items = items
         self._places = places
 
-    def begin_count(self, tr: Transaction, bound: int) -> Callable[[], int]:
-        """Start to count the taken places; stop counting claims at the bound.
+    def begin_count(self, tr: Transaction) -> Callable[[], int]:
+        """Start to count the taken places.
 
         The reads are snapshot reads, which see the transaction's own writes.
 
-        Cost: the counters, at most 258 small rows, and one row per claimed item.
+        Cost: the counters, at most 260 small rows.
 
         Returns:
             A function that waits for the reads and returns the count.
         """
         counters = self._items.begin_counters(tr.snapshot)
-        leases = self._layout.range_of(self._layout.leases)
-        limit = min(bound, _MAX_ROWS)
-        claimed = tr.snapshot.get_range(*leases, limit=limit, streaming_mode=WANT_ALL)
-        return lambda: counters().size + sum(1 for _ in claimed)
+        return lambda: counters().unfinished
 
     def take(self, tr: Transaction, taken: int, bound: int, n: int) -> None:
         """Take `n` places in addition to the places that the transaction already has.
@@ -250,6 +247,6 @@ class Bound:
     def rely_on_full(self, tr: Transaction) -> None:
         """Conflict with every operation that frees a place, so that the queue is full at commit."""
         layout = self._layout
-        tr.add_read_conflict_key(layout.total_out)
-        for prefix in (layout.total_out, layout.leases):
-            tr.add_read_conflict_range(*layout.range_of(prefix))
+        for key in (layout.tallies, layout.level_counts):
+            tr.add_read_conflict_key(key)
+        tr.add_read_conflict_range(*layout.range_of(layout.level_counts))

@@ -13,26 +13,50 @@ from fdbqueue.layout import (
     ONE,
     ZERO,
     ClaimedItem,
+    FailedAttempt,
     Layout,
+    Lease,
     decode_claim,
     decode_lease,
     decode_metadata,
     decode_options,
+    encode_attempt,
     encode_claim,
+    encode_metadata,
     header_of,
     with_header,
 )
-from fdbqueue.operations.dead_letters import DeadLetters
 from fdbqueue.operations.items import WANT_ALL, Items, ReturnedItem
 from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import KeySelector, KeyValue, Options, ReadTransaction, Transaction
 
-__all__ = ["MAX_SWEPT", "VERSIONS", "FailedItem", "Schedule", "Swept", "retry_delay"]
+__all__ = [
+    "LEASE_OVER",
+    "MAX_HISTORY",
+    "MAX_SWEPT",
+    "REQUEST_TIMEOUT",
+    "VERSIONS",
+    "FailedItem",
+    "Schedule",
+    "Swept",
+    "dead_requests",
+    "live_requests",
+    "retry_delay",
+]
 
 VERSIONS = 1_000_000
 """The approximate number of read versions per second."""
 
 _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
+
+REQUEST_TIMEOUT = 5.0
+"""Seconds after which the process of a pop request is considered dead."""
+
+MAX_HISTORY = 10
+"""How many failed attempts of an item are kept."""
+
+LEASE_OVER = "its lease ran out"
+"""The error of an attempt whose lease has ended."""
 
 _FEW = 32
 MAX_SWEPT = 256
@@ -50,6 +74,25 @@ def retry_delay(failures: int, uniform: Callable[[float, float], float]) -> floa
     """
     delay = min(_MAX_DELAY, _FIRST_DELAY * 2.0 ** (min(failures, 100) - 1))
     return delay * uniform(0.5, 1.0)
+
+
+def live_requests(layout: Layout, prefix: bytes, version: int) -> tuple[bytes, bytes]:
+    """Return the range of the requests, or of the results, of processes not considered dead.
+
+    A request of a later version is one of another cluster, from whose backup the queue was
+    restored. A recovery advances the version, so after one all processes that wait start again.
+    """
+    oldest = version - int(REQUEST_TIMEOUT * VERSIONS)
+    return layout.requests_between(prefix, max(0, oldest), version)
+
+
+def dead_requests(
+    layout: Layout, prefix: bytes, version: int
+) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
+    """Return the ranges of the requests, or of the results, of processes considered dead."""
+    begin, end = layout.range_of(prefix)
+    first_alive, last_alive = live_requests(layout, prefix, version)
+    return (begin, first_alive), (last_alive, end)
 
 
 class Swept(NamedTuple):
@@ -74,12 +117,14 @@ class FailedItem(NamedTuple):
         value: Its value.
         attempts: How often it was claimed.
         due: When it becomes available again, in milliseconds since 1970; `None` for now.
+        client: The name of the client that had claimed it.
     """
 
     position: bytes
     value: bytes
     attempts: int
     due: int | None
+    client: str
 
 
 Begin: TypeAlias = Callable[[bytes], bytes | KeySelector]
@@ -104,10 +149,9 @@ class Schedule:
     another cluster, whose versions were higher.
     """
 
-    def __init__(self, layout: Layout, items: Items, dead_letters: DeadLetters) -> None:
+    def __init__(self, layout: Layout, items: Items) -> None:
         self._layout = layout
         self._items = items
-        self._dead_letters = dead_letters
         self._waiting_claims = Waiters(layout, layout.waiting_claims)
         self.max_attempts: int | None = None  # as read by the last claim
         self._foreign_look = 0  # the time of the last look for leases of another cluster
@@ -248,7 +292,7 @@ class Schedule:
             end = self._layout.unpack_timer_key(leases, row.key)[0]
             lease = decode_lease(row.value)
             ahead = end - tr.get_read_version().wait()
-            if lease is not None and ahead > lease[0] * VERSIONS // 1000:
+            if lease is not None and ahead > lease.length * VERSIONS // 1000:
                 self._end_leases(tr, [row], now)
                 swept = True
         return swept
@@ -265,16 +309,17 @@ class Schedule:
             item = None if claim.value is None else decode_claim(claim.value)
             if item is None or item.lease_end != end:
                 continue
-            length, clock_end = decode_lease(timer.value) or (0, 0)
-            left = min(length, clock_end - now)
+            lease = decode_lease(timer.value) or Lease(0, 0)
+            left = min(lease.length, lease.clock_end - now)
             if left > 0:
                 end = tr.get_read_version().wait() + left * VERSIONS // 1000
                 self.store_claim(tr, position, item._replace(lease_end=end), timer.value)
             else:
                 self._items.unpark(tr, layout.claims, position)
                 self.free_slots(tr, item.slots)
-                failed.append(FailedItem(position, item.value, item.delivery_count, None))
-        self.return_failed(tr, failed, now, "its lease ran out")
+                count, client = item.delivery_count, lease.client
+                failed.append(FailedItem(position, item.value, count, None, client))
+        self.return_failed(tr, failed, now, LEASE_OVER)
 
     def store_claim(
         self, tr: Transaction, position: bytes, item: ClaimedItem, lease: bytes
@@ -289,11 +334,15 @@ class Schedule:
         positions = [layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers]
         # Start all reads before waiting for the first.
         delayed = [tr[layout.delayed + position] for position in positions]
+        n = 0
         self._clear_timers(tr, timers)
         for position, stored in zip(positions, delayed):
             self._items.unpark(tr, layout.delayed, position)
             if stored.value is not None:
                 self._items.insert(tr, layout.items + position, decode_metadata(stored.value)[1])
+                n += 1
+        if n:
+            self._items.tally(tr, delayed=-n)
 
     def _expire(self, tr: Transaction, timers: list[KeyValue]) -> None:
         layout = self._layout
@@ -303,11 +352,14 @@ class Schedule:
         ]
         # Start all reads before waiting for the first.
         items = [tr[key] for key in keys]
+        n = 0
         self._clear_timers(tr, timers)
         for key, stored in zip(keys, items):
             if stored.value is not None:
-                self._items.take(tr, self._items.levels.item(key, stored.value))
-                tr.add(layout.total_expired, ONE)
+                self._items.take(tr, self._items.levels.item(key, stored.value), None)
+                n += 1
+        if n:
+            self._items.tally(tr, expired=n)
 
     def seconds_left(self, tr: Transaction, now: int) -> float:
         """Return the seconds until a lease ends or an item is due; `math.inf` without either."""
@@ -334,17 +386,36 @@ class Schedule:
             self._waiting_claims.wake(tr, len(slots))
 
     def return_failed(
-        self, tr: Transaction, failed: list[FailedItem], now: int, error: str | None
+        self,
+        tr: Transaction,
+        failed: list[FailedItem],
+        now: int,
+        error: str | None,
+        traceback: str | None = None,
     ) -> None:
-        """Return failed items to their positions, now or when due, or make them dead letters."""
-        options = self.options(tr.snapshot) if failed else None
+        """Return failed items to their positions, now or when due, or make them dead letters.
+
+        The last 10 failed attempts of an item are kept until it ends.
+        """
+        if not failed:
+            return
+        options = self.options(tr.snapshot)
         max_attempts = None if options is None else options.max_attempts
         returned: list[ReturnedItem] = []
-        for position, value, attempts, due in failed:
+        layout = self._layout
+        for position, value, attempts, due, client in failed:
+            attempt = FailedAttempt(now, client, error, traceback)
+            tr[layout.attempt_key(position, attempts)] = encode_attempt(attempt)
+            if attempts > MAX_HISTORY:
+                tr.clear(layout.attempt_key(position, attempts - MAX_HISTORY))
             if max_attempts is not None and attempts >= max_attempts:
-                self._dead_letters.add(tr, position, value, attempts=attempts, now=now, error=error)
+                self._layout.free_unique(tr, value)
+                stored = encode_metadata((attempts, now, error), value)
+                self._items.park(tr, self._layout.dead, position, stored)
             else:
                 header, payload = header_of(value)
                 value = with_header(header._replace(attempts=attempts), payload)
                 returned.append(ReturnedItem(position, value, due))
-        self._items.requeue(tr, returned)
+        n, died = len(failed), len(failed) - len(returned)
+        counts = {"returned": n, "failed": n, "retried": n - died, "died": died, "dead": died}
+        self._items.requeue(tr, returned, **counts)

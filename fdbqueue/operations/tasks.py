@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 from fdbqueue.layout import Layout, decode_count
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.tasks import decode_header
 from fdbqueue.operations.items import Items, LocatedItem
-from fdbqueue.types import ReadTransaction, TaskPriority, TaskStats, Transaction
+from fdbqueue.operations.views import Views
+from fdbqueue.types import ReadTransaction, Transaction
 
 __all__ = ["TaskIndex", "TaskItems"]
 
 
 class TaskIndex:
-    """Reads by agent, and statistics, of a task queue. Each method is part of a transaction."""
+    """Reads by agent of a task queue. Each method is part of a transaction."""
 
     def __init__(self, layout: Layout, items: TaskItems) -> None:
         self._layout = layout
@@ -51,37 +53,25 @@ class TaskIndex:
         values = [tr[key] for key in keys]
         return [self._items.levels.item(key, bytes(value)) for key, value in zip(keys, values)]
 
-    def stats(self, tr: ReadTransaction) -> TaskStats:
-        """Return the counters of the queue, and when its oldest waiting task was pushed."""
+    def is_of(self, index: bytes, name: str) -> Callable[[ReadTransaction, StoredItem], bool]:
+        """Return a function that tells whether a task belongs to this agent, or to this client."""
+        part = 1 if index == self._layout.agents else 2
+
+        def is_one(tr: ReadTransaction, item: StoredItem) -> bool:
+            return decode_header(self._layout.read_payload(tr, item))[part] == name
+
+        return is_one
+
+    def by_agent(self, tr: ReadTransaction, views: Views, now: int) -> dict[str, int]:
+        """Return the number of ready tasks of each agent that has any."""
         layout = self._layout
-        totals = [
-            tr[key]
-            for key in (
-                *(layout.total_in, layout.total_out, layout.total_moved),
-                *(layout.total_removed, layout.total_rejected),
-                *(layout.total_expired, layout.total_died),
-            )
-        ]
-        by_agent = tr.get_range(*layout.range_of(layout.agent_counts))
-        oldest = list(tr.get_range(*layout.range_of(layout.ids), limit=1))
-        total_in, total_out, moved, removed, rejected, expired, died = (
-            decode_count(total.value) for total in totals
+        rows = tr.get_range(*layout.range_of(layout.agent_counts))
+        counts: Counter[str | None] = Counter(
+            {layout.unpack_agent_counter_key(row.key): decode_count(row.value) for row in rows}
         )
-        return TaskStats(
-            total_pushed=total_in - moved,
-            total_popped=total_out - moved - removed - expired - died,
-            total_rejected=rejected,
-            total_removed=removed,
-            total_expired=expired,
-            total_died=died,
-            current_size=max(0, total_in - total_out),
-            oldest=layout.task_pushed_at(oldest[0].key) if oldest else None,
-            by_priority={TaskPriority(level): n for level, n in self._items.counts(tr).items()},
-            by_agent={
-                layout.unpack_agent_counter_key(row.key): decode_count(row.value)
-                for row in by_agent
-            },
-        )
+        counts.update(views.corrections(tr, now, self.agent_of))
+        found = {agent: n for agent, n in counts.items() if agent is not None and n > 0}
+        return {agent: found[agent] for agent in sorted(found)}
 
 
 class TaskItems(Items):
@@ -108,14 +98,14 @@ class TaskItems(Items):
 
     def find(self, tr: ReadTransaction, reference: bytes) -> LocatedItem | None:
         """Return the task with this id in any state; `None` if it ended."""
-        waiting, not_waiting = self._begin_ids(tr, reference)
-        position = waiting.value if waiting.present() else not_waiting.value
+        ready, parked = self._begin_ids(tr, reference)
+        position = ready.value if ready.present() else parked.value
         return None if position is None else self.at(tr, position)
 
-    def waiting(self, tr: ReadTransaction, reference: bytes) -> StoredItem | None:
-        """Return the task with this id if it waits, otherwise `None`."""
+    def ready(self, tr: ReadTransaction, reference: bytes) -> StoredItem | None:
+        """Return the task with this id if it is ready, otherwise `None`."""
         position = tr[self._layout.task_id_key(self._layout.ids, reference)].value
-        return None if position is None else super().waiting(tr, position)
+        return None if position is None else super().ready(tr, position)
 
     def begin_look(self, tr: ReadTransaction, key: bytes) -> list[Any]:
         """Start to read whether the task that was popped from this key exists, in any state."""
@@ -123,7 +113,7 @@ class TaskItems(Items):
 
     def _begin_ids(self, tr: ReadTransaction, random: bytes) -> list[Any]:
         layout = self._layout
-        return [tr[layout.task_id_key(ids, random)] for ids in (layout.ids, layout.ids_not_waiting)]
+        return [tr[layout.task_id_key(ids, random)] for ids in (layout.ids, layout.ids_parked)]
 
     def park(self, tr: Transaction, prefix: bytes, position: bytes, stored: bytes) -> None:
         """Store a task that is delayed, claimed or dead, and its index entry."""
@@ -141,4 +131,4 @@ class TaskItems(Items):
         """Return the index entry by id."""
         layout = self._layout
         random = layout.unpack_item_key(layout.items + position)[-1]
-        return {layout.task_id_key(layout.ids_not_waiting, random): position}
+        return {layout.task_id_key(layout.ids_parked, random): position}

@@ -39,7 +39,7 @@ class Waiters:
     A wake-up can be in vain. The client may be dead. Two transactions may clear the same key: they
     find it by a snapshot read, because pushes must never conflict. And a push that is under way
     does not see a client that begins to wait. So two other clients look, a moment later, whether
-    the item still waits:
+    the item is still there:
 
     - The neighbours of a client watch its key.
     - The oldest client is the sentinel. It watches the keys that every push changes.

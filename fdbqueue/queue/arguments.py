@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from math import isfinite
 from numbers import Real
-from typing import TypeGuard
+from typing import TypeGuard, get_args
 
-from fdbqueue.coordination.clock import milliseconds
 from fdbqueue.database.binding import is_database
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey
 from fdbqueue.layout.tasks import TaskRecord, rank
-from fdbqueue.types import Claim, Duration, TaskPriority, Transactor
+from fdbqueue.types import Claim, Duration, State, TaskPriority, Transactor
 
 __all__ = [
     "due_time",
@@ -31,6 +31,7 @@ __all__ = [
     "validate_name",
     "validate_number",
     "validate_priority",
+    "validate_state",
     "validate_task",
     "validate_unique",
     "validate_wait",
@@ -157,6 +158,19 @@ def validate_if_full(if_full: object) -> bool:
     if if_full not in ("raise", "drop"):
         raise ValueError(f"if_full is 'raise' or 'drop', not {if_full!r}")
     return if_full == "raise"
+
+
+def validate_state(state: object) -> State:
+    """Return a state of items; raise `ValueError` for anything else.
+
+    >>> validate_state("dead")
+    'dead'
+    """
+    for known in get_args(State):
+        if state == known:
+            found: State = known
+            return found
+    raise ValueError(f"a state is one of {', '.join(get_args(State))}, not {state!r}")
 
 
 def validate_unique(key: object) -> str:

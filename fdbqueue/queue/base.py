@@ -15,8 +15,7 @@ from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import engine_name
 from fdbqueue.database.retrying import read
 from fdbqueue.layout import Layout, decode_options
-from fdbqueue.operations.items import State
-from fdbqueue.operations.leases import error_text
+from fdbqueue.operations.leases import error_text, traceback_text
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options
 from fdbqueue.operations.slots import MAX_SLOTS
@@ -34,9 +33,12 @@ from fdbqueue.types import (
     DeadLetter,
     Duration,
     Item,
+    ItemInfo,
     Options,
+    QueueStats,
     ReadTransaction,
     ReadTransactor,
+    State,
     Task,
     Transaction,
     Transactor,
@@ -119,14 +121,14 @@ class BaseQueue(ABC, Generic[_T]):
             >>> fdbqueue.PriorityQueue.named(db, "jobs", max_size=100).options(db)
             Options(kind='priority', codec='json', priorities=<class 'int'>, max_size=100, ...)
         """
-        return self._store.options(tr)
+        return self._store.reads.options(tr)
 
     def set_max_size(self, tr: Transactor, max_size: int | None) -> None:
         """Set or remove the maximum number of items.
 
-        Waiting, delayed and claimed items count, including those claimed before. Items beyond a
-        lower limit stay in the queue. Every client that has the queue open obeys the new limit from
-        its next push on. Conflicts with pushes.
+        It bounds the ready, delayed and claimed items together; dead letters do not count. Items
+        beyond a lower limit stay in the queue. Every client that has the queue open obeys the new
+        limit from its next push on. Conflicts with pushes.
 
         Args:
             tr: A transaction or a database.
@@ -282,7 +284,8 @@ class BaseQueue(ABC, Generic[_T]):
             tr: A transaction or a database.
             claim: A claim that `claim` returned.
             delay: Seconds until the next attempt, instead of the computed delay.
-            error: What went wrong, as text or as an exception. Its first 1,000 characters are kept.
+            error: What went wrong, as text or as an exception. Its first 1,000 characters are kept,
+                and the last 8,000 bytes of the traceback of an exception (see `get`).
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
@@ -298,7 +301,8 @@ class BaseQueue(ABC, Generic[_T]):
             2
         """
         claim = validate_claim(claim)
-        self._store.nack(tr, claim, validate_delay(delay), error_text(error))
+        text, traceback = error_text(error), traceback_text(error)
+        self._store.nack(tr, claim, validate_delay(delay), text, traceback)
 
     def extend(self, tr: Transactor, claim: Claim, lease: Duration = 30) -> None:
         """Restart the lease of a claim: it lasts for `lease` seconds from now.
@@ -367,7 +371,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> [(letter.item.value, letter.error) for letter in jobs.dead_letters(db)]
             [('send', 'no such address')]
         """
-        return self._store.dead_letters(tr)
+        return self._store.reads.dead_letters(tr)
 
     def retry_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
         """Return a dead letter to its place in the queue; return false if there is none.
@@ -492,10 +496,11 @@ class BaseQueue(ABC, Generic[_T]):
     # Single items
 
     def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
-        """Return the state of an item: `"waiting"`, `"delayed"`, `"claimed"` or `"dead"`.
+        """Return the state of an item: `"ready"`, `"delayed"`, `"claimed"` or `"dead"`.
 
-        Returns `None` if the item has left the queue. Conflicts with everything that changes the
-        item. Cost: one read for a waiting item, four for another.
+        Returns `None` if the item has left the queue. An item whose lease is over, or whose time
+        has come, is ready at once. Conflicts with everything that changes the item. Cost: one read
+        for a ready item, four to seven for another.
 
         Args:
             tr: A transaction or a database.
@@ -512,7 +517,35 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.state(db, item.id)
             'delayed'
         """
-        return self._store.state(tr, item)
+        return self._store.reads.state(tr, item)
+
+    def get(self, tr: ReadTransactor, item: _T | str) -> ItemInfo | None:
+        """Return everything about an item that has not ended; `None` if it has.
+
+        The last 10 failed attempts of an item are kept until it ends: when they failed, the client
+        that had claimed the item, the error, and the end of the traceback.
+
+        Conflicts with everything that changes the item. Cost: three reads for a ready item, six to
+        nine for another; two more for a task.
+
+        Args:
+            tr: A transaction or a database.
+            item: An `Item` (in a task queue, a `Task`), or its id.
+
+        Raises:
+            InvalidItemId: The text is not an item id.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> item = jobs.push(db, "send")
+            >>> jobs.nack(db, jobs.claim(db), delay=60, error="the line was busy")
+            >>> info = jobs.get(db, item.id)
+            >>> info.item.value, info.state, info.attempts, info.error
+            ('send', 'delayed', 1, 'the line was busy')
+        """
+        return self._store.reads.get(tr, item)
 
     def pushed_at(self, item: _T | str) -> datetime | None:
         """Return the time at which an item was pushed, by the clock of the client that pushed it.
@@ -536,10 +569,10 @@ class BaseQueue(ABC, Generic[_T]):
         return self._store.codec.pushed_at(item)
 
     def remove(self, tr: Transactor, item: _T | str) -> bool:
-        """Remove one waiting or delayed item; return false if it is neither.
+        """Remove one ready or delayed item; return false if it is neither.
 
         Claimed items and dead letters are not removed. Conflicts only with clients that take or
-        move the same item. Cost: one read for a waiting item, four for a delayed one.
+        move the same item. Cost: one read for a ready item, four for a delayed one.
 
         Args:
             tr: A transaction or a database.
@@ -606,10 +639,11 @@ class BaseQueue(ABC, Generic[_T]):
         return self._store.wait(db, validate_wait(db, seconds))
 
     def size(self, tr: ReadTransactor) -> int:
-        """Return the number of items, delayed items included.
+        """Return the number of ready items, which is the sum of `counts`; see `stats` for others.
 
-        Cost: two reads at the same time, of counters that every push and pop changes. In a
-        transaction that writes, use `size(tr.snapshot)`, which does not conflict with them.
+        Cost: one read of counters that every operation changes. If items are delayed or claimed,
+        or will expire, up to six more for what is over or due. In a transaction that writes, use
+        `size(tr.snapshot)`, which does not conflict with them.
 
         Args:
             tr: A transaction or a database.
@@ -622,12 +656,13 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.size(db)
             2
         """
-        return self._store.size(tr)
+        return self._store.reads.size(tr)
 
     def is_empty(self, tr: ReadTransactor) -> bool:
-        """Return whether no item is waiting, by looking at the items themselves.
+        """Return whether no item is ready, by looking at the items themselves.
 
-        Conflicts with changes at the head of the queue. Cost: one read of one row.
+        Conflicts with changes at the head of the queue. Cost: one read of one row, and of leases
+        and delays that are over.
 
         Args:
             tr: A transaction or a database.
@@ -638,13 +673,18 @@ class BaseQueue(ABC, Generic[_T]):
             >>> fdbqueue.PriorityQueue.named(db, "jobs").is_empty(db)
             True
         """
-        return self._store.is_empty(tr)
+        return self._store.reads.is_empty(tr)
 
-    def throughput(self, tr: ReadTransactor) -> tuple[int, int]:
-        """Return how many items were added and removed since the queue was last cleared.
+    def stats(self, tr: ReadTransactor) -> QueueStats:
+        """Return how many items are in each state, the totals, and the limits of the queue.
 
-        The difference between two results tells how many items were pushed and popped between them.
-        Cost: two reads.
+        An item whose lease is over, or whose time has come, counts as ready at once, whether or not
+        a client is there to take it. Every operation changes the counters: in a transaction that
+        writes, use `stats(tr.snapshot)`, which does not conflict with them.
+
+        Cost: two reads, of the counters and of the options. If items are ready, one more, and one
+        for each priority, to find the oldest one, for up to 100 priorities. If items are delayed or
+        claimed, or will expire, up to six more for what is over or due.
 
         Args:
             tr: A transaction or a database.
@@ -653,11 +693,12 @@ class BaseQueue(ABC, Generic[_T]):
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
             >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> _ = jobs.push_many(db, ["a", "b"]), jobs.pop(db)
-            >>> jobs.throughput(db)
-            (2, 1)
+            >>> _ = jobs.push_many(db, ["a", "b"]), jobs.push(db, "c", delay=60), jobs.claim(db)
+            >>> stats = jobs.stats(db)
+            >>> stats.ready, stats.delayed, stats.claimed, stats.dead, stats.total_pushed
+            (1, 1, 1, 0, 3)
         """
-        return self._store.throughput(tr)
+        return self._store.reads.stats(tr)
 
     def clear(self, tr: Transactor) -> None:
         """Remove all items; the queue and its options stay.

@@ -9,6 +9,7 @@ from typing import Any
 
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import error_classes, is_database
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck
@@ -17,8 +18,11 @@ from fdbqueue.layout import (
     decode_count,
     decode_level,
     decode_metadata,
+    decode_options,
     encode_count,
+    encode_expiry,
     encode_level,
+    encode_tallies,
     header_of,
 )
 from fdbqueue.queue.base import BaseQueue, store_of
@@ -32,12 +36,18 @@ class CheckReport:
     """The result of a check.
 
     Attributes:
-        items: The number of waiting items.
+        ready: The number of ready items.
+        delayed: The number of delayed items.
+        claimed: The number of claimed items.
+        dead: The number of dead letters.
         problems: One sentence for each problem.
         repaired: Whether the problems were repaired.
     """
 
-    items: int
+    ready: int
+    delayed: int
+    claimed: int
+    dead: int
     problems: tuple[str, ...]
     repaired: bool
 
@@ -51,9 +61,11 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
     """Verify the counters, indexes and payloads of a queue at one read version, and repair them.
 
     - Each counter of a priority or an agent equals the number of its items.
-    - The number of items pushed and not yet removed equals the number of waiting and delayed items.
+    - The numbers of ready, delayed, claimed and dead items equal those of the items themselves,
+      and the totals add up to them (see `QueueStats`).
     - Every index (tasks by id, agent and client, claims by the end of their leases, and so on)
       leads to its items, and to nothing else.
+    - Failed attempts are those of items that exist.
     - The parts of a large payload all belong to an item, and no item lacks a part.
     - The queue's subspace contains no foreign keys.
 
@@ -86,7 +98,7 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
         >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
         >>> _ = jobs.push(db, "a")
         >>> check(db, jobs)
-        CheckReport(items=1, problems=(), repaired=False)
+        CheckReport(ready=1, delayed=0, claimed=0, dead=0, problems=(), repaired=False)
     """
 
     if not isinstance(queue, BaseQueue):
@@ -125,13 +137,17 @@ class _Check:
         self._reads = tr.snapshot
         self._items = store.items
         self._layout = store.layout
+        self._views = store.reads.views
         self._may_repair = repair
         self._problems: list[str] = []
         self._counters: Counter[bytes] = Counter()
         self._indexed: dict[bytes, bytes] = {}
         self._lease_timers: set[bytes] = set()
+        self._due_timers: set[bytes] = set()
         self._owners: set[bytes] = set()
-        self._staged = 0
+        self._parked: Counter[str] = Counter()
+        self._positions: set[bytes] = set()
+        self._expiring = 0
         self.items = 0
 
     def report(self) -> CheckReport:
@@ -146,7 +162,18 @@ class _Check:
             # Two repairs would both add the difference: let the second one conflict.
             self._tr.add_read_conflict_key(self._layout.options)
             self._tr.add_write_conflict_key(self._layout.options)
-        return CheckReport(self.items, tuple(self._problems), repaired)
+        return CheckReport(**self._states(), problems=tuple(self._problems), repaired=repaired)
+
+    def _states(self) -> dict[str, int]:
+        """Return the number of items in each state, as views show them."""
+        overdue = self._views.overdue(self._reads, milliseconds())
+        over = len(overdue.returned) + len(overdue.died) + len(overdue.ended)
+        return {
+            "ready": self.items + overdue.ready,
+            "delayed": self._parked["delayed"] - len(overdue.due) - len(overdue.lapsed),
+            "claimed": self._parked["claimed"] - over - len(overdue.staged),
+            "dead": self._parked["dead"] + len(overdue.died),
+        }
 
     def _compare_all(self) -> None:
         self._scan_items()
@@ -156,6 +183,7 @@ class _Check:
         self._compare_indexes()
         self._compare_total()
         self._scan_pieces()
+        self._scan_attempts()
         self._look_for_foreign_keys()
 
     def _rows(self, prefix: bytes) -> Any:
@@ -178,36 +206,44 @@ class _Check:
             self._counters.update(counters)
             if item.level.counter is not None:
                 self._counters[item.level.counter] += 1
+            self._expiring += item.header.expires is not None
+            self._positions.add(layout.position(row.key))
             self._note_unique(layout.position(row.key), row.value)
             self._own(row.value)
 
     def _scan_results(self) -> None:
-        """Count the items staged for waiting pops; they still own their payloads."""
+        """Count the items staged for waiting pops as claimed; they still own their payloads."""
         layout = self._layout
         for _, rows in groupby(
             self._rows(layout.results), lambda row: layout.unpack_request_key(row.key)
         ):
             for pop in layout.read_result(row.value for row in rows):
-                self._staged += len(pop)
+                self._parked["claimed"] += len(pop)
                 for key, value in pop:
+                    self._positions.add(layout.position(key))
                     self._note_unique(layout.position(key), value)
                     self._own(value)
 
     def _scan_elsewhere(self) -> None:
-        """Scan delayed, claimed and dead items; of these, only delayed items count."""
+        """Scan delayed, claimed and dead items."""
         layout = self._layout
-        for prefix in layout.not_waiting:
+        for state, prefix in layout.prefix_of.items():
+            if state == "ready":
+                continue
             for row in self._rows(prefix):
+                self._parked[state] += 1
                 metadata, value = decode_metadata(row.value)
                 position = row.key[len(prefix) :]
+                self._positions.add(position)
                 self._indexed |= self._items.parked_index_entries(position)
                 self._own(value)
                 if prefix == layout.dead:
                     continue
                 self._note_unique(position, value)
                 if prefix == layout.delayed:
-                    self._staged += 1
-                    self._indexed[layout.timer_key(layout.dues, metadata[0], position)] = b""
+                    timer = layout.timer_key(layout.dues, metadata[0], position)
+                    self._indexed[timer] = encode_expiry(header_of(value)[0].expires)
+                    self._due_timers.add(timer)
                 else:
                     _, end, _, *slots = metadata
                     timer = layout.timer_key(layout.leases, end, position)
@@ -231,11 +267,11 @@ class _Check:
         for counter in sorted(stored.keys() | self._counters.keys()):
             what, expected = f"the count of {self._name(counter)}", self._counters[counter]
             value = stored.get(counter)
-            if counter.startswith(layout.total_out):
-                waiting = 0 if value is None else decode_level(value)[0]
-                if waiting != expected:
-                    missing = encode_level(expected - waiting, 0)
-                    self._note_difference(what, waiting, expected, counter, missing)
+            if counter.startswith(layout.level_counts):
+                ready = 0 if value is None else decode_level(value)[0]
+                if ready != expected:
+                    missing = encode_level(expected - ready)
+                    self._note_difference(what, ready, expected, counter, missing)
             elif value is None or value == ZERO or decode_count(value) != expected:
                 missing = encode_count(expected - decode_count(value))
                 self._note_difference(what, decode_count(value), expected, counter, missing)
@@ -261,6 +297,10 @@ class _Check:
         # The timer of a lease alone knows its end by the clock. A repaired one has none.
         for timer in self._lease_timers & stored.keys():
             self._indexed[timer] = stored[timer]
+        # Layout 5 did not store when a delayed item expires.
+        for timer in self._due_timers & stored.keys():
+            if stored[timer] == b"":
+                self._indexed[timer] = b""
         for key in sorted(stored.keys() | self._indexed.keys()):
             expected = self._indexed.get(key)
             if stored.get(key) == expected:
@@ -278,11 +318,38 @@ class _Check:
                 self._tr[key] = expected
 
     def _compare_total(self) -> None:
-        total = self._items.begin_counters(self._reads)().size
-        expected = self.items + self._staged
+        counters = self._items.begin_counters(self._reads)()
+        numbers = {
+            "delayed": counters.tallies["delayed"],
+            "claimed": counters.claimed,
+            "dead": counters.tallies["dead"],
+        }
+        for state, number in numbers.items():
+            expected = self._parked[state]
+            if number != expected:
+                missing = encode_tallies(**{state: expected - number})
+                what = f"the number of {state} items"
+                self._note_difference(what, number, expected, self._layout.tallies, missing)
+        if (expiring := counters.tallies["expiring"]) != self._expiring:
+            missing = encode_tallies(expiring=self._expiring - expiring)
+            what = "the number of items that expire"
+            self._note_difference(what, expiring, self._expiring, self._layout.tallies, missing)
+        self._compare_pause(counters.tallies["paused"])
+        unfinished = self.items + self._parked["delayed"] + self._parked["claimed"]
+        total = counters.unfinished + numbers["dead"]
+        expected = unfinished + self._parked["dead"]
         if total != expected:
             key, missing = self._layout.total_in, encode_count(expected - total)
             self._note_difference("the total", total, expected, key, missing)
+
+    def _compare_pause(self, paused: int) -> None:
+        stored = self._reads[self._layout.options].value
+        is_paused = stored is not None and decode_options(stored).paused
+        if paused != is_paused:
+            really = "paused" if is_paused else "not paused"
+            self._problems.append(f"the queue is {really}, and its counters say otherwise")
+            if self._may_repair:
+                self._tr.add(self._layout.tallies, encode_tallies(paused=is_paused - paused))
 
     def _note_difference(
         self, what: str, count: int, expected: int, key: bytes, missing: bytes
@@ -305,6 +372,15 @@ class _Check:
                     self._tr.clear_range(*self._layout.range_of(owner))
         for owner in self._owners - owners_found:
             self._problems.append(f"an item whose payload is gone: its pieces were at {owner!r}")
+
+    def _scan_attempts(self) -> None:
+        layout = self._layout
+        for row in self._rows(layout.attempts):
+            position, _ = layout.unpack_attempt_key(row.key)
+            if position not in self._positions:
+                self._problems.append(f"failed attempts of no item: {row.key!r}")
+                if self._may_repair:
+                    del self._tr[row.key]
 
     def _look_for_foreign_keys(self) -> None:
         begin, end = self._layout.range_of(self._layout.subspace.key())

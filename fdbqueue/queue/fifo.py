@@ -8,17 +8,32 @@ from typing import Any, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.clock import uuids
 from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
+from fdbqueue.database.clock import uuids
 from fdbqueue.database.retrying import read
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.items import Items, NewItem
-from fdbqueue.queue.arguments import validate_if_full, validate_number, validate_wait
+from fdbqueue.queue.arguments import (
+    validate_if_full,
+    validate_number,
+    validate_state,
+    validate_wait,
+)
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
-from fdbqueue.types import Codec, Duration, IfFull, Item, Options, ReadTransactor, Transactor
+from fdbqueue.types import (
+    Codec,
+    Duration,
+    IfFull,
+    Item,
+    ItemInfo,
+    Options,
+    ReadTransactor,
+    State,
+    Transactor,
+)
 
 __all__ = ["Queue"]
 
@@ -250,20 +265,44 @@ class Queue(BaseQueue[Item]):
             >>> mail.peek(db).value, mail.size(db)
             ('first', 1)
         """
-        return next(iter(self._store.peek(tr, 1)), None)
+        return next(iter(self._store.reads.peek(tr, 1)), None)
+
+    @overload
+    def items(
+        self,
+        tr: ReadTransactor,
+        *,
+        state: None = None,
+        limit: int = 0,
+        after: Item | str | None = None,
+        reverse: bool = False,
+    ) -> Iterator[Item]: ...
+
+    @overload
+    def items(
+        self,
+        tr: ReadTransactor,
+        *,
+        state: State,
+        limit: int = 0,
+        after: Item | str | None = None,
+        reverse: bool = False,
+    ) -> Iterator[ItemInfo]: ...
 
     def items(
         self,
         tr: ReadTransactor,
         *,
+        state: State | None = None,
         limit: int = 0,
         after: Item | str | None = None,
         reverse: bool = False,
-    ) -> Iterator[Item]:
-        """Iterate over the waiting items in order of arrival, as `PriorityQueue.items` does.
+    ) -> Iterator[Item] | Iterator[ItemInfo]:
+        """Iterate over the ready items in order of arrival, as `PriorityQueue.items` does.
 
         Args:
             tr: A transaction or a database.
+            state: As for `PriorityQueue.items`.
             limit: The maximum number of items, 0 for all.
             after: An item or the id of one: only the items behind it.
             reverse: Iterate from the newest to the oldest.
@@ -276,4 +315,7 @@ class Queue(BaseQueue[Item]):
             >>> [item.value for item in mail.items(db, limit=2)]
             ['a', 'b']
         """
-        return self._store.browse(tr, validate_number(limit, "limit"), after, reverse)
+        limit = validate_number(limit, "limit")
+        if state is None:
+            return self._store.reads.browse(tr, limit, after, reverse)
+        return self._store.reads.inspect(tr, validate_state(state), limit, after, reverse)

@@ -10,9 +10,9 @@ from typing import Any, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.clock import uuids
 from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
+from fdbqueue.database.clock import uuids
 from fdbqueue.database.retrying import read
 from fdbqueue.layout import NO_HEADER, Header, Layout
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
@@ -23,6 +23,7 @@ from fdbqueue.queue.arguments import (
     expiry_time,
     validate_if_full,
     validate_number,
+    validate_state,
     validate_unique,
     validate_wait,
 )
@@ -32,10 +33,12 @@ from fdbqueue.types import (
     Duration,
     IfFull,
     Item,
+    ItemInfo,
     Options,
     Priority,
     PriorityKind,
     ReadTransactor,
+    State,
     Transactor,
 )
 
@@ -245,10 +248,9 @@ class PriorityQueue(BaseQueue[Item]):
         an item keeps its place while it is delayed or claimed. `fdbqueue.operations.push`
         describes how.
 
-        Cost: two reads at the same time (with a maximum size four, one of which reads a row for
-        each claimed item), and three keys written. A payload over 90,000 bytes takes one more key
-        for each 90,000 bytes. If clients wait for items, the push clears the key of one, and so
-        wakes it.
+        Cost: two reads at the same time (with a maximum size three), and three keys written. A
+        payload over 90,000 bytes takes one more key for each 90,000 bytes. If clients wait for
+        items, the push clears the key of one, and so wakes it.
 
         Args:
             tr: A transaction or a database.
@@ -260,7 +262,7 @@ class PriorityQueue(BaseQueue[Item]):
             at: A `datetime` with a time zone, instead of `delay`.
             ttl: Seconds after which the item is dropped if no client has taken it, by the clocks of
                 clients.
-            unique: A key of 1 to 255 bytes of text. If an unfinished item (waiting, delayed or
+            unique: A key of 1 to 255 bytes of text. If an unfinished item (ready, delayed or
                 claimed) has this key, nothing is stored, and the call returns that item.
             if_full: What to do if the queue is full: `"raise"` raises `QueueFull`, `"drop"` stores
                 nothing and returns `None`.
@@ -453,7 +455,7 @@ class PriorityQueue(BaseQueue[Item]):
         """Return the item that `pop_min` would take, without removing it.
 
         In a transaction that writes, it conflicts with pops; `peek_min(tr.snapshot)` does not.
-        Cost: one read of one row.
+        Cost: one read of one row, and three to nine of what is over or due.
 
         Args:
             tr: A transaction or a database.
@@ -498,20 +500,47 @@ class PriorityQueue(BaseQueue[Item]):
             >>> [item.value for item in jobs.peek_many(db, 2, max=True)]
             ['b', 'a']
         """
-        return self._store.peek(tr, validate_number(n), max)
+        return self._store.reads.peek(tr, validate_number(n), max)
 
     # Browse and count
+
+    @overload
+    def items(
+        self,
+        tr: ReadTransactor,
+        *,
+        state: None = None,
+        priority: Priority | None = None,
+        limit: int = 0,
+        after: Item | str | None = None,
+        reverse: bool = False,
+    ) -> Iterator[Item]: ...
+
+    @overload
+    def items(
+        self,
+        tr: ReadTransactor,
+        *,
+        state: State,
+        priority: Priority | None = None,
+        limit: int = 0,
+        after: Item | str | None = None,
+        reverse: bool = False,
+    ) -> Iterator[ItemInfo]: ...
 
     def items(
         self,
         tr: ReadTransactor,
         *,
+        state: State | None = None,
         priority: Priority | None = None,
         limit: int = 0,
         after: Item | str | None = None,
         reverse: bool = False,
-    ) -> Iterator[Item]:
-        """Iterate over the waiting items by priority, and by time of arrival within a priority.
+    ) -> Iterator[Item] | Iterator[ItemInfo]:
+        """Iterate over the ready items, or over an `ItemInfo` for each item in a state.
+
+        Items are in order of their priorities, and of their arrival within a priority.
 
         In a transaction, all items are from one moment, within the transaction's five seconds;
         `items(tr.snapshot)` conflicts with nothing. Given a database, items are read in pages of
@@ -520,6 +549,8 @@ class PriorityQueue(BaseQueue[Item]):
 
         Args:
             tr: A transaction or a database.
+            state: `"ready"`, `"delayed"`, `"claimed"` or `"dead"`; `None` for the ready items
+                themselves, which must all be decodable.
             priority: Only the items of this priority.
             limit: The maximum number of items, 0 for all.
             after: An item or the id of one: only the items behind it.
@@ -537,16 +568,21 @@ class PriorityQueue(BaseQueue[Item]):
             >>> _ = jobs.push_many(db, ["b", "a"], priorities=[2, 1])
             >>> [(item.priority, item.value) for item in jobs.items(db)]
             [(1, 'a'), (2, 'b')]
+            >>> claim = jobs.claim(db)
+            >>> [(info.item.value, info.attempts) for info in jobs.items(db, state="claimed")]
+            [('a', 1)]
         """
         limit = validate_number(limit, "limit")
-        return self._store.browse(tr, limit, after, reverse, priority)
+        if state is None:
+            return self._store.reads.browse(tr, limit, after, reverse, priority)
+        return self._store.reads.inspect(tr, validate_state(state), limit, after, reverse, priority)
 
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
-        """Return the number of waiting items of each priority that has any.
+        """Return the number of ready items of each priority that has any.
 
         Every push and pop changes a counter: in a transaction that writes, use
         `counts(tr.snapshot)`, which does not conflict with them. Cost: one range read of the
-        counters.
+        counters, and those of `size` for what is over or due.
 
         Args:
             tr: A transaction or a database.
@@ -559,14 +595,14 @@ class PriorityQueue(BaseQueue[Item]):
             >>> jobs.counts(db)
             {1: 1, 5: 2}
         """
-        return self._store.counts(tr)
+        return self._store.reads.counts(tr)
 
     # Change the order
 
     def reprioritize(self, tr: Transactor, item: Item | str, priority: Priority) -> Item | None:
-        """Move a waiting item behind the last item of another priority; return it, with a new id.
+        """Move a ready item behind the last item of another priority; return it, with a new id.
 
-        Returns `None` if the item is no longer waiting. Conflicts with clients that take or move
+        Returns `None` if the item is not ready. Conflicts with clients that take or move
         the same item. Cost: two reads.
 
         Args:

@@ -13,6 +13,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.coordination.steps import Call, Steps, Stop, drive
 from fdbqueue.coordination.waiting import Lines, Wanted, until_found
 from fdbqueue.database.binding import is_database
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import read_ranges
 from fdbqueue.database.retrying import read
@@ -20,6 +21,7 @@ from fdbqueue.errors import QueueExists, QueueNotFound
 from fdbqueue.layout import ROOT, Counters, Layout, name_key, totals_range
 from fdbqueue.layout.migration import migrate
 from fdbqueue.operations.names import find, find_existing, leave
+from fdbqueue.operations.views import begin_size
 from fdbqueue.queue.base import Stored, find_stored, open_stored
 from fdbqueue.queue.fifo import Queue
 from fdbqueue.queue.overview import read_queues
@@ -71,11 +73,12 @@ def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0)
 
 
 def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> dict[str, int]:
-    """Return the number of items of each named queue, in order of the names, or of a page of them.
+    """Return the number of ready items of each named queue, in order of the names, or of a page.
 
     Given a database, queues are read in pages of 1,024, each in a transaction of its own. Cost: for
     each page one range read of the names. Neighbouring queues that hold little share a read of
     their counters, up to 50 of them; other queues have a read each. All are made at the same time.
+    One with delayed or claimed items, or with items that expire, takes up to six more.
 
     Args:
         tr: A transaction or a database.
@@ -93,12 +96,15 @@ def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> d
         {'mail': 2}
     """
 
+    now = milliseconds()
+
     def sizes(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, int]]:
         totals = read_ranges(tr, [totals_range(subspace) for subspace in page.values()])
-        return [
-            (name, max(0, Counters.of(subspace, rows).size))
+        begun = [
+            (name, begin_size(tr, subspace, Counters(subspace, rows), now))
             for (name, subspace), rows in zip(page.items(), totals)
         ]
+        return [(name, finish()) for name, finish in begun]
 
     return dict(read_queues(tr, sizes, after, limit))
 
@@ -142,15 +148,16 @@ def rename_queue(tr: Transactor, name: str, new_name: str) -> None:
 
 
 def migrate_queue(tr: Transactor, queue: str | Subspace) -> bool:
-    """Convert a queue that the release before this one stored; return false if there is no need.
+    """Convert a queue that an earlier release stored; return false if there is no need.
 
     Items, claims, dead letters and options stay as they are. Stop the clients of earlier releases
     first: until they are replaced, their pushes and claims fail with `LayoutVersionMismatch`.
     Afterwards those releases cannot use the queue any more. Conflicts with every operation on the
     queue.
 
-    Cost: two range reads, of at most 256 counters, and of a row for each slot of a concurrency
-    limit that is in use. The number of items does not matter.
+    Cost: range reads of the counters, of the index rows of delayed, claimed and expiring items, and
+    of the dead letters, which are counted. They have to end within the five seconds of a
+    transaction. The number of ready items that do not expire does not matter.
 
     Args:
         tr: A transaction or a database.

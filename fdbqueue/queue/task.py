@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.clock import uuids
 from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
+from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.pages import read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.layout import Header, Layout
@@ -32,6 +32,7 @@ from fdbqueue.queue.arguments import (
     validate_client,
     validate_lease,
     validate_number,
+    validate_state,
     validate_task,
     validate_unique,
     validate_wait,
@@ -41,10 +42,11 @@ from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
 from fdbqueue.types import (
     Claim,
     Duration,
-    KeyValue,
+    ItemInfo,
     Options,
     ReadTransaction,
     ReadTransactor,
+    State,
     Task,
     TaskPriority,
     TaskStats,
@@ -93,8 +95,8 @@ class TaskQueue(BaseQueue[Task]):
     Args:
         subspace: The subspace of the queue; nothing else may be in it.
         max_size: The maximum number of tasks, with delayed and claimed ones, from 1.
-        ageing: The time after which a waiting task is as urgent as a new one of the next higher
-            priority, in whole seconds; `None` for never. With ageing no task starves: a task pushed
+        ageing: The time after which a task is as urgent as a new one of the next higher priority,
+            in whole seconds; `None` for never. With ageing no task starves: a task pushed
             more than five times `ageing` later never comes first.
         max_attempts: How many times a task may be claimed before it becomes a dead letter, from 1.
 
@@ -387,8 +389,9 @@ class TaskQueue(BaseQueue[Task]):
             True
         """
         if agent is not None:
-            return self._store.peek_of(tr, self._first_for_agent(agent))
-        return next(iter(self._store.peek(tr, 1)), None)
+            is_of_agent = self._index.is_of(self._store.layout.agents, agent)
+            return self._store.reads.peek_of(tr, self._first_for_agent(agent), is_of_agent)
+        return next(iter(self._store.reads.peek(tr, 1)), None)
 
     # Claims
 
@@ -463,7 +466,7 @@ class TaskQueue(BaseQueue[Task]):
     def get_all_tasks(
         self, tr: ReadTransactor, *, limit: int = 0, reverse: bool = False
     ) -> Iterator[Task]:
-        """Iterate over the waiting tasks in order, page by page, as `PriorityQueue.items` does.
+        """Iterate over the ready tasks in order, page by page, as `PriorityQueue.items` does.
 
         Args:
             tr: A transaction or a database.
@@ -478,10 +481,39 @@ class TaskQueue(BaseQueue[Task]):
             >>> [int(task.priority) for task in tasks.get_all_tasks(db)]
             [1, 5]
         """
-        return self._store.browse(tr, validate_number(limit, "limit"), None, reverse)
+        return self._store.reads.browse(tr, validate_number(limit, "limit"), None, reverse)
+
+    def items(
+        self,
+        tr: ReadTransactor,
+        *,
+        state: State,
+        limit: int = 0,
+        after: Task | str | None = None,
+        reverse: bool = False,
+    ) -> Iterator[ItemInfo]:
+        """Iterate over an `ItemInfo` for each task in a state, in order.
+
+        Args:
+            tr: A transaction or a database.
+            state: `"ready"`, `"delayed"`, `"claimed"` or `"dead"`.
+            limit: The maximum number of tasks, 0 for all.
+            after: A task that `pop` returned or `get_all_tasks` listed: only the tasks behind it.
+            reverse: Iterate from the last task to the first.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+            >>> _ = tasks.push(db, payload="later", delay=60)
+            >>> [info.item.payload for info in tasks.items(db, state="delayed")]
+            ['later']
+        """
+        limit = validate_number(limit, "limit")
+        return self._store.reads.inspect(tr, validate_state(state), limit, after, reverse)
 
     def get_tasks_for_agent(self, tr: ReadTransactor, agent_name: str) -> Iterator[Task]:
-        """Iterate over the waiting tasks of an agent in order.
+        """Iterate over the ready tasks of an agent in order.
 
         Given a database, tasks are read in pages of 500, each in a transaction of its own. Cost:
         two reads for each page of the result, however long the queue is.
@@ -501,7 +533,7 @@ class TaskQueue(BaseQueue[Task]):
         return self._by_index(tr, self._store.layout.agents, validate_agent(agent_name))
 
     def get_tasks_for_client(self, tr: ReadTransactor, client_id: str) -> Iterator[Task]:
-        """Iterate over the waiting tasks of a client in order, like `get_tasks_for_agent`.
+        """Iterate over the ready tasks of a client in order, like `get_tasks_for_agent`.
 
         Args:
             tr: A transaction or a database.
@@ -519,9 +551,9 @@ class TaskQueue(BaseQueue[Task]):
         return self._by_index(tr, self._store.layout.clients, validate_client(client_id))
 
     def get_task(self, tr: ReadTransactor, task_id: str) -> Task | None:
-        """Return the task with this id, whether it is waiting, delayed, claimed or dead.
+        """Return the task with this id, whether it is ready, delayed, claimed or dead.
 
-        Returns `None` if the task has left the queue. Cost: three reads for a waiting task, six for
+        Returns `None` if the task has left the queue. Cost: three reads for a ready task, six for
         another.
 
         Args:
@@ -538,10 +570,10 @@ class TaskQueue(BaseQueue[Task]):
             >>> tasks.get_task(db, tasks.push(db, payload="x")).payload
             'x'
         """
-        return self._store.find(tr, task_id)
+        return self._store.reads.find(tr, task_id)
 
     def position(self, tr: ReadTransactor, task_id: str) -> int | None:
-        """Return the number of tasks ahead of this one; return `None` if it is not waiting.
+        """Return the number of tasks ahead of this one; return `None` if it is not ready.
 
         Given a database, tasks are counted page by page while other clients push and pop;
         `position(tr.snapshot, ...)` conflicts with nothing. Cost: a scan of the tasks ahead.
@@ -558,12 +590,12 @@ class TaskQueue(BaseQueue[Task]):
             >>> tasks.position(db, first), tasks.position(db, last)
             (0, 1)
         """
-        return self._store.position(tr, task_id)
+        return self._store.reads.position(tr, task_id)
 
     def counts(self, tr: ReadTransactor) -> dict[TaskPriority, int]:
-        """Return the number of waiting tasks of each priority that has any.
+        """Return the number of ready tasks of each priority that has any.
 
-        Cost: one read of at most five counters.
+        Cost: one read of at most five counters, and those of `size` for what is over or due.
 
         Args:
             tr: A transaction or a database.
@@ -576,11 +608,11 @@ class TaskQueue(BaseQueue[Task]):
             >>> tasks.counts(db)
             {<TaskPriority.HIGH: 2>: 1}
         """
-        counted = self._store.counts(tr)
+        counted = self._store.reads.counts(tr)
         return {TaskPriority(priority): count for priority, count in counted.items()}
 
     def get_stats(self, tr: ReadTransactor) -> TaskStats:
-        """Return totals of the queue, and the number of waiting tasks of each priority and agent.
+        """Return totals of the queue, and the number of ready tasks of each priority and agent.
 
         Cost: one read for each priority and agent that has tasks, all at the same time.
 
@@ -596,15 +628,33 @@ class TaskQueue(BaseQueue[Task]):
             >>> stats.total_pushed, stats.total_popped, stats.success_rate, stats.current_size
             (2, 1, 0.5, 1)
         """
-        return read(tr, self._index.stats)
+        now = milliseconds()
+
+        def body(tr: ReadTransaction) -> TaskStats:
+            views = self._store.reads.views
+            stats = views.stats(tr, now, self._store.given_options)
+            return TaskStats(
+                total_pushed=stats.total_pushed,
+                total_popped=stats.total_completed,
+                total_rejected=stats.total_rejected,
+                total_removed=stats.total_removed,
+                total_expired=stats.total_expired,
+                total_died=stats.total_died,
+                current_size=stats.ready,
+                oldest=stats.oldest,
+                by_priority={TaskPriority(level): n for level, n in stats.by_priority.items()},
+                by_agent=self._index.by_agent(tr, views, now),
+            )
+
+        return read(tr, body)
 
     # Change
 
     def reprioritize(self, tr: Transactor, task_id: str, **changes: Unpack[TaskChanges]) -> bool:
-        """Change the priority, deadline, cost, agent, client or payload of a waiting task.
+        """Change the priority, deadline, cost, agent, client or payload of a ready task.
 
         The task keeps its id and goes behind the tasks that are now equal to it. Returns false if
-        the task is not waiting. Conflicts with clients that take or change this task. Cost: three
+        the task is not ready. Conflicts with clients that take or change this task. Cost: three
         reads.
 
         Args:
@@ -643,14 +693,14 @@ class TaskQueue(BaseQueue[Task]):
     def _by_index(self, tr: ReadTransactor, index: bytes, name: str) -> Iterator[Task]:
         """Yield the tasks of an agent or client, page by page."""
         store = self._store
-        layout = store.layout
-        prefix = layout.owner_key(index, name)
+        prefix, is_one = store.layout.owner_key(index, name), self._index.is_of(index, name)
 
-        def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[Task]:
-            keys = [layout.items + row.key[len(prefix) :] for row in rows]
-            # All reads are under way before the first is waited for.
-            values = [tr[key] for key in keys]
-            items = [store.levels.item(key, bytes(value)) for key, value in zip(keys, values)]
+        def rows(
+            tr: ReadTransaction, begin: bytes, end: bytes, n: int, _: bool
+        ) -> list[StoredItem]:
+            return store.reads.views.indexed(tr, prefix, is_one, begin, end, milliseconds(), n)
+
+        def page(tr: ReadTransaction, items: list[StoredItem]) -> list[Task]:
             return [store.codec.decode(tr, item) for item in items]
 
-        return chain.from_iterable(read_pages(tr, *layout.range_of(prefix), page))
+        return chain.from_iterable(read_pages(tr, *store.layout.all_items, page, rows=rows))

@@ -327,9 +327,9 @@ def rates(db: Any, url: str, n: int, processes: int, concurrency: int, tr: bool)
         jobs.push_many(db, range(begin, min(n, begin + 1_000)))
     workers = [subprocess.Popen(arguments) for _ in range(processes)]
     moments: list[tuple[float, int]] = []
-    first = store_of(jobs).throughput(db)[1]
+    first = jobs.stats(db).total_completed
     try:
-        while (taken := store_of(jobs).throughput(db)[1] - first) < n:
+        while (taken := jobs.stats(db).total_completed - first) < n:
             moments.append((time.monotonic(), taken))
             while pushed < min(n, taken + 20_000):
                 jobs.push_many(db, range(1_000))

@@ -13,7 +13,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination.staged_pops import REQUEST_TIMEOUT
+from fdbqueue.operations.schedule import REQUEST_TIMEOUT
 from tests.support.cluster import Cluster
 from tests.support.many_processes import (
     PROCESSES,
@@ -45,7 +45,7 @@ def run_library(
     def check() -> None:
         report = fdbqueue.check(db, queue)
         assert report.ok, report.problems
-        counted.append(report.items)
+        counted.append(report.ready)
 
     outcome = Work(opened, LibraryQueue, url, queue.subspace.key(), ITEMS).run(rng, check)
     assert max(counted) > 0

@@ -17,8 +17,8 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Claim, PriorityQueue, Queue
 from fdbqueue.coordination import steps
-from fdbqueue.coordination.staged_pops import REQUEST_TIMEOUT
 from fdbqueue.coordination.steps import sleep_on
+from fdbqueue.operations.schedule import REQUEST_TIMEOUT
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as Recipe

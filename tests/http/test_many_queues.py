@@ -39,7 +39,7 @@ def listed(client: TestClient, **query: Any) -> Iterator[dict[str, int]]:
     while True:
         answer = client.get("/queues", params=query)
         assert answer.status_code == 200, answer.text
-        yield {queue["name"]: queue["size"] for queue in answer.json()["queues"]}
+        yield {queue["name"]: queue["ready"] for queue in answer.json()["queues"]}
         query["after"] = answer.json()["next"]
         if query["after"] is None:
             return
@@ -56,8 +56,9 @@ def test_queues_are_listed_by_pages(
     found = [pair for page in pages for pair in page.items()]
     assert [pair for pair in found if pair[0] in sizes] == list(sizes.items())
     assert counting.transactions == len(pages) == 3 + before // 1_000
-    # A read of the names for each page, and shared reads of the counters.
-    assert counting.reads <= len(pages) * (1 + 1) + NUMBER // 50 + before
+    # A read of the names for each page, shared reads of the counters, and three for each queue that
+    # is not empty: the first item of two priorities, and of the tasks.
+    assert counting.reads <= len(pages) * (1 + 1) + NUMBER // 50 + 3 * 4 + 4 * before
 
 
 def test_the_next_page_begins_behind_a_name(client: TestClient, db: Any, name: str) -> None:
@@ -66,13 +67,14 @@ def test_the_next_page_begins_behind_a_name(client: TestClient, db: Any, name: s
     after, pages = f"{name}!", []
     for _ in range(3):
         answer = client.get("/queues", params={"after": after, "limit": 3}).json()
-        pages.append([(queue["name"], queue["size"]) for queue in answer["queues"]])
+        pages.append([(queue["name"], queue["ready"]) for queue in answer["queues"]])
         after = answer["next"]
     assert pages == [list(sizes.items())[begin : begin + 3] for begin in (0, 3, 6)]
     assert after == names[8]
     gone = f"{names[1]}-gone"
     answer = client.get("/queues", params={"after": gone, "limit": 1}).json()
-    assert answer == {"queues": [{"name": names[2], "size": 0}], "next": names[2]}
+    (queue,) = answer["queues"]
+    assert (queue["name"], queue["ready"], answer["next"]) == (names[2], 0, names[2])
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=", "after=%07"])
@@ -83,15 +85,19 @@ def test_an_invalid_page_is_rejected(client: TestClient, query: str) -> None:
 
 
 def reported(client: TestClient, name: str, **query: str) -> dict[str, list[float]]:
-    """Return size, pushed and popped items of each queue of a test that `/metrics` reports."""
+    """Return pushed, completed and ready items of each queue of a test that `/metrics` reports."""
     answer = client.get("/metrics", params=query)
     assert answer.status_code == 200, answer.text
     found: dict[str, list[float]] = {}
     for line in answer.text.splitlines():
-        for metric in ("queue_size", "items_pushed_total", "items_popped_total"):
+        for metric, end in (
+            ("items_pushed_total", '"} '),
+            ("items_completed_total", '"} '),
+            ("items", '",state="ready"} '),
+        ):
             begin = f'fdbqueue_{metric}{{queue="{name}'
-            if line.startswith(begin):
-                queue, value = line.removeprefix(begin).split('"} ')
+            if line.startswith(begin) and end in line:
+                queue, value = line.removeprefix(begin).split(end)
                 found.setdefault(queue, []).append(float(value))
     return found
 
@@ -224,4 +230,5 @@ def test_the_dashboard_gets_a_page_of_queues(serve: Any, db: Any, name: str) -> 
         page = event(page["next"])
         queues = page["queues"][:50]
         assert [queue["name"] for queue in queues] == names[100:]
-        assert (queues[0]["size"], queues[0]["counts"]) == (2, [["0", 1], ["7", 1]])
+        assert queues[0]["states"] == [["ready", 2], ["delayed", 0], ["claimed", 0], ["dead", 0]]
+        assert queues[0]["counts"] == [["0", 1], ["7", 1]]

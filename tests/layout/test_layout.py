@@ -72,9 +72,9 @@ def test_golden_bytes_of_a_priority_queue(db: Any, space: Subspace, fixed_random
         b"\x14\x15\x05\x14" + PACKED_RANDOM: b'{"a":1}',
         b"\x14\x15\x05\x15\x01" + PACKED_RANDOM: b"null",
         b"\x15\x02\x14": b"\x03" + bytes(7),
-        b"\x15\x02\x15\x01\x13\xfe": b"\x01" + bytes(15),
-        b"\x15\x02\x15\x01\x15\x05": b"\x02" + bytes(15),
-        b"\x15\x05\x02layout\x00": b"\x15\x05\x02priority\x00\x02json\x00\x02int\x00" + NO_OTHERS,
+        b"\x15\x02\x15\x01\x13\xfe": b"\x01" + bytes(23),
+        b"\x15\x02\x15\x01\x15\x05": b"\x02" + bytes(23),
+        b"\x15\x05\x02layout\x00": b"\x15\x06\x02priority\x00\x02json\x00\x02int\x00" + NO_OTHERS,
     }
 
 
@@ -100,7 +100,7 @@ def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(
     assert rows(db, fifo) == {
         b"\x14\x14" + PACKED_RANDOM: b"payload",
         b"\x15\x02\x14": b"\x01" + bytes(7),
-        b"\x15\x05\x02layout\x00": b"\x15\x05\x02fifo\x00\x02bytes\x00\x00" + NO_OTHERS,
+        b"\x15\x05\x02layout\x00": b"\x15\x06\x02fifo\x00\x02bytes\x00\x00" + NO_OTHERS,
     }
 
 
@@ -253,13 +253,14 @@ def test_golden_bytes_of_the_key_spaces() -> None:
     before = len(Subspace(("any",)).key())
     expected = {
         "total_in": "1502 14",
-        "total_died": "1502 1506",
+        "total_rejected": "1502 1504",
+        "tallies": "1502 1507",
         "options": "1505 026c61796f757400",
         "leader_ends": "1509 02656e647300",
         "idempotency_keys": "150b",
         "idempotency_hours": "150c",
         "ids": "150d 14",
-        "ids_not_waiting": "150d 1501",
+        "ids_parked": "150d 1501",
         "agents": "150e 14",
         "clients": "150e 1501",
         "agent_counts": "150f",
@@ -288,7 +289,7 @@ def test_another_layout_version_is_rejected(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
     db[store_of(queue).layout.options] = b"\x15\x63"
-    with pytest.raises(LayoutVersionMismatch, match="this release uses layout 5"):
+    with pytest.raises(LayoutVersionMismatch, match="this release uses layout 6"):
         PriorityQueue.named(db, name)
 
 

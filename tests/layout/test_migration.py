@@ -16,19 +16,33 @@ from fdbqueue.layout import decode_claim, name_key
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.registry import migrate_queue
 
-ROWS: dict[str, dict[str, str]] = json.loads(
-    (Path(__file__).parent / "layout4.json").read_text(encoding="utf-8")
-)
-"""The rows of two queues, as release 0.2 stored them: keys without the prefix, and values."""
+LAYOUTS = [4, 5]
 
 
-def restore(db: Any, space: Subspace, kind: str) -> None:
-    for key, value in ROWS[kind].items():
+@pytest.fixture(params=LAYOUTS)
+def rows(request: Any) -> dict[str, dict[str, str]]:
+    """The rows of two queues, as an earlier release stored them: keys without prefix, and values.
+
+    Layout 4 is that of release 0.2. Layout 5 was never released.
+    """
+    return rows_of(request.param)
+
+
+def rows_of(layout: int) -> dict[str, dict[str, str]]:
+    path = Path(__file__).parent / f"layout{layout}.json"
+    found: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def restore(db: Any, space: Subspace, rows: dict[str, str]) -> None:
+    for key, value in rows.items():
         db[space.key() + bytes.fromhex(key)] = bytes.fromhex(value)
 
 
-def test_a_queue_of_layout_4_has_to_be_migrated(db: Any, space: Subspace) -> None:
-    restore(db, space, "priority")
+def test_a_queue_of_an_earlier_layout_has_to_be_migrated(
+    db: Any, space: Subspace, rows: Any
+) -> None:
+    restore(db, space, rows["priority"])
     queue = PriorityQueue(space)
     for operation in (lambda: queue.push(db, 1), lambda: queue.claim(db)):
         with pytest.raises(LayoutVersionMismatch, match="run `fdbq migrate`"):
@@ -38,21 +52,27 @@ def test_a_queue_of_layout_4_has_to_be_migrated(db: Any, space: Subspace) -> Non
     queue.push(db, 1)
 
 
-def test_a_migrated_queue_keeps_its_items_counts_and_totals(db: Any, space: Subspace) -> None:
-    restore(db, space, "priority")
+def test_a_migrated_queue_keeps_its_items_counts_and_totals(
+    db: Any, space: Subspace, rows: Any
+) -> None:
+    restore(db, space, rows["priority"])
     migrate_queue(db, space)
     queue = PriorityQueue(space)
     assert queue.counts(db) == {5: 2, 1000: 1}
     assert [item.value for item in queue.items(db)] == ["b", "c", "e"]
-    assert queue.size(db) == 4  # with the delayed one
+    stats = queue.stats(db)
+    assert (stats.ready, stats.delayed, stats.claimed, stats.dead) == (3, 1, 1, 1)
+    assert (stats.total_pushed, stats.total_completed, stats.total_died) == (7, 1, 1)
     assert [letter.item.value for letter in queue.dead_letters(db)] == ["dead"]
     assert fdbqueue.check(db, queue).ok
     assert [item.value for item in queue.pop_many(db, 9)] == ["b", "c", "e"]
     assert fdbqueue.check(db, queue).ok
 
 
-def test_claims_of_layout_4_hold_their_slots_until_they_end(db: Any, space: Subspace) -> None:
-    restore(db, space, "priority")
+def test_earlier_claims_hold_their_slots_until_they_end(
+    db: Any, space: Subspace, rows: Any
+) -> None:
+    restore(db, space, rows["priority"])
     migrate_queue(db, space)
     queue = PriorityQueue(space)
     assert len(queue.claim(db, n=9)) == 1  # of two slots, one is taken
@@ -67,12 +87,12 @@ def test_claims_of_layout_4_hold_their_slots_until_they_end(db: Any, space: Subs
     assert fdbqueue.check(db, queue).ok
 
 
-def test_tasks_of_layout_4_hold_the_slots_of_their_agents(db: Any, space: Subspace) -> None:
-    restore(db, space, "task")
-    before = TaskQueue(space).get_stats(db)
+def test_earlier_tasks_hold_the_slots_of_their_agents(db: Any, space: Subspace, rows: Any) -> None:
+    restore(db, space, rows["task"])
     migrate_queue(db, space)
     tasks = TaskQueue(space)
-    assert tasks.get_stats(db) == before
+    stats = tasks.stats(db)
+    assert (stats.ready, stats.claimed, stats.total_pushed, stats.total_completed) == (1, 2, 3, 0)
     assert tasks.claim(db) is None  # each agent has one claimed task
     tasks.push(db, agent_name="eve")
     assert tasks.claim(db).item.agent_name == "eve"
@@ -81,7 +101,7 @@ def test_tasks_of_layout_4_hold_the_slots_of_their_agents(db: Any, space: Subspa
 
 def test_a_late_pop_of_an_earlier_release_is_counted(db: Any, space: Subspace) -> None:
     """It does not read the layout version, and counts as layout 4 does."""
-    restore(db, space, "priority")
+    restore(db, space, rows_of(4)["priority"])
     migrate_queue(db, space)
     queue = PriorityQueue(space)
     layout, item = store_of(queue).layout, queue.peek(db)
@@ -90,20 +110,20 @@ def test_a_late_pop_of_an_earlier_release_is_counted(db: Any, space: Subspace) -
     def pop(tr: Any) -> None:
         del tr[item.key]
         tr.add(layout.counter_key(layout.level_prefix(item.priority)), bytes([255] * 8))
-        tr.add(layout.total_out, bytes([1, *[0] * 7]))
+        tr.add(layout.level_counts, bytes([1, *[0] * 7]))
 
     pop(db)
     assert queue.counts(db) == {5: 1, 1000: 1}
-    assert queue.size(db) == 3
+    assert (queue.size(db), queue.stats(db).total_completed) == (2, 2)
 
 
-def test_a_queue_is_migrated_by_its_name(db: Any, space: Subspace, name: str) -> None:
-    restore(db, space, "priority")
+def test_a_queue_is_migrated_by_its_name(db: Any, space: Subspace, name: str, rows: Any) -> None:
+    restore(db, space, rows["priority"])
     db[name_key(name)] = space.key()
     with pytest.raises(LayoutVersionMismatch):
         fdbqueue.existing_queue(db, name)
     assert fdbqueue.migrate_queue(db, name)
-    assert fdbqueue.existing_queue(db, name).size(db) == 4
+    assert fdbqueue.existing_queue(db, name).size(db) == 3
     with pytest.raises(QueueNotFound):
         fdbqueue.migrate_queue(db, f"{name}none")
 

@@ -10,7 +10,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, check
-from fdbqueue.coordination import clock
+from fdbqueue.database import clock
 from fdbqueue.errors import LeaseLost
 from fdbqueue.operations.schedule import VERSIONS
 from fdbqueue.queue.base import store_of
@@ -156,4 +156,4 @@ def test_a_user_can_see_the_length_and_the_end_of_a_lease(db: Any, space: Subspa
     layout = store_of(queue).layout
     ((_, value),) = [tuple(row) for row in db[slice(*layout.range_of(layout.leases))]]
     assert value[:8] == (2501).to_bytes(8, "big")
-    assert before <= int.from_bytes(value[8:], "big") - 2501 <= time.time_ns() // 10**6
+    assert before <= int.from_bytes(value[8:16], "big") - 2501 <= time.time_ns() // 10**6

@@ -16,7 +16,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, check
-from fdbqueue.coordination.clock import milliseconds
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ForeignClaim, InvalidItemId, LeaseLost
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
@@ -35,7 +35,7 @@ def test_a_claimed_item_is_hidden_from_other_clients(db: Any, queue: PriorityQue
     assert queue.claim(db) is None
     assert check(db, queue).ok
     queue.ack(db, claim)
-    assert check(db, queue) == fdbqueue.CheckReport(0, (), False)
+    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, (), False)
     for method in (queue.ack, queue.nack, queue.extend, queue.release):
         with pytest.raises(LeaseLost) as error:
             method(db, claim)
@@ -237,7 +237,7 @@ def test_the_retry_delay_of_an_item_grows_with_each_failure(db: Any, queue: Prio
         before = milliseconds()
         queue.nack(db, claim, error="busy")
         assert queue.claim(db) is None
-        assert queue.size(db) == 1
+        assert queue.stats(db).delayed == 1
         assert check(db, queue).ok
         (row,) = db[slice(*layout.range_of(layout.dues))]
         waits = layout.unpack_timer_key(layout.dues, row.key)[0] - before
@@ -258,7 +258,7 @@ def test_an_item_that_fails_too_often_becomes_a_dead_letter(db: Any, space: Subs
     assert (letter.item, letter.id, letter.attempts) == (item, item.id, 3)
     assert letter.error == "x" * 1000
     assert abs(datetime.now(timezone.utc) - letter.died_at) < timedelta(minutes=1)
-    assert check(db, queue) == fdbqueue.CheckReport(0, (), False)
+    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 1, (), False)
     assert queue.retry_dead_letter(db, item)
     assert not queue.retry_dead_letter(db, item)
     assert queue.claim(db).attempt == 1
@@ -307,7 +307,7 @@ def test_clear_removes_claimed_delayed_and_dead_items(db: Any, queue: PriorityQu
     queue.nack(db, queue.claim(db))
     claim = queue.claim(db)
     queue.clear(db)
-    assert check(db, queue) == fdbqueue.CheckReport(0, (), False)
+    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, (), False)
     assert list(queue.dead_letters(db)) == []
     with pytest.raises(LeaseLost):
         queue.ack(db, claim)
@@ -319,7 +319,7 @@ def test_clear_removes_claimed_delayed_and_dead_items(db: Any, queue: PriorityQu
 def test_a_delayed_item_becomes_available_when_it_is_due(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, "last", 5)
     queue.push(db, "later", 1, delay=1000)
-    assert (queue.size(db), queue.counts(db)) == (2, {5: 1})
+    assert (queue.size(db), queue.counts(db), queue.stats(db).delayed) == (1, {5: 1}, 1)
     assert queue.pop(db).value == "last"
     assert queue.pop(db) is None
     began = time.monotonic()
@@ -328,7 +328,7 @@ def test_a_delayed_item_becomes_available_when_it_is_due(db: Any, queue: Priorit
     assert 0.35 < time.monotonic() - began < 60
     come_due(db, queue)
     assert queue.pop(db).value == "later"
-    assert check(db, queue) == fdbqueue.CheckReport(0, (), False)
+    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, (), False)
 
 
 def test_a_delayed_item_keeps_the_position_of_its_push(db: Any, queue: PriorityQueue) -> None:
@@ -489,7 +489,7 @@ def test_each_job_takes_effect_once_despite_expired_leases_and_lost_replies(
         while not finished.wait(0.02):
             lapse(db, queue)
             begin, end = effects.range().start, effects.range().stop
-            if len(list(db[begin:end])) == 60 and check(db, queue).items == 0:
+            if len(list(db[begin:end])) == 60 and check(db, queue).ready == 0:
                 finished.set()
 
     with ThreadPoolExecutor(7) as pool:
@@ -507,7 +507,7 @@ def test_each_job_takes_effect_once_despite_expired_leases_and_lost_replies(
 
 @pytest.mark.parametrize(
     ("priority", "total", "shared"),
-    [(7, 11, 3), (1_000_000, 13, 5)],
+    [(7, 12, 4), (1_000_000, 14, 5)],
     ids=["a small priority", "another priority"],
 )
 def test_a_job_takes_few_mutations_and_fewer_of_keys_that_all_clients_write(

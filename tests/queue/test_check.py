@@ -9,7 +9,7 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import QueueTooLargeToCheck
-from fdbqueue.layout import encode_count, encode_level
+from fdbqueue.layout import encode_count, encode_level, encode_tallies
 from fdbqueue.queue.base import store_of
 
 
@@ -28,7 +28,7 @@ def test_check_reports_no_problems_of_a_sound_queue_and_changes_nothing(
 ) -> None:
     before = rows(db, filled)
     report = fdbqueue.check(db, filled, repair=True)
-    assert (report.ok, report.items, report.repaired) == (True, 3, False)
+    assert (report.ok, report.ready, report.repaired) == (True, 3, False)
     assert rows(db, filled) == before
 
 
@@ -38,13 +38,14 @@ def test_check_keeps_the_pieces_of_staged_items(db: Any, filled: PriorityQueue) 
     @fdbqueue.transactional
     def stage(tr: Any) -> None:
         taken = kept.first(tr, 3)
-        kept.stage(tr, layout.request_key(1, b"name"), [taken[:1], [], taken[1:]])
+        request = layout.request_key(tr.get_read_version().wait(), b"name")
+        kept.stage(tr, request, [taken[:1], [], taken[1:]])
         kept.delete_first(tr, taken)
 
     stage(db)
     before = rows(db, filled)
     report = fdbqueue.check(db, filled, repair=True)
-    assert (report.ok, report.items, report.repaired) == (True, 0, False)
+    assert (report.ok, report.ready + report.claimed, report.repaired) == (True, 3, False)
     assert rows(db, filled) == before
 
 
@@ -55,7 +56,7 @@ def counter(queue: PriorityQueue, priority: int) -> bytes:
 
 
 def break_count(db: Any, queue: PriorityQueue) -> None:
-    db[counter(queue, 1)] = encode_level(7, 0)
+    db[counter(queue, 1)] = encode_level(7)
 
 
 def drop_count(db: Any, queue: PriorityQueue) -> None:
@@ -63,7 +64,7 @@ def drop_count(db: Any, queue: PriorityQueue) -> None:
 
 
 def invent_small_count(db: Any, queue: PriorityQueue) -> None:
-    db[counter(queue, 77)] = encode_level(1, 0)
+    db[counter(queue, 77)] = encode_level(1)
 
 
 def invent_count(db: Any, queue: PriorityQueue) -> None:
@@ -79,7 +80,19 @@ def break_slots(db: Any, queue: PriorityQueue) -> None:
 
 
 def break_total(db: Any, queue: PriorityQueue) -> None:
-    db[store_of(queue).layout.total_out] = encode_count(7)
+    db.add(store_of(queue).layout.tallies, encode_tallies(popped=7))
+
+
+def break_states(db: Any, queue: PriorityQueue) -> None:
+    db.add(store_of(queue).layout.tallies, encode_tallies(claimed=2))
+
+
+def break_expiries(db: Any, queue: PriorityQueue) -> None:
+    db.add(store_of(queue).layout.tallies, encode_tallies(expiring=1))
+
+
+def break_pause(db: Any, queue: PriorityQueue) -> None:
+    db.add(store_of(queue).layout.tallies, encode_tallies(paused=1))
 
 
 def orphan_pieces(db: Any, queue: PriorityQueue) -> None:
@@ -98,6 +111,9 @@ def orphan_pieces(db: Any, queue: PriorityQueue) -> None:
         (zero_count, "the count of priority 777 is 0 and there are 0 items"),
         (break_slots, "the count of claims is 1 and there are 0 items"),
         (break_total, "the total is -4 and there are 3 items"),
+        (break_states, "the number of claimed items is 2 and there are 0 items"),
+        (break_expiries, "the number of items that expire is 1 and there are 0 items"),
+        (break_pause, "the queue is not paused, and its counters say otherwise"),
         (orphan_pieces, "pieces of a payload that belong to no item"),
     ],
 )

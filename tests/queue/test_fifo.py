@@ -56,7 +56,7 @@ def test_size_items_remove_and_clear(db: Any, fifo: Queue) -> None:
     assert values(fifo.items(db)) == ["a", "c", "e"]
     assert values(fifo.items(db, reverse=True, limit=2)) == ["e", "c"]
     assert values(fifo.items(db, after=items[0])) == ["c", "e"]
-    assert fdbqueue.check(db, fifo).items == 3
+    assert fdbqueue.check(db, fifo).ready == 3
     assert fdbqueue.check(db, fifo).ok
     fifo.clear(db)
     assert fifo.is_empty(db)

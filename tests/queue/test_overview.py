@@ -41,11 +41,12 @@ def test_many_idle_queues_share_transactions_and_reads(db: Any, name: str) -> No
         assert (counting.transactions, counting.commits) == (pages, 0)
         assert counting.reads == reads, look
         if look is fdbqueue.overview:
-            assert {status.name: status.size for status in found} == sizes
-            assert [status.counts for status in found if status.size] == [{0: 1, 7: 1}] * len(busy)
-            totals = [(status.total_in, status.total_out) for status in found]
+            assert {each: stats.ready for each, stats in found.items()} == sizes
+            by_priority = [stats.by_priority for stats in found.values() if stats.ready]
+            assert by_priority == [{0: 1, 7: 1}] * len(busy)
+            totals = [(stats.total_pushed, stats.total_completed) for stats in found.values()]
             assert totals == [(3, 1) if size else (1, 1) for size in sizes.values()]
-            ages = {status.name for status in found if status.oldest is not None}
+            ages = {each for each, stats in found.items() if stats.oldest is not None}
             assert ages == {each for each, size in sizes.items() if size}
         else:
             assert list(found) == list(sizes)
@@ -63,9 +64,9 @@ def test_queues_that_hold_much_take_little_more_than_a_read_each(db: Any, name: 
     # The first of each group has nothing before it.
     assert counting.reads == 1 + 200
     counting.clear()
-    states = fdbqueue.overview(counting, after=f"{name}0", limit=200)
-    assert [(state.name, state.size, state.counts) for state in states] == [
-        (each, 3, {0: 3}) for each in names
+    overview = fdbqueue.overview(counting, after=f"{name}0", limit=200)
+    assert [(each, stats.by_priority) for each, stats in overview.items()] == [
+        (each, {0: 3}) for each in names
     ]
     assert counting.reads == 1 + 200 * 3
     assert counting.transactions == 1
@@ -80,8 +81,9 @@ def test_a_transaction_reads_a_bounded_number_of_counters(
         queue.push_many(db, range(priorities), priorities=range(priorities))
     counting = CountingDatabase(db)
     found = fdbqueue.overview(counting, after=behind(name), limit=10)
-    assert [status.name for status in found] == [f"{name}{n}" for n in range(10)]
-    assert [len(status.counts) for status in found] == [1, 30, 2, 2, 2, 2, 2, 40, 1, 1]
+    assert list(found) == [f"{name}{n}" for n in range(10)]
+    levels = [len(stats.by_priority) for stats in found.values()]
+    assert levels == [1, 30, 2, 2, 2, 2, 2, 40, 1, 1]
     # Each pushed queue has a counter for each priority and one more: 2 + 31, 15 + 41, 4.
     assert counting.transactions == 3
 
@@ -130,11 +132,11 @@ def test_the_order_is_that_of_names_wherever_renamed_queues_are_stored(
             expected[old] = 1
     found = fdbqueue.queues(db, after=behind(name), limit=len(expected))
     assert list(found.items()) == sorted(expected.items())
-    states = fdbqueue.overview(db, after=behind(name), limit=len(expected))
-    assert [(state.name, state.size) for state in states] == sorted(expected.items())
+    overview = fdbqueue.overview(db, after=behind(name), limit=len(expected))
+    assert [(each, stats.ready) for each, stats in overview.items()] == sorted(expected.items())
 
 
-def test_every_kind_of_queue_has_an_oldest_item_while_one_waits(db: Any, name: str) -> None:
+def test_every_kind_of_queue_has_an_oldest_item_while_one_is_ready(db: Any, name: str) -> None:
     tasks = TaskQueue.named(db, f"{name}tasks")
     fifo = Queue.named(db, f"{name}fifo")
     jobs = PriorityQueue.named(db, f"{name}jobs")
@@ -146,8 +148,8 @@ def test_every_kind_of_queue_has_an_oldest_item_while_one_waits(db: Any, name: s
     jobs.push_many(db, "ab", priorities=[2, 1])
     delayed.push(db, "x", delay=3600)
     oldest = {
-        status.name.removeprefix(name): status.oldest
-        for status in fdbqueue.overview(db, after=behind(name), limit=5)
+        each.removeprefix(name): stats.oldest
+        for each, stats in fdbqueue.overview(db, after=behind(name), limit=5).items()
     }
     assert oldest == {
         "fifo": fifo.pushed_at(fifo.peek(db)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime, timedelta, timezone
 from enum import IntEnum
 from typing import Any
@@ -528,15 +529,19 @@ def test_pushed_at_returns_the_time_of_the_push(db: Any, queue: PriorityQueue) -
         queue.pushed_at("nonsense")
 
 
-def test_throughput_counts_items_pushed_and_removed(db: Any, queue: PriorityQueue) -> None:
-    assert queue.throughput(db) == (0, 0)
+def test_totals_count_what_happened_to_items_until_the_queue_is_cleared(
+    db: Any, queue: PriorityQueue
+) -> None:
+    empty = queue.stats(db)
+    assert (empty.total_pushed, empty.total_completed, empty.is_empty) == (0, 0, True)
     item, *_ = queue.push_many(db, range(5), 1)
     queue.pop_many(db, 2)
-    assert queue.throughput(db) == (5, 2)
     queue.put_back(db, [item])
-    assert queue.throughput(db) == (6, 2)
+    stats = queue.stats(db)
+    assert (stats.total_pushed, stats.total_completed, stats.total_put_back) == (5, 2, 1)
+    assert (stats.ready, stats.unfinished) == (4, 4)
     queue.clear(db)
-    assert queue.throughput(db) == (0, 0)
+    assert queue.stats(db) == dataclasses.replace(empty, options=stats.options)
 
 
 def counter_reads(db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
@@ -619,7 +624,7 @@ def test_a_failure_to_log_counts_loses_no_item(
         raise fdbqueue.FDBError(1031)
 
     queue = PriorityQueue.named(db, name)
-    monkeypatch.setattr(store_of(queue), "counts", fail)
+    monkeypatch.setattr(store_of(queue).reads, "counts", fail)
     with caplog.at_level("INFO", "fdbqueue.counts"):
         queue.push(db, "a")
         assert queue.pop(db).value == "a"

@@ -12,8 +12,9 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination import batches, clock, staged_pops, store, sweeper, waiting
-from fdbqueue.database import exactly_once
+from fdbqueue.coordination import batches, staged_pops, store, sweeper, waiting
+from fdbqueue.database import clock, exactly_once
+from fdbqueue.operations import schedule
 from fdbqueue.queue.base import store_of
 from tests.simulation.scheduler import Scheduler, SimulatedDatabase
 
@@ -55,7 +56,7 @@ class Simulated:
             # An act is one transaction here, so a slow call does not renew its lease.
             patch.setattr(batches, "_SPENT", math.inf)
             patch.setattr(staged_pops, "sleep_on", self._sleep_on)
-            patch.setattr(staged_pops, "_REQUEST_TIMEOUT_VERSIONS", 10**15)
+            patch.setattr(schedule, "REQUEST_TIMEOUT", 10**9)
             patch.setattr(staged_pops.StagedPops, "_resign_when_idle", lambda self, db: None)
             yield
 
@@ -67,7 +68,7 @@ class Simulated:
         self.db.deliver_late(1.0)
         self.db.faults = 0.0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(staged_pops, "_REQUEST_TIMEOUT_VERSIONS", -(10**15))
+            patch.setattr(schedule, "REQUEST_TIMEOUT", -(10**9))
             behind = store_of(queue)
             staged_pops.StagedPops(behind.layout, behind.items, behind.codec).sweep(self._raw)
 

@@ -15,7 +15,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination import clock
+from fdbqueue.database import clock
 from fdbqueue.operations.items import NewItem, Tail
 from fdbqueue.queue.base import store_of
 from tests.simulation.history import Operation, is_linearizable

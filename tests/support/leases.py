@@ -6,7 +6,15 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue.database.retrying import run
-from fdbqueue.layout import decode_claim, decode_metadata, encode_claim, encode_metadata
+from fdbqueue.layout import (
+    decode_claim,
+    decode_lease,
+    decode_metadata,
+    encode_claim,
+    encode_lease,
+    encode_metadata,
+    header_of,
+)
 from fdbqueue.queue.base import store_of
 
 __all__ = ["come_due", "lapse", "lease_ends", "read_version", "shift_leases", "values"]
@@ -26,11 +34,14 @@ def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
         for row in list(tr[slice(*layout.range_of(layout.leases))]):
             end, place = layout.unpack_timer_key(layout.leases, row.key)
             if end <= now + seconds * 1_000_000:
-                (token, _, *others), value = decode_metadata(tr[layout.claims + place].value)
-                facts = token, 1, *others
+                item = decode_claim(tr[layout.claims + place].value)
                 del tr[row.key]
-                tr[layout.claims + place] = encode_metadata(facts, value)
-                tr[layout.timer_key(layout.leases, 1, place)] = b""
+                tr[layout.claims + place] = encode_claim(item._replace(lease_end=1))
+                expires = header_of(item.value)[0].expires
+                lease = decode_lease(row.value)
+                client = lease.client if lease else ""
+                timer = encode_lease(0, 0, item.delivery_count, expires, client)
+                tr[layout.timer_key(layout.leases, 1, place)] = timer
 
     body(db)
 
@@ -44,7 +55,7 @@ def come_due(db: Any, queue: Any) -> None:
         for row in list(tr[slice(*layout.range_of(layout.dues))]):
             del tr[row.key]
             place = layout.unpack_timer_key(layout.dues, row.key)[1]
-            tr[layout.timer_key(layout.dues, 1, place)] = b""
+            tr[layout.timer_key(layout.dues, 1, place)] = row.value
             value = decode_metadata(tr[layout.delayed + place].value)[1]
             tr[layout.delayed + place] = encode_metadata((1,), value)
 

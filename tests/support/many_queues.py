@@ -54,5 +54,4 @@ def pages_of(look: Any, db: Any, after: str, size: int) -> Iterator[Any]:
     """Yield the pages that `look(db, after=..., limit=size)` returns behind a name."""
     while page := look(db, after=after, limit=size):
         yield page
-        last = list(page)[-1]
-        after = last if isinstance(last, str) else last.name
+        after = list(page)[-1]

@@ -54,7 +54,7 @@ def test_a_handler_gets_each_item_in_order(db: Any, queue: PriorityQueue) -> Non
     assert report == WorkerReport(done=3)
     assert [item.value for item in seen] == ["b", "c", "a"]
     assert reports == [1, 2, 3]
-    assert check(db, queue) == fdbqueue.CheckReport(0, (), False)
+    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, (), False)
 
 
 def test_a_transactional_handler_commits_together_with_its_ack(
@@ -107,7 +107,7 @@ def test_a_failing_job_becomes_a_dead_letter_and_does_not_block_others(
         assert Worker(db, queue, handler).run(drain=True) == WorkerReport(done=2, failed=2)
         assert "failed, attempt 1" in caplog.text
         assert "RuntimeError: no such address" in caplog.text
-    assert queue.size(db) == 2
+    assert queue.stats(db).delayed == 2
     come_due(db, queue)
     worker = Worker(db, queue, handler)
     assert worker.run(progress=lambda report: report.failed == 2 and worker.stop()).failed == 2

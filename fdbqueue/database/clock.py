@@ -6,13 +6,14 @@ Source: RFC 9562, section 5.7, for UUIDs of version 7.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from random import Random
 
 from fdbqueue.errors import ClockOutOfRange
 from fdbqueue.layout.items import UUID_SIZE
 
-__all__ = ["milliseconds", "nanoseconds", "uuids"]
+__all__ = ["client_name", "milliseconds", "nanoseconds", "uuids"]
 
 
 def nanoseconds() -> int:
@@ -67,3 +68,15 @@ def milliseconds() -> int:
     True
     """
     return nanoseconds() // 1_000_000
+
+
+_host = socket.gethostname()[:200]
+
+
+def client_name() -> str:
+    """Return the name of this process: its host and its process id.
+
+    >>> client_name().endswith(f":{os.getpid()}")
+    True
+    """
+    return f"{_host}:{os.getpid()}"

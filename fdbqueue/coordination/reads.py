@@ -1,0 +1,295 @@
+"""Look at a queue, on a transaction or on a database. Nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import chain
+from typing import Any, Generic, TypeVar
+
+from fdbqueue.database.binding import first_key, is_database
+from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.pages import PAGE, read_pages
+from fdbqueue.database.retrying import read
+from fdbqueue.errors import UndecodableItem
+from fdbqueue.layout import Layout, decode_options
+from fdbqueue.layout.codecs import RowCodec
+from fdbqueue.layout.items import UUID_SIZE, StoredItem, time_of
+from fdbqueue.layout.priorities import Levels
+from fdbqueue.layout.values import utc_time
+from fdbqueue.operations.items import Items, LocatedItem
+from fdbqueue.operations.slots import ReadFirst
+from fdbqueue.operations.views import Views
+from fdbqueue.types import (
+    DeadLetter,
+    Item,
+    ItemInfo,
+    Options,
+    Priority,
+    QueueStats,
+    ReadTransaction,
+    ReadTransactor,
+    State,
+    Task,
+)
+
+__all__ = ["Reads"]
+
+_T = TypeVar("_T", bound=Item | Task)
+_R = TypeVar("_R")
+
+
+class Reads(Generic[_T]):
+    """The reads of one queue.
+
+    The methods expect arguments that the queue object has validated. They show leases and delays
+    that are over as the next sweep leaves them (see `Views`).
+
+    Args:
+        layout: The keys of the queue.
+        levels: The levels of the queue.
+        items: The items of the queue within a transaction.
+        codec: The conversion between items and rows.
+        options: The options that the client opened the queue with.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        levels: Levels,
+        items: Items,
+        codec: RowCodec[_T],
+        options: Options,
+    ) -> None:
+        self.layout = layout
+        self.levels = levels
+        self.codec = codec
+        self.given_options = options
+        self.views = Views(layout, items, first_key)
+
+    def options(self, tr: ReadTransactor) -> Options:
+        """Return the stored options of the queue; before the first push, the given ones."""
+
+        def body(tr: ReadTransaction) -> Options:
+            stored = tr[self.layout.options].value
+            return self.given_options if stored is None else decode_options(stored)
+
+        return read(tr, body)
+
+    # Single items
+
+    def find(self, tr: ReadTransactor, item: _T | str) -> _T | None:
+        """Return an item in any state; `None` if it ended."""
+        reference, now = self.codec.reference(item), milliseconds()
+
+        def body(tr: ReadTransaction) -> _T | None:
+            found = self.views.locate(tr, reference, now)
+            return None if found is None else self.codec.decode(tr, found.item)
+
+        return read(tr, body)
+
+    def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
+        """Return the state of an item; `None` if it ended."""
+        reference, now = self.codec.reference(item), milliseconds()
+        found = read(tr, lambda tr: self.views.locate(tr, reference, now))
+        return None if found is None else found.state
+
+    def get(self, tr: ReadTransactor, item: _T | str) -> ItemInfo | None:
+        """Return everything about an item; `None` if it ended."""
+        reference, now = self.codec.reference(item), milliseconds()
+
+        def body(tr: ReadTransaction) -> ItemInfo | None:
+            found = self.views.locate(tr, reference, now)
+            return None if found is None else self._info(tr, found)()
+
+        return read(tr, body)
+
+    def _info(self, tr: ReadTransaction, found: LocatedItem) -> Callable[[], ItemInfo]:
+        """Start to read what is known of an item; return a function that waits for it."""
+        state, key, header, metadata = found.state, found.key, found.item.header, found.metadata
+        attempts = header.attempts
+        due_at = died_at = error = claimed_at = None
+        if state == "delayed":
+            due_at = utc_time(metadata[0])
+        elif state == "claimed" and metadata:
+            attempts, claimed_at = metadata[2], time_of(metadata[0][:UUID_SIZE])
+        elif state == "dead":
+            attempts, died_at, error = metadata[0], utc_time(metadata[1]), metadata[2]
+        expires = None if state == "dead" else header.expires
+        begun_lease = self.views.begin_lease(tr, found)
+        begun_attempts = self.views.begin_attempts(tr, found)
+        options = getattr(tr, "snapshot", tr).get(self.layout.options)
+
+        def finish() -> ItemInfo:
+            stored, lease, failed = options.value, begun_lease(), begun_attempts()
+            last = failed[-1].error if failed else None
+            return ItemInfo(
+                item=self._decoded_if_possible(tr, found),
+                id=self.codec.id_of(key),
+                state=state,
+                attempts=attempts,
+                max_attempts=None if stored is None else decode_options(stored).max_attempts,
+                pushed_at=self.layout.pushed_at(key),
+                due_at=due_at,
+                expires_at=None if expires is None else utc_time(expires),
+                claimed_by=None if state != "claimed" else lease.client if lease else "",
+                claimed_at=claimed_at,
+                lease_ends=lease and utc_time(lease.clock_end),
+                died_at=died_at,
+                error=error or last,
+                unique=header.unique,
+                failed_attempts=tuple(failed),
+            )
+
+        return finish
+
+    def position(self, tr: ReadTransactor, item: _T | str) -> int | None:
+        """Return the number of items ahead of an item; `None` if it is not ready."""
+        reference, now = self.codec.reference(item), milliseconds()
+        found = read(tr, lambda tr: self.views.locate(tr, reference, now))
+        if found is None or found.state != "ready":
+            return None
+        begin, key = self.layout.all_items[0], found.key
+        n = sum(read_pages(tr, begin, key, lambda _, rows: len(rows), size=10 * PAGE))
+        return read(tr, lambda tr: self.views.count_before(tr, key, n, now))
+
+    # All items
+
+    def dead_letters(self, tr: ReadTransactor) -> Iterator[DeadLetter]:
+        """Iterate over the dead letters in order; on a database, read them in pages."""
+        return self._list(tr, "dead", self._dead_letter)
+
+    def _dead_letter(self, tr: ReadTransaction, dead: LocatedItem) -> Callable[[], DeadLetter]:
+        attempts, died_at, error = dead.metadata
+        return lambda: DeadLetter(
+            self._decoded_if_possible(tr, dead),
+            self.codec.id_of(dead.key),
+            attempts,
+            utc_time(died_at),
+            error,
+        )
+
+    def _decoded_if_possible(self, tr: ReadTransaction, found: LocatedItem) -> _T | None:
+        """Return an item; `None` if it cannot be decoded, which is why some items die."""
+        with suppress(UndecodableItem):
+            return self.codec.decode(tr, found.item)
+        return None
+
+    def peek(self, tr: ReadTransactor, n: int, at_max: bool = False) -> list[_T]:
+        """Return the items that `pop` would take."""
+        now = milliseconds()
+
+        def body(tr: ReadTransaction) -> list[_T]:
+            return [self.codec.decode(tr, item) for item in self.views.first(tr, n, now, at_max)]
+
+        return read(tr, body)
+
+    def peek_of(
+        self,
+        tr: ReadTransactor,
+        first: ReadFirst,
+        is_one: Callable[[ReadTransaction, StoredItem], bool],
+    ) -> _T | None:
+        """Return the item that `pop_of` would take: the first one that `is_one` accepts."""
+        now = milliseconds()
+
+        def body(tr: ReadTransaction) -> _T | None:
+            found = self.views.first_of(tr, first, is_one, now)
+            return None if found is None else self.codec.decode(tr, found)
+
+        return read(tr, body)
+
+    def _list(
+        self,
+        tr: ReadTransactor,
+        state: State,
+        begin_show: Callable[[ReadTransaction, LocatedItem], Callable[[], _R]],
+        begin: bytes | None = None,
+        end: bytes | None = None,
+        limit: int = 0,
+        reverse: bool = False,
+    ) -> Iterator[_R]:
+        """Iterate over what is shown of the items in a state and in a range of keys.
+
+        On a database, read them in pages. In a transaction, read only the items that the caller
+        asks for, and conflict only with changes of them.
+
+        `begin_show(tr, item)` starts reads and returns a function that waits for them.
+        """
+        first, last = self.layout.all_items
+        begin, end = begin or first, end or last
+        if not is_database(tr):
+            found = self.views.listed(tr, state, begin, end, milliseconds(), limit, reverse)
+            return (begin_show(tr, item)() for item in found)
+
+        def rows(
+            tr: ReadTransaction, begin: bytes, end: bytes, n: int, reverse: bool
+        ) -> Iterator[LocatedItem]:
+            return self.views.listed(tr, state, begin, end, milliseconds(), n, reverse)
+
+        def page(tr: ReadTransaction, items: list[LocatedItem]) -> list[_R]:
+            return [finish() for finish in [begin_show(tr, item) for item in items]]
+
+        pages = read_pages(tr, begin, end, page, limit=limit, reverse=reverse, rows=rows)
+        return chain.from_iterable(pages)
+
+    def browse(
+        self,
+        tr: ReadTransactor,
+        limit: int,
+        after: _T | str | None,
+        reverse: bool,
+        priority: Priority | None = None,
+    ) -> Iterator[_T]:
+        """Iterate over the ready items in order; on a database, read them in pages."""
+        bounds = self._bounds(after, reverse, priority)
+        return self._list(tr, "ready", self._shown, *bounds, limit, reverse)
+
+    def inspect(
+        self,
+        tr: ReadTransactor,
+        state: State,
+        limit: int,
+        after: _T | str | None,
+        reverse: bool,
+        priority: Priority | None = None,
+    ) -> Iterator[ItemInfo]:
+        """Iterate over the items in a state in order; on a database, read them in pages."""
+        bounds = self._bounds(after, reverse, priority)
+        return self._list(tr, state, self._info, *bounds, limit, reverse)
+
+    def _bounds(
+        self, after: _T | str | None, reverse: bool, priority: Priority | None
+    ) -> tuple[bytes, bytes]:
+        """Return the range of the keys of the items of a priority, behind an item."""
+        begin, end = self.layout.all_items
+        if priority is not None:
+            _, begin, end, *_ = self.levels.level(priority)
+        if after is not None:
+            passed = self.layout.items + self.codec.reference(after)
+            return (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
+        return begin, end
+
+    def _shown(self, tr: ReadTransaction, found: LocatedItem) -> Callable[[], _T]:
+        return partial(self.codec.decode, tr, found.item)
+
+    def stats(self, tr: ReadTransactor) -> QueueStats:
+        """Return the numbers of the queue."""
+        now = milliseconds()
+        return read(tr, lambda tr: self.views.stats(tr, now, self.given_options))
+
+    def size(self, tr: ReadTransactor) -> int:
+        """Return the number of ready items."""
+        now = milliseconds()
+        return read(tr, lambda tr: self.views.size(tr, now))
+
+    def is_empty(self, tr: ReadTransactor) -> bool:
+        """Return whether no item is ready."""
+        now = milliseconds()
+        return read(tr, lambda tr: not self.views.first(tr, 1, now))
+
+    def counts(self, tr: ReadTransactor) -> dict[Any, int]:
+        """Return the number of ready items of each priority; omit priorities without items."""
+        now = milliseconds()
+        return read(tr, lambda tr: self.views.counts(tr, now))

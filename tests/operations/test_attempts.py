@@ -1,0 +1,148 @@
+"""Failed attempts of an item are kept until it ends, with client, error and traceback."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import PriorityQueue, TaskQueue
+from fdbqueue.queue.base import store_of
+from tests.support.leases import come_due, lapse
+
+
+def info_of(db: Any, queue: Any, item: Any) -> Any:
+    info = queue.get(db, item)
+    assert info is not None
+    return info
+
+
+def attempts_left(db: Any, queue: Any) -> int:
+    layout = store_of(queue).layout
+    return len([*db[slice(*layout.range_of(layout.attempts))]])
+
+
+def fail(number: int) -> None:
+    raise ValueError(f"attempt {number} went wrong")
+
+
+def test_each_failed_attempt_is_kept_with_client_error_and_traceback(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=3)
+    item = queue.push(db, "job")
+    claim = queue.claim(db)
+    info = info_of(db, queue, item)
+    assert info.claimed_by.endswith(f":{os.getpid()}")
+    now = datetime.now(timezone.utc)
+    assert now - timedelta(minutes=1) < info.claimed_at <= now < info.lease_ends
+    try:
+        fail(1)
+    except ValueError as error:
+        queue.nack(db, claim, delay=600, error=error)
+    info = info_of(db, queue, item)
+    assert (info.state, info.error) == ("delayed", "ValueError: attempt 1 went wrong")
+    come_due(db, queue)
+    queue.claim(db)
+    lapse(db, queue)
+    queue.nack(db, queue.claim(db), error="busy")
+    info = info_of(db, queue, item)
+    assert (info.state, info.attempts, info.error) == ("dead", 3, "busy")
+    assert [attempt.number for attempt in info.failed_attempts] == [1, 2, 3]
+    first, second, third = info.failed_attempts
+    assert first.client == third.client
+    assert "in fail" in first.traceback
+    assert "attempt 1 went wrong" in first.traceback
+    assert (second.error, second.traceback) == ("its lease ran out", None)
+    assert (third.error, third.traceback) == ("busy", None)
+    assert first.ended_at <= second.ended_at <= third.ended_at
+    assert fdbqueue.check(db, queue).ok
+
+
+def test_the_last_ten_attempts_are_kept(db: Any, queue: PriorityQueue) -> None:
+    item = queue.push(db, "job")
+    for number in range(13):
+        queue.nack(db, queue.claim(db), delay=0, error=f"{number}")
+    info = info_of(db, queue, item)
+    assert [attempt.number for attempt in info.failed_attempts] == [*range(4, 14)]
+    assert [attempt.error for attempt in info.failed_attempts] == [f"{n}" for n in range(3, 13)]
+    assert attempts_left(db, queue) == 10
+
+
+def test_a_traceback_keeps_its_last_8000_bytes(db: Any, queue: PriorityQueue) -> None:
+    item = queue.push(db, "job")
+    error = ValueError("é" * 10_000 + "the end")
+    queue.nack(db, queue.claim(db), delay=600, error=error)
+    (attempt,) = info_of(db, queue, item).failed_attempts
+    assert len(attempt.traceback.encode()) <= 8_000
+    assert attempt.traceback.endswith("the end\n")
+
+
+@pytest.mark.parametrize("end", ["ack", "pop", "remove", "drop", "clear", "expire"])
+def test_attempts_are_deleted_with_their_item(db: Any, name: str, end: str) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=2)
+    item = queue.push(db, "job", ttl=0.3 if end == "expire" else None)
+    other = queue.push(db, "other", 1)
+    claim = queue.claim(db, n=2)
+    queue.nack(db, claim, delay=0, error="busy")
+    assert attempts_left(db, queue) == 2
+    queue.nack(db, queue.claim(db, n=1), error="busy") if end == "drop" else None
+    if end == "ack":
+        queue.ack(db, queue.claim(db, n=1))
+    elif end == "pop":
+        assert queue.pop(db) == item
+    elif end == "remove":
+        assert queue.remove(db, item)
+    elif end == "drop":
+        assert queue.drop_dead_letter(db, item)
+    elif end == "expire":
+        while queue.state(db, item) is not None:
+            pass
+        assert queue.pop(db) == other
+        assert attempts_left(db, queue) == 0
+        return
+    else:
+        queue.clear(db)
+        assert attempts_left(db, queue) == 0
+        return
+    assert queue.get(db, item) is None
+    assert len(info_of(db, queue, other).failed_attempts) == attempts_left(db, queue) == 1
+    assert fdbqueue.check(db, queue).ok
+
+
+def test_a_retried_dead_letter_starts_without_attempts(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=1)
+    item = queue.push(db, "job")
+    queue.nack(db, queue.claim(db), error="busy")
+    assert queue.retry_dead_letter(db, item)
+    assert (info_of(db, queue, item).failed_attempts, attempts_left(db, queue)) == ((), 0)
+    queue.ack(db, queue.claim(db))
+    assert attempts_left(db, queue) == 0
+
+
+def test_a_moved_item_keeps_its_attempts(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    item = queue.push(db, "job", 5)
+    queue.nack(db, queue.claim(db), delay=0, error="busy")
+    moved = queue.reprioritize(db, item, 1)
+    (attempt,) = info_of(db, queue, moved).failed_attempts
+    assert (attempt.number, attempt.error, attempts_left(db, queue)) == (1, "busy", 1)
+    tasks = TaskQueue.named(db, f"{name}tasks")
+    task = tasks.push(db, payload="job")
+    tasks.nack(db, tasks.claim(db), delay=0, error="busy")
+    assert tasks.reprioritize(db, task, cost=3)
+    (attempt,) = info_of(db, tasks, task).failed_attempts
+    assert attempt.error == "busy"
+
+
+def test_check_reports_attempts_of_no_item(db: Any, queue: PriorityQueue) -> None:
+    item = queue.push(db, "job")
+    queue.nack(db, queue.claim(db), delay=0, error="busy")
+    assert fdbqueue.check(db, queue).ok
+    del db[item.key]
+    problems = fdbqueue.check(db, queue).problems
+    assert any(problem.startswith("failed attempts of no item") for problem in problems)
+    assert fdbqueue.check(db, queue, repair=True).repaired
+    assert fdbqueue.check(db, queue).ok
+    assert attempts_left(db, queue) == 0

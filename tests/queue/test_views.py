@@ -1,0 +1,232 @@
+"""All views of a queue agree with a scan of its rows, whatever is over or due, at any moment."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue.errors import LeaseLost, QueueFull
+from tests.support.leases import come_due, lapse
+from tests.support.scan import assert_views_agree
+
+KINDS = [PriorityQueue, Queue, TaskQueue]
+
+
+def push(db: Any, queue: Any, value: object) -> str:
+    """Push a value to a queue of any kind; return the id of the item."""
+    if isinstance(queue, Queue):
+        return str(queue.enqueue(db, value).id)
+    if isinstance(queue, TaskQueue):
+        return str(queue.push(db, payload=value, agent_name="ada"))
+    return str(queue.push(db, value, 5).id)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_item_is_in_one_state_after_each_transition(db: Any, name: str, kind: Any) -> None:
+    queue = kind.named(db, name, max_attempts=2) if kind is not Queue else kind.named(db, name)
+    queue.set_max_attempts(db, 2)
+    item_id = push(db, queue, "job")
+    steps: list[tuple[Callable[[], object], str]] = [
+        (lambda: queue.release(db, queue.claim(db)), "ready"),
+        (lambda: queue.claim(db), "claimed"),
+        (lambda: lapse(db, queue), "ready"),
+        (lambda: queue.nack(db, queue.claim(db), delay=600, error="busy"), "dead"),
+        (lambda: queue.retry_dead_letter(db, item_id), "ready"),
+        (lambda: queue.nack(db, queue.claim(db), delay=600, error="busy"), "delayed"),
+        (lambda: come_due(db, queue), "ready"),
+        (lambda: queue.claim(db), "claimed"),
+        (lambda: lapse(db, queue), "dead"),
+        (lambda: queue.retry_dead_letter(db, item_id), "ready"),
+    ]
+    assert assert_views_agree(db, queue).ready == 1
+    for step, state in steps:
+        step()
+        stats = assert_views_agree(db, queue)
+        assert getattr(stats, state) == stats.unfinished + stats.dead == 1
+        assert queue.get(db, item_id).state == state
+    queue.ack(db, queue.claim(db))
+    stats = assert_views_agree(db, queue)
+    assert stats.is_empty
+    assert queue.get(db, item_id) is None
+    totals = (stats.total_pushed, stats.total_completed, stats.total_failed, stats.total_retried)
+    assert totals == (1, 1, 4, 4)
+    assert (stats.total_died, stats.total_expired, stats.total_removed) == (2, 0, 0)
+
+
+def test_views_of_a_read_only_transaction_show_what_is_over_and_due(db: Any, name: str) -> None:
+    """No consumer is alive, and nothing is written."""
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, ["second", "third"], 2)
+    queue.claim(db, n=1)
+    queue.push(db, "first", 1, delay=600)
+    lapse(db, queue)
+    come_due(db, queue)
+    tr = db.create_transaction()
+    before = tr.get_read_version().wait()
+    reads = tr.snapshot
+    assert [item.value for item in queue.items(reads)] == ["first", "second", "third"]
+    assert [item.value for item in queue.peek_many(reads, 2)] == ["first", "second"]
+    assert [item.value for item in queue.peek_many(reads, 2, max=True)] == ["second", "third"]
+    assert [item.value for item in queue.items(reads, reverse=True, limit=2)] == ["third", "second"]
+    assert (queue.size(reads), queue.counts(reads)) == (3, {1: 1, 2: 2})
+    assert fdbqueue.queues(db)[name] == fdbqueue.overview(db)[name].ready == 3
+    tr.commit().wait()
+    assert tr.get_committed_version() == -1
+    assert db.create_transaction().get_read_version().wait() >= before
+
+
+def test_items_that_have_expired_are_not_shown(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, "gone", 1, ttl=0.001)
+    queue.push(db, "stays", 2)
+    time.sleep(0.01)
+    assert [item.value for item in queue.items(db)] == ["stays"]
+    assert queue.peek(db).value == "stays"
+    stats = assert_views_agree(db, queue)
+    assert (stats.ready, stats.total_expired, stats.by_priority) == (1, 1, {2: 1})
+    assert stats.oldest == queue.pushed_at(queue.peek(db))
+    assert queue.pop(db).value == "stays"  # and deletes the other one
+    assert assert_views_agree(db, queue).total_expired == 1
+
+
+def test_tasks_that_are_over_and_due_are_found_by_agent_and_client(db: Any, name: str) -> None:
+    tasks = TaskQueue.named(db, name)
+    ids = [
+        tasks.push(db, priority=n, agent_name=agent, client_id="7", payload=n)
+        for n, agent in ((1, "ada"), (2, "bob"), (3, "ada"))
+    ]
+    tasks.claim(db, agent="ada")
+    tasks.nack(db, tasks.claim(db, agent="bob"), delay=600)
+    assert [task.id for task in tasks.get_tasks_for_client(db, "7")] == ids[2:]
+    lapse(db, tasks)
+    come_due(db, tasks)
+    assert [task.id for task in tasks.get_tasks_for_client(db, "7")] == ids
+    assert [task.id for task in tasks.get_tasks_for_agent(db, "ada")] == [ids[0], ids[2]]
+    assert tasks.peek(db, agent="bob").id == ids[1]
+    assert tasks.get_stats(db).by_agent == {"ada": 2, "bob": 1}
+    assert [tasks.position(db, task) for task in ids] == [0, 1, 2]
+    assert_views_agree(db, tasks)
+
+
+def test_max_size_bounds_ready_delayed_and_claimed_items_but_no_dead_letters(
+    db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name, max_size=3, max_attempts=1)
+    queue.push(db, "ready")
+    queue.push(db, "delayed", delay=600)
+    claim = queue.claim(db)
+    queue.push(db, "another")
+    with pytest.raises(QueueFull):
+        queue.push(db, "too many")
+    queue.nack(db, claim)
+    queue.push(db, "in place of the dead one")
+    stats = assert_views_agree(db, queue)
+    assert (stats.ready, stats.delayed, stats.claimed, stats.dead) == (2, 1, 0, 1)
+    assert (stats.unfinished, stats.total_rejected) == (3, 1)
+
+
+def test_a_paused_queue_is_listed_as_paused(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, 1)
+    for _ in range(2):
+        queue.pause(db)
+        queue.pause(db)
+        assert queue.stats(db).paused
+        assert fdbqueue.overview(db)[name].paused
+        assert fdbqueue.check(db, queue).ok
+        queue.resume(db)
+        assert not queue.stats(db).paused
+        assert not fdbqueue.overview(db)[name].paused
+
+
+def test_items_in_a_state_are_read_by_pages(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    for priority in (1, 2):
+        queue.push_many(db, range(700), priority, delay=600)
+    ids = [info.id for info in queue.items(db, state="delayed")]
+    assert len(ids) == len(set(ids)) == 1400
+    assert [info.id for info in queue.items(db, state="delayed", reverse=True)] == ids[::-1]
+    page = [info.id for info in queue.items(db, state="delayed", after=ids[9], limit=3)]
+    assert page == ids[10:13]
+    assert len([*queue.items(db, state="delayed", priority=2)]) == 700
+    come_due(db, queue)
+    assert [item.id for item in queue.items(db)] == ids
+    assert list(queue.items(db, state="delayed")) == []
+
+
+def test_an_unknown_state_is_rejected(db: Any, queue: PriorityQueue) -> None:
+    state: Any = "waiting"
+    with pytest.raises(ValueError, match="one of ready, delayed, claimed, dead, not 'waiting'"):
+        queue.items(db, state=state)
+
+
+def work(db: Any, queue: PriorityQueue, seed: int, stop: threading.Event) -> None:
+    """Do everything that clients do, at random, until `stop` is set."""
+    rng = random.Random(seed)
+    held: list[Any] = []
+    popped: list[Any] = []
+    while not stop.is_set():
+        act = rng.randrange(12)
+        try:
+            if act < 4:
+                delay = rng.choice([None, None, 0.01, 0.05])
+                ttl = rng.choice([None, None, 0.02, 0.1])
+                queue.push(db, act, rng.randrange(3), delay=delay, ttl=ttl)
+            elif act < 7:
+                if claim := queue.claim(db, n=rng.randrange(1, 4), lease=rng.choice([0.03, 30])):
+                    held.append(claim)
+            elif act < 10 and held:
+                claim = held.pop(rng.randrange(len(held)))
+                end = rng.choice([queue.ack, queue.release, queue.nack])
+                end(db, claim, **({"delay": 0.02} if end == queue.nack else {}))
+            elif act == 10:
+                popped += queue.pop_many(db, 2)
+                if popped and rng.random() < 0.3:
+                    queue.put_back(db, [popped.pop()])
+            else:
+                letters = [letter.id for letter in queue.dead_letters(db)]
+                if letters:
+                    change = rng.choice([queue.retry_dead_letter, queue.drop_dead_letter])
+                    change(db, rng.choice(letters))
+                elif item := queue.peek(db):
+                    queue.reprioritize(db, item, rng.randrange(3))
+        except LeaseLost:
+            pass
+
+
+def test_all_views_agree_with_a_scan_at_random_moments_under_load(
+    db: Any, name: str, rng: random.Random
+) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=2)
+    queue.push(db, "first")
+    stop = threading.Event()
+    seeds = [rng.randrange(2**32) for _ in range(4)]
+    threads = [threading.Thread(target=work, args=(db, queue, seed, stop)) for seed in seeds]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(25):
+            time.sleep(rng.random() / 50)
+            assert_views_agree(db, PriorityQueue.named(db, name))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    lapse(db, queue, math.inf)
+    come_due(db, queue)
+    stats = assert_views_agree(db, queue)
+    assert stats.total_pushed > 10
+    popped = len(queue.pop_many(db, 100_000))
+    after = assert_views_agree(db, queue)
+    assert (
+        popped + after.total_expired - stats.total_expired == stats.ready
+    )  # some expire meanwhile
+    assert after.unfinished == 0
