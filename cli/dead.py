@@ -1,4 +1,4 @@
-"""Commands for dead letters: dead ls, dead show, dead retry, dead drop."""
+"""Commands for items that are not ready: retry, release, dead ls, show, retry and drop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from fdbqueue import DeadLetter, Item, existing_queue
 from fdbqueue.errors import QueueFull
-from fdbqueue.types import Database
+from fdbqueue.types import Database, State
 
 from .common import (
     AnyQueue,
@@ -22,7 +22,62 @@ from .common import (
     queue_argument,
 )
 
-__all__ = ["dead"]
+__all__ = ["dead", "release", "retry_command"]
+
+
+@click.command("retry")
+@queue_argument
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option(
+    "--state",
+    type=click.Choice(["dead", "delayed"]),
+    help="Retry all items in this state, instead of those with an ID.",
+)
+@command_options()
+def retry_command(
+    db: Database, queue: str, ids: tuple[str, ...], state: State | None, as_json: bool
+) -> None:
+    """Make dead and delayed items of QUEUE ready at once.
+
+    A dead letter gets all its attempts again. A delayed item keeps the number of its attempts.
+
+    Exits with code 1 if an item is neither dead nor delayed, the queue is full, or another item has
+    taken the unique key of a dead letter.
+
+    \b
+    Example:
+      fdbq retry jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
+      fdbq retry jobs --state dead
+    """
+    target = existing_queue(db, queue)
+
+    def retry_one(db: Database, item_id: str) -> bool:
+        return target.run_now(db, item_id) or target.retry_dead_letter(db, item_id)
+
+    _change(db, target, ids, state, retry_one, "retried", as_json)
+
+
+@click.command()
+@queue_argument
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Release all claimed items.")
+@command_options()
+def release(
+    db: Database, queue: str, ids: tuple[str, ...], everything: bool, as_json: bool
+) -> None:
+    """Take claimed items of QUEUE away from their workers, and make them ready.
+
+    The attempts do not count. A worker that still runs such a job cannot acknowledge it any more.
+
+    Exits with code 1 if an item is not claimed.
+
+    \b
+    Example:
+      fdbq release jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
+    """
+    target = existing_queue(db, queue)
+    state: State | None = "claimed" if everything else None
+    _change(db, target, ids, state, target.release, "released", as_json)
 
 
 @click.group()
@@ -111,7 +166,15 @@ def retry(db: Database, queue: str, ids: tuple[str, ...], everything: bool, as_j
       fdbq dead retry jobs --all
     """
     target = existing_queue(db, queue)
-    _change(db, target, ids, everything, target.retry_dead_letter, "retried", as_json)
+    _change(
+        db,
+        target,
+        ids,
+        "dead" if everything else None,
+        target.retry_dead_letter,
+        "retried",
+        as_json,
+    )
 
 
 @dead.command()
@@ -129,24 +192,27 @@ def drop(db: Database, queue: str, ids: tuple[str, ...], everything: bool, as_js
       fdbq dead drop jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
     """
     target = existing_queue(db, queue)
-    _change(db, target, ids, everything, target.drop_dead_letter, "dropped", as_json)
+    _change(
+        db, target, ids, "dead" if everything else None, target.drop_dead_letter, "dropped", as_json
+    )
 
 
 def _change(
     db: Database,
     queue: AnyQueue,
     ids: Iterable[str],
-    everything: bool,
+    state: State | None,
     change: Callable[[Database, str], bool],
     done: str,
     as_json: bool,
 ) -> None:
-    """Change dead letters, one transaction each, and print the results."""
-    if bool(ids) == everything:
-        raise click.UsageError("give either ids or --all")
+    """Change items, one transaction each, and print the results; all those in a state if given."""
+    if bool(ids) == (state is not None):
+        raise click.UsageError("give either ids, or an option for all items")
     for item_id in ids:
         queue.state(db, item_id)  # raises for an invalid id, before anything is changed
-    letter_ids = [letter.id for letter in queue.dead_letters(db)] if everything else ids
+    if state is not None:
+        ids = [info.id for info in queue.items(db, state=state)]
     without_room: set[str] = set()
 
     def try_change(item_id: str) -> bool:
@@ -156,12 +222,14 @@ def _change(
             without_room.add(item_id)
             return False
 
-    results = {item_id: try_change(item_id) for item_id in letter_ids}
+    results = {item_id: try_change(item_id) for item_id in ids}
 
     def explain(item_id: str) -> str:
         if item_id in without_room:
             return "the queue is full"
-        is_dead = queue.state(db, item_id) == "dead"
-        return "another item has its unique key" if is_dead else "it is not a dead letter"
+        state = queue.state(db, item_id)
+        if state == "dead" and done == "retried":
+            return "another item has its unique key"
+        return "the queue has no such item" if state is None else f"it is {state}"
 
     echo_results(results, done, as_json, explain)

@@ -21,7 +21,7 @@ __all__ = ["cli", "main"]
 
 _SECTIONS = {
     "Push and pop": {"push": "items", "pop": "items", "peek": "items", "task": "tasks"},
-    "Run jobs": {"work": "work", "dead": "dead"},
+    "Run jobs": {"work": "work", "retry": "dead", "release": "dead", "dead": "dead"},
     "Look": {
         "ls": "queues",
         "items": "items",

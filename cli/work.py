@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from types import FrameType
@@ -31,6 +32,10 @@ from .signals import stop_on_signal
 from .terminal import progress_bar
 
 __all__ = ["work"]
+
+_LOOK = 0.5  # seconds between looks at the standard error of a command
+_PART = 65_536  # bytes
+_MAX_ERRORS = 4_096  # bytes of standard error that a failed attempt keeps
 
 _IMPORTLIB = os.path.dirname(importlib.__file__)
 
@@ -90,7 +95,8 @@ def work(
     parameter is named `tr`, it runs in the transaction that acknowledges the job.
 
     The command of --exec receives the value as JSON on standard input and the id as $FDBQ_ID. Any
-    exit code other than 0 is a failure. The command may run again after a crash, and may outlive
+    exit code other than 0 is a failure, and `fdbq show` prints the last 4,096 bytes of what the
+    command wrote to standard error. The command may run again after a crash, and may outlive
     the worker.
 
     Ctrl-C or SIGTERM lets running jobs finish; a second one ends the worker at once. With --drain,
@@ -200,18 +206,48 @@ def _origin(error: Exception) -> str:
 class CommandError(Exception):
     """A command exited with a code other than 0."""
 
+    def __init__(self, code: int, stderr: str) -> None:
+        self.code = code
+        self.stderr = stderr
+        super().__init__(f"exit code {code}")
+
 
 def _command(command: str) -> Callable[[Item | Task], None]:
     def run(item: Item | Task) -> None:
         value = item.payload if isinstance(item, Task) else item.value
-        result = subprocess.run(
-            command,
-            shell=True,  # the help promises a shell command
-            input=json_line(value).encode(),
-            env={**os.environ, "FDBQ_ID": item.id},
-            start_new_session=True,  # Ctrl-C reaches only the worker, which lets the command finish
-        )
-        if result.returncode:
-            raise CommandError(f"exit code {result.returncode}")
+        # A file and not a pipe: the command may outlive the worker, and must not fail by that.
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                command,
+                shell=True,  # the help promises a shell command
+                stdin=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, "FDBQ_ID": item.id},
+                start_new_session=True,  # Ctrl-C reaches only the worker, which lets it finish
+            )
+            _wait(process, json_line(value).encode(), errors.fileno())
+            if process.returncode:
+                size = os.fstat(errors.fileno()).st_size
+                tail = os.pread(errors.fileno(), _MAX_ERRORS, max(0, size - _MAX_ERRORS))
+                raise CommandError(process.returncode, tail.decode(errors="replace"))
 
     return run
+
+
+def _wait(process: subprocess.Popen[bytes], value: bytes, errors: int) -> None:
+    """Wait for a command, and meanwhile print what it writes to its standard error."""
+    printed = 0
+    given: bytes | None = value
+    while True:
+        try:
+            process.communicate(given, _LOOK)
+            is_over = True
+        except subprocess.TimeoutExpired:
+            is_over, given = False, None
+        # The command shares the position in the file, so this must not move it.
+        while part := os.pread(errors, _PART, printed):
+            printed += len(part)
+            sys.stderr.buffer.write(part)
+        sys.stderr.buffer.flush()
+        if is_over:
+            return

@@ -52,6 +52,7 @@ from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
 from fdbqueue.queue.base import BaseQueue
 from fdbqueue.types import (
+    Claim,
     Database,
     Duration,
     Item,
@@ -59,7 +60,9 @@ from fdbqueue.types import (
     Priority,
     ReadTransactor,
     State,
+    Task,
     Transaction,
+    Transactor,
 )
 from fdbqueue.worker import worker
 from fdbqueue.worker.handler import Handler
@@ -183,6 +186,16 @@ class Listing(Generic[_T]):
         return list(islice(self._items, n))
 
 
+class _Release(Protocol):
+    """The type of `release`, which has two forms."""
+
+    @overload
+    def __call__(self, tr: Transactor, claim: Claim) -> _Awaited[None]: ...
+
+    @overload
+    def __call__(self, tr: Transactor, claim: Item | Task | str) -> _Awaited[bool]: ...
+
+
 class _FifoItems(Protocol):
     """The type of `items`, which has two forms."""
 
@@ -266,7 +279,8 @@ class _Handle(Generic[_Q]):
     ack = _method(_Queue.ack)
     nack = _method(_Queue.nack)
     extend = _method(_Queue.extend)
-    release = _method(_Queue.release)
+    release = cast("_Release", _method(_Queue.release))
+    run_now = _method(_Queue.run_now)
     get = _method(_Queue.get)
     dead_letters = _listed(_Queue.dead_letters)
     pause = _method(_Queue.pause)

@@ -46,6 +46,7 @@ from fdbqueue.types import (
     Item,
     Options,
     ReadTransaction,
+    State,
     Task,
     Transaction,
     Transactor,
@@ -522,20 +523,33 @@ class Store(Generic[_T]):
         """Return a dead letter to its position; return false if the item is not one."""
         self.sweeper.sweep(tr)  # expired items make room
         retry = partial(self.items.retry, reserve=self._pusher.reserve)
-        return self._change_dead(tr, item, retry)
+        return self._change_if(tr, item, "dead", retry)
 
     def drop_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
         """Delete a dead letter; return false if the item is not one."""
-        return self._change_dead(tr, item, self.items.drop)
+        return self._change_if(tr, item, "dead", self.items.drop)
 
-    def _change_dead(
-        self, tr: Transactor, item: _T | str, change: Callable[[Transaction, LocatedItem], bool]
+    def run_now(self, tr: Transactor, item: _T | str) -> bool:
+        """Make a delayed item ready; return false for any other state."""
+        return self._change_if(tr, item, "delayed", self.items.run_now)
+
+    def take_back(self, tr: Transactor, item: _T | str) -> bool:
+        """End the claim of an item and return it; return false if it is not claimed."""
+        return self._change_if(tr, item, "claimed", self._leases.take_back)
+
+    def _change_if(
+        self,
+        tr: Transactor,
+        item: _T | str,
+        state: State,
+        change: Callable[[Transaction, LocatedItem], bool],
     ) -> bool:
+        """Change an item if it is stored in this state; return whether it was."""
         reference = self.codec.reference(item)
 
         def body(tr: Transaction) -> bool:
             found = self.items.find(tr, reference)
-            return found is not None and found.state == "dead" and change(tr, found)
+            return found is not None and found.state == state and change(tr, found)
 
         return self.change(tr, body)
 

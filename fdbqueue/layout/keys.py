@@ -279,6 +279,8 @@ class Layout:
             *(*self.indexes, *self.parked, self.attempts),
         )
         self.scheduled: bytes = key(Space.QUEUE, "scheduled")
+        # A view reads both at once: first the mark that the queue has timers, then the results.
+        self.timers_and_results = self.scheduled, self.range_of(self.results)[1]
         self.wake_counter: bytes = key(Space.QUEUE, "freed")
         self.leader: bytes = key(Space.LEADER)
         # Never written: a request written while the last leader resigns conflicts on this key.

@@ -498,6 +498,13 @@ class Items:
         self.requeue(tr, [returned], dead=-1, retried=1)
         return True
 
+    def run_now(self, tr: Transaction, delayed: LocatedItem) -> bool:
+        """Make a delayed item ready; return true, because it existed."""
+        self.undelay(tr, self._layout.position(delayed.key), delayed.metadata[0])
+        self.insert(tr, delayed.key, delayed.item.value)
+        self.count_returned(tr, 1, delayed=-1)
+        return True
+
     def drop(self, tr: Transaction, dead: LocatedItem) -> bool:
         """Delete a dead letter; return true, because it existed."""
         self.unpark(tr, self._layout.dead, self._layout.position(dead.item.key))

@@ -14,7 +14,7 @@ from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem
 from fdbqueue.layout import ClaimedItem, Layout, decode_claim, encode_lease, header_of
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.operations.items import Items, ReturnedItem
+from fdbqueue.operations.items import Items, LocatedItem, ReturnedItem
 from fdbqueue.operations.schedule import VERSIONS, FailedItem, Schedule
 from fdbqueue.operations.slots import Candidate, Limit
 from fdbqueue.types import Claim, Transaction, Value
@@ -24,7 +24,8 @@ __all__ = ["ClaimRequest", "Leases", "error_text", "traceback_text"]
 _log = logging.getLogger("fdbqueue")
 
 _MAX_ERROR = 1_000  # characters
-_MAX_TRACEBACK = 8_000  # bytes
+_MAX_TRACEBACK = 8_000  # bytes, of which at most the next number are of standard error
+_MAX_STDERR = 4_096
 
 _key_of, _slot_of = attrgetter("key"), attrgetter("slot")
 
@@ -58,6 +59,9 @@ def error_text(error: object) -> str | None:
 def traceback_text(error: object) -> str | None:
     """Return the end of the traceback of an exception, up to 8,000 bytes; `None` for no exception.
 
+    If the exception has the standard error of a command in `stderr`, as `CalledProcessError` has,
+    its end follows, up to 4,096 bytes.
+
     >>> traceback_text("busy") is None
     True
     """
@@ -67,7 +71,16 @@ def traceback_text(error: object) -> str | None:
         text = "".join(traceback.format_exception(error))
     except Exception:  # raised by its `__str__`
         text = "".join(traceback.format_tb(error.__traceback__))
-    return text.encode("utf-8", "backslashreplace")[-_MAX_TRACEBACK:].decode(errors="ignore")
+    stderr = getattr(error, "stderr", None)
+    if isinstance(stderr, bytes):
+        stderr = stderr.decode(errors="replace")
+    errors = f"Standard error:\n{_end(stderr, _MAX_STDERR)}" if isinstance(stderr, str) else ""
+    return _end(text, _MAX_TRACEBACK - len(errors.encode())) + errors
+
+
+def _end(text: str, size: int) -> str:
+    """Return the end of a text, up to this many bytes."""
+    return text.encode("utf-8", "backslashreplace")[-size:].decode(errors="ignore")
 
 
 class ClaimRequest(NamedTuple):
@@ -286,6 +299,17 @@ class Leases:
         ended = self._end(tr, claim)
         returned = [ReturnedItem(position, item.value) for position, item in ended]
         self._items.requeue(tr, returned, returned=len(ended))
+
+    def take_back(self, tr: Transaction, claimed: LocatedItem) -> bool:
+        """End the claim of an item whatever its token, and return the item; return true."""
+        layout = self._layout
+        position = layout.position(claimed.key)
+        _, lease_end, _, *slots = claimed.metadata
+        self._items.unpark(tr, layout.claims, position)
+        tr.clear(layout.timer_key(layout.leases, lease_end, position))
+        self._schedule.free_slots(tr, slots)
+        self._items.requeue(tr, [ReturnedItem(position, claimed.item.value)], returned=1)
+        return True
 
     def nack(
         self,

@@ -371,11 +371,15 @@ class Views:
     def overdue(self, tr: ReadTransaction, now: int) -> Overdue:
         """Return what is overdue, as of `now` in milliseconds since 1970."""
         layout = self._layout
-        mark = getattr(tr, "snapshot", tr).get(layout.scheduled)
-        first_result = tr.get_range(*layout.range_of(layout.results), limit=1)
-        if mark.present() or [*first_result]:
-            return begin_overdue(tr, layout, _options(tr, layout), now)()
-        return Overdue()  # the queue never had timers
+        snapshot = getattr(tr, "snapshot", tr)
+        # One read, as most queues have neither timers nor results of pops, nor rows in between.
+        begin, end = layout.timers_and_results
+        for row in snapshot.get_range(begin, end, limit=1):
+            between = row.key != begin and not row.key.startswith(layout.results)
+            results = snapshot.get_range(layout.results, end, limit=1) if between else [row]
+            if [*results]:
+                return begin_overdue(tr, layout, _options(tr, layout), now)()
+        return Overdue()
 
     # Numbers
 

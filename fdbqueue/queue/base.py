@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from fdb.subspace_impl import Subspace
 
@@ -328,29 +328,65 @@ class BaseQueue(ABC, Generic[_T]):
         """
         self._store.extend(tr, validate_claim(claim), validate_lease(lease))
 
-    def release(self, tr: Transactor, claim: Claim) -> None:
+    @overload
+    def release(self, tr: Transactor, claim: Claim) -> None: ...
+
+    @overload
+    def release(self, tr: Transactor, claim: _T | str) -> bool: ...
+
+    def release(self, tr: Transactor, claim: Claim | _T | str) -> bool | None:
         """Return the items of a claim to their places, as if they had never been claimed.
 
-        The attempt does not count. Conflicts and cost are those of `ack`.
+        The attempt does not count. Given an item or its id, the call takes the item away from the
+        client that has claimed it, whose `ack` then raises `LeaseLost`. It returns false if the
+        item is not claimed. Conflicts and cost are those of `ack`.
 
         Args:
             tr: A transaction or a database.
-            claim: A claim that `claim` returned.
+            claim: A claim that `claim` returned; or an item, or its id.
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
             ForeignClaim: The claim is one of another queue.
+            InvalidItemId: The text is not an item id.
 
         Example:
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
             >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> _ = jobs.push(db, "send")
+            >>> item = jobs.push(db, "send")
             >>> jobs.release(db, jobs.claim(db))
             >>> jobs.claim(db).attempt
             1
+            >>> jobs.release(db, item.id), jobs.release(db, item.id)
+            (True, False)
         """
+        if isinstance(claim, (str, Item, Task)):
+            return self._store.take_back(tr, claim)
         self._store.release(tr, validate_claim(claim))
+        return None
+
+    def run_now(self, tr: Transactor, item: _T | str) -> bool:
+        """Make a delayed item ready at once; return false if it is not delayed.
+
+        Conflicts with clients that make it ready or remove it. Cost: four reads.
+
+        Args:
+            tr: A transaction or a database.
+            item: An `Item` (in a task queue, a `Task`), or its id.
+
+        Raises:
+            InvalidItemId: The text is not an item id.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> item = jobs.push(db, "send", delay=3600)
+            >>> jobs.run_now(db, item), jobs.pop(db).value
+            (True, 'send')
+        """
+        return self._store.run_now(tr, item)
 
     # Dead letters
 

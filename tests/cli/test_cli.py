@@ -689,6 +689,61 @@ def test_nothing_is_done_if_standard_output_is_closed(
     assert filled.output("export", name) == before
 
 
+def test_items_that_are_not_ready_are_listed_shown_retried_and_released(
+    fdbq: Shell, name: str, db: Any
+) -> None:
+    ids = [
+        fdbq.output("push", name, "1", "--delay", "1h").strip(),
+        fdbq.output("push", name, "2", "--delay", "1h").strip(),
+    ]
+    listed = fdbq.output("items", name, "--state", "delayed").splitlines()
+    assert [line.split()[0] for line in listed] == ids
+    assert "due" in listed[0]
+    assert fdbq.output("retry", name, ids[0]) == "1 retried\n"
+    assert sizes(fdbq, name)[name] == 1
+    done = fdbq("retry", name, ids[0])
+    assert (done.returncode, done.stdout) == (1, "0 retried\n")
+    assert "was not retried: it is ready" in done.stderr
+    assert fdbq.output("retry", name, "--state", "delayed") == "1 retried\n"
+    assert fdbqueue.PriorityQueue.named(db, name).claim(db, n=2) is not None
+    shown = json.loads(fdbq.output("show", name, ids[1], "--json"))
+    assert (shown["state"], shown["claimed_by"].endswith(f":{os.getpid()}")) == ("claimed", True)
+    assert f":{os.getpid()}, lease ends" in fdbq.output("items", name, "--state", "claimed")
+    assert fdbq.output("release", name, "--all") == "2 released\n"
+    assert "it is ready" in fdbq("release", name, ids[0]).stderr
+    assert "give either ids, or an option for all items" in error_of(fdbq("release", name))
+    assert fdbq("show", name, ids[0] + "A").returncode == 2
+    fdbq.output("rm", name, *ids)
+    assert f"has no item {ids[0]}" in fdbq("show", name, ids[0]).stderr
+    assert "the queue has no such item" in fdbq("retry", name, ids[0]).stderr
+
+
+def test_show_prints_the_standard_error_of_a_command_that_failed(fdbq: Shell, name: str) -> None:
+    item_id = fdbq.output("push", name, "1").strip()
+    fdbq.output("limit", name, "--attempts", "1")
+    command = "yes no | head -c 9000 >&2; echo the last line >&2; exit 3"
+    done = fdbq("work", name, "--exec", command, "--drain")
+    assert done.returncode == 1
+    assert "the last line" in done.stderr
+    shown = json.loads(fdbq.output("show", name, item_id, "--json"))
+    assert (shown["state"], shown["error"]) == ("dead", "CommandError: exit code 3")
+    (attempt,) = shown["failed_attempts"]
+    assert attempt["traceback"].endswith("no\nthe last line\n")
+    assert len(attempt["traceback"]) <= 8_000
+    assert "the last line" in fdbq.output("show", name, item_id)
+
+
+def test_a_command_prints_its_standard_error_while_it_runs(fdbq: Shell, name: str) -> None:
+    fdbq.output("push", name, "1")
+    process = fdbq.start("work", name, "--exec", "echo begun >&2; sleep 60")
+    assert process.stderr is not None
+    try:
+        assert process.stderr.readline() == "begun\n"
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_closed_standard_input_counts_as_empty(filled: Shell, name: str) -> None:
     assert "is not JSON" in error_of(filled.script("fdbq push $q - <&-"))
     assert filled.script("fdbq import $q <&-").stdout == "stored 0 lines\n"
@@ -743,7 +798,7 @@ def test_dead_letters_are_listed_shown_retried_and_dropped(fdbq: Shell, name: st
     assert fdbq("dead", "show", name, ids[1]).returncode == 1
     assert fdbq.output("pop", name) == '{"n":2}\n'
     assert "not the id of an item" in error_of(fdbq("dead", "drop", name, ids[0], "nonsense"))
-    assert "give either ids or --all" in error_of(fdbq("dead", "drop", name))
+    assert "give either ids, or an option for all items" in error_of(fdbq("dead", "drop", name))
     assert fdbq.output("dead", "drop", name, "--all") == "2 dropped\n"
     assert fdbq.output("dead", "ls", name) == ""
     assert "no queue named" in error_of(fdbq("dead", "ls", f"{name}nope"))

@@ -116,6 +116,45 @@ def test_tasks_that_are_over_and_due_are_found_by_agent_and_client(db: Any, name
     assert_views_agree(db, tasks)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_delayed_item_is_run_at_once_and_a_claimed_one_taken_away(
+    db: Any, name: str, kind: Any
+) -> None:
+    queue = kind.named(db, name)
+    item_id = push(db, queue, "job")
+    assert not queue.run_now(db, item_id)
+    assert not queue.release(db, item_id)
+    queue.nack(db, queue.claim(db), delay=600)
+    assert queue.run_now(db, item_id)
+    assert assert_views_agree(db, queue).ready == 1
+    queue.set_concurrency(db, 1)
+    claim = queue.claim(db)
+    assert claim.attempt == 2
+    assert queue.release(db, item_id)
+    stats = assert_views_agree(db, queue)
+    assert (stats.ready, stats.claimed, stats.total_failed, stats.total_retried) == (1, 0, 1, 1)
+    with pytest.raises(LeaseLost):
+        queue.ack(db, claim)
+    again = queue.claim(db)  # the slot is free, and the attempt did not count
+    assert again.attempt == 2
+    queue.ack(db, again)
+    assert not queue.release(db, item_id)
+    assert assert_views_agree(db, queue).is_empty
+
+
+def test_a_client_that_waits_is_woken_by_an_item_that_is_run_at_once(
+    db: Any, queue: PriorityQueue, asleep: threading.Event
+) -> None:
+    item = queue.push(db, "job", delay=600)
+    popped: list[Any] = []
+    thread = threading.Thread(target=lambda: popped.append(queue.pop(db, wait=60)))
+    thread.start()
+    assert asleep.wait(60)
+    assert queue.run_now(db, item)
+    thread.join(30)
+    assert [found.value for found in popped] == ["job"]
+
+
 def test_max_size_bounds_ready_delayed_and_claimed_items_but_no_dead_letters(
     db: Any, name: str
 ) -> None:
