@@ -115,7 +115,7 @@ def push(
     """Push a JSON VALUE to QUEUE and print the id of the item.
 
     If VALUE is `-`, it is read from standard input. With --unique, the id may be that of an
-    existing item. The first push creates the queue.
+    existing item; then a line on standard error says so. The first push creates the queue.
 
     Exits with code 1 if the queue is full; `fdbq limit` shows and sets its maximum size.
 
@@ -162,7 +162,12 @@ def push(
     if item is None:
         click.echo(f"fdbq push: {queue} is full; nothing was stored", err=True)
         sys.exit(1)
-    echo(item_json(item) if as_json else item.id)
+    if unique is not None and not item.is_new:
+        click.echo(f"fdbq push: nothing was stored; item {item.id} has this key", err=True)
+    if as_json and unique is not None:
+        echo(json_line({**parse_json(item_json(item)), "stored": item.is_new}))
+    else:
+        echo(item_json(item) if as_json else item.id)
 
 
 @click.command()

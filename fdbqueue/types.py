@@ -75,12 +75,14 @@ class Item:
         priority: The item's priority; `None` in a FIFO queue.
         id: A text that identifies the item within its queue.
         key: The item's key in the database.
+        is_new: False if a push with a unique key stored nothing, and returned this item.
     """
 
     value: Any
     priority: Any
     id: str
     key: bytes = field(repr=False)
+    is_new: bool = field(default=True, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

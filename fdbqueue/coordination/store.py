@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -206,7 +207,11 @@ class Store(Generic[_T]):
 
         def body(tr: Transaction) -> tuple[_T | None]:
             found = self._pusher.push_unique(tr, new, now)
-            return (None if found is None else self.codec.decode(tr, found.item),)
+            if found is None:
+                return (None,)
+            item = self.codec.decode(tr, found.item)
+            is_new = self.layout.unpack_item_key(found.key)[-1] == new.random
+            return (item if is_new or isinstance(item, Task) else replace(item, is_new=False),)
 
         item: _T | None
         (item,) = yield Call(partial(self.change, tr, body))

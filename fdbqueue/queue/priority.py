@@ -263,7 +263,8 @@ class PriorityQueue(BaseQueue[Item]):
             ttl: Seconds after which the item is dropped if no client has taken it, by the clocks of
                 clients.
             unique: A key of 1 to 255 bytes of text. If an unfinished item (ready, delayed or
-                claimed) has this key, nothing is stored, and the call returns that item.
+                claimed) has this key, nothing is stored, and the call returns that item, with
+                `is_new` false.
             if_full: What to do if the queue is full: `"raise"` raises `QueueFull`, `"drop"` stores
                 nothing and returns `None`.
 

@@ -442,10 +442,15 @@ def test_a_paused_queue_hands_out_nothing(fdbq: Shell, name: str) -> None:
 
 def test_a_push_may_be_unique_and_expire(fdbq: Shell, name: str) -> None:
     first = fdbq.output("push", name, "1", "--unique", "k")
-    assert fdbq.output("push", name, "2", "--unique", "k") == first
-    fdbq.output("push", name, "3", "--ttl", "0.001")
+    again = fdbq("push", name, "2", "--unique", "k")
+    assert (again.returncode, again.stdout) == (0, first)
+    assert again.stderr == f"fdbq push: nothing was stored; item {first.strip()} has this key\n"
+    stored = json.loads(fdbq("push", name, "2", "--unique", "k", "--json").stdout)
+    assert (stored["stored"], stored["id"]) == (False, first.strip())
+    assert json.loads(fdbq.output("push", name, "3", "--unique", "l", "--json"))["stored"] is True
+    fdbq.output("push", name, "4", "--ttl", "0.001")
     time.sleep(0.002)
-    assert fdbq.output("pop", name, "-n", "9") == "1\n"
+    assert fdbq.output("pop", name, "-n", "9") == "1\n3\n"
     assert "0.0 is not in the range x>0" in error_of(fdbq("push", name, "1", "--ttl", "0"))
     assert "unique must be text of 1 to 255" in error_of(fdbq("push", name, "1", "--unique", ""))
 

@@ -507,7 +507,7 @@ def test_each_job_takes_effect_once_despite_expired_leases_and_lost_replies(
 
 @pytest.mark.parametrize(
     ("priority", "total", "shared"),
-    [(7, 12, 4), (1_000_000, 14, 5)],
+    [(7, 12, 4), (1_000_000, 14, 6)],
     ids=["a small priority", "another priority"],
 )
 def test_a_job_takes_few_mutations_and_fewer_of_keys_that_all_clients_write(

@@ -50,7 +50,8 @@ def test_a_unique_key_stores_one_item_until_it_is_finished(db: Any, space: Subsp
     queue = PriorityQueue(space["unique"], max_attempts=1)
     first = queue.push(db, "first", 5, unique="report")
     assert first == next(queue.items(db))
-    assert queue.push(db, "second", 1, unique="report") == first
+    again = queue.push(db, "second", 1, unique="report")
+    assert (again, first.is_new, again.is_new) == (first, True, False)
     assert queue.push(db, "other", 9, unique="another") != first
     claim = queue.claim(db)
     assert queue.push(db, "third", 1, unique="report") == first
