@@ -200,7 +200,7 @@ def test_a_sound_database_passes_the_integrity_check(sound: Path) -> None:
     with Database(sound) as db:
         assert db.check_integrity()
         assert check(db, PriorityQueue.named(db, "jobs"), repair=True).ok
-    assert fdbq("check", "--db", str(sound)).stdout == f"jobs: {ITEMS:,} items, ok\n"
+    assert fdbq("check", "--db", str(sound)).stdout == f"jobs: {ITEMS:,} ready, ok\n"
 
 
 def test_an_integrity_check_ends_at_its_timeout(tmp_path: Path) -> None:
