@@ -583,6 +583,29 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.reads.get(tr, item)
 
+    def position(self, tr: ReadTransactor, item: _T | str) -> int | None:
+        """Return the number of ready items ahead of this one; `None` if it is not ready.
+
+        Given a database, items are counted page by page while other clients push and pop;
+        `position(tr.snapshot, ...)` conflicts with nothing. Cost: a scan of the items ahead.
+
+        Args:
+            tr: A transaction or a database.
+            item: An `Item` (in a task queue, a `Task`), or its id.
+
+        Raises:
+            InvalidItemId: The text is not an item id.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> last, first = jobs.push(db, "b", 5), jobs.push(db, "a", 1)
+            >>> jobs.position(db, first), jobs.position(db, last.id)
+            (0, 1)
+        """
+        return self._store.reads.position(tr, item)
+
     def pushed_at(self, item: _T | str) -> datetime | None:
         """Return the time at which an item was pushed, by the clock of the client that pushed it.
 

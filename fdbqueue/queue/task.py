@@ -572,26 +572,6 @@ class TaskQueue(BaseQueue[Task]):
         """
         return self._store.reads.find(tr, task_id)
 
-    def position(self, tr: ReadTransactor, task_id: str) -> int | None:
-        """Return the number of tasks ahead of this one; return `None` if it is not ready.
-
-        Given a database, tasks are counted page by page while other clients push and pop;
-        `position(tr.snapshot, ...)` conflicts with nothing. Cost: a scan of the tasks ahead.
-
-        Args:
-            tr: A transaction or a database.
-            task_id: The id of the task.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
-            >>> last, first = tasks.push(db, priority=5), tasks.push(db, priority=1)
-            >>> tasks.position(db, first), tasks.position(db, last)
-            (0, 1)
-        """
-        return self._store.reads.position(tr, task_id)
-
     def counts(self, tr: ReadTransactor) -> dict[TaskPriority, int]:
         """Return the number of ready tasks of each priority that has any.
 

@@ -355,6 +355,24 @@ class Worker:
             "" if error is None else f": {error_text(error)}",
             exc_info=error,
         )
+        if advice := self._advice(job, outcome):
+            _log.warning("%s %s: %s", self._name, job.claim.item.id, advice)
+
+    def _advice(self, job: _Job, outcome: str) -> str | None:
+        """Return what to do about a job that will not run again, or that was lost."""
+        max_attempts = self._store.schedule.max_attempts
+        if outcome == "failed" and max_attempts is not None and job.claim.attempt >= max_attempts:
+            return (
+                "this was the last attempt, and makes it a dead letter: `fdbq show` has the "
+                "errors, `fdbq retry` makes it ready again"
+            )
+        if outcome == "lost":
+            return (
+                f"its lease of {self._lease:g} seconds ran out, or was taken away, before the job "
+                "ended; it runs again elsewhere, so use a longer lease if the process was stopped "
+                "or the database did not answer for that long"
+            )
+        return None
 
     def _nack(self, claim: Claim, failure: BaseException) -> None:
         try:

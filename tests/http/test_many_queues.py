@@ -57,8 +57,8 @@ def test_queues_are_listed_by_pages(
     assert [pair for pair in found if pair[0] in sizes] == list(sizes.items())
     assert counting.transactions == len(pages) == 3 + before // 1_000
     # A read of the names for each page, shared reads of the counters, and three for each queue that
-    # is not empty: the first item of two priorities, and of the tasks. One of these is the last of a
-    # page and the first of the next.
+    # is not empty: the first item of two priorities, and of the tasks. One of these queues is read
+    # behind the end of a page, and again as the first of the next.
     assert counting.reads <= len(pages) * (1 + 1) + NUMBER // 50 + 3 * 5 + 4 * before
 
 

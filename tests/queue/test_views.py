@@ -142,6 +142,22 @@ def test_a_delayed_item_is_run_at_once_and_a_claimed_one_taken_away(
     assert assert_views_agree(db, queue).is_empty
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_position_of_an_item_counts_the_ready_items_ahead(
+    db: Any, name: str, kind: Any
+) -> None:
+    queue = kind.named(db, name)
+    ids = [push(db, queue, number) for number in range(4)]
+    queue.nack(db, queue.claim(db, within=1), delay=600)
+    held = queue.claim(db, within=1)
+    assert [queue.position(db, each) for each in ids] == [None, None, 0, 1]
+    come_due(db, queue)
+    assert [queue.position(db, each) for each in ids] == [0, None, 1, 2]
+    lapse(db, queue)
+    assert [queue.position(db, each) for each in ids] == [0, 1, 2, 3]
+    assert held is not None
+
+
 def test_a_client_that_waits_is_woken_by_an_item_that_is_run_at_once(
     db: Any, queue: PriorityQueue, asleep: threading.Event
 ) -> None:

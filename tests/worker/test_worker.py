@@ -113,6 +113,9 @@ def test_a_failing_job_becomes_a_dead_letter_and_does_not_block_others(
     assert worker.run(progress=lambda report: report.failed == 2 and worker.stop()).failed == 2
     letters = {letter.item.value: letter.error for letter in queue.dead_letters(db)}
     assert letters == {"bad": "RuntimeError: no such address", "exit": "SystemExit: 3"}
+    advice = [each.message for each in caplog.records if "the last attempt" in each.message]
+    assert len(advice) == 2
+    assert "`fdbq retry` makes it ready again" in advice[0]
 
 
 def test_the_lease_of_a_long_job_is_extended(db: Any, queue: PriorityQueue) -> None:
