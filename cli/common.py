@@ -56,6 +56,7 @@ __all__ = [
     "database_options",
     "echo",
     "echo_results",
+    "escaped",
     "found_queue",
     "item_json",
     "item_queue",
@@ -362,8 +363,14 @@ def age_text(time: datetime | None) -> str | None:
 def printable(text: str) -> str:
     """Return a text shortened to one line, with control characters escaped for the terminal."""
     line = " ".join(text.split())
-    line = line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}..."
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
+    return escaped(line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}...")
+
+
+def escaped(text: str) -> str:
+    """Return a text with control characters escaped for the terminal, except for ends of lines."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text
+    )
 
 
 def count_noun(number: int, noun: str) -> str:

@@ -37,6 +37,7 @@ from .common import (
     create_option,
     echo,
     echo_results,
+    escaped,
     found_queue,
     item_json,
     item_queue,
@@ -383,9 +384,10 @@ def _info_json(info: ItemInfo, codec: str) -> dict[str, Any]:
 
 def _info_line(info: ItemInfo, fields: dict[str, Any]) -> str:
     """Return what matters most about an item in one line."""
+    client = printable(info.claimed_by or "an unknown client")
     times = {
         "due": info.due_at,
-        f"claimed by {info.claimed_by or 'an unknown client'}, lease ends": info.lease_ends,
+        f"claimed by {client}, lease ends": info.lease_ends,
         "died": info.died_at,
         "expires": info.expires_at,
     }
@@ -425,13 +427,14 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     for name, value in fields.items():
         if value is not None or name == "value":
             text = value if isinstance(value, str) and name != "value" else json_line(value)
-            click.echo(f"{name:<12}  {text}")
+            click.echo(f"{name:<12}  {escaped(text)}")
     for attempt in failed:
         client = attempt["client"] or "unknown client"
         error = attempt["error"] or "failed"
-        click.echo(f"attempt {attempt['number']}, {attempt['ended_at']}, {client}: {error}")
+        line = f"attempt {attempt['number']}, {attempt['ended_at']}, {client}: {error}"
+        click.echo(escaped(line))
         if attempt["traceback"]:
-            click.echo("  " + attempt["traceback"].rstrip().replace("\n", "\n  "))
+            click.echo("  " + escaped(attempt["traceback"]).rstrip().replace("\n", "\n  "))
 
 
 @click.command()

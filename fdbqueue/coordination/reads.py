@@ -12,7 +12,7 @@ from fdbqueue.database.binding import first_key, is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import PAGE, read_pages
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import UndecodableItem
+from fdbqueue.errors import InvalidItemId, UndecodableItem
 from fdbqueue.layout import Layout, decode_options
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import UUID_SIZE, StoredItem, time_of
@@ -243,7 +243,7 @@ class Reads(Generic[_T]):
         priority: Priority | None = None,
     ) -> Iterator[_T]:
         """Iterate over the ready items in order; on a database, read them in pages."""
-        bounds = self._bounds(after, reverse, priority)
+        bounds = self._bounds(tr, after, reverse, priority)
         return self._list(tr, "ready", self._shown, *bounds, limit, reverse)
 
     def inspect(
@@ -256,18 +256,28 @@ class Reads(Generic[_T]):
         priority: Priority | None = None,
     ) -> Iterator[ItemInfo]:
         """Iterate over the items in a state in order; on a database, read them in pages."""
-        bounds = self._bounds(after, reverse, priority)
+        bounds = self._bounds(tr, after, reverse, priority)
         return self._list(tr, state, self._info, *bounds, limit, reverse)
 
     def _bounds(
-        self, after: _T | str | None, reverse: bool, priority: Priority | None
+        self,
+        tr: ReadTransactor,
+        after: _T | str | None,
+        reverse: bool,
+        priority: Priority | None,
     ) -> tuple[bytes, bytes]:
         """Return the range of the keys of the items of a priority, behind an item."""
         begin, end = self.layout.all_items
         if priority is not None:
             _, begin, end, *_ = self.levels.level(priority)
         if after is not None:
-            passed = self.layout.items + self.codec.reference(after)
+            reference = self.codec.reference(after)
+            passed = self.layout.items + reference
+            if self.given_options.kind == "task":  # whose ids do not say where they are
+                found = read(tr, lambda tr: self.views.locate(tr, reference, milliseconds()))
+                if found is None:
+                    raise InvalidItemId(after)
+                passed = found.key
             return (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
         return begin, end
 

@@ -550,10 +550,10 @@ class Store(Generic[_T]):
         change: Callable[[Transaction, LocatedItem], bool],
     ) -> bool:
         """Change an item if it is stored in this state; return whether it was."""
-        reference = self.codec.reference(item)
+        reference, now = self.codec.reference(item), milliseconds()
 
         def body(tr: Transaction) -> bool:
-            found = self.items.find(tr, reference)
+            found = self.schedule.find(tr, reference, now)
             return found is not None and found.state == state and change(tr, found)
 
         return self.change(tr, body)
@@ -562,8 +562,12 @@ class Store(Generic[_T]):
 
     def remove(self, tr: Transactor, item: _T | str) -> bool:
         """Remove a ready or delayed item; return false for any other state."""
-        reference = self.codec.reference(item)
-        return self.change(tr, lambda tr: self.items.remove(tr, self.items.find(tr, reference)))
+        reference, now = self.codec.reference(item), milliseconds()
+
+        def body(tr: Transaction) -> bool:
+            return self.items.remove(tr, self.schedule.find(tr, reference, now))
+
+        return self.change(tr, body)
 
     def move(
         self, tr: Transactor, item: _T | str, change: Callable[[_T], tuple[Level, bytes | None]]
@@ -572,12 +576,13 @@ class Store(Generic[_T]):
 
         `change(item)` returns the level and the new payload; `None` keeps the payload.
         """
-        reference = self.codec.reference(item)
+        reference, now = self.codec.reference(item), milliseconds()
 
         def body(tr: Transaction) -> tuple[_T, bytes] | None:
-            stored = self.items.ready(tr, reference)
-            if stored is None:
+            found = self.schedule.find(tr, reference, now)
+            if found is None or found.state != "ready":
                 return None
+            stored = found.item
             before = self.codec.decode(tr, stored)
             level, payload = change(before)
             if payload is None:

@@ -337,8 +337,9 @@ class Items:
         return finish
 
     def begin_look(self, tr: ReadTransaction, key: bytes) -> list[Any]:
-        """Start to read whether the item that was popped from this key exists again."""
-        return [tr[key]]
+        """Start to read whether the item that was popped from this key exists, in any state."""
+        position = self._layout.position(key)
+        return [tr[prefix + position] for prefix in self._layout.prefix_of.values()]
 
     # Adding
 
@@ -428,10 +429,11 @@ class Items:
 
     def put_back(self, tr: Transaction, popped: list[tuple[bytes, bytes]]) -> None:
         """Return popped items, as (key, payload), to their positions, unless they already exist."""
+        payloads = dict(popped)
         # Start all reads before waiting for the first.
-        pending = [self.begin_look(tr, key) for key, _ in popped]
+        pending = [self.begin_look(tr, key) for key in payloads]
         n = 0
-        for (key, payload), reads in zip(popped, pending):
+        for (key, payload), reads in zip(payloads.items(), pending):
             if not any(read.present() for read in reads):
                 random = self._layout.unpack_item_key(key)[-1]
                 self.insert(tr, key, self._layout.write_payload(tr, random, payload))

@@ -140,17 +140,14 @@ class Pusher:
             now: The time in milliseconds since 1970.
         """
         key = self.layout.unique_key(str(item.header.unique))
-        found = self._find_unique(tr, key)
-        if found is not None:
-            self._schedule.sweep(tr, now)
-            found = self._find_unique(tr, key)
+        found = self._find_unique(tr, key, now)
         if found is None and self.push(tr, [PushRequest([item])])[0]:
-            found = self._find_unique(tr, key)
+            found = self._find_unique(tr, key, now)
         return found
 
-    def _find_unique(self, tr: Transaction, key: bytes) -> LocatedItem | None:
+    def _find_unique(self, tr: Transaction, key: bytes, now: int) -> LocatedItem | None:
         position = tr[key].value
-        return None if position is None else self._items.at(tr, position)
+        return None if position is None else self._schedule.find_at(tr, position, now)
 
     def reserve(self, tr: Transaction) -> None:
         """Take a place for the retry of a dead letter; raise `QueueFull` if no place is free."""

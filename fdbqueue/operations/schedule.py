@@ -26,7 +26,7 @@ from fdbqueue.layout import (
     header_of,
     with_header,
 )
-from fdbqueue.operations.items import WANT_ALL, Items, ReturnedItem
+from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem, ReturnedItem
 from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import KeySelector, KeyValue, Options, ReadTransaction, Transaction
 
@@ -257,11 +257,11 @@ class Schedule:
             moves = bool(leases or dues) and (is_all or not may_leave)
             if moves:
                 self._end_leases(tr, leases, now)
-                self._make_available(tr, dues)
+                self._make_available(tr, dues, now)
                 # There may be expired items among those that just became available.
                 expiries = list(begin_read(*due[2]))
             if expiries:
-                self._expire(tr, expiries)
+                self._expire(tr, expiries, now)
             return Swept(
                 all=is_all and len(expiries) < limit,
                 expired=len(expiries) < limit,
@@ -269,6 +269,41 @@ class Schedule:
             )
 
         return finish
+
+    def find(self, tr: Transaction, reference: bytes, now: int) -> LocatedItem | None:
+        """Return the item with this reference; `None` if it ended.
+
+        If its lease or its delay is over, or if it has expired, sweep it alone first. So an
+        operation on a single item finds it in the state that views show.
+        """
+        return self._swept(tr, now, lambda: self._items.find(tr, reference))
+
+    def find_at(self, tr: Transaction, position: bytes, now: int) -> LocatedItem | None:
+        """Return the item at this position as `find` does."""
+        return self._swept(tr, now, lambda: self._items.at(tr, position))
+
+    def _swept(
+        self, tr: Transaction, now: int, find: Callable[[], LocatedItem | None]
+    ) -> LocatedItem | None:
+        layout = self._layout
+        sweep: Callable[[Transaction, list[KeyValue], int], None]
+        found = find()
+        for _ in range(2):  # a claimed or delayed item becomes ready, and then expires
+            if found is None:
+                return None
+            position, expires = layout.position(found.key), found.item.header.expires
+            if found.state == "claimed" and found.metadata[1] <= tr.get_read_version().wait():
+                index, when, sweep = layout.leases, found.metadata[1], self._end_leases
+            elif found.state == "delayed" and found.metadata[0] <= now:
+                index, when, sweep = layout.dues, found.metadata[0], self._make_available
+            elif found.state == "ready" and expires is not None and expires <= now:
+                index, when, sweep = layout.expiries, expires, self._expire
+            else:
+                return found
+            timer = layout.timer_key(index, when, position)
+            sweep(tr, list(tr.get_range(timer, timer + b"\x00", limit=1)), now)
+            found = find()
+        return found
 
     @staticmethod
     def _clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
@@ -329,7 +364,7 @@ class Schedule:
         self._items.park(tr, layout.claims, position, encode_claim(item))
         tr[layout.timer_key(layout.leases, item.lease_end, position)] = lease
 
-    def _make_available(self, tr: Transaction, timers: list[KeyValue]) -> None:
+    def _make_available(self, tr: Transaction, timers: list[KeyValue], _: int) -> None:
         layout = self._layout
         positions = [layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers]
         # Start all reads before waiting for the first.
@@ -344,7 +379,7 @@ class Schedule:
         if n:
             self._items.tally(tr, delayed=-n)
 
-    def _expire(self, tr: Transaction, timers: list[KeyValue]) -> None:
+    def _expire(self, tr: Transaction, timers: list[KeyValue], _: int) -> None:
         layout = self._layout
         keys = [
             layout.items + layout.unpack_timer_key(layout.expiries, timer.key)[1]

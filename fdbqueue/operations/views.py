@@ -7,8 +7,10 @@ a time, and shows every item in the state that it really has. It writes nothing.
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import merge
@@ -121,6 +123,8 @@ def begin_overdue(
             lease = decode_lease(row.value) or Lease(0, 0)
             if min(lease.length, lease.clock_end - now) > 0:
                 continue
+            if lease.delivery_count == 0:  # a timer of an earlier release, or of a repair
+                lease = _lease_of_claim(tr[layout.claims + position].value, lease)
             if max_attempts is not None and lease.delivery_count >= max_attempts:
                 overdue.died.append(position)
             elif 0 < lease.expires <= now:
@@ -145,6 +149,15 @@ def begin_overdue(
         return overdue
 
     return finish
+
+
+def _lease_of_claim(claim: bytes | None, lease: Lease) -> Lease:
+    """Return a lease with what its timer does not know."""
+    if claim is None:
+        return lease
+    item = decode_claim(claim)
+    expires = header_of(item.value)[0].expires
+    return lease._replace(delivery_count=item.delivery_count, expires=expires or 0)
 
 
 def _with_timers(counters: Counters) -> tuple[int, int, int]:
@@ -262,7 +275,6 @@ def _stats(
     tallies = counters.tallies
     returned, died, ended = map(len, (overdue.returned, overdue.died, overdue.ended))
     over = returned + died + ended + len(overdue.staged)
-    failed = over - len(overdue.staged)
     return QueueStats(
         ready=max(0, counters.ready + overdue.ready),
         delayed=max(0, tallies["delayed"] - len(overdue.due) - len(overdue.lapsed)),
@@ -275,11 +287,12 @@ def _stats(
         options=None,
         total_pushed=counters.pushed,
         total_completed=counters.completed,
-        total_failed=tallies["failed"] + failed,
-        total_retried=tallies["retried"] + failed - died,
+        # Attempts whose leases are over have not failed yet: they may still be acknowledged.
+        total_failed=tallies["failed"],
+        total_retried=tallies["retried"],
         total_expired=tallies["expired"] + len(overdue.expired) + ended + len(overdue.lapsed),
         total_removed=tallies["removed"],
-        total_died=tallies["died"] + died,
+        total_died=tallies["died"],
         total_put_back=tallies["put_back"],
         total_rejected=counters.rejected,
     )
@@ -305,11 +318,14 @@ def _by_priority(
         stored = overdue_items(tr, layout, overdue, {*overdue.positions})
         expired = [(layout.items + place, tr[layout.items + place]) for place in overdue.expired]
 
-        def urgency(key: bytes, value: bytes) -> int:
-            return decode_header(layout.read_payload(tr, ranks.item(key, value)))[0]
+        def urgencies(rows: Iterable[tuple[bytes, bytes | None]]) -> Iterator[int]:
+            for key, value in rows:
+                with suppress(ValueError, struct.error):  # a damaged task must not hide the others
+                    if value is not None:
+                        yield decode_header(layout.read_payload(tr, ranks.item(key, value)))[0]
 
-        counts.update(starmap(urgency, stored))
-        counts.subtract(urgency(key, read.value) for key, read in expired if read.value)
+        counts.update(urgencies(stored))
+        counts.subtract(urgencies((key, read.value) for key, read in expired))
     elif kind == "priority":
 
         def priority(position: bytes) -> Any:
@@ -416,10 +432,14 @@ class Views:
             of: Returns what to count by.
         """
         overdue = self.overdue(tr, now)
-        expired = [self._items.ready(tr, position) for position in overdue.expired]
+        keys = [self._layout.items + position for position in overdue.expired]
+        # Start all reads before waiting for the first.
+        values = [(key, tr[key]) for key in keys]
+        item = self._items.levels.item
+        expired = [item(key, read.value) for key, read in values if read.value is not None]
         more = self._overdue_items(tr, overdue, overdue.positions)
         counts = Counter(of(tr, item) for item in more)
-        counts.subtract(of(tr, item) for item in expired if item is not None)
+        counts.subtract(of(tr, item) for item in expired)
         return counts
 
     # Ready items
@@ -614,7 +634,10 @@ class Views:
             position = layout.position(key)
             if reference in (position, layout.unpack_item_key(key)[-1]):
                 item = self._items.levels.item(key, value)
-                is_back = (position, value) in self.overdue(tr, now).staged
+                overdue = self.overdue(tr, now)
+                if position in overdue.ended:
+                    return None
+                is_back = (position, value) in overdue.staged
                 return LocatedItem("ready" if is_back else "claimed", item)
         return None
 

@@ -656,7 +656,7 @@ class BaseQueue(ABC, Generic[_T]):
 
         Use it when the items could not be used after all. An item that is already back is not
         counted twice. Given a database, the call takes effect exactly once, in one transaction for
-        each 1,000,000 bytes. Cost: one read for each item, and the writes of a push.
+        each 1,000,000 bytes. Cost: four reads for each item, and the writes of a push.
 
         Args:
             tr: A transaction or a database.

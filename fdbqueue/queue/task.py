@@ -498,8 +498,11 @@ class TaskQueue(BaseQueue[Task]):
             tr: A transaction or a database.
             state: `"ready"`, `"delayed"`, `"claimed"` or `"dead"`.
             limit: The maximum number of tasks, 0 for all.
-            after: A task that `pop` returned or `get_all_tasks` listed: only the tasks behind it.
+            after: A task in any state, or its id: only the tasks behind it.
             reverse: Iterate from the last task to the first.
+
+        Raises:
+            InvalidItemId: `after` is not the id of a task, or the task has ended.
 
         Example:
             >>> import fdbqueue

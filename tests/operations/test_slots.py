@@ -18,6 +18,7 @@ from fdbqueue import PriorityQueue, TaskQueue, check
 from fdbqueue.coordination import waiting
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull
+from fdbqueue.layout import header_of, with_header
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.leases import come_due, lapse
@@ -33,6 +34,8 @@ def expire(db: Any, queue: Any) -> None:
             del tr[row.key]
             place = layout.unpack_timer_key(layout.expiries, row.key)[1]
             tr[layout.timer_key(layout.expiries, 1, place)] = b""
+            header, content = header_of(tr[layout.items + place].value)
+            tr[layout.items + place] = with_header(header._replace(expires=1), content)
 
     body(db)
     store_of(queue).sweeper.invalidate()

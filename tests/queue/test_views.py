@@ -13,7 +13,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
-from fdbqueue.errors import LeaseLost, QueueFull
+from fdbqueue.errors import InvalidItemId, LeaseLost, QueueFull
 from tests.support.leases import come_due, lapse
 from tests.support.scan import assert_views_agree
 
@@ -169,6 +169,123 @@ def test_a_client_that_waits_is_woken_by_an_item_that_is_run_at_once(
     assert queue.run_now(db, item)
     thread.join(30)
     assert [found.value for found in popped] == ["job"]
+
+
+def overdue(db: Any, queue: Any, state: str) -> str:
+    """Return the id of an item that a view shows in a state which no sweep has stored yet."""
+    item_id = push(db, queue, "job")
+    if state == "dead":
+        queue.set_max_attempts(db, 1)
+    queue.claim(db)
+    lapse(db, queue)
+    assert queue.state(db, item_id) == state
+    return item_id
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operations_on_single_items_find_the_state_that_views_show(
+    db: Any, name: str, kind: Any
+) -> None:
+    queue = kind.named(db, name)
+    assert queue.remove(db, overdue(db, queue, "ready"))
+    assert not queue.release(db, overdue(db, queue, "ready"))
+    assert queue.state(db, queue.peek(db)) == "ready"
+    queue.clear(db)
+    push(db, queue, "later")
+    queue.nack(db, queue.claim(db), delay=600)
+    (item,) = [info.item for info in queue.items(db, state="delayed")]
+    come_due(db, queue)
+    assert not queue.run_now(db, item)
+    assert queue.remove(db, item)
+    tr = db.create_transaction()
+    dead = overdue(db, queue, "dead")
+    assert queue.retry_dead_letter(tr, dead)
+    tr.commit().wait()
+    queue.set_max_attempts(db, None)
+    queue.clear(db)
+    assert queue.drop_dead_letter(db, overdue(db, queue, "dead"))
+    stats = assert_views_agree(db, queue)
+    assert (stats.is_empty, stats.total_died, stats.total_removed) == (True, 1, 1)
+
+
+def test_an_expired_item_cannot_be_changed(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    item = queue.push(db, "gone", ttl=0.001)
+    delayed = queue.push(db, "gone", ttl=0.001, delay=0.001)
+    while queue.state(db, item) or queue.state(db, delayed):
+        pass
+    assert not queue.remove(db, item)
+    assert queue.reprioritize(db, item, 1) is None
+    assert not queue.run_now(db, delayed)
+    stats = assert_views_agree(db, queue)
+    assert (stats.is_empty, stats.total_expired, stats.total_removed) == (True, 2, 0)
+
+
+def test_totals_never_fall_when_a_late_worker_ends_its_job_after_all(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=1)
+    queue.push(db, "job")
+    claim = queue.claim(db)
+    assert claim is not None
+    lapse(db, queue)
+    before = queue.stats(db)
+    assert (before.dead, before.total_failed, before.total_died) == (1, 0, 0)
+    queue.ack(db, claim)
+    after = assert_views_agree(db, queue)
+    assert (after.dead, after.total_completed, after.total_failed) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("kind", [PriorityQueue, Queue])
+@pytest.mark.parametrize("state", ["ready", "delayed", "claimed", "dead"])
+def test_an_item_that_is_back_is_not_put_back_again(
+    db: Any, name: str, kind: Any, state: str
+) -> None:
+    queue = kind.named(db, name)
+    value = "x" * 200_000
+    push(db, queue, value)
+    (item,) = queue.pop_many(db, 1) if kind is PriorityQueue else queue.dequeue_many(db, 1)
+    queue.put_back(db, [item, item])
+    if state != "ready":
+        claim = queue.claim(db)
+        if state == "dead":
+            queue.set_max_attempts(db, 1)
+        if state != "claimed":
+            queue.nack(db, claim, delay=600)
+    queue.put_back(db, [item])
+    stats = assert_views_agree(db, queue)
+    assert getattr(stats, state) == stats.unfinished + stats.dead == 1
+    assert queue.get(db, item).item.value == value
+
+
+def test_tasks_in_a_state_are_listed_behind_a_task(db: Any, name: str) -> None:
+    tasks = TaskQueue.named(db, name)
+    for priority in (5, 1, 3):
+        tasks.push(db, payload=priority, priority=priority, delay=600)
+    ids = [info.id for info in tasks.items(db, state="delayed")]
+    assert [info.id for info in tasks.items(db, state="delayed", after=ids[0])] == ids[1:]
+    before = tasks.items(db, state="delayed", after=ids[2], reverse=True)
+    assert [info.id for info in before] == ids[1::-1]
+    with pytest.raises(InvalidItemId):
+        [*tasks.items(db, state="delayed", after="0" * 32)]
+
+
+def test_expired_tasks_count_for_no_agent(db: Any, name: str) -> None:
+    tasks = TaskQueue.named(db, name)
+    task = tasks.push(db, payload=1, agent_name="ada", ttl=0.001)
+    while tasks.state(db, str(task)):
+        pass
+    stats = tasks.get_stats(db)
+    assert (stats.by_agent, stats.by_priority, stats.current_size) == ({}, {}, 0)
+
+
+def test_a_unique_key_is_free_once_its_item_has_expired_among_many(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, range(300), ttl=0.2)
+    first = queue.push(db, "first", unique="k", ttl=0.21)
+    while queue.state(db, first):
+        pass
+    second = queue.push(db, "second", unique="k")
+    assert (second.value, second.is_new, queue.state(db, second)) == ("second", True, "ready")
+    assert_views_agree(db, queue)
 
 
 def test_max_size_bounds_ready_delayed_and_claimed_items_but_no_dead_letters(
