@@ -19,6 +19,7 @@ from fdbqueue.layout.items import UUID_SIZE, StoredItem, time_of
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import utc_time
 from fdbqueue.operations.items import Items, LocatedItem
+from fdbqueue.operations.schedule import begin_attempts
 from fdbqueue.operations.slots import ReadFirst
 from fdbqueue.operations.views import Views
 from fdbqueue.types import (
@@ -118,7 +119,7 @@ class Reads(Generic[_T]):
             attempts, died_at, error = metadata[0], utc_time(metadata[1]), metadata[2]
         expires = None if state == "dead" else header.expires
         begun_lease = self.views.begin_lease(tr, found)
-        begun_attempts = self.views.begin_attempts(tr, found)
+        begun_attempts = begin_attempts(tr, self.layout, self.layout.position(key))
         options = getattr(tr, "snapshot", tr).get(self.layout.options)
 
         def finish() -> ItemInfo:

@@ -24,7 +24,6 @@ __all__ = [
     "TALLIES",
     "ZERO",
     "ClaimedItem",
-    "FailedAttempt",
     "Header",
     "Lease",
     "Moment",
@@ -248,35 +247,20 @@ def decode_lease(value: bytes) -> Lease | None:
     return Lease(length, clock_end, delivery_count, expires, client)
 
 
-class FailedAttempt(NamedTuple):
-    """A failed attempt as it is stored.
+def encode_attempt(ended_at: int, client: str, error: str | None, traceback: str | None) -> bytes:
+    """Return the value of a failed attempt, which ended at a time in milliseconds since 1970.
 
-    Attributes:
-        ended_at: When it failed, in milliseconds since 1970.
-        client: The name of the client that had claimed the item; empty if unknown.
-        error: What went wrong; `None` if the client did not say.
-        traceback: The end of the traceback; `None` without one.
+    >>> decode_attempt(encode_attempt(1000, "host:7", "busy", None))
+    (1000, 'host:7', 'busy', None)
     """
-
-    ended_at: int
-    client: str
-    error: str | None
-    traceback: str | None
-
-
-def encode_attempt(attempt: FailedAttempt) -> bytes:
-    """Return the value of a failed attempt.
-
-    >>> decode_attempt(encode_attempt(FailedAttempt(1000, "host:7", "busy", None))).error
-    'busy'
-    """
-    value: bytes = fdb_tuple.pack(tuple(attempt))
+    value: bytes = fdb_tuple.pack((ended_at, client, error, traceback))
     return value
 
 
-def decode_attempt(value: bytes) -> FailedAttempt:
-    """Return a failed attempt."""
-    return FailedAttempt(*fdb_tuple.unpack(value))
+def decode_attempt(value: bytes) -> tuple[int, str, str | None, str | None]:
+    """Return when an attempt failed, its client, its error and its traceback."""
+    ended_at, client, error, traceback = fdb_tuple.unpack(value)
+    return ended_at, client, error, traceback
 
 
 def encode_expiry(expires: int | None) -> bytes:

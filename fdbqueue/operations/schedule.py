@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import starmap
+from itertools import groupby, starmap
 from typing import NamedTuple, TypeAlias
 
 from fdbqueue.layout import (
@@ -13,9 +13,9 @@ from fdbqueue.layout import (
     ONE,
     ZERO,
     ClaimedItem,
-    FailedAttempt,
     Layout,
     Lease,
+    decode_attempt,
     decode_claim,
     decode_lease,
     decode_metadata,
@@ -26,9 +26,17 @@ from fdbqueue.layout import (
     header_of,
     with_header,
 )
+from fdbqueue.layout.values import utc_time
 from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem, ReturnedItem
 from fdbqueue.operations.waiters import Waiters
-from fdbqueue.types import KeySelector, KeyValue, Options, ReadTransaction, Transaction
+from fdbqueue.types import (
+    FailedAttempt,
+    KeySelector,
+    KeyValue,
+    Options,
+    ReadTransaction,
+    Transaction,
+)
 
 __all__ = [
     "LEASE_OVER",
@@ -39,9 +47,12 @@ __all__ = [
     "FailedItem",
     "Schedule",
     "Swept",
+    "begin_attempts",
+    "begin_results",
     "dead_requests",
     "live_requests",
     "retry_delay",
+    "staged_items",
 ]
 
 VERSIONS = 1_000_000
@@ -93,6 +104,37 @@ def dead_requests(
     begin, end = layout.range_of(prefix)
     first_alive, last_alive = live_requests(layout, prefix, version)
     return (begin, first_alive), (last_alive, end)
+
+
+def begin_results(tr: ReadTransaction, layout: Layout, version: int) -> Iterable[KeyValue]:
+    """Start to read the results of the pops of dead processes."""
+    begin_read = partial(tr.get_range, streaming_mode=WANT_ALL)
+    both = [*starmap(begin_read, dead_requests(layout, layout.results, version))]
+    return (row for rows in both for row in rows)
+
+
+def staged_items(layout: Layout, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the key and the value of each item in the rows of the results of pops."""
+    for _, pieces in groupby(rows, lambda row: layout.unpack_request_key(row.key)):
+        for pop in layout.read_result(row.value for row in pieces):
+            yield from pop
+
+
+def begin_attempts(
+    tr: ReadTransaction, layout: Layout, position: bytes
+) -> Callable[[], list[FailedAttempt]]:
+    """Start to read the failed attempts of the item at a position, the oldest first."""
+    rows = tr.get_range(*layout.attempts_range(position))
+
+    def finish() -> list[FailedAttempt]:
+        attempts: list[FailedAttempt] = []
+        for row in rows:
+            ended_at, client, error, traceback = decode_attempt(row.value)
+            number = layout.unpack_attempt_key(row.key)[1]
+            attempts.append(FailedAttempt(number, utc_time(ended_at), client, error, traceback))
+        return attempts
+
+    return finish
 
 
 class Swept(NamedTuple):
@@ -439,8 +481,8 @@ class Schedule:
         returned: list[ReturnedItem] = []
         layout = self._layout
         for position, value, attempts, due, client in failed:
-            attempt = FailedAttempt(now, client, error, traceback)
-            tr[layout.attempt_key(position, attempts)] = encode_attempt(attempt)
+            attempt = encode_attempt(now, client, error, traceback)
+            tr[layout.attempt_key(position, attempts)] = attempt
             if attempts > MAX_HISTORY:
                 tr.clear(layout.attempt_key(position, attempts - MAX_HISTORY))
             if max_attempts is not None and attempts >= max_attempts:

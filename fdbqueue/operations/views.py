@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from heapq import merge
-from itertools import groupby, islice, starmap
+from itertools import islice
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
@@ -25,7 +24,6 @@ from fdbqueue.layout import (
     Layout,
     Lease,
     counters_range,
-    decode_attempt,
     decode_claim,
     decode_expiry,
     decode_lease,
@@ -39,8 +37,13 @@ from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, decode_header
 from fdbqueue.layout.values import Moment, utc_time
 from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem
-from fdbqueue.operations.schedule import LEASE_OVER, dead_requests, live_requests
-from fdbqueue.types import FailedAttempt, Key, KeyValue, Options, QueueStats, ReadTransaction, State
+from fdbqueue.operations.schedule import (
+    LEASE_OVER,
+    begin_results,
+    live_requests,
+    staged_items,
+)
+from fdbqueue.types import Key, KeyValue, Options, QueueStats, ReadTransaction, State
 
 __all__ = ["Overdue", "Views", "begin_size", "begin_stats"]
 
@@ -163,20 +166,6 @@ def _lease_of_claim(claim: bytes | None, lease: Lease) -> Lease:
 def _with_timers(counters: Counters) -> tuple[int, int, int]:
     """Return the numbers of items that have a lease, a delay, or a time to expire."""
     return counters.claimed, counters.tallies["delayed"], counters.tallies["expiring"]
-
-
-def begin_results(tr: ReadTransaction, layout: Layout, version: int) -> Iterable[KeyValue]:
-    """Start to read the results of the pops of dead processes."""
-    begin_read = partial(tr.get_range, streaming_mode=WANT_ALL)
-    both = [*starmap(begin_read, dead_requests(layout, layout.results, version))]
-    return (row for rows in both for row in rows)
-
-
-def staged_items(layout: Layout, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the key and the value of each item in the rows of the results of pops."""
-    for _, pieces in groupby(rows, lambda row: layout.unpack_request_key(row.key)):
-        for pop in layout.read_result(row.value for row in pieces):
-            yield from pop
 
 
 def overdue_items(
@@ -369,11 +358,6 @@ def _begin_oldest(
         return min((time for time in times if time is not None), default=None)
 
     return oldest
-
-
-def _failed_attempt(number: int, value: bytes) -> FailedAttempt:
-    ended_at, client, error, traceback = decode_attempt(value)
-    return FailedAttempt(number, utc_time(ended_at), client, error, traceback)
 
 
 class Views:
@@ -648,19 +632,6 @@ class Views:
         layout = self._layout
         timer = tr[layout.timer_key(layout.leases, found.metadata[1], layout.position(found.key))]
         return lambda: decode_lease(timer.value or b"")
-
-    def begin_attempts(
-        self, tr: ReadTransaction, found: LocatedItem
-    ) -> Callable[[], list[FailedAttempt]]:
-        """Start to read the failed attempts of an item, the oldest first."""
-        layout = self._layout
-        rows = tr.get_range(*layout.attempts_range(layout.position(found.key)))
-
-        def finish() -> list[FailedAttempt]:
-            found = [(layout.unpack_attempt_key(row.key)[1], row.value) for row in rows]
-            return [_failed_attempt(number, value) for number, value in found]
-
-        return finish
 
     def _as_swept(self, tr: ReadTransaction, found: LocatedItem, now: int) -> LocatedItem | None:
         layout, item = self._layout, found.item
