@@ -71,7 +71,7 @@ def ls(db: Database, as_json: bool) -> None:
     """List all queues, the number of items in each state, and the age of the oldest ready item.
 
     Queues are printed as they are read, 1,000 at a time. With --json, each line has the numbers of
-    `fdbq stats`.
+    `fdbq stats`, without the limits.
 
     \b
     Example:

@@ -52,7 +52,7 @@ def top(db: Database, interval: float, updates: int, as_json: bool) -> None:
     Rates are items pushed and completed per second since the previous update, and the age is that
     of the oldest ready item. If the screen has no room for all queues, those with items or rates
     come first. With --json, each update prints one line per queue, with the numbers of `fdbq
-    stats`. Ctrl-C ends the command.
+    stats`, without the limits. Ctrl-C ends the command.
 
     \b
     Example:

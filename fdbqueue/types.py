@@ -293,7 +293,7 @@ class QueueStats:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the queue has no item in any state."""
+        """True if the queue has no item in any state."""
         return not (self.unfinished or self.dead)
 
 

@@ -218,16 +218,17 @@ class Reads(Generic[_T]):
 
         `begin_show(tr, item)` starts reads and returns a function that waits for them.
         """
+        now = milliseconds()
         first, last = self.layout.all_items
         begin, end = begin or first, end or last
         if not is_database(tr):
-            found = self.views.listed(tr, state, begin, end, milliseconds(), limit, reverse)
+            found = self.views.listed(tr, state, begin, end, now, limit, reverse)
             return (begin_show(tr, item)() for item in found)
 
         def rows(
             tr: ReadTransaction, begin: bytes, end: bytes, n: int, reverse: bool
         ) -> Iterator[LocatedItem]:
-            return self.views.listed(tr, state, begin, end, milliseconds(), n, reverse)
+            return self.views.listed(tr, state, begin, end, now, n, reverse)
 
         def page(tr: ReadTransaction, items: list[LocatedItem]) -> list[_R]:
             return [finish() for finish in [begin_show(tr, item) for item in items]]
@@ -272,10 +273,10 @@ class Reads(Generic[_T]):
         if priority is not None:
             _, begin, end, *_ = self.levels.level(priority)
         if after is not None:
-            reference = self.codec.reference(after)
+            reference, now = self.codec.reference(after), milliseconds()
             passed = self.layout.items + reference
             if self.given_options.kind == "task":  # whose ids do not say where they are
-                found = read(tr, lambda tr: self.views.locate(tr, reference, milliseconds()))
+                found = read(tr, lambda tr: self.views.locate(tr, reference, now))
                 if found is None:
                     raise InvalidItemId(after)
                 passed = found.key

@@ -7,9 +7,9 @@ import binascii
 import functools
 import re
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from itertools import chain
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -137,7 +137,6 @@ class Counters:
 
     Attributes:
         levels: The number of ready items, by the prefix of the level, if it is not zero.
-        total_in: The number of items pushed or returned. It grows whenever an item becomes ready.
         pushed: The number of items pushed.
         completed: The number of items popped or acknowledged.
         claimed: The number of claimed items, including those staged for waiting pops.
@@ -145,19 +144,19 @@ class Counters:
         tallies: The tallies of the queue, by their names.
     """
 
-    __slots__ = ("claimed", "completed", "levels", "pushed", "rejected", "tallies", "total_in")
+    __slots__ = ("claimed", "completed", "levels", "pushed", "rejected", "tallies")
 
     def __init__(self, subspace: Subspace, rows: Iterable[KeyValue]) -> None:
         """Decode the rows of `counters_range` or `totals_range`."""
         prefix: bytes = subspace.key()
         items = prefix + _ITEMS
         levels: dict[bytes, int] = {}
-        popped = claimed = self.total_in = self.rejected = 0
+        popped = claimed = total_in = self.rejected = 0
         tallies = _NO_TALLIES
         for row in rows:
             key = row.key[len(prefix) :]
             if key == _TOTAL_IN:
-                self.total_in = decode_count(row.value)
+                total_in = decode_count(row.value)
             elif key == _TALLIES:
                 tallies = decode_tallies(row.value)
             elif key == _REJECTED:
@@ -176,7 +175,7 @@ class Counters:
                 levels[items + key[len(_COUNTS) :]] = decode_count(row.value)
         self.levels = levels
         self.tallies = tallies
-        self.pushed = self.total_in - tallies["moved"]
+        self.pushed = total_in - tallies["moved"]
         self.completed = popped + tallies["popped"] + tallies["acked"]
         self.claimed = claimed + tallies["claimed"] - tallies["acked"] - tallies["returned"]
 
@@ -262,7 +261,6 @@ class Layout:
         self.slots: bytes = key(Space.SLOTS)
         self.agent_slots: bytes = key(Space.SLOTS, 1)
         self.counters = (self.counts, self.level_counts, self.agent_counts, self.slots)
-        self.parked = (self.delayed, self.claims, self.dead)
         self.prefix_of: dict[State, bytes] = {
             "ready": self.items,
             "delayed": self.delayed,
@@ -276,7 +274,7 @@ class Layout:
         self.of_items = (
             *(self.items, self.pieces, self.results),
             *(self.counts, self.agent_counts, self.slots),
-            *(*self.indexes, *self.parked, self.attempts),
+            *(*self.indexes, self.delayed, self.claims, self.dead, self.attempts),
         )
         self.scheduled: bytes = key(Space.QUEUE, "scheduled")
         # A view reads both at once: first the mark that the queue has timers, then the results.
@@ -610,6 +608,11 @@ class Layout:
             pops[-1].append((self.items + result[offset:key_end], result[key_end:end]))
             offset = end
         return pops
+
+    def staged_items(self, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) of each item in the rows of the results of requests."""
+        for _, pieces in groupby(rows, lambda row: self.unpack_request_key(row.key)):
+            yield from chain.from_iterable(self.read_result(row.value for row in pieces))
 
     # The queue itself
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import groupby
 
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
@@ -82,7 +81,8 @@ def _migrate_totals(tr: Transaction, layout: Layout, taken: int, is_paused: bool
     added, removed_all, moved, removed, expired, died = (
         decode_count(tr[key].value) for key in keys
     )
-    staged = _staged(tr, layout)
+    results = tr.get_range(*layout.range_of(layout.results))
+    staged = sum(1 for _ in layout.staged_items(results))
     claimed = _number(tr, layout.leases) + staged
     delayed, dead = _number(tr, layout.dues), _number(tr, layout.dead)
     ready = added - taken - removed_all - delayed - staged
@@ -105,17 +105,6 @@ def _migrate_totals(tr: Transaction, layout: Layout, taken: int, is_paused: bool
 
 def _number(tr: Transaction, prefix: bytes) -> int:
     return sum(1 for _ in tr.get_range(*Layout.range_of(prefix)))
-
-
-def _staged(tr: Transaction, layout: Layout) -> int:
-    """Return the number of items that are staged for waiting pops."""
-    rows = groupby(
-        tr.get_range(*layout.range_of(layout.results)),
-        lambda row: layout.unpack_request_key(row.key),
-    )
-    return sum(
-        len(pop) for _, pieces in rows for pop in layout.read_result(row.value for row in pieces)
-    )
 
 
 def _migrate_slots(tr: Transaction, layout: Layout) -> None:

@@ -211,6 +211,14 @@ class Lease(NamedTuple):
     expires: int = 0
     client: str = ""
 
+    def left(self, now: int) -> int:
+        """Return the milliseconds that the clock leaves it, not over 0 if it is over.
+
+        >>> Lease(1000, 5000).left(4600), Lease(1000, 5000).left(0), Lease(1000, 5000).left(6000)
+        (400, 1000, -1000)
+        """
+        return min(self.length, self.clock_end - now)
+
 
 @functools.lru_cache(256)
 def encode_lease(

@@ -54,7 +54,7 @@ BATCH_BYTES = 1_000_000
 _level_of = attrgetter("level")
 
 Taken: TypeAlias = Literal["popped", "claimed"]
-"""What happened to items that left the ready ones."""
+"""The ways in which a client takes ready items."""
 
 
 class NewItem(NamedTuple):
@@ -287,12 +287,6 @@ class Items:
                 metadata, value = decode_metadata(stored.value)
                 return LocatedItem(state, self.levels.item(key, value), metadata)
         return None
-
-    def ready(self, tr: ReadTransaction, reference: bytes) -> StoredItem | None:
-        """Return the item with this reference if it is ready, otherwise `None`."""
-        key = self._layout.items + reference
-        value = tr[key].value
-        return None if value is None else self.levels.item(key, value)
 
     def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
         """Return up to `n` first items of the lowest priorities; with `at_max`, of the highest.

@@ -301,14 +301,9 @@ class Leases:
         self._items.requeue(tr, returned, returned=len(ended))
 
     def take_back(self, tr: Transaction, claimed: LocatedItem) -> bool:
-        """End the claim of an item whatever its token, and return the item; return true."""
-        layout = self._layout
-        position = layout.position(claimed.key)
-        _, lease_end, _, *slots = claimed.metadata
-        self._items.unpark(tr, layout.claims, position)
-        tr.clear(layout.timer_key(layout.leases, lease_end, position))
-        self._schedule.free_slots(tr, slots)
-        self._items.requeue(tr, [ReturnedItem(position, claimed.item.value)], returned=1)
+        """Release an item as the client that has claimed it would; return true."""
+        token = claimed.metadata[0]
+        self.release(tr, Claim((), (), (claimed.key,), token))
         return True
 
     def nack(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import groupby, starmap
+from itertools import starmap
 from typing import NamedTuple, TypeAlias
 
 from fdbqueue.layout import (
@@ -52,7 +52,6 @@ __all__ = [
     "dead_requests",
     "live_requests",
     "retry_delay",
-    "staged_items",
 ]
 
 VERSIONS = 1_000_000
@@ -111,13 +110,6 @@ def begin_results(tr: ReadTransaction, layout: Layout, version: int) -> Iterable
     begin_read = partial(tr.get_range, streaming_mode=WANT_ALL)
     both = [*starmap(begin_read, dead_requests(layout, layout.results, version))]
     return (row for rows in both for row in rows)
-
-
-def staged_items(layout: Layout, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the key and the value of each item in the rows of the results of pops."""
-    for _, pieces in groupby(rows, lambda row: layout.unpack_request_key(row.key)):
-        for pop in layout.read_result(row.value for row in pieces):
-            yield from pop
 
 
 def begin_attempts(
@@ -387,7 +379,7 @@ class Schedule:
             if item is None or item.lease_end != end:
                 continue
             lease = decode_lease(timer.value) or Lease(0, 0)
-            left = min(lease.length, lease.clock_end - now)
+            left = lease.left(now)
             if left > 0:
                 end = tr.get_read_version().wait() + left * VERSIONS // 1000
                 self.store_claim(tr, position, item._replace(lease_end=end), timer.value)

@@ -102,11 +102,6 @@ class TaskItems(Items):
         position = ready.value if ready.present() else parked.value
         return None if position is None else self.at(tr, position)
 
-    def ready(self, tr: ReadTransaction, reference: bytes) -> StoredItem | None:
-        """Return the task with this id if it is ready, otherwise `None`."""
-        position = tr[self._layout.task_id_key(self._layout.ids, reference)].value
-        return None if position is None else super().ready(tr, position)
-
     def begin_look(self, tr: ReadTransaction, key: bytes) -> list[Any]:
         """Start to read whether the task that was popped from this key exists, in any state."""
         return self._begin_ids(tr, self._layout.unpack_item_key(key)[-1])

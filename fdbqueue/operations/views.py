@@ -41,7 +41,6 @@ from fdbqueue.operations.schedule import (
     LEASE_OVER,
     begin_results,
     live_requests,
-    staged_items,
 )
 from fdbqueue.types import Key, KeyValue, Options, QueueStats, ReadTransaction, State
 
@@ -124,7 +123,7 @@ def begin_overdue(
         for row in leases:
             _, position = layout.unpack_timer_key(layout.leases, row.key)
             lease = decode_lease(row.value) or Lease(0, 0)
-            if min(lease.length, lease.clock_end - now) > 0:
+            if lease.left(now) > 0:
                 continue
             if lease.delivery_count == 0:  # a timer of an earlier release, or of a repair
                 lease = _lease_of_claim(tr[layout.claims + position].value, lease)
@@ -143,7 +142,7 @@ def begin_overdue(
                 overdue.due.append(position)
         for row in expiries:
             overdue.expired.add(layout.unpack_timer_key(layout.expiries, row.key)[1])
-        for key, value in staged_items(layout, results):
+        for key, value in layout.staged_items(results):
             expires = header_of(value)[0].expires
             if expires is not None and expires <= now:
                 overdue.ended.append(layout.position(key))
@@ -506,7 +505,7 @@ class Views:
         """Return the items staged for the pops of live processes: they count as claimed."""
         layout, item = self._layout, self._items.levels.item
         alive = live_requests(layout, layout.results, tr.get_read_version().wait())
-        staged = staged_items(layout, tr.get_range(*alive, streaming_mode=WANT_ALL))
+        staged = layout.staged_items(tr.get_range(*alive, streaming_mode=WANT_ALL))
         return [LocatedItem("claimed", item(*row)) for row in staged]
 
     def _died(self, tr: ReadTransaction, overdue: Overdue, now: int) -> list[LocatedItem]:
@@ -614,7 +613,7 @@ class Views:
         layout = self._layout
         # Perhaps it is staged for a pop. There are few of these, and they are not in an index.
         results = tr.get_range(*layout.range_of(layout.results), streaming_mode=WANT_ALL)
-        for key, value in staged_items(layout, results):
+        for key, value in layout.staged_items(results):
             position = layout.position(key)
             if reference in (position, layout.unpack_item_key(key)[-1]):
                 item = self._items.levels.item(key, value)
@@ -642,7 +641,7 @@ class Views:
             position = layout.position(item.key)
             timer = tr[layout.timer_key(layout.leases, lease_end, position)].value
             lease = decode_lease(timer or b"") or Lease(0, 0)
-            if min(lease.length, lease.clock_end - now) > 0:
+            if lease.left(now) > 0:
                 return found
             options = _options(tr, layout)
             max_attempts = None if options is None else options.max_attempts

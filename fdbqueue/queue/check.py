@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from fdbqueue.coordination.store import Store
@@ -214,15 +213,11 @@ class _Check:
     def _scan_results(self) -> None:
         """Count the items staged for waiting pops as claimed; they still own their payloads."""
         layout = self._layout
-        for _, rows in groupby(
-            self._rows(layout.results), lambda row: layout.unpack_request_key(row.key)
-        ):
-            for pop in layout.read_result(row.value for row in rows):
-                self._parked["claimed"] += len(pop)
-                for key, value in pop:
-                    self._positions.add(layout.position(key))
-                    self._note_unique(layout.position(key), value)
-                    self._own(value)
+        for key, value in layout.staged_items(self._rows(layout.results)):
+            self._parked["claimed"] += 1
+            self._positions.add(layout.position(key))
+            self._note_unique(layout.position(key), value)
+            self._own(value)
 
     def _scan_elsewhere(self) -> None:
         """Scan delayed, claimed and dead items."""

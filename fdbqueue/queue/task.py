@@ -675,13 +675,13 @@ class TaskQueue(BaseQueue[Task]):
 
     def _by_index(self, tr: ReadTransactor, index: bytes, name: str) -> Iterator[Task]:
         """Yield the tasks of an agent or client, page by page."""
-        store = self._store
+        store, now = self._store, milliseconds()
         prefix, is_one = store.layout.owner_key(index, name), self._index.is_of(index, name)
 
         def rows(
             tr: ReadTransaction, begin: bytes, end: bytes, n: int, _: bool
         ) -> list[StoredItem]:
-            return store.reads.views.indexed(tr, prefix, is_one, begin, end, milliseconds(), n)
+            return store.reads.views.indexed(tr, prefix, is_one, begin, end, now, n)
 
         def page(tr: ReadTransaction, items: list[StoredItem]) -> list[Task]:
             return [store.codec.decode(tr, item) for item in items]
