@@ -106,7 +106,9 @@ def test_each_of_many_consumers_gets_one_of_as_many_items(
         found = await asyncio.gather(*consumers)
         taken = [each.value if take == "pop" else each.item.value for each in found]
         assert sorted(taken) == list(range(n))
-        assert counting.transactions <= 4 * n
+        assert counting.commits <= 3 * n  # as for a single push, above
+        # Conflicts add retries. If each push woke everybody, there would be n * n / 2 of them.
+        assert counting.transactions < n * n / 4
 
     asyncio.run(consume())
 
