@@ -21,6 +21,7 @@ from fdbqueue import (
     Item,
     PriorityQueue,
     Queue,
+    QueueCopy,
     QueueStats,
     TaskQueue,
     embedded,
@@ -31,9 +32,9 @@ from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
 from fdbqueue.layout.codecs import json_bytes, with_stack
 from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.queue.base import Stop, store_of
-from fdbqueue.queue.importing import MAX_LINE
 from fdbqueue.queue.overview import stats_as_json
 from fdbqueue.queue.registry import open_queue, wait_for_queue
+from fdbqueue.queue.transfer.importing import MAX_LINE
 from fdbqueue.types import Database, Priority, PriorityJson, State
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "json_line",
     "json_queue",
     "log_to_stderr",
+    "open_database",
     "parse_json",
     "print_items",
     "printable",
@@ -160,7 +162,9 @@ class _Time(ParamType):
 TIME = _Time()
 
 
-def command_options(*, creates: bool = False) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+def command_options(
+    *, creates: bool = False, db_names: tuple[str, ...] = ("--db",)
+) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
     """Return a decorator that adds the options of every command: database, time limit, output.
 
     The command receives the open database as `db`. The database is closed when the command ends.
@@ -168,8 +172,9 @@ def command_options(*, creates: bool = False) -> Callable[[Callable[..., _R]], C
     Args:
         creates: Create the database if it does not exist. Otherwise a command with a parameter
             `create` does so if that is true.
+        db_names: The names of the option for the database.
     """
-    return functools.partial(_with_options, creates=creates)
+    return functools.partial(_with_options, creates=creates, db_names=db_names)
 
 
 def create_option(what: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
@@ -177,11 +182,13 @@ def create_option(what: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]
     return click.option("--create", is_flag=True, help=f"Create {what} if there is none.")
 
 
-def database_options(command: Callable[..., _R]) -> Callable[..., _R]:
+def database_options(
+    command: Callable[..., _R], db_names: tuple[str, ...] = ("--db",)
+) -> Callable[..., _R]:
     """Add the options that name the database."""
     options = (
         click.option(
-            "--db",
+            *db_names,
             "url",
             metavar="DATABASE",
             show_default="$FDBQ_DB, else $FDB_CLUSTER_FILE, else the user's data directory",
@@ -200,7 +207,9 @@ def database_options(command: Callable[..., _R]) -> Callable[..., _R]:
     return command
 
 
-def _with_options(command: Callable[..., _R], creates: bool) -> Callable[..., _R]:
+def _with_options(
+    command: Callable[..., _R], creates: bool, db_names: tuple[str, ...]
+) -> Callable[..., _R]:
     @functools.wraps(command)
     def run_on_database(
         *args: object,
@@ -214,7 +223,7 @@ def _with_options(command: Callable[..., _R], creates: bool) -> Callable[..., _R
         if verbose:
             logging.getLogger("fdbqueue.counts").setLevel(logging.INFO)
         url, cluster_file = _database_of(click.get_current_context(), url, cluster_file)
-        db = _open(url, cluster_file, creates or bool(kwargs.get("create")))
+        db = open_database(url, cluster_file, creates or bool(kwargs.get("create")))
         try:
             db.options.set_transaction_timeout(math.ceil(timeout * 1000))
             return command(*args, db=db, **kwargs)
@@ -253,7 +262,7 @@ def _with_options(command: Callable[..., _R], creates: bool) -> Callable[..., _R
     decorated: Callable[..., _R] = run_on_database
     for option in reversed(options):
         decorated = option(decorated)
-    return database_options(decorated)
+    return database_options(decorated, db_names)
 
 
 def log_to_stderr(level: int) -> None:
@@ -271,8 +280,8 @@ def _database_of(
     return url, cluster_file
 
 
-def _open(url: str | None, cluster_file: str | None, create: bool) -> Database:
-    """Open the database that the command line names."""
+def open_database(url: str | None, cluster_file: str | None, create: bool) -> Database:
+    """Open a database that the command line names."""
     if url is not None and cluster_file is not None:
         raise click.UsageError("--db and --cluster-file both name a database; give only one")
     try:
@@ -298,7 +307,7 @@ def check_integrity(db: Database, seconds: float | None = 1.0) -> None:
 def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     try:
         given = context.params.get("url"), context.params.get("cluster_file")
-        db = _open(*_database_of(context, *given), False)
+        db = open_database(*_database_of(context, *given), False)
         db.options.set_transaction_timeout(1000)
         return [name for name in queue_names(db) if name.startswith(incomplete)]
     except (FdbqueueError, click.UsageError):
@@ -338,7 +347,7 @@ STATES: tuple[State, ...] = get_args(State)
 """The states of items, in the order in which commands show them."""
 
 
-def states_text(numbers: QueueStats | CheckReport) -> str:
+def states_text(numbers: QueueStats | CheckReport | QueueCopy) -> str:
     """Return how many items are in each state, without the states that have none.
 
     >>> import fdbqueue

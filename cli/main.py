@@ -44,6 +44,9 @@ _SECTIONS = {
     "Copy and repair": {
         "import": "transfer",
         "export": "transfer",
+        "backup": "backup",
+        "restore": "backup",
+        "copy": "backup",
         "check": "queues",
         "migrate": "queues",
     },

@@ -24,6 +24,7 @@ from fdbqueue import (
     queue_names,
     rename_queue,
 )
+from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout import LAYOUT_VERSION
 from fdbqueue.types import Database, QueueStats
 
@@ -212,9 +213,10 @@ def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     Example:
       fdbq drop jobs --yes
     """
-    target = existing_queue(db, queue)
-    if not yes:
-        confirm(f"Drop {queue!r} with all its items ({states_text(target.stats(db))})?")
+    with suppress(QueueNotFound):  # perhaps a restore of it has not finished
+        target = existing_queue(db, queue)
+        if not yes:
+            confirm(f"Drop {queue!r} with all its items ({states_text(target.stats(db))})?")
     drop_queue(db, queue)
     echo(json_line({"queue": queue, "dropped": True}) if as_json else f"dropped {queue}")
 

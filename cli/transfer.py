@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
-import tempfile
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 import click
 from rich.progress import DownloadColumn
 
-from fdbqueue import Queue
-from fdbqueue.queue.importing import import_lines
+from fdbqueue import Queue, restore
+from fdbqueue.queue.transfer.backup import is_backup
+from fdbqueue.queue.transfer.importing import import_lines
 from fdbqueue.types import Database, PriorityJson
 
+from .backup import report, seekable, write_backup
 from .common import (
     PRIORITY,
-    OutputError,
     check_integrity,
     command_options,
     count_noun,
@@ -30,7 +27,7 @@ from .common import (
     json_queue,
     queue_argument,
 )
-from .signals import cleanup_on_signal, defer_signals
+from .files import replacing
 from .terminal import progress_bar
 
 __all__ = ["export_command", "import_command"]
@@ -74,7 +71,8 @@ def import_command(
 ) -> None:
     """Push each line of FILE, a JSON value, to QUEUE.
 
-    Without FILE, or if it is `-`, lines are read from standard input.
+    Without FILE, or if it is `-`, lines are read from standard input. A file that `fdbq export
+    --all` has written becomes a new queue with the name QUEUE.
 
     Each line is stored once: an import that was interrupted continues where it stopped when you
     run it again. An import is recognized by the path of FILE or by --source. Standard input without
@@ -91,6 +89,11 @@ def import_command(
     if source is not None and not source.isprintable():
         raise click.UsageError(f"--source must be printable text, not {source!a}")
     path, size = _source(file)
+    if _peeked(file):
+        if source or priority_field or value_field or priority or again:
+            raise click.UsageError("a file of `fdbq export --all` is imported without options")
+        _import_backup(db, queue, file, as_json)
+        return
     target = json_queue(db, queue)
     if isinstance(target, Queue):
         raise click.ClickException(f"{queue!r} is a FIFO queue and does not support import")
@@ -117,27 +120,64 @@ def import_command(
         sys.exit(1)
 
 
+def _peeked(file: BinaryIO) -> bool:
+    """Return whether a file is a backup, without reading on."""
+    peek = getattr(file, "peek", None)
+    return peek is not None and is_backup(peek(100))
+
+
+def _import_backup(db: Database, queue: str, file: BinaryIO, as_json: bool) -> None:
+    with seekable(file) as input_file:
+        try:
+            copies = restore(db, input_file, new_name=queue)
+        except ValueError as error:
+            raise click.UsageError(f"{error}; use `fdbq restore`") from error
+    for copied in copies.values():
+        report(queue, copied, "imported", as_json)
+    if not copies and not as_json:
+        echo(f"nothing to import: {queue} is there already")
+
+
 @click.command("export")
 @queue_argument
 @click.argument("file", type=click.Path(dir_okay=False), default="-")
 @click.option("--after", metavar="ID", help="Export only items after this one.")
+@click.option(
+    "--all",
+    "is_whole",
+    is_flag=True,
+    help="Write items in every state and the options, as `fdbq backup` does.",
+)
 @command_options()
-def export_command(db: Database, queue: str, file: str, after: str | None, as_json: bool) -> None:
+def export_command(
+    db: Database, queue: str, file: str, after: str | None, is_whole: bool, as_json: bool
+) -> None:
     """Write the ready items of QUEUE to FILE as lines of JSON.
 
     The items are written in order and stay in the queue. Without FILE, or if it is `-`, they are
     written to standard output. An existing FILE is replaced only after all items are written.
 
-    Delayed and claimed items and dead letters are not exported. A line on standard error says how
-    many there are. With --json, a JSON report has all numbers, on standard output if FILE is given.
+    Delayed and claimed items and dead letters are exported only with --all. Without it, a line on
+    standard error says how many there are. With --json, a JSON report has all numbers, on standard
+    output if FILE is given.
+
+    With --all, the file is a backup of the queue. `fdbq import` and `fdbq restore` create the queue
+    again, with the same ids, states, order, failed attempts and options.
 
     \b
     Example:
       fdbq export jobs jobs.jsonl
       fdbq import copy jobs.jsonl --priority-field priority --value-field value
+      fdbq export jobs --all jobs.backup
+      fdbq import copy jobs.backup
     """
+    if is_whole:
+        if after is not None:
+            raise click.UsageError("--all exports all items; omit --after")
+        write_backup(db, file, [queue], as_json)
+        return
     target = json_queue(db, queue, must_exist=True)
-    with progress_bar(DownloadColumn()) as progress, _replacing(file) as output:
+    with progress_bar(DownloadColumn()) as progress, replacing(file) as output:
         task = progress.add_task("export", total=None)
         written = lines = 0
         for item in target.items(db, after=after):
@@ -160,61 +200,3 @@ def _echo_report(exported: int, left_out: dict[str, int], as_json: bool, to_stde
     elif any(left_out.values()):
         numbers = ", ".join(f"{number:,} {state}" for state, number in left_out.items() if number)
         click.echo(f"fdbq export: left out {numbers}; only ready items are exported", err=True)
-
-
-@contextmanager
-def _replacing(path: str) -> Generator[IO[bytes]]:
-    """Open a file that replaces the one at `path` if the block succeeds; `-` is standard output."""
-    try:
-        with _open(path) as file:
-            yield file
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        if path == "-":
-            raise OutputError(f"cannot write to standard output: {error.strerror}") from error
-        raise click.ClickException(f"cannot write to {path}: {error.strerror}") from error
-
-
-@contextmanager
-def _open(path: str) -> Generator[IO[bytes]]:
-    if path == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    if os.path.exists(path) and not os.path.isfile(path):  # a pipe, for example
-        with open(path, "wb") as file:
-            yield file
-        return
-    if not path:
-        raise click.UsageError("FILE is an empty path")
-    target = os.path.realpath(path)
-    if not os.path.isdir(os.path.dirname(target)):
-        raise click.ClickException(f"no such directory: {os.path.dirname(target)}")
-    with ExitStack() as stack:
-        with defer_signals():
-            temporary = stack.enter_context(_temporary_file(target))
-            stack.enter_context(cleanup_on_signal(lambda: os.unlink(temporary.name)))
-        try:
-            yield temporary
-            temporary.flush()
-            os.chmod(temporary.name, _mode(target))
-            os.replace(temporary.name, target)
-        except BaseException:
-            os.unlink(temporary.name)
-            raise
-
-
-def _temporary_file(target: str) -> IO[bytes]:
-    """Create a file in the directory of the file that it will replace."""
-    directory, name = os.path.split(target)
-    return tempfile.NamedTemporaryFile(dir=directory, prefix=f".{name}.", delete=False)
-
-
-def _mode(path: str) -> int:
-    """Return the permissions of a file, or those that a new file would have."""
-    if os.path.exists(path):
-        return stat.S_IMODE(os.stat(path).st_mode)
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

@@ -60,6 +60,9 @@ from fdbqueue.types import (
 if TYPE_CHECKING:
     from fdbqueue import aio as aio
     from fdbqueue.database.directory import DirectoryLayer, directory
+    from fdbqueue.queue.transfer.backup import backup, restore
+    from fdbqueue.queue.transfer.copying import copy_queue
+    from fdbqueue.queue.transfer.rows import QueueCopy
     from fdbqueue.worker.worker import Worker, WorkerReport
 
 __all__ = [
@@ -77,6 +80,7 @@ __all__ = [
     "Options",
     "PriorityQueue",
     "Queue",
+    "QueueCopy",
     "QueueStats",
     "ReadTransactor",
     "Subspace",
@@ -88,7 +92,9 @@ __all__ = [
     "Transactor",
     "Worker",
     "WorkerReport",
+    "backup",
     "check",
+    "copy_queue",
     "create_deadline",
     "directory",
     "drop_queue",
@@ -100,6 +106,7 @@ __all__ = [
     "queue_names",
     "queues",
     "rename_queue",
+    "restore",
     "transactional",
 ]
 
@@ -111,9 +118,13 @@ def __dir__() -> list[str]:
 # Imported when they are asked for: a process that pushes and pops needs neither them nor asyncio.
 _ON_DEMAND = {
     "DirectoryLayer": "fdbqueue.database.directory",
+    "QueueCopy": "fdbqueue.queue.transfer.rows",
     "Worker": "fdbqueue.worker.worker",
     "WorkerReport": "fdbqueue.worker.worker",
+    "backup": "fdbqueue.queue.transfer.backup",
+    "copy_queue": "fdbqueue.queue.transfer.copying",
     "directory": "fdbqueue.database.directory",
+    "restore": "fdbqueue.queue.transfer.backup",
 }
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "IdempotencyKeyReused",
     "ImportMismatch",
     "ImportRunning",
+    "InvalidBackup",
     "InvalidIdempotencyKey",
     "InvalidItemId",
     "InvalidLine",
@@ -37,12 +38,14 @@ __all__ = [
     "NotADatabase",
     "OptionsMismatch",
     "PayloadTooLarge",
+    "QueueChanged",
     "QueueExists",
     "QueueFull",
     "QueueNotFound",
     "QueueRenamed",
     "QueueTooLargeToCheck",
     "ReadOnlyDatabase",
+    "RestoreRunning",
     "StorageError",
     "UndecodableItem",
     "UnknownCodec",
@@ -502,6 +505,42 @@ class ForeignClaim(FdbqueueError, ValueError):
         super().__init__(
             f"the claim is not one of {name}: its item has the key {key!r}; pass a claim to the "
             "queue that returned it"
+        )
+
+
+class QueueChanged(FdbqueueError):
+    """A queue that changed while it was backed up or copied. Nothing was restored or copied."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"queue {name!r} changed while it was read; pause it (`fdbq pause`), stop the clients "
+            "that push, pop or have claimed items, and start again"
+        )
+
+
+class InvalidBackup(FdbqueueError, ValueError):
+    """A file that is not a complete backup, or is damaged. Nothing was restored.
+
+    Attributes:
+        line: The number of the first wrong line, from 1.
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, line: int, reason: str) -> None:
+        self.line = line
+        self.reason = reason
+        super().__init__(f"line {line:,}: {reason}; nothing was restored")
+
+
+class RestoreRunning(FdbqueueError):
+    """A second restore or copy of the same queue at the same time. The queue has no name yet."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"another restore or copy of queue {name!r} is running; once it has ended, run this "
+            "one again"
         )
 
 

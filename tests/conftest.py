@@ -12,6 +12,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue.coordination import steps, waiting
+from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout import NAMES, ROOT
 from tests.support.cluster import Cluster, NoCluster, start_or_find_cluster
 
@@ -112,6 +114,10 @@ def remove(db: Any, space: Subspace, name: str) -> None:
     db.options.set_transaction_retry_limit(-1)
     db.options.set_transaction_size_limit(10_000_000)
     db.clear_range_startswith(space.key())
+    for queue in (name, *fdbqueue.queue_names(db, after=name)):
+        if queue.startswith(name):
+            with suppress(QueueNotFound):
+                fdbqueue.drop_queue(db, queue)  # a restored one is not among the keys below
     for space_of_names in (NAMES, ROOT, ROOT[1]):
         db.clear_range_startswith(space_of_names.pack((name,)).removesuffix(b"\x00"))
 

@@ -20,11 +20,12 @@ LIBRARY = ROOT / "fdbqueue"
 # The rooms that each room may import from. Every room may import `errors` and `types`. Every room
 # of `embedded` may import the modules beside those rooms.
 ROOMS = {
-    "cli": {"aio", "embedded", "http"},
+    "cli": {"aio", "embedded", "http", "queue.transfer"},
     "http": {"aio", "queue"},
     "aio": {"queue", "worker"},
     "worker": {"queue"},
     "queue": {"coordination", "database", "operations", "layout"},
+    "queue.transfer": {"queue", "database", "operations", "layout"},
     "coordination": {"database", "operations", "layout"},
     "operations": {"layout"},
     "layout": set[str](),
@@ -47,12 +48,10 @@ EXCEPTIONS = {
         "layout.codecs",
         "layout.priorities",
         "queue.base",
-        "queue.importing",
         "queue.overview",
         "queue.registry",
     },
     "cli.queues": {"layout"},
-    "cli.transfer": {"queue.importing"},
     "http.app": {"database.binding"},
     "http.dashboard": {"database.binding"},
     "http.idempotency": {"database.exactly_once", "layout", "layout.values"},

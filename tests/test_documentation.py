@@ -124,6 +124,9 @@ def public_methods() -> list[tuple[str, Any]]:
         "rename_queue",
         "drop_queue",
         "migrate_queue",
+        "backup",
+        "restore",
+        "copy_queue",
     ):
         found.append((name, getattr(fdbqueue, name)))
     return found

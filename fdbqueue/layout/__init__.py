@@ -36,9 +36,13 @@ from fdbqueue.layout.names import (
     ROOT,
     decode_name,
     decode_subspace,
+    decode_unfinished,
     default_subspace,
+    encode_unfinished,
     name_key,
     renames_key,
+    restored_subspace,
+    unfinished_key,
 )
 from fdbqueue.layout.spaces import Space, key_table, name_table
 from fdbqueue.layout.values import (
@@ -105,6 +109,7 @@ __all__ = [
     "decode_receipt",
     "decode_subspace",
     "decode_tallies",
+    "decode_unfinished",
     "default_subspace",
     "encode_attempt",
     "encode_claim",
@@ -116,6 +121,7 @@ __all__ = [
     "encode_options",
     "encode_receipt",
     "encode_tallies",
+    "encode_unfinished",
     "header_of",
     "key_table",
     "name_key",
@@ -123,6 +129,8 @@ __all__ = [
     "receipt_key",
     "receipts_before",
     "renames_key",
+    "restored_subspace",
     "totals_range",
+    "unfinished_key",
     "with_header",
 ]

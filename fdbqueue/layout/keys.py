@@ -634,6 +634,31 @@ class Layout:
             [self.range_of(prefix) for prefix in prefixes] + [(key, key + b"\0") for key in keys]
         )
 
+    def lasting_ranges(self) -> list[tuple[bytes, bytes]]:
+        """Return the ranges of the keys that mean the same in another database, in order.
+
+        All keys but receipts, waiting clients, the requests of waiting pops and their leader.
+        """
+        begin, stop = self.range_of(self.subspace.key())
+        ranges: list[tuple[bytes, bytes]] = []
+        passing = (self.receipts.key(), self.arrivals, self.waiters, self.requests, self.leader)
+        for prefix in passing:
+            ranges.append((begin, prefix))
+            begin = prefix + b"\xff"
+        return [*ranges, (begin, stop)]
+
+    def watched_ranges(self) -> list[tuple[bytes, bytes]]:
+        """Return the ranges in which every change of the queue changes something.
+
+        These are the options, the counters and the leases.
+        """
+        return [
+            self.range_of(self.counts),
+            self.range_of(self.totals),
+            (self.options, self.options + b"\x00"),
+            self.range_of(self.leases),
+        ]
+
     @staticmethod
     def waiter_key(waiters: bytes, name: bytes) -> bytes:
         """Return the key of a client that waits; `waiters` is the prefix of those of its kind."""

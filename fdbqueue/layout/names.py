@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidQueueName
@@ -12,9 +13,13 @@ __all__ = [
     "ROOT",
     "decode_name",
     "decode_subspace",
+    "decode_unfinished",
     "default_subspace",
+    "encode_unfinished",
     "name_key",
     "renames_key",
+    "restored_subspace",
+    "unfinished_key",
 ]
 
 ROOT = Subspace(("fdbqueue",))
@@ -55,6 +60,34 @@ def renames_key(name: str | None) -> bytes:
 def default_subspace(name: str, number: int) -> Subspace:
     """Return the subspace of a new queue with this name and number."""
     return ROOT[1][name][number] if number else ROOT[name]
+
+
+def restored_subspace(uuid: bytes) -> Subspace:
+    """Return the subspace of a restored queue; the UUID is of its own."""
+    return ROOT[4][uuid]
+
+
+def unfinished_key(name: str) -> bytes:
+    """Return the key of the restored rows that will become the queue with this name."""
+    name_key(name)  # raises for a text that cannot be a name
+    key: bytes = ROOT[5].pack((name,))
+    return key
+
+
+def encode_unfinished(prefix: bytes, rows: int, digest: bytes) -> bytes:
+    """Return the progress of a restore: where the queue is, how many rows it has, their digest.
+
+    >>> decode_unfinished(encode_unfinished(b"prefix", 7, b"digest"))
+    (b'prefix', 7, b'digest')
+    """
+    value: bytes = fdb_tuple.pack((prefix, rows, digest))
+    return value
+
+
+def decode_unfinished(value: bytes) -> tuple[bytes, int, bytes]:
+    """Return the prefix, the number of rows and the digest of an unfinished restore."""
+    prefix, rows, digest = fdb_tuple.unpack(value)
+    return prefix, rows, digest
 
 
 def decode_name(key: bytes) -> str:

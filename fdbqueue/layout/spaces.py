@@ -190,6 +190,8 @@ _NAME_ROWS = (
     Row("(2, hour, client id)", "(sequence, attempt), as (4, ...) of a queue", "rename, drop"),
     Row("(3, name)", "number of the next queue with this name", "rename"),
     Row("(3, null)", "the same, for all names without a higher number", "rename"),
+    Row("(4, uuid, ...)", "the keys of a restored or copied queue", "restore, copy"),
+    Row("(5, name)", "(prefix, rows, sha256): the progress of a restore", "restore, copy"),
 )
 """The keys of the names, in the subspace ("fdbqueue",)."""
 

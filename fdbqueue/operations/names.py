@@ -14,14 +14,16 @@ from fdbqueue.layout import (
     decode_count,
     decode_name,
     decode_subspace,
+    decode_unfinished,
     default_subspace,
     encode_count,
     name_key,
     renames_key,
+    unfinished_key,
 )
 from fdbqueue.types import Transaction
 
-__all__ = ["find", "find_existing", "leave", "location", "register"]
+__all__ = ["drop_unfinished", "find", "find_existing", "leave", "location", "register"]
 
 _NAMES = NAMES.range().start, NAMES.range().stop
 _NEAR = 50  # names on either side of one that no queue has, which are compared with it
@@ -86,6 +88,17 @@ def leave(tr: Transaction, name: str, subspace: Subspace) -> None:
         highest = max(decode_count(row.value) for row in tr[traces])
         del tr[traces]
         tr[renames_key(None)] = encode_count(highest)
+
+
+def drop_unfinished(tr: Transaction, name: str) -> bool:
+    """Delete what an unfinished restore of the queue with this name has written, if anything."""
+    key = unfinished_key(name)
+    stored = tr[key].value
+    if stored is None:
+        return False
+    del tr[decode_subspace(decode_unfinished(stored)[0]).range()]
+    del tr[key]
+    return True
 
 
 def register(tr: Transaction, name: str, subspace: Subspace) -> None:

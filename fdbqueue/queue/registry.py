@@ -20,7 +20,7 @@ from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueExists, QueueNotFound
 from fdbqueue.layout import ROOT, Counters, Layout, name_key, totals_range
 from fdbqueue.layout.migration import migrate
-from fdbqueue.operations.names import find, find_existing, leave
+from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
 from fdbqueue.operations.views import begin_size
 from fdbqueue.queue.base import Stored, find_stored, open_stored
 from fdbqueue.queue.fifo import Queue
@@ -186,8 +186,9 @@ def migrate_queue(tr: Transactor, queue: str | Subspace) -> bool:
 def drop_queue(tr: Transactor, name: str) -> None:
     """Delete a queue: its items, its options and its name.
 
-    A later push of a client that still has the queue open creates it again, empty. Conflicts with
-    all reads of the queue. Cost: one read and two range clears, whatever the number of items.
+    A later push of a client that still has the queue open creates it again, empty. This also
+    deletes what an unfinished restore or copy of a queue with this name has written. Conflicts with
+    all reads of the queue. Cost: two reads and two range clears, whatever the number of items.
 
     Args:
         tr: A transaction or a database.
@@ -208,6 +209,8 @@ def drop_queue(tr: Transactor, name: str) -> None:
     key = name_key(name)
 
     def body(tr: Transaction) -> None:
+        if drop_unfinished(tr, name) and find(tr, name) is None:
+            return
         subspace = find_existing(tr, name)
         del tr[subspace.range()]
         del tr[key]

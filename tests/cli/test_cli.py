@@ -324,6 +324,82 @@ def test_import_and_export_round_trip(filled: Shell, name: str) -> None:
     assert filled.output("export", name, "--after", first) == exported.splitlines()[1] + "\n"
 
 
+def in_all_states(db: Any, name: str) -> fdbqueue.PriorityQueue:
+    queue = fdbqueue.PriorityQueue.named(db, name, max_attempts=1)
+    queue.push(db, "dead")
+    claim = queue.claim(db)
+    assert claim is not None
+    queue.nack(db, claim, error="broken")
+    queue.push(db, "claimed")
+    queue.claim(db, lease=10_000)
+    queue.push(db, "delayed", delay=10_000)
+    queue.push_many(db, ["a", "b"], priorities=[1, 2])
+    return queue
+
+
+STATES_OF_ALL = "2 ready, 1 delayed, 1 claimed, 1 dead"
+
+
+def test_backup_and_restore_round_trip(fdbq: Shell, db: Any, name: str) -> None:
+    in_all_states(db, name)
+    before = fdbq.output("stats", name, "--json")
+    assert fdbq.output("backup", "q.jsonl", name) == f"backed up {name}: {STATES_OF_ALL}\n"
+    piped = fdbq.script("fdbq backup - $q | tee copy.jsonl | fdbq restore - $q --as ${q}piped")
+    assert piped.stdout == f"restored {name}piped: {STATES_OF_ALL}\n"
+    assert piped.stderr == f"backed up {name}: {STATES_OF_ALL}\n"
+    assert (fdbq.path / "copy.jsonl").read_bytes() == (fdbq.path / "q.jsonl").read_bytes()
+    assert fdbq.output("restore", "q.jsonl") == (
+        "nothing to restore: the queues are there already\n"
+    )
+    fdbq.output("drop", name, "--yes")
+    restored = json.loads(fdbq.output("restore", "q.jsonl", "--json"))
+    assert (restored["queue"], restored["dead"], len(restored["digest"])) == (name, 1, 64)
+    assert fdbq.output("stats", name, "--json") == before
+    fdbq.output("pop", f"{name}piped")
+    assert "already exists" in error_of(fdbq("restore", "q.jsonl", name, "--as", f"{name}piped"))
+    assert f"did you mean '{name}'" in error_of(fdbq("restore", "q.jsonl", f"{name}x"))
+    assert "--as" in error_of(fdbq("restore", "q.jsonl", "--as", "x"))
+    (fdbq.path / "q.jsonl").write_text("no backup\n")
+    assert "line 1:" in error_of(fdbq("restore", "q.jsonl"))
+    assert f"no queue named '{name}nope'" in error_of(fdbq("backup", "n.jsonl", f"{name}nope"))
+    assert not (fdbq.path / "n.jsonl").exists()
+
+
+def test_export_all_and_import_round_trip(fdbq: Shell, db: Any, name: str) -> None:
+    in_all_states(db, name)
+    assert fdbq.output("export", name, "--all", "q") == f"backed up {name}: {STATES_OF_ALL}\n"
+    for source in ("q", "-"):
+        stdin = (fdbq.path / "q").read_text() if source == "-" else ""
+        new = f"{name}{source}"
+        done = fdbq.output("import", new, source, stdin=stdin)
+        assert done == f"imported {new}: {STATES_OF_ALL}\n"
+        for state in ("ready", "delayed", "claimed", "dead"):
+            listed = fdbq.output("items", new, "--state", state, "--json")
+            assert listed == fdbq.output("items", name, "--state", state, "--json")
+        again = fdbq.output("import", new, source, stdin=stdin)
+        assert again == f"nothing to import: {new} is there already\n"
+    assert "without options" in error_of(fdbq("import", f"{name}2", "q", "-p", "1"))
+    assert "omit --after" in error_of(fdbq("export", name, "--all", "--after", "x"))
+    fdbq.output("backup", "both", name, f"{name}q")
+    assert "would restore 2; use `fdbq restore`" in error_of(fdbq("import", f"{name}2", "both"))
+
+
+def test_copy_to_another_database_and_back(fdbq: Shell, db: Any, name: str, url: str) -> None:
+    in_all_states(db, name)
+    before = fdbq.output("items", name, "--state", "claimed", "--json")
+    there = ("--from", url, "--to", "other")
+    assert fdbq.output("copy", name, *there) == f"copied {name}: {STATES_OF_ALL}\n"
+    back = json.loads(
+        fdbq.output("copy", name, "--db", "other", "--to", url, "--as", f"{name}2", "--json")
+    )
+    assert (back["queue"], back["ready"]) == (f"{name}2", 2)
+    assert fdbq.output("items", f"{name}2", "--state", "claimed", "--json") == before
+    fdbq.output("pop", name)
+    assert "already exists" in error_of(fdbq("copy", name, *there))
+    assert "'--to'" in error_of(fdbq("copy", name))
+    assert "no queue named" in error_of(fdbq("copy", f"{name}nope", *there))
+
+
 def test_an_import_is_stored_once_unless_again_is_given(fdbq: Shell, name: str) -> None:
     (fdbq.path / "f.jsonl").write_text("1\n2\n")
     assert fdbq.output("import", name, "f.jsonl") == "stored 2 lines\n"

@@ -20,9 +20,9 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import ImportMismatch, ImportRunning, InvalidLine
 from fdbqueue.layout.priorities import priority_as_json
-from fdbqueue.queue import importing
 from fdbqueue.queue.base import store_of
-from fdbqueue.queue.importing import ImportReport, import_lines
+from fdbqueue.queue.transfer import importing
+from fdbqueue.queue.transfer.importing import ImportReport, import_lines
 from fdbqueue.testing import FaultyDatabase
 
 WEEK = 7 * 86_400.0  # seconds

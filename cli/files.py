@@ -1,0 +1,76 @@
+"""Files that commands read and write."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from typing import IO
+
+import click
+
+from .common import OutputError
+from .signals import cleanup_on_signal, defer_signals
+
+__all__ = ["replacing"]
+
+
+@contextmanager
+def replacing(path: str) -> Generator[IO[bytes]]:
+    """Open a file that replaces the one at `path` if the block succeeds; `-` is standard output."""
+    try:
+        with _open(path) as file:
+            yield file
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if path == "-":
+            raise OutputError(f"cannot write to standard output: {error.strerror}") from error
+        raise click.ClickException(f"cannot write to {path}: {error.strerror}") from error
+
+
+@contextmanager
+def _open(path: str) -> Generator[IO[bytes]]:
+    if path == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe, for example
+        with open(path, "wb") as file:
+            yield file
+        return
+    if not path:
+        raise click.UsageError("FILE is an empty path")
+    target = os.path.realpath(path)
+    if not os.path.isdir(os.path.dirname(target)):
+        raise click.ClickException(f"no such directory: {os.path.dirname(target)}")
+    with ExitStack() as stack:
+        with defer_signals():
+            temporary = stack.enter_context(_temporary_file(target))
+            stack.enter_context(cleanup_on_signal(lambda: os.unlink(temporary.name)))
+        try:
+            yield temporary
+            temporary.flush()
+            os.chmod(temporary.name, _mode(target))
+            os.replace(temporary.name, target)
+        except BaseException:
+            os.unlink(temporary.name)
+            raise
+
+
+def _temporary_file(target: str) -> IO[bytes]:
+    """Create a file in the directory of the file that it will replace."""
+    directory, name = os.path.split(target)
+    return tempfile.NamedTemporaryFile(dir=directory, prefix=f".{name}.", delete=False)
+
+
+def _mode(path: str) -> int:
+    """Return the permissions of a file, or those that a new file would have."""
+    if os.path.exists(path):
+        return stat.S_IMODE(os.stat(path).st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

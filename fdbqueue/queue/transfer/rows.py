@@ -1,0 +1,313 @@
+"""The rows of a queue: read as they were at one moment, and written as a queue elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
+
+from fdbqueue.database.binding import error_classes
+from fdbqueue.database.clock import uuids
+from fdbqueue.database.retrying import prepare_retry, run
+from fdbqueue.errors import QueueChanged, QueueExists, QueueNotFound, RestoreRunning
+from fdbqueue.layout import (
+    Layout,
+    decode_subspace,
+    decode_unfinished,
+    encode_unfinished,
+    name_key,
+    restored_subspace,
+    unfinished_key,
+)
+from fdbqueue.operations.names import find, find_existing
+from fdbqueue.types import Database, KeyValue, State, Transaction
+
+__all__ = ["NewQueue", "QueueCopy", "Row", "Rows", "Summary", "is_stored", "rows_of", "summary_of"]
+
+_PAGE = 500  # rows that one range read returns
+_LIFETIME = 5.0  # seconds in which a transaction can read
+_TOO_OLD = 1007  # the code of the error after that
+_BATCH_ROWS, _BATCH_BYTES = 1_000, 1_000_000  # that one transaction writes
+
+
+class Row(NamedTuple):
+    """A key without the prefix of its queue, and the value."""
+
+    key: bytes
+    value: bytes
+
+
+Rows: TypeAlias = Callable[[], Iterable[Row]]
+"""Returns the rows of a queue, in the order of their keys. A repeated call begins again."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCopy:
+    """A queue that was written to a file or to another database.
+
+    Attributes:
+        ready: The number of ready items, as they are stored: an item whose delay or lease is over
+            counts as delayed or claimed until a client sweeps it.
+        delayed: The number of delayed items.
+        claimed: The number of claimed items.
+        dead: The number of dead letters.
+        rows: The number of keys.
+        digest: The SHA-256 of all keys and values, as hexadecimal digits. Two queues with the same
+            digest hold the same items, in the same states and the same order.
+    """
+
+    ready: int
+    delayed: int
+    claimed: int
+    dead: int
+    rows: int
+    digest: str
+
+
+class Summary:
+    """The number of rows, of items in each state, and the digest of some rows."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._sha256 = hashlib.sha256()
+        self._layout = Layout(decode_subspace(b""))
+        self._items: dict[State, int] = dict.fromkeys(self._layout.prefix_of, 0)
+        self._staged: list[Row] = []
+
+    def add(self, row: Row) -> None:
+        """Add a row; rows are added in order."""
+        self.rows += 1
+        for part in row:
+            self._sha256.update(len(part).to_bytes(4, "big"))
+            self._sha256.update(part)
+        for state, prefix in self._layout.prefix_of.items():
+            if row.key.startswith(prefix):
+                self._items[state] += 1
+        if row.key.startswith(self._layout.results):
+            self._staged.append(row)
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the rows so far."""
+        return self._sha256.digest()
+
+    def finish(self) -> QueueCopy:
+        """Return the result."""
+        staged = sum(1 for _ in self._layout.staged_items(self._staged))
+        items = {**self._items, "claimed": self._items["claimed"] + staged}
+        return QueueCopy(**items, rows=self.rows, digest=self.digest.hex())
+
+
+def summary_of(rows: Iterable[Row]) -> QueueCopy:
+    """Return the summary of all rows of a queue."""
+    summary = Summary()
+    for row in rows:
+        summary.add(row)
+    return summary.finish()
+
+
+def rows_of(db: Database, name: str) -> Rows:
+    """Return a function that reads the rows of a named queue.
+
+    Raises:
+        QueueNotFound: There is no queue with this name.
+    """
+    subspace = run(db, partial(find_existing, name=name))
+    return partial(_read_rows, db, Layout(subspace, name))
+
+
+def _read_rows(db: Database, layout: Layout) -> Iterator[Row]:
+    """Yield the rows of a queue as they were at one moment, in the order of their keys.
+
+    They are read at one read version, which lasts for five seconds. After that, further
+    transactions go on as long as the queue has not changed.
+
+    Raises:
+        QueueChanged: The queue has changed, and not all of its rows were read.
+    """
+    size = len(layout.subspace.key())
+    reader = _Reader(db, layout)
+    for begin, end in layout.lasting_ranges():
+        while begin < end:
+            rows = reader.read(begin, end)
+            yield from (Row(row.key[size:], row.value) for row in rows)
+            if len(rows) < _PAGE:
+                break
+            begin = rows[-1].key + b"\x00"
+
+
+class _Reader:
+    """Reads of one queue at one read version, or at a later one as long as it has not changed."""
+
+    def __init__(self, db: Database, layout: Layout) -> None:
+        self._db = db
+        self._layout = layout
+        self._watched: list[Row] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._tr = self._db.create_transaction()
+        self._begun = time.monotonic()
+        self._is_verified = False
+
+    def read(self, begin: bytes, end: bytes) -> list[KeyValue]:
+        """Return the first rows of a range; raise `QueueChanged` if the queue has changed."""
+        if time.monotonic() - self._begun > _LIFETIME:
+            self._begin()
+        while True:
+            try:
+                self._verify()
+                return [*self._tr.snapshot.get_range(begin, end, limit=_PAGE)]
+            except error_classes() as error:
+                if error.code == _TOO_OLD:
+                    self._begin()
+                else:
+                    prepare_retry(self._tr, error)
+                    self._is_verified = False
+
+    def _verify(self) -> None:
+        """Compare what changes with every change of the queue, once for each read version."""
+        if self._is_verified:
+            return
+        reads = [self._tr.snapshot.get_range(*each) for each in self._layout.watched_ranges()]
+        watched = [Row(row.key, row.value) for rows in reads for row in rows]
+        if self._watched is None:
+            self._watched = watched
+        elif watched != self._watched:
+            raise QueueChanged(self._layout.name or repr(self._layout.subspace))
+        self._is_verified = True
+
+
+def is_stored(db: Database, name: str, rows: Rows) -> bool:
+    """Return whether a queue has these rows; false if there is no queue with this name.
+
+    Raises:
+        QueueExists: There is a queue with this name and other rows.
+    """
+    try:
+        stored = rows_of(db, name)
+    except QueueNotFound:
+        return False
+    if summary_of(stored()) != summary_of(rows()):
+        raise QueueExists(name)
+    return True
+
+
+class NewQueue:
+    """A queue that is being written. It gets its name after its last row.
+
+    Until then no client can find it. Each transaction that writes rows also records how many there
+    are, and their digest. So a later attempt to write the same rows goes on where this one stopped.
+    """
+
+    def __init__(self, db: Database, name: str) -> None:
+        """Find what an earlier attempt has written, or begin.
+
+        Raises:
+            QueueExists: There is a queue with this name.
+            InvalidQueueName: A queue cannot have this name.
+        """
+        self._db = db
+        self.name = name
+        self._key = unfinished_key(name)
+        (uuid,) = uuids(1)
+
+        def body(tr: Transaction) -> bytes:
+            if find(tr, name) is not None:
+                raise QueueExists(name)
+            stored = tr[self._key].value
+            if stored is None:
+                stored = encode_unfinished(restored_subspace(uuid).key(), 0, b"")
+                tr[self._key] = stored
+            return stored
+
+        self._progress = run(db, body)
+        self.subspace = decode_subspace(decode_unfinished(self._progress)[0])
+
+    def write(self, rows: Rows, progress: Callable[[int], object]) -> QueueCopy:
+        """Write all rows that no earlier attempt has written.
+
+        Args:
+            rows: The rows.
+            progress: Called with the number of rows written, now and then.
+
+        Raises:
+            RestoreRunning: Another process writes the queue at the same time.
+        """
+        prefix, written, digest = decode_unfinished(self._progress)
+        left = iter(rows())
+        summary = Summary()
+        for row in islice(left, written):
+            summary.add(row)
+        if written and (summary.rows, summary.digest) != (written, digest):
+            self._store(encode_unfinished(prefix, 0, b""), [], is_new=True)
+            left, summary = iter(rows()), Summary()
+        for batch in _batches(left):
+            for row in batch:
+                summary.add(row)
+            self._store(encode_unfinished(prefix, summary.rows, summary.digest), batch)
+            progress(summary.rows)
+        return summary.finish()
+
+    def _store(self, new: bytes, batch: list[Row], *, is_new: bool = False) -> None:
+        """Write rows; with `is_new`, delete all others."""
+        prefix: bytes = self.subspace.key()
+
+        def body(tr: Transaction) -> None:
+            stored = tr[self._key].value
+            if stored == new:
+                return  # an earlier try has committed
+            if stored != self._progress:
+                raise RestoreRunning(self.name)
+            if is_new:
+                del tr[self.subspace.range()]
+            for key, value in batch:
+                tr[prefix + key] = value
+            tr[self._key] = new
+
+        run(self._db, body)
+        self._progress = new
+
+    def read(self) -> QueueCopy:
+        """Read back all that was written."""
+        return summary_of(_read_rows(self._db, Layout(self.subspace, self.name)))
+
+    def finish(self) -> None:
+        """Give the queue its name.
+
+        Raises:
+            QueueExists: Another queue got the name meanwhile.
+            RestoreRunning: Another process writes the queue at the same time.
+        """
+        prefix: bytes = self.subspace.key()
+
+        def body(tr: Transaction) -> None:
+            found = find(tr, self.name)
+            if found is not None and found.key() == prefix:
+                return  # an earlier try has committed
+            if found is not None:
+                raise QueueExists(self.name)
+            if tr[self._key].value != self._progress:
+                raise RestoreRunning(self.name)
+            del tr[self._key]
+            tr[name_key(self.name)] = prefix
+
+        run(self._db, body)
+
+
+def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    """Yield the rows in batches that a transaction has room for."""
+    batch: list[Any] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += len(row[0]) + len(row[1])
+        if len(batch) == _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

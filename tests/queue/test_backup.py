@@ -1,0 +1,526 @@
+"""Backups, restores and copies: whole queues in files and in other databases."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Queue, TaskPriority, TaskQueue, backup, copy_queue, restore
+from fdbqueue.errors import (
+    InvalidBackup,
+    QueueChanged,
+    QueueExists,
+    QueueNotFound,
+    RestoreRunning,
+)
+from fdbqueue.layout import decode_unfinished, unfinished_key
+from fdbqueue.queue.transfer import rows
+from fdbqueue.testing import FaultyDatabase
+from fdbqueue.types import State
+from tests.support.counting import CountingDatabase
+
+STATES: tuple[State, ...] = ("ready", "delayed", "claimed", "dead")
+KINDS = ("priority", "fifo", "task")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Any]:
+    """A second database, of the embedded engine."""
+    with fdbqueue.open(f"embedded:{tmp_path / 'other'}") as database:
+        yield database
+
+
+def filled(db: Any, name: str, kind: str = "priority", n: int = 8) -> Any:
+    """Return a queue with `n` items in each state, among them large, unique and expiring ones."""
+    queue: Any
+    if kind == "task":
+        queue = TaskQueue.named(db, name, ageing=timedelta(minutes=1))
+        deadline = datetime.now(timezone.utc) + timedelta(hours=1)
+        push = lambda value, **options: queue.push(  # noqa: E731
+            db,
+            payload=value,
+            priority=TaskPriority.HIGH,
+            agent_name="ada",
+            client_id="c",
+            cost=2.5,
+            deadline=deadline,
+            **options,
+        )
+    elif kind == "fifo":
+        queue = Queue.named(db, name)
+        push = lambda value, **_: queue.enqueue(db, value)  # noqa: E731
+    else:
+        queue = PriorityQueue.named(db, name, max_size=1000)
+        push = lambda value, **options: queue.push(  # noqa: E731
+            db, value, value % 300 if isinstance(value, int) else 5, **options
+        )
+    for number in range(n):  # become dead letters
+        push(number)
+    queue.set_max_attempts(db, 2)
+    for _ in range(2):
+        while (claim := queue.claim(db, n=100)) is not None:
+            queue.nack(db, claim, delay=0, error=ValueError("broken"))
+            if claim.attempts == (2,) * len(claim.attempts):
+                break
+    for number in range(n):  # wait for another attempt
+        push(100 + number)
+    queue.nack(db, queue.claim(db, n=n), delay=1000, error="busy")
+    for number in range(n):
+        push(200 + number)
+    queue.claim(db, n=n, lease=1000)
+    for number in range(n - 2):
+        push(300 + number, **({"ttl": 1000} if number % 2 and kind == "priority" else {}))
+    push("x" * 200_000)
+    push("unique", **({"unique": "key"} if kind != "fifo" else {}))
+    queue.set_concurrency(db, 100)
+    return queue
+
+
+def contents(db: Any, name: str) -> Any:
+    """Return everything that a user can see of a queue. An item's key, and its queue, differ."""
+    queue = fdbqueue.existing_queue(db, name)
+    infos = [info for state in STATES for info in queue.items(db, state=state)]
+    return [(str(info), str(queue.get(db, info.id))) for info in infos], queue.stats(db)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_backup_restores_every_state_id_order_attempt_and_option(
+    db: Any, other: Any, name: str, kind: str
+) -> None:
+    filled(db, name, kind)
+    before = contents(db, name)
+    file = io.BytesIO()
+    written = backup(db, file, [name])
+    copied = written[name]
+    assert (copied.ready, copied.delayed, copied.claimed, copied.dead) == (8, 8, 8, 8)
+    assert restore(other, file) == written
+    assert contents(other, name) == before
+    assert contents(db, name) == before
+    restored = fdbqueue.existing_queue(other, name)
+    assert fdbqueue.check(other, restored).ok
+    assert backup(other, io.BytesIO(), [name]) == written
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_to_another_database_and_back_is_equal(
+    db: Any, other: Any, name: str, kind: str
+) -> None:
+    filled(db, name, kind)
+    before = contents(db, name)
+    there = copy_queue(db, other, name)
+    back = copy_queue(other, db, name, f"{name}back")
+    assert there == back
+    assert contents(db, f"{name}back") == before
+    assert fdbqueue.check(db, fdbqueue.existing_queue(db, f"{name}back")).ok
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_queue_can_be_used_to_its_end(db: Any, other: Any, name: str, kind: str) -> None:
+    filled(db, name, kind, 4)
+    copy_queue(db, other, name)
+    queue: Any = fdbqueue.existing_queue(other, name)
+    for state in ("delayed", "claimed", "dead"):
+        for info in [*queue.items(other, state=state)]:
+            change = {
+                "delayed": queue.run_now,
+                "claimed": queue.release,
+                "dead": queue.retry_dead_letter,
+            }
+            assert change[state](other, info.id)
+    claims = []
+    while (claim := queue.claim(other)) is not None:
+        claims.append(claim)
+        queue.ack(other, claim)
+    assert len(claims) == 16
+    stats = queue.stats(other)
+    assert (stats.ready, stats.delayed, stats.claimed, stats.dead) == (0, 0, 0, 0)
+    assert fdbqueue.check(other, queue).ok
+
+
+def test_an_item_that_was_claimed_is_claimed_in_the_copy(db: Any, other: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, "job")
+    claim = queue.claim(db, lease=1000)
+    assert claim is not None
+    copy_queue(db, other, name)
+    copied = PriorityQueue.existing(other, name)
+    assert copied.claim(other) is None
+    assert copied.state(other, claim.item.id) == "claimed"
+
+
+def test_a_lease_in_a_copy_ends_by_the_clock(
+    db: Any, other: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions of another database are higher or lower; the clock is the same."""
+    for _ in range(3):  # versions differ in both directions: there, and back again
+        queue = PriorityQueue.named(db, name)
+        queue.push(db, "job")
+        assert queue.claim(db, lease=0.5) is not None
+        copy_queue(db, other, name)
+        copied = PriorityQueue.existing(other, name)
+        claim = copied.claim(other, wait=30)
+        assert claim is not None
+        assert claim.attempt >= 2
+        copied.ack(other, claim)
+        fdbqueue.drop_queue(other, name)
+        fdbqueue.drop_queue(db, name)
+        db, other = other, db
+
+
+def cut(db: Any, commits: int) -> FaultyDatabase:
+    """Return a database that fails for good after this many commits that wrote something."""
+
+    class Cut(FaultyDatabase):
+        left = commits
+
+        def commit(self, transaction: Any) -> None:
+            if self.left == 0:
+                raise KeyboardInterrupt
+            super().commit(transaction)
+            self.left -= transaction.wrapped.get_committed_version() != -1
+
+    return Cut(db)
+
+
+@pytest.mark.parametrize("commits", [1, 2, 5, 9])
+def test_an_interrupted_restore_goes_on_where_it_stopped(
+    db: Any, other: Any, name: str, monkeypatch: pytest.MonkeyPatch, commits: int
+) -> None:
+    monkeypatch.setattr(rows, "_BATCH_ROWS", 10)
+    filled(other, name)
+    file = io.BytesIO()
+    written = backup(other, file)
+    with pytest.raises(KeyboardInterrupt):
+        restore(cut(db, commits), file)
+    assert name not in fdbqueue.queue_names(db)
+    counting = CountingDatabase(db)
+    assert restore(counting, file) == written
+    batches = -(-written[name].rows // 10)
+    # The first commit began, the last one gives the name; the others wrote a batch each.
+    assert counting.commits == batches - (commits - 1) + 1
+    assert contents(db, name) == contents(other, name)
+
+
+def test_a_restore_of_another_file_begins_again(
+    db: Any, other: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_BATCH_ROWS", 10)
+    queue = filled(other, name)
+    old, new = io.BytesIO(), io.BytesIO()
+    backup(other, old)
+    with pytest.raises(KeyboardInterrupt):
+        restore(cut(db, 4), old)
+    while queue.pop(other) is not None:
+        pass
+    written = backup(other, new)
+    assert restore(db, new) == written
+    assert backup(db, io.BytesIO(), [name]) == written
+
+
+def test_backups_restores_and_copies_survive_errors_of_the_database(
+    db: Any, other: Any, name: str, monkeypatch: pytest.MonkeyPatch, rng: random.Random
+) -> None:
+    monkeypatch.setattr(rows, "_BATCH_ROWS", 10)
+    monkeypatch.setattr(rows, "_PAGE", 10)
+    filled(other, name)
+    faults = {"before": 0.2, "after": 0.2, "conflict": 0.1, "too_old": 0.2}
+    lost_as = (1021, 1039)
+    source = FaultyDatabase(other, **faults, lost_as=lost_as, seed=rng.randrange(99))
+    target = FaultyDatabase(db, **faults, lost_as=lost_as, seed=rng.randrange(99))
+    file = io.BytesIO()
+    written = backup(source, file)
+    assert restore(target, file) == written
+    assert copy_queue(source, target, name, f"{name}copy") == written[name]
+    for restored in (name, f"{name}copy"):
+        assert backup(db, io.BytesIO(), [restored])[restored] == written[name]
+    assert target.lost > 0
+
+
+def test_two_restores_at_the_same_time_store_the_queue_once(
+    db: Any, other: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_BATCH_ROWS", 3)
+    filled(other, name)
+    file = io.BytesIO()
+    written = backup(other, file)
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(restore(db, io.BytesIO(file.getvalue())))
+        except (RestoreRunning, QueueExists) as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    while name not in fdbqueue.queue_names(db):  # each may have stopped for another
+        run()
+    assert backup(db, io.BytesIO(), [name]) == written
+
+
+def test_a_dropped_name_leaves_nothing_of_an_unfinished_restore(
+    db: Any, other: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_BATCH_ROWS", 10)
+    filled(db, name)
+    file = io.BytesIO()
+    backup(db, file, [name])
+    with pytest.raises(KeyboardInterrupt):
+        restore(cut(other, 3), file)
+    assert len([*other[b"":b"\xff"]]) > 20
+    fdbqueue.drop_queue(other, name)
+    assert not [*other[b"":b"\xff"]]
+    with pytest.raises(QueueNotFound):
+        fdbqueue.drop_queue(other, name)
+
+
+# Names
+
+
+def test_a_restore_leaves_equal_queues_alone_and_refuses_others(
+    db: Any, other: Any, name: str
+) -> None:
+    for suffix in ("a", "b"):
+        PriorityQueue.named(other, name + suffix).push(other, suffix)
+    file = io.BytesIO()
+    written = backup(other, file)
+    assert restore(db, file, [f"{name}a"]) == {f"{name}a": written[f"{name}a"]}
+    assert restore(db, file) == {f"{name}b": written[f"{name}b"]}
+    assert restore(db, file) == {}
+    PriorityQueue.existing(db, f"{name}a").pop(db)
+    fdbqueue.drop_queue(db, f"{name}b")
+    with pytest.raises(QueueExists):
+        restore(db, file)
+    assert f"{name}b" not in fdbqueue.queue_names(db)  # nothing was restored
+
+
+def test_a_queue_is_restored_under_another_name(db: Any, other: Any, name: str) -> None:
+    PriorityQueue.named(other, "jobs").push(other, "a")
+    PriorityQueue.named(other, "mail").push(other, "b")
+    file = io.BytesIO()
+    backup(other, file)
+    restore(db, file, ["mail"], new_name=name)
+    assert PriorityQueue.existing(db, name).pop(db).value == "b"
+    with pytest.raises(ValueError, match="would restore 2"):
+        restore(db, file, new_name=name)
+    with pytest.raises(QueueNotFound, match="did you mean 'mail'"):
+        restore(db, file, ["mai"])
+    with pytest.raises(QueueNotFound):
+        backup(db, io.BytesIO(), [f"{name}nope"])
+
+
+def test_a_queue_that_other_clients_open_during_a_restore_stays_apart(
+    db: Any, other: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are not where a new queue with this name is stored."""
+    monkeypatch.setattr(rows, "_BATCH_ROWS", 10)
+    filled(other, name)
+    file = io.BytesIO()
+    backup(other, file)
+    with pytest.raises(KeyboardInterrupt):
+        restore(cut(db, 4), file)
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, "new")
+    with pytest.raises(QueueExists):
+        restore(db, file)
+    assert [item.value for item in queue.items(db)] == ["new"]
+    assert fdbqueue.check(db, queue).ok
+
+
+# Queues that change meanwhile
+
+
+def test_a_queue_in_use_is_backed_up_as_it_was_at_one_moment(
+    db: Any, other: Any, name: str
+) -> None:
+    """Each change keeps the number of items, so a mix of two moments would show."""
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, range(1500), priorities=range(1500))
+    stopped = threading.Event()
+
+    @fdbqueue.transactional
+    def rotate(tr: Any) -> None:
+        popped = queue.pop(tr)
+        assert popped is not None
+        queue.push(tr, popped.value, popped.priority + 1500)
+
+    def use() -> None:
+        while not stopped.is_set():
+            rotate(db)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    try:
+        for number in range(5):
+            file = io.BytesIO()
+            assert backup(db, file, [name])[name].ready == 1500
+            restore(other, file, new_name=f"copy{number}")
+            restored = PriorityQueue.existing(other, f"copy{number}")
+            assert sorted(item.value for item in restored.items(other)) == [*range(1500)]
+            assert fdbqueue.check(other, restored).ok
+    finally:
+        stopped.set()
+        thread.join()
+
+
+CHANGES: dict[str, Callable[[Any, Any], object]] = {
+    "push": lambda queue, db: queue.push(db, "new"),
+    "pop": lambda queue, db: queue.pop(db),
+    "claim": lambda queue, db: queue.claim(db),
+    "pause": lambda queue, db: queue.pause(db),
+    "limit": lambda queue, db: queue.set_max_size(db, 99_999),
+    "retry": lambda queue, db: queue.retry_dead_letter(
+        db, next(iter(queue.items(db, state="dead"))).id
+    ),
+    "extend": lambda queue, db: queue.extend(db, queue.held, lease=500),
+    "reprioritize": lambda queue, db: queue.reprioritize(db, queue.peek(db), 7),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_large_queue_that_changes_is_not_backed_up(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """With no time for a read version, each page of rows has another one."""
+    queue = filled(db, name)
+    queue.held = queue.claim(db, lease=1000)
+    monkeypatch.setattr(rows, "_LIFETIME", -1.0)
+    monkeypatch.setattr(rows, "_PAGE", 5)
+    assert backup(db, io.BytesIO(), [name])[name].ready == 7  # it did not change
+    lines: list[bytes] = []
+
+    class File(io.BytesIO):
+        def write(self, data: Any, /) -> int:
+            lines.append(data)
+            if len(lines) == 10:
+                CHANGES[change](queue, db)
+            return len(data)
+
+    with pytest.raises(QueueChanged, match="fdbq pause"):
+        backup(db, File(), [name])
+    assert len(lines) < 20
+
+
+def test_a_copy_of_a_queue_in_use_is_refused_and_leaves_no_name(
+    db: Any, other: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = filled(db, name)
+    with pytest.raises(QueueChanged):
+        copy_queue(db, other, name, progress=lambda _: queue.pop(db))
+    assert fdbqueue.queue_names(other) == []
+    copied = copy_queue(db, other, name)  # begins again, as the rows differ
+    assert copied.ready == 7
+    assert contents(other, name) == contents(db, name)
+
+
+def test_a_copy_that_another_process_wrote_into_is_refused(db: Any, other: Any, name: str) -> None:
+    filled(db, name)
+
+    def disturb(_: int) -> None:
+        prefix = decode_unfinished(other[unfinished_key(name)])[0]
+        other[prefix + b"\x15\x05\x02x\x00"] = b"foreign"
+
+    with pytest.raises(RestoreRunning):
+        copy_queue(db, other, name, progress=disturb)
+    assert fdbqueue.queue_names(other) == []
+
+
+# Files
+
+
+def damaged(data: bytes, how: str, rng: random.Random) -> bytes:
+    lines = data.splitlines(keepends=True)
+    number = rng.randrange(2, len(lines) - 1)
+    if how == "cut":
+        return data[: rng.randrange(len(data))]
+    if how == "lost":
+        return b"".join(lines[:number] + lines[number + 1 :])
+    if how == "twice":
+        return b"".join(lines[:number] + lines[number : number + 1] + lines[number:])
+    if how == "swapped":
+        lines[2], lines[number] = lines[number], lines[2]
+        return b"".join(lines) if number != 2 else b"".join(lines[:2] + lines[3:])
+    if how == "longer":
+        return data + rng.choice(lines)
+    row = json.loads(lines[number])
+    value = bytearray(base64.b64decode(row["value"]) or b"?")
+    value[rng.randrange(len(value))] ^= 1 << rng.randrange(8)
+    row["value"] = base64.b64encode(value).decode()
+    lines[number] = json.dumps(row).encode() + b"\n"
+    return b"".join(lines)
+
+
+@pytest.mark.parametrize("how", ["cut", "lost", "twice", "swapped", "longer", "flipped"])
+def test_a_damaged_backup_changes_nothing(db: Any, name: str, rng: random.Random, how: str) -> None:
+    source = fdbqueue.open("memory:")
+    filled(source, name, n=3)
+    file = io.BytesIO()
+    backup(source, file)
+    for _ in range(20):
+        with pytest.raises(InvalidBackup, match=r"line \d+: .*nothing was restored"):
+            restore(db, io.BytesIO(damaged(file.getvalue(), how, rng)))
+    assert db[unfinished_key(name)] is None
+    assert name not in fdbqueue.queue_names(db)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\n",
+        b"[]\n",
+        b"[" * 300_000 + b"\n",
+        b'{"format":"fdbqueue backup"}\n',
+        b'{"format":"fdbqueue backup","version":2,"queues":[]}\n',
+        b'{"format":"fdbqueue backup","version":1,"queues":7}\n',
+        b'{"format":"fdbqueue backup","version":1,"queues":[7]}\n{"queue":7}\n',
+        b'{"format":"fdbqueue backup","version":1,"queues":[""]}\n{"queue":""}\n',
+        b'{"format":"fdbqueue backup","version":1,"queues":["a"]}\n{"queue":"a"}\n{"key":1}\n',
+        b'{"format":"fdbqueue backup","version":1,"queues":["a"]}\n{"queue":"a"}\n'
+        b'{"key":"*","value":""}\n',
+        b"\xff\xfe\n",
+    ],
+)
+def test_another_file_is_not_a_backup(text: bytes) -> None:
+    db = fdbqueue.open("memory:")
+    with pytest.raises(InvalidBackup):
+        restore(db, io.BytesIO(text))
+    assert not [*db[b"":b"\xff"]]
+
+
+def test_the_file_has_one_json_object_in_each_line(name: str) -> None:
+    """The format, which later releases must go on to read."""
+    db = fdbqueue.open("memory:")
+    PriorityQueue.named(db, "jobs").push(db, "a")
+    file = io.BytesIO()
+    copied = backup(db, file)["jobs"]
+    header, begin, *stored, end = map(json.loads, file.getvalue().splitlines())
+    assert header == {"format": "fdbqueue backup", "version": 1, "queues": ["jobs"]}
+    assert begin == {"queue": "jobs"}
+    assert base64.b64decode(stored[0]["value"]) == b'"a"'
+    assert end == {"rows": copied.rows, "sha256": copied.digest}
+    assert copied.rows == len(stored)
+
+
+def test_a_backup_of_a_release_before_is_restored() -> None:
+    """A file that was written when the format was new."""
+    path = Path(__file__).parent / "backup1.jsonl"
+    with path.open("rb") as file, fdbqueue.open("memory:") as db:
+        (copied,) = restore(db, file).values()
+        assert (copied.ready, copied.delayed, copied.claimed, copied.dead) == (2, 1, 1, 1)
+        queue = PriorityQueue.existing(db, "jobs")
+        assert [item.value for item in queue.items(db)] == ["first", "second"]
+        assert fdbqueue.check(db, queue).ok
