@@ -412,17 +412,24 @@ class QueueNotFound(FdbqueueError, LookupError):
     Attributes:
         name: The name.
         similar: The names of queues that resemble it, the most similar first.
+        others: Names that do not, if none does: some that are near it in order.
 
     >>> print(QueueNotFound("jbos", ("jobs",)))
     there is no queue named 'jbos'; did you mean 'jobs'?
+    >>> print(QueueNotFound("x", (), ("jobs", "mail")))
+    there is no queue named 'x'; there are 'jobs', 'mail' (`fdbq ls` lists all)
     """
 
-    def __init__(self, name: str, similar: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, similar: Sequence[str] = (), others: Sequence[str] = ()) -> None:
         self.name = name
         self.similar = tuple(similar)
-        hint = "`fdbq ls` lists all queues"
+        self.others = tuple(others)
+        hint = "there are no queues in this database"
         if similar:
             hint = f"did you mean {' or '.join(map(repr, similar))}?"
+        elif others:
+            verb = "is" if len(others) == 1 else "are"
+            hint = f"there {verb} {', '.join(map(repr, others))} (`fdbq ls` lists all)"
         super().__init__(f"there is no queue named {name!r}; {hint}")
 
 

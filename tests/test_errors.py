@@ -34,6 +34,7 @@ ALL = [
     errors.QueueExists("jobs"),
     errors.QueueFull(10, 3),
     errors.QueueNotFound("jbos", ["jobs"]),
+    errors.QueueNotFound("x", [], ["jobs"]),
     errors.QueueRenamed("jobs"),
     errors.OptionsMismatch("priorities", int, (int, str)),
     errors.UnknownCodec("pickle", ["json"]),

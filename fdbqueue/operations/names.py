@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from itertools import chain
 
 from fdb.subspace_impl import Subspace
 
@@ -28,6 +27,7 @@ __all__ = ["drop_unfinished", "find", "find_existing", "leave", "location", "reg
 _NAMES = NAMES.range().start, NAMES.range().stop
 _NEAR = 50  # names on either side of one that no queue has, which are compared with it
 _MAX_SUGGESTIONS = 3
+_MAX_OTHERS = 10
 
 MAX_TRACES = 16
 """The maximum number of names with a separate number."""
@@ -44,7 +44,7 @@ def find_existing(tr: Transaction, name: str) -> Subspace:
 
     Raises:
         QueueNotFound: There is none. Its message suggests similar names, of the 50 before this one
-            in order and the 50 after it.
+            in order and the 50 after it. Without similar ones it names some others.
     """
     subspace = find(tr, name)
     if subspace is not None:
@@ -56,8 +56,11 @@ def find_existing(tr: Transaction, name: str) -> Subspace:
         tr.snapshot.get_range(begin, key, limit=_NEAR, reverse=True),
         tr.snapshot.get_range(key, end, limit=_NEAR),
     )
-    names = [decode_name(row.key) for row in chain.from_iterable(near)]
-    raise QueueNotFound(name, get_close_matches(name, names, _MAX_SUGGESTIONS))
+    before, after = ([decode_name(row.key) for row in rows] for rows in near)
+    similar = get_close_matches(name, [*before, *after], _MAX_SUGGESTIONS)
+    few = _MAX_OTHERS // 2
+    others = [] if similar else [*reversed(before[:few]), *after[:few]]
+    raise QueueNotFound(name, similar, others)
 
 
 def location(tr: Transaction, name: str) -> Subspace:

@@ -275,9 +275,16 @@ def test_an_unknown_name_suggests_similar_ones_near_it(db: Any, name: str) -> No
         PriorityQueue.existing(db, f"{name}060x")
     assert caught.value.similar[0] == f"{name}060"
     assert repr(f"{name}060") in str(caught.value)
-    with pytest.raises(QueueNotFound, match="`fdbq ls` lists all queues") as caught:
+    with pytest.raises(QueueNotFound, match="`fdbq ls` lists all") as caught:
         PriorityQueue.existing(db, "?")
     assert caught.value.similar == ()
+    assert len(caught.value.others) == 5
+    assert repr(caught.value.others[0]) in str(caught.value)
+
+
+def test_an_unknown_name_in_an_empty_database_says_so() -> None:
+    with pytest.raises(QueueNotFound, match="there are no queues in this database"):
+        PriorityQueue.existing(fdbqueue.open("memory:"), "jobs")
 
 
 def test_a_handle_uses_the_stored_options_and_rejects_different_ones(db: Any, name: str) -> None:

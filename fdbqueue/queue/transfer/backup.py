@@ -150,7 +150,7 @@ def restore(
     chosen = [*sections] if names is None else [*dict.fromkeys(names)]
     for name in chosen:
         if name not in sections:
-            raise QueueNotFound(name, get_close_matches(name, sections))
+            raise QueueNotFound(name, get_close_matches(name, sections), [*sections])
     if new_name is not None and len(chosen) != 1:
         raise ValueError(f"a new name is for one queue, and this would restore {len(chosen)}")
     rows_by_name = {name: partial(_rows, file, sections[name]) for name in chosen}
