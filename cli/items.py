@@ -21,6 +21,7 @@ from fdbqueue import (
     error_classes,
     existing_queue,
 )
+from fdbqueue.errors import NoResult
 from fdbqueue.types import Database, PriorityJson, State
 
 from .common import (
@@ -368,8 +369,9 @@ def _priority_text(priority: Any) -> str:
 def _info_json(info: ItemInfo, codec: str) -> dict[str, Any]:
     """Return everything about an item as a JSON object; a value that is not JSON as its `repr`."""
     fields = {field.name: getattr(info, field.name) for field in dataclasses.fields(info)}
-    for name in ("pushed_at", "due_at", "expires_at", "claimed_at", "lease_ends", "died_at"):
-        fields[name] = fields[name] and fields[name].isoformat(timespec="milliseconds")
+    for name, value in fields.items():
+        if isinstance(value, datetime):
+            fields[name] = value.isoformat(timespec="milliseconds")
     item = fields.pop("item")
     fields["failed_attempts"] = [
         {**dataclasses.asdict(each), "ended_at": each.ended_at.isoformat(timespec="milliseconds")}
@@ -389,6 +391,7 @@ def _info_line(info: ItemInfo, fields: dict[str, Any]) -> str:
         "due": info.due_at,
         f"claimed by {client}, lease ends": info.lease_ends,
         "died": info.died_at,
+        "done": info.finished_at,
         "expires": info.expires_at,
     }
     notes = [f"{what} {time:%Y-%m-%dT%H:%M:%SZ}" for what, time in times.items() if time]
@@ -439,14 +442,45 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
 
 @click.command()
 @queue_argument
+@click.argument("id")
+@click.option(
+    "--wait",
+    metavar="DURATION",
+    type=Duration(0),
+    default=0,
+    help="Time to wait until the item is done.",
+)
+@command_options()
+def result(db: Database, queue: str, id: str, wait: float, as_json: bool) -> None:
+    """Print, as JSON, what the handler of a done item of QUEUE returned.
+
+    The queue must keep done items (`fdbq limit --keep-last` or `--keep-for`), and the worker store
+    results (`fdbq work --results`). An item without a result prints null.
+
+    Exits with code 1 if the item is not done, is a dead letter, or is not known any more.
+
+    \b
+    Example:
+      fdbq result jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA --wait 1m
+    """
+    try:
+        returned = existing_queue(db, queue).result(db, id, wait=wait)
+    except NoResult as error:
+        click.echo(f"fdbq result: {error}", err=True)
+        sys.exit(1)
+    click.echo(json_line({"id": id, "result": returned} if as_json else returned))
+
+
+@click.command()
+@queue_argument
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @command_options()
 def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Remove ready or delayed items from QUEUE by id.
+    """Remove items in any state but claimed from QUEUE by id.
 
     `fdbq push` and `fdbq items` print the ids. If an ID is not valid, nothing is removed.
 
-    Exits with code 1 if an item is neither ready nor delayed.
+    Exits with code 1 if an item is claimed or unknown.
 
     \b
     Example:
@@ -456,7 +490,7 @@ def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     for item_id in ids:
         target.pushed_at(item_id)  # raises for an invalid id, before anything is removed
     removed = {item_id: target.remove(db, item_id) for item_id in ids}
-    echo_results(removed, "removed", as_json, lambda _: "it is neither ready nor delayed")
+    echo_results(removed, "removed", as_json, lambda _: "it is claimed, or not in the queue")
 
 
 @click.command()

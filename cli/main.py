@@ -26,6 +26,7 @@ _SECTIONS = {
         "ls": "queues",
         "items": "items",
         "show": "items",
+        "result": "items",
         "stats": "queues",
         "counts": "queues",
         "top": "top",

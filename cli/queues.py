@@ -7,6 +7,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
@@ -26,10 +27,11 @@ from fdbqueue import (
 )
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout import LAYOUT_VERSION
-from fdbqueue.types import Database, QueueStats
+from fdbqueue.types import Database, Keep, Options, QueueStats
 
 from .common import (
     STATES,
+    Duration,
     ParamType,
     age_text,
     any_queue,
@@ -235,6 +237,18 @@ class _Bound(ParamType):
         return self.fail(f"{value[:100]!r} is not a positive integer or `none`", param, ctx)
 
 
+class _Time(Duration):
+    """A length of time from one second, or `none`, which is converted to 0."""
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds = 0.0 if value == "none" else super().convert(value, param, ctx)
+        if 0 < seconds < 1 or (seconds == 0 and value != "none"):
+            self.fail(f"{value!r} is shorter than a second", param, ctx)
+        return seconds
+
+
 _LIMITS = {
     "size": ("max_size", "Maximum number of items, including delayed and claimed ones."),
     "attempts": (
@@ -246,13 +260,17 @@ _LIMITS = {
         "agent_concurrency",
         "Maximum number of tasks of one agent claimed at a time, up to 10,000.",
     ),
+    "keep-last": ("keep_number", "Number of done items to keep, the newest."),
+    "keep-for": ("keep_seconds", "Time for which done items are kept, such as 7d."),
 }
 """The options of `fdbq limit`: the field of `fdbqueue.Options` that each sets, and its help."""
 
 
 def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, (field, text) in reversed(_LIMITS.items()):
-        option = click.option(f"--{name}", field, metavar="N|none", type=_Bound(), help=text)
+        kind = _Time() if field == "keep_seconds" else _Bound()
+        metavar = "DURATION|none" if field == "keep_seconds" else "N|none"
+        option = click.option(f"--{name}", field, metavar=metavar, type=kind, help=text)
         command = option(command)
     return command
 
@@ -262,11 +280,14 @@ def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_limit_options
 @create_option("the queue, and the database,")
 @command_options()
-def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: int | None) -> None:
+def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) -> None:
     """Set limits of QUEUE, or show its limits without options.
 
     N is an integer from 1; `none` removes a limit. A push to a full queue stores nothing. Items
     beyond a new limit stay in the queue.
+
+    --keep-last and --keep-for let acknowledged items stay as done. With both, an item stays while
+    both apply; with neither, none are kept.
 
     \b
     Example:
@@ -276,6 +297,9 @@ def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: int |
     """
     target = any_queue(db, queue, must_exist=not create)
     try:
+        keep = {field: bounds.pop(field) for field in ("keep_seconds", "keep_number")}
+        if any(bound is not None for bound in keep.values()):
+            target.set_keep(db, _keep(target.options(db), keep))
         for field, bound in bounds.items():
             if bound is not None:
                 set_limit = getattr(target, f"set_{field}", None)
@@ -292,10 +316,28 @@ def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: int |
         fields = {field: limits[name] for name, (field, _) in _LIMITS.items()}
         echo(json_line({"queue": queue, **fields, "paused": options.paused}))
         return
-    rows = [(name, "none" if bound is None else f"{bound:,}") for name, bound in limits.items()]
+    rows = [(name, _limit_text(name, bound)) for name, bound in limits.items()]
     print_table(("limit", "value"), [rows])
     if options.paused:
         echo(f"{queue} is paused")
+
+
+def _keep(options: Options, given: dict[str, float | None]) -> Keep | None:
+    """Return which done items to keep: what is given, and otherwise what is stored."""
+    stored = {field: getattr(options, field) for field in given}
+    chosen = {field: stored[field] if new is None else new for field, new in given.items()}
+    seconds, number = chosen["keep_seconds"], chosen["keep_number"]
+    if seconds and number:
+        return timedelta(seconds=seconds), int(number)
+    if seconds:
+        return timedelta(seconds=seconds)
+    return int(number) if number else None
+
+
+def _limit_text(name: str, bound: int | None) -> str:
+    if not bound:
+        return "none"
+    return str(timedelta(seconds=bound)) if name == "keep-for" else f"{bound:,}"
 
 
 @click.command()

@@ -62,6 +62,11 @@ _IMPORTLIB = os.path.dirname(importlib.__file__)
 )
 @click.option("--agent", metavar="NAME", help="Claim only tasks of this agent; needs a task queue.")
 @click.option(
+    "--results",
+    is_flag=True,
+    help="Store what MODULE:FUNCTION returns, if QUEUE keeps done items; `fdbq result` prints it.",
+)
+@click.option(
     "--drain",
     is_flag=True,
     help="Exit when no item can be claimed, without waiting for delayed items and retries.",
@@ -81,6 +86,7 @@ def work(
     concurrency: int,
     lease: float,
     agent: str | None,
+    results: bool,
     drain: bool,
     metrics_port: int | None,
     as_json: bool,
@@ -109,6 +115,8 @@ def work(
     """
     if (handler is None) == (command is None):
         raise click.UsageError("give either MODULE:FUNCTION or --exec")
+    if results and command is not None:
+        raise click.UsageError("--results stores what a function returns; --exec has none")
     function = _command(command) if command is not None else _function(str(handler))
     target = _find_queue(db, queue, drain)
     if target is None:
@@ -119,7 +127,15 @@ def work(
     if metrics_port is not None:
         _serve_metrics(metrics_port)
     try:
-        worker = Worker(db, target, function, concurrency=concurrency, lease=lease, agent=agent)
+        worker = Worker(
+            db,
+            target,
+            function,
+            concurrency=concurrency,
+            lease=lease,
+            agent=agent,
+            store_results=results,
+        )
     except (TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from error
 

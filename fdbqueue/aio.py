@@ -276,6 +276,8 @@ class _Handle(Generic[_Q]):
     options = _method(_Queue.options)
     set_max_size = _method(_Queue.set_max_size)
     set_max_attempts = _method(_Queue.set_max_attempts)
+    set_keep = _method(_Queue.set_keep)
+    result = _method(_Queue.result)
     ack = _method(_Queue.ack)
     nack = _method(_Queue.nack)
     extend = _method(_Queue.extend)
@@ -421,6 +423,7 @@ class Worker:
         concurrency: The number of jobs that run at a time, from 1.
         lease: Seconds until other workers may take over the jobs of a worker that died.
         agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
+        store_results: As for `fdbqueue.Worker`.
 
     Example:
         >>> import fdbqueue
@@ -444,12 +447,19 @@ class Worker:
         concurrency: int = 1,
         lease: Duration = 30,
         agent: str | None = None,
+        store_results: bool = False,
     ) -> None:
         if not isinstance(queue, _Handle):
             raise TypeError(f"a worker works on a queue of fdbqueue.aio, not on {queue!r}")
         self._handler = Handler(handler)
         self._worker = worker.Worker(
-            db, queue.queue, self._handler, concurrency=concurrency, lease=lease, agent=agent
+            db,
+            queue.queue,
+            self._handler,
+            concurrency=concurrency,
+            lease=lease,
+            agent=agent,
+            store_results=store_results,
         )
         self.report = self._worker.report
 

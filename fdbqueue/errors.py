@@ -35,6 +35,7 @@ __all__ = [
     "LayoutVersionMismatch",
     "LeaseLost",
     "LockTimeout",
+    "NoResult",
     "NotADatabase",
     "OptionsMismatch",
     "PayloadTooLarge",
@@ -431,6 +432,30 @@ class QueueNotFound(FdbqueueError, LookupError):
             verb = "is" if len(others) == 1 else "are"
             hint = f"there {verb} {', '.join(map(repr, others))} (`fdbq ls` lists all)"
         super().__init__(f"there is no queue named {name!r}; {hint}")
+
+
+class NoResult(FdbqueueError, LookupError):
+    """A job without a result: it has not ended, it failed for good, or it is not known any more.
+
+    Attributes:
+        id: The id of the item.
+        state: Its state; `None` if the queue does not know it.
+        error: The error of its last attempt, if it is a dead letter.
+    """
+
+    def __init__(self, id: str, state: str | None, error: str | None = None) -> None:
+        self.id = id
+        self.state = state
+        self.error = error
+        reason = f"it is {state}, not done yet; wait longer"
+        if state is None:
+            reason = (
+                "the queue does not know it; it may have been removed, or be done, if the queue "
+                "keeps done items for a shorter time or not at all (`set_keep`)"
+            )
+        elif state == "dead":
+            reason = f"it failed for good: {error or 'no error was given'}"
+        super().__init__(f"item {id} has no result: {reason}")
 
 
 class QueueExists(FdbqueueError):

@@ -59,7 +59,7 @@ Duration: TypeAlias = float | timedelta
 IfFull: TypeAlias = Literal["raise", "drop"]
 """The choice for a push to a full queue: raise `QueueFull`, or store nothing and return `None`."""
 
-State: TypeAlias = Literal["ready", "delayed", "claimed", "dead"]
+State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
 """The state of an item: it can be taken, waits for a time, has a lease, or failed too often."""
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | float | None
@@ -85,6 +85,10 @@ class Item:
     is_new: bool = field(default=True, repr=False, compare=False)
 
 
+Keep: TypeAlias = timedelta | int | tuple[timedelta, int]
+"""Which done items a queue keeps: those of the last time, the last ones, or what is in both."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options of a queue. The first push stores them, so that all clients agree.
@@ -103,6 +107,9 @@ class Options:
         agent_concurrency: The most tasks of each agent that may be claimed at a time; `None` for no
             limit. Only for task queues.
         paused: Whether claims and pops are paused.
+        keep_seconds: For how many seconds acknowledged items are kept; `None` for any time.
+        keep_number: How many acknowledged items are kept, the newest; `None` for any number. No
+            items are kept if both are `None`, or if this is 0.
     """
 
     kind: str
@@ -114,6 +121,15 @@ class Options:
     concurrency: int | None = None
     agent_concurrency: int | None = None
     paused: bool = False
+    keep_seconds: int | None = None
+    keep_number: int | None = None
+
+    @property
+    def keeps_done(self) -> bool:
+        """Whether acknowledged items are kept."""
+        return self.keep_number != 0 and (
+            self.keep_number is not None or self.keep_seconds is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +210,7 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ItemInfo:
-    """Everything about an item that has not ended.
+    """Everything about an item that is in one of the states.
 
     Attributes:
         item: The item, or the task for a task queue; `None` if its payload cannot be decoded.
@@ -212,6 +228,8 @@ class ItemInfo:
         lease_ends: When the lease of a claimed item ends, unless it is extended; `None` in any
             other state, or if it is not known.
         died_at: When it became a dead letter; `None` in any other state.
+        finished_at: When a done item was acknowledged; `None` in any other state.
+        result: What the handler of a done item returned, if that is stored; otherwise `None`.
         error: The error of its last failed attempt; `None` if none failed, or none was given.
         unique: Its unique key, or `None`.
         failed_attempts: Its last failed attempts, up to 10, the oldest first.
@@ -229,6 +247,8 @@ class ItemInfo:
     claimed_at: datetime | None
     lease_ends: datetime | None
     died_at: datetime | None
+    finished_at: datetime | None
+    result: Any
     error: str | None
     unique: str | None
     failed_attempts: tuple[FailedAttempt, ...]
@@ -238,8 +258,9 @@ class ItemInfo:
 class QueueStats:
     """The numbers of a queue at one moment.
 
-    Every item is in one state. A popped or acknowledged item is completed. The totals count from
-    the creation of the queue, or from its last `clear`, and never fall. They add up:
+    Every item is in one state. A popped or acknowledged item is completed, whether it is kept or
+    not. The totals count from the creation of the queue, or from its last `clear`, and never fall.
+    They add up:
 
         total_pushed + total_put_back == ready + delayed + claimed + dead
                                          + total_completed + total_expired + total_removed
@@ -249,6 +270,7 @@ class QueueStats:
         delayed: Items that were pushed with a delay, or wait for their next attempt.
         claimed: Items under a lease.
         dead: Items that failed too often.
+        done: Acknowledged items that are kept.
         by_priority: The ready items of each priority that has any; empty for a FIFO queue.
         oldest: When the oldest ready item was pushed; `None` if there is none, or if another
             implementation of the recipe pushed it.
@@ -271,6 +293,7 @@ class QueueStats:
     delayed: int
     claimed: int
     dead: int
+    done: int
     by_priority: dict[Any, int]
     oldest: datetime | None
     next_due: datetime | None
@@ -293,7 +316,7 @@ class QueueStats:
 
     @property
     def is_empty(self) -> bool:
-        """True if the queue has no item in any state."""
+        """True if the queue has no item in any state but done."""
         return not (self.unfinished or self.dead)
 
 

@@ -32,6 +32,8 @@ ALL = [
     errors.InvalidItemId("id"),
     errors.InvalidQueueName("", "it is empty"),
     errors.QueueExists("jobs"),
+    errors.NoResult("id", "dead", "broken"),
+    errors.NoResult("id", None),
     errors.QueueFull(10, 3),
     errors.QueueNotFound("jbos", ["jobs"]),
     errors.QueueNotFound("x", [], ["jobs"]),

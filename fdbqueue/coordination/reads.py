@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import chain
-from typing import Any, Generic, TypeVar
+from itertools import chain, islice
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from fdbqueue.database.binding import first_key, is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import PAGE, read_pages
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import InvalidItemId, UndecodableItem
+from fdbqueue.errors import InvalidItemId, NoResult, UndecodableItem
 from fdbqueue.layout import Layout, decode_options
-from fdbqueue.layout.codecs import RowCodec
+from fdbqueue.layout.codecs import RowCodec, decode_json
 from fdbqueue.layout.items import UUID_SIZE, StoredItem, time_of
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import utc_time
@@ -26,6 +26,7 @@ from fdbqueue.types import (
     DeadLetter,
     Item,
     ItemInfo,
+    KeyValue,
     Options,
     Priority,
     QueueStats,
@@ -35,10 +36,16 @@ from fdbqueue.types import (
     Task,
 )
 
-__all__ = ["Reads"]
+__all__ = ["Finished", "Reads"]
 
 _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
+
+
+class Finished(NamedTuple):
+    """The end of an item that is done: what its handler returned, or `None`."""
+
+    result: Any
 
 
 class Reads(Generic[_T]):
@@ -110,16 +117,20 @@ class Reads(Generic[_T]):
         """Start to read what is known of an item; return a function that waits for it."""
         state, key, header, metadata = found.state, found.key, found.item.header, found.metadata
         attempts = header.attempts
-        due_at = died_at = error = claimed_at = None
+        due_at = died_at = error = claimed_at = finished_at = returned = None
+        position = self.layout.position(key)
         if state == "delayed":
             due_at = utc_time(metadata[0])
         elif state == "claimed" and metadata:
             attempts, claimed_at = metadata[2], time_of(metadata[0][:UUID_SIZE])
         elif state == "dead":
             attempts, died_at, error = metadata[0], utc_time(metadata[1]), metadata[2]
-        expires = None if state == "dead" else header.expires
+        elif state == "done":
+            finished_at, attempts = utc_time(metadata[0]), metadata[1]
+            returned = tr[self.layout.returned + position]
+        expires = None if state in ("dead", "done") else header.expires
         begun_lease = self.views.begin_lease(tr, found)
-        begun_attempts = begin_attempts(tr, self.layout, self.layout.position(key))
+        begun_attempts = begin_attempts(tr, self.layout, position)
         options = getattr(tr, "snapshot", tr).get(self.layout.options)
 
         def finish() -> ItemInfo:
@@ -138,6 +149,8 @@ class Reads(Generic[_T]):
                 claimed_at=claimed_at,
                 lease_ends=lease and utc_time(lease.clock_end),
                 died_at=died_at,
+                finished_at=finished_at,
+                result=None if returned is None else decode_json(returned.value),
                 error=error or last,
                 unique=header.unique,
                 failed_attempts=tuple(failed),
@@ -257,9 +270,58 @@ class Reads(Generic[_T]):
         reverse: bool,
         priority: Priority | None = None,
     ) -> Iterator[ItemInfo]:
-        """Iterate over the items in a state in order; on a database, read them in pages."""
+        """Iterate over the items in a state in order; on a database, read them in pages.
+
+        Done items are in the order in which they were done, the newest first.
+        """
+        if state == "done":
+            return self._done(tr, limit, after, reverse, priority)
         bounds = self._bounds(tr, after, reverse, priority)
         return self._list(tr, state, self._info, *bounds, limit, reverse)
+
+    def _done(
+        self,
+        tr: ReadTransactor,
+        limit: int,
+        after: _T | str | None,
+        reverse: bool,
+        priority: Priority | None,
+    ) -> Iterator[ItemInfo]:
+        times = self.layout.done_times
+        begin, end = self.layout.range_of(times)
+        if after is not None:
+            reference, now = self.codec.reference(after), milliseconds()
+            found = read(tr, lambda tr: self.views.locate(tr, reference, now))
+            if found is None or found.state != "done":
+                raise InvalidItemId(after)
+            position = self.layout.position(found.key)
+            passed = self.layout.timer_key(times, found.metadata[0], position)
+            begin, end = (passed + b"\x00", end) if reverse else (begin, passed)
+        prefix = b"" if priority is None else self.levels.level(priority).prefix
+
+        def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[ItemInfo]:
+            found = self.views.done(tr, rows)
+            infos = [self._info(tr, each) for each in found if each.key.startswith(prefix)]
+            return [finish() for finish in infos]
+
+        pages = read_pages(tr, begin, end, page, reverse=not reverse)
+        return islice(chain.from_iterable(pages), limit or None)
+
+    def result(self, tr: ReadTransactor, item: _T | str) -> Finished | None:
+        """Return how an item ended; `None` if it has not."""
+        reference, now = self.codec.reference(item), milliseconds()
+
+        def body(tr: ReadTransaction) -> Finished | None:
+            found = self.views.locate(tr, reference, now)
+            if found is not None and found.state in ("ready", "delayed", "claimed"):
+                return None
+            id = item if isinstance(item, str) else item.id
+            if found is None or found.state == "dead":
+                raise NoResult(id, found and found.state, found and found.metadata[2])
+            position = self.layout.position(found.key)
+            return Finished(decode_json(tr[self.layout.returned + position].value))
+
+        return read(tr, body)
 
     def _bounds(
         self,

@@ -21,7 +21,7 @@ from fdbqueue.coordination.batches import (
     first_after,
 )
 from fdbqueue.coordination.combiner import Combiner
-from fdbqueue.coordination.reads import Reads
+from fdbqueue.coordination.reads import Finished, Reads
 from fdbqueue.coordination.staged_pops import MAX_ITEMS, StagedPops, seconds_to_sweep
 from fdbqueue.coordination.steps import Call, Steps, Submit
 from fdbqueue.coordination.sweeper import Sweeper
@@ -30,13 +30,13 @@ from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.clock import client_name, milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import LeaseLost, QueueFull
+from fdbqueue.errors import LeaseLost, NoResult, QueueFull
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.items import BATCH_BYTES, Items, LocatedItem, NewItem
-from fdbqueue.operations.leases import ClaimRequest, Leases
+from fdbqueue.operations.leases import AckRequest, ClaimRequest, Leases
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.operations.schedule import Schedule, retry_delay
 from fdbqueue.operations.slots import Agents, First, Places, Slots
@@ -82,6 +82,15 @@ def _claim_size(request: ClaimRequest) -> int:
     return request.n
 
 
+def _ack_size(request: AckRequest) -> int:
+    return len(request.claim)
+
+
+def _never(_: Transaction) -> float:
+    """Return the seconds until a time that does not come."""
+    return math.inf
+
+
 def _not_empty(result: object) -> bool:
     return result is not None and result is not False and result != []
 
@@ -121,7 +130,7 @@ class Store(Generic[_T]):
         self._retry_delay = partial(retry_delay, uniform=random.uniform)
         schedule = self.schedule = Schedule(layout, items)
         self.reads = Reads(layout, levels, items, codec, options)
-        self.sweeper = Sweeper(layout, schedule)
+        self.sweeper = Sweeper(layout, schedule, items)
         self._lines = Lines()
         self._waiting_claims = Waiters(layout, layout.waiting_claims)
         waiting_pops, left = Waiters(layout, layout.waiting_pops), self._seconds_left_to_pop
@@ -133,7 +142,6 @@ class Store(Generic[_T]):
         )
         slots = self._slots = Slots(layout, schedule, agents, places)
         receipts = layout.receipts
-        acknowledge = partial(leases.for_each, do=leases.ack)
         self.pushes = Combiner(lambda: Batches(pushing.push, receipts), _push_size, BATCH_BYTES)
         self.pops = Combiner(lambda: StagedPops(layout, items, codec), _pop_size, MAX_ITEMS)
         self.claims = Combiner(
@@ -141,7 +149,7 @@ class Store(Generic[_T]):
             _claim_size,
             MAX_ITEMS,
         )
-        self.acks = Combiner(lambda: Batches(acknowledge, receipts), len, MAX_ITEMS)
+        self.acks = Combiner(lambda: Batches(leases.ack_each, receipts), _ack_size, MAX_ITEMS)
 
     def _client_name(self) -> str:
         return self.client or client_name()
@@ -245,16 +253,16 @@ class Store(Generic[_T]):
 
     # Options
 
-    def set_option(self, tr: Transactor, name: str, value: object) -> None:
-        """Store a new value of an option."""
-        self.change(tr, lambda tr: self._pusher.set_option(tr, name, value))
+    def set_options(self, tr: Transactor, **changes: Any) -> None:
+        """Store new values of options."""
+        self.change(tr, lambda tr: self._pusher.set_options(tr, **changes))
 
     def set_limit(self, tr: Transactor, name: str, value: object) -> None:
         """Store a new value of an option that limits claims and pops, and wake waiting clients."""
 
         def body(tr: Transaction) -> bool:
             self.schedule.note_limit(tr)
-            return self._pusher.set_option(tr, name, value)
+            return self._pusher.set_options(tr, **{name: value})
 
         self.change(tr, body)
         self.sweeper.invalidate()
@@ -406,6 +414,8 @@ class Store(Generic[_T]):
 
         claim: Claim | None
         db = tr if is_database(tr) else None
+        if db is not None and self.sweeper.trim_is_due():
+            yield Call(partial(self.sweeper.trim, db))  # before a claim that an error would lose
         for _ in range(RENEWALS):
             taken: Taken
             if first is None and db is not None:
@@ -464,12 +474,53 @@ class Store(Generic[_T]):
     def _first_after(self, skipped: int) -> First:
         return partial(first_after, skipped=skipped, layout=self.layout, items=self.items)
 
-    def ack(self, tr: Transactor, claim: Claim) -> Steps[None]:
-        """Acknowledge a claim: delete its items; raise `LeaseLost` if the claim is over."""
+    def ack(self, tr: Transactor, claim: Claim, returned: bytes | None = None) -> Steps[None]:
+        """Acknowledge a claim: its items are done; raise `LeaseLost` if the claim is over.
+
+        `returned` is what the handler returned, as JSON.
+        """
+        request = self.ack_request(claim, returned)
         if not is_database(tr):
-            yield Call(partial(self._leases.ack, tr, claim))
-        elif (lost := (yield Submit(self.acks, tr, claim))) is not None:
+            yield Call(partial(self._leases.ack, tr, request))
+        elif (lost := (yield Submit(self.acks, tr, request))) is not None:
             raise lost
+
+    def ack_request(self, claim: Claim, returned: bytes | None = None) -> AckRequest:
+        """Return the request of an acknowledgement, for `acks`."""
+        if self.schedule.keeps_done is False:  # as the last claim has read
+            return AckRequest(claim)
+        return AckRequest(claim, milliseconds(), returned)
+
+    def store_returned(self, tr: Transaction, claim: Claim, returned: bytes) -> None:
+        """Store what the handler of a claim returned that this transaction has acknowledged."""
+        self._leases.store_returned(tr, claim, returned)
+
+    def result(self, tr: Transactor, item: _T | str, wait: float) -> Steps[Any]:
+        """Return what the handler of a done item returned; wait until it is done.
+
+        Raises:
+            NoResult: It is not done, or the queue does not know it.
+        """
+        reference, now = self.codec.reference(item), milliseconds()
+        locate = self.reads.views.locate
+
+        def look() -> Steps[Finished | None]:
+            finished: Finished | None = yield Call(partial(self.reads.result, tr, item))
+            return finished
+
+        def keys(tr: Transaction) -> list[bytes]:
+            found = locate(tr, reference, now)
+            if found is None or found.state in ("dead", "done"):
+                return []
+            position = self.layout.position(found.key)
+            return [self.layout.prefix_of[state] + position for state in ("dead", "done")]
+
+        wanted = Wanted(("result", reference), keys, _never)
+        finished = yield from until_found(self._lines, tr, wait, look, wanted)
+        if finished is None:
+            state: State | None = yield Call(partial(self.reads.state, tr, item))
+            raise NoResult(item if isinstance(item, str) else item.id, state)
+        return finished.result
 
     def nack(
         self,

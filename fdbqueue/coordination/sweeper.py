@@ -11,6 +11,7 @@ from fdbqueue.database.binding import first_greater_or_equal, is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, read, run
 from fdbqueue.layout import Layout
+from fdbqueue.operations.items import Items
 from fdbqueue.operations.schedule import MAX_SWEPT, Schedule, Swept
 from fdbqueue.types import Database, ReadTransactor, Transaction, Transactor
 
@@ -18,6 +19,9 @@ __all__ = ["Sweeper"]
 
 _LOOK = 1.0  # seconds between checks whether the queue ever had timers
 _SWEEP = 0.05  # seconds between sweeps
+_TRIM = 1.0  # seconds between trims
+_MAX_TRIMMED = 500  # done items that a transaction deletes
+_MAX_TRIMS = 20  # transactions of a trim
 _MAX_RANGE = 16  # batches of due items
 _NARROWER = 0.95  # a sweep without a conflict multiplies the range of the next one by this
 
@@ -28,8 +32,9 @@ class Sweeper:
     A queue that never had timers or limits costs only one read per second.
     """
 
-    def __init__(self, layout: Layout, schedule: Schedule) -> None:
+    def __init__(self, layout: Layout, schedule: Schedule, items: Items) -> None:
         self._layout = layout
+        self._items = items
         self._schedule = schedule
         self.is_behind = False  # whether items are due that the last sweep did not reach
         self.is_ready = True  # whether the queue was not paused at the last sweep
@@ -38,6 +43,7 @@ class Sweeper:
         self._next_look = 0.0
         self._next_sweep = 0.0
         self._next_catch_up = 0.0
+        self._next_trim = 0.0
 
     def has_timers(self, tr: Transactor) -> bool:
         """Return whether the queue ever had timers or limits; the answer may be a second old."""
@@ -98,6 +104,32 @@ class Sweeper:
             self.is_behind = not swept.all
             ended = time.monotonic()
             self._next_catch_up = ended + (ended - began)
+
+    def trim_is_due(self) -> bool:
+        """Return whether `trim` has something to do now. This reads nothing."""
+        return self._schedule.may_have_done and time.monotonic() >= self._next_trim
+
+    def trim(self, db: Database) -> None:
+        """Delete done items that the queue no longer keeps, at most once a second.
+
+        If another process does so at the same time, it goes on alone.
+        """
+        self._next_trim = time.monotonic() + _TRIM
+        now = milliseconds()
+        tries = 0
+
+        def body(tr: Transaction) -> int:
+            nonlocal tries
+            tries += 1
+            options = self._schedule.options(tr.snapshot)
+            if tries > 1 or options is None:
+                return 0
+            return self._items.trim(tr, options, now, _MAX_TRIMMED)
+
+        for _ in range(_MAX_TRIMS):
+            tries = 0
+            if run(db, body) < _MAX_TRIMMED:
+                break
 
     def _sweep(self, db: Database) -> tuple[Swept, bool, bool]:
         """Run one sweep; return it, and whether items may be taken and whether some are ready.

@@ -31,6 +31,7 @@ from fdbqueue.types import Codec, Item, Json, ReadTransaction
 __all__ = [
     "CODECS",
     "MAX_NESTING",
+    "MAX_RETURNED",
     "BytesCodec",
     "ItemCodec",
     "JsonCodec",
@@ -39,6 +40,8 @@ __all__ = [
     "TupleCodec",
     "codec_name",
     "codec_named",
+    "decode_json",
+    "encode_returned",
     "json_bytes",
     "stored_codec",
     "with_stack",
@@ -48,6 +51,7 @@ _T = TypeVar("_T")
 _V = TypeVar("_V")
 
 MAX_NESTING = 100
+MAX_RETURNED = 90_000  # bytes of JSON that a handler may return, to be stored as one value
 """The maximum depth of nested lists, objects and tuples in a value.
 
 Every Python reads and writes this depth with its default recursion limit of 1,000. So do the JSON
@@ -100,6 +104,26 @@ def json_bytes(value: object) -> bytes:
     """
     # A lone surrogate can only be inside a string, where this is its JSON escape.
     return with_stack(_any_encoder.encode, value).encode("utf-8", "backslashreplace")
+
+
+def encode_returned(value: Any) -> bytes:
+    """Return what a handler returned as JSON; raise `InvalidValue` or `PayloadTooLarge`.
+
+    >>> decode_json(encode_returned({"sent": 3}))
+    {'sent': 3}
+    """
+    try:
+        encoded = JsonCodec().encode(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidValue(value, f"the result of a job cannot be stored: {error}") from error
+    if len(encoded) > MAX_RETURNED:
+        raise PayloadTooLarge(len(encoded), MAX_RETURNED)
+    return encoded
+
+
+def decode_json(stored: bytes | None) -> Any:
+    """Return the value of a JSON text; `None` for `None`."""
+    return None if stored is None else JsonCodec().decode(stored)
 
 
 class JsonCodec:

@@ -258,6 +258,9 @@ class Layout:
         self.expiries: bytes = key(Space.EXPIRIES)
         self.unique_keys: bytes = key(Space.UNIQUE_KEYS)
         self.attempts: bytes = key(Space.ATTEMPTS)
+        self.done: bytes = key(Space.DONE)
+        self.done_times: bytes = key(Space.DONE_TIMES)
+        self.returned: bytes = key(Space.RETURNED)
         self.slots: bytes = key(Space.SLOTS)
         self.agent_slots: bytes = key(Space.SLOTS, 1)
         self.counters = (self.counts, self.level_counts, self.agent_counts, self.slots)
@@ -266,15 +269,17 @@ class Layout:
             "delayed": self.delayed,
             "claimed": self.claims,
             "dead": self.dead,
+            "done": self.done,
         }
         self.indexes = (
             *(self.ids, self.ids_parked, self.agents, self.clients),
-            *(self.leases, self.dues, self.expiries, self.unique_keys),
+            *(self.leases, self.dues, self.expiries, self.unique_keys, self.done_times),
         )
         self.of_items = (
             *(self.items, self.pieces, self.results),
             *(self.counts, self.agent_counts, self.slots),
             *(*self.indexes, self.delayed, self.claims, self.dead, self.attempts),
+            *(self.done, self.returned),
         )
         self.scheduled: bytes = key(Space.QUEUE, "scheduled")
         # A view reads both at once: first the mark that the queue has timers, then the results.
@@ -442,8 +447,13 @@ class Layout:
         That is its pieces, its unique key, and its failed attempts.
         """
         if value.startswith(_MARKS):
-            self.clear_pieces(tr, value)
             self.free_unique(tr, value)
+            self.clear_kept(tr, position, value)
+
+    def clear_kept(self, tr: Transaction, position: bytes, value: bytes) -> None:
+        """Delete what a done or dead item still owns: its pieces, and its failed attempts."""
+        if value.startswith(_MARKS):
+            self.clear_pieces(tr, value)
             if header_of(value)[0].attempts:
                 self.clear_attempts(tr, position)
 

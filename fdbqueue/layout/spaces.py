@@ -181,6 +181,9 @@ class Space(IntEnum):
             "nack, sweep",
         ),
     )
+    DONE = (25, ("(25, ref)", "(time, attempts) and the value of a done item", "ack"))
+    DONE_TIMES = (26, ("(26, time, ref)", "empty: an item was done then", "ack"))
+    RETURNED = (27, ("(27, ref)", "what the handler of a done item returned, as JSON", "ack"))
 
 
 _NAME_ROWS = (

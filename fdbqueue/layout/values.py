@@ -323,7 +323,7 @@ _FIELD_BYTES = 8
 
 TALLIES = (
     *("popped", "claimed", "acked", "returned", "failed", "retried", "died", "dead", "delayed"),
-    *("expired", "removed", "moved", "put_back", "expiring", "paused"),
+    *("expired", "removed", "moved", "put_back", "expiring", "paused", "done"),
 )
 """The tallies of a queue, in the order in which one counter stores them.
 
@@ -335,6 +335,7 @@ TALLIES = (
 - `moved`: items in the total of those pushed or returned that were not new. `put_back`: popped
   items that returned; they count as moved too.
 - `expiring`: ready items that will expire. `paused`: 1 if the queue is paused.
+- `done`: acknowledged items that are kept.
 """
 
 

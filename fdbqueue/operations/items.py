@@ -33,11 +33,12 @@ from fdbqueue.layout import (
 from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.waiters import Waiters
-from fdbqueue.types import KeySelector, KeyValue, ReadTransaction, State, Transaction
+from fdbqueue.types import KeySelector, KeyValue, Options, ReadTransaction, State, Transaction
 
 __all__ = [
     "BATCH_BYTES",
     "WANT_ALL",
+    "Done",
     "Items",
     "LocatedItem",
     "NewItem",
@@ -75,6 +76,20 @@ class NewItem(NamedTuple):
     due: int | None = None
     header: Header = NO_HEADER
     value: Any = None
+
+
+class Done(NamedTuple):
+    """The end of a claimed item that is kept.
+
+    Attributes:
+        time: When it was acknowledged, in milliseconds since 1970.
+        attempts: How often it was claimed.
+        returned: What its handler returned, as JSON, or `None`.
+    """
+
+    time: int
+    attempts: int
+    returned: bytes | None
 
 
 class ReturnedItem(NamedTuple):
@@ -263,7 +278,7 @@ class Items:
 
         The transaction conflicts with every change of the item.
 
-        Cost: one read if the item is ready, otherwise three more in parallel.
+        Cost: one read if the item is ready, otherwise four more in parallel.
 
         >>> import fdbqueue
         >>> from fdbqueue.layout.priorities import Priorities
@@ -280,7 +295,7 @@ class Items:
         value = tr[key].value
         if value is not None:
             return LocatedItem("ready", self.levels.item(key, value))
-        states: tuple[State, ...] = ("delayed", "claimed", "dead")
+        states: tuple[State, ...] = ("delayed", "claimed", "dead", "done")
         parked = [tr[layout.prefix_of[state] + position] for state in states]
         for state, stored in zip(states, parked):
             if stored.value is not None:
@@ -510,18 +525,89 @@ class Items:
         return True
 
     def remove(self, tr: Transaction, found: LocatedItem | None) -> bool:
-        """Remove a ready or delayed item; return false for any other state."""
+        """Remove an item in any state but claimed; return false for a claimed one, or for `None`.
+
+        A done item does not count as removed: it has been completed.
+        """
         layout = self._layout
-        if found is None or found.state not in ("ready", "delayed"):
+        if found is None or found.state == "claimed":
             return False
+        position = layout.position(found.item.key)
         if found.state == "ready":
             self.take(tr, found.item, None)
             self.tally(tr, removed=1)
-        else:
-            self.undelay(tr, layout.position(found.item.key), found.metadata[0])
+        elif found.state == "delayed":
+            self.undelay(tr, position, found.metadata[0])
             self.tally(tr, removed=1, delayed=-1)
-            layout.clear_owned(tr, layout.position(found.item.key), found.item.value)
+            layout.clear_owned(tr, position, found.item.value)
+        elif found.state == "dead":
+            self.drop(tr, found)
+        else:
+            tr.clear(layout.timer_key(layout.done_times, found.metadata[0], position))
+            self._forget(tr, position, found.item.value)
+            self.tally(tr, done=-1)
         return True
+
+    # Done items
+
+    def finish(self, tr: Transaction, position: bytes, value: bytes, done: Done) -> None:
+        """Keep an item that was claimed and is done. The caller counts it."""
+        layout = self._layout
+        layout.free_unique(tr, value)
+        stored = encode_metadata((done.time, done.attempts), value)
+        self.park(tr, layout.done, position, stored)
+        tr[layout.timer_key(layout.done_times, done.time, position)] = b""
+        if done.returned is not None:
+            tr[layout.returned + position] = done.returned
+
+    def _forget(self, tr: Transaction, position: bytes, value: bytes) -> None:
+        layout = self._layout
+        self.unpark(tr, layout.done, position)
+        tr.clear(layout.returned + position)
+        layout.clear_kept(tr, position, value)
+
+    def trim(self, tr: Transaction, options: Options, now: int, limit: int) -> int:
+        """Delete up to `limit` done items, the oldest first, that the queue no longer keeps.
+
+        Conflicts with others that do so, and with nothing else.
+
+        Args:
+            tr: A transaction.
+            options: The options of the queue.
+            now: The time in milliseconds since 1970.
+            limit: The maximum number of items.
+
+        Returns:
+            The number of deleted items.
+        """
+        layout = self._layout
+        times = layout.done_times
+        begin, end = layout.range_of(times)
+        counters = self.begin_counters(tr.snapshot)
+        rows = [*tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)]
+        excess = oldest = 0
+        if options.keep_number is not None:
+            excess = counters().tallies["done"] - options.keep_number
+        if options.keep_seconds is not None:
+            oldest = now - 1000 * options.keep_seconds
+        timers = [layout.unpack_timer_key(times, row.key) for row in rows]
+        old = [
+            position
+            for number, (time, position) in enumerate(timers)
+            if number < excess or time < oldest
+        ]
+        if not old:
+            return 0
+        end = rows[len(old) - 1].key + b"\x00"
+        tr.add_read_conflict_range(begin, end)
+        tr.clear_range(begin, end)
+        # Start all reads before waiting for the first.
+        stored = [tr.snapshot.get(layout.done + position) for position in old]
+        for position, read in zip(old, stored):
+            if read.value is not None:
+                self._forget(tr, position, decode_metadata(read.value)[1])
+        self.tally(tr, done=-len(old))
+        return len(old)
 
     def move(self, tr: Transaction, item: StoredItem, payload: bytes, level: Level) -> bytes:
         """Move a ready item to the end of a level; return its new key."""

@@ -14,12 +14,12 @@ from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem
 from fdbqueue.layout import ClaimedItem, Layout, decode_claim, encode_lease, header_of
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.operations.items import Items, LocatedItem, ReturnedItem
+from fdbqueue.operations.items import Done, Items, LocatedItem, ReturnedItem
 from fdbqueue.operations.schedule import VERSIONS, FailedItem, Schedule
 from fdbqueue.operations.slots import Candidate, Limit
 from fdbqueue.types import Claim, Transaction, Value
 
-__all__ = ["ClaimRequest", "Leases", "error_text", "traceback_text"]
+__all__ = ["AckRequest", "ClaimRequest", "Leases", "error_text", "traceback_text"]
 
 _log = logging.getLogger("fdbqueue")
 
@@ -83,6 +83,15 @@ def _end(text: str, size: int) -> str:
     return text.encode("utf-8", "backslashreplace")[-size:].decode(errors="ignore")
 
 
+def _lost(end: Callable[[], None]) -> LeaseLost | None:
+    """Call `end`, which ends or extends a claim; return `LeaseLost` if the claim is over."""
+    try:
+        end()
+    except LeaseLost as error:
+        return error
+    return None
+
+
 class ClaimRequest(NamedTuple):
     """The arguments of a claim.
 
@@ -104,6 +113,21 @@ class ClaimRequest(NamedTuple):
         Each try has a token of its own. So the client can tell which one committed.
         """
         return self if number == 1 else self._replace(token=self.token + b"%d" % number)
+
+
+class AckRequest(NamedTuple):
+    """An acknowledgement.
+
+    Attributes:
+        claim: The claim.
+        now: The time in milliseconds since 1970; `None` if the queue is known to keep no done
+            items.
+        returned: What the handler returned, as JSON, or `None`.
+    """
+
+    claim: Claim
+    now: int | None = None
+    returned: bytes | None = None
 
 
 class Leases:
@@ -243,27 +267,34 @@ class Leases:
         stored = [read.value for _, read in self._begin(tr, claim)]
         return any(item is not None and decode_claim(item).token == claim.token for item in stored)
 
-    def for_each(
-        self, tr: Transaction, claims: list[Claim], do: Callable[[Any, Claim, _Reads], None]
-    ) -> list[LeaseLost | None]:
-        """Apply `do` to each claim; return `None` or `LeaseLost` for each."""
-        # Start all reads before waiting for the first.
-        pending = list(map(partial(self._begin, tr), claims))
-        errors: list[LeaseLost | None] = []
-        for claim, reads in zip(claims, pending):
-            try:
-                do(tr, claim, reads)
-                errors.append(None)
-            except LeaseLost as error:
-                errors.append(error)
-        return errors
-
-    def ack(self, tr: Transaction, claim: Claim, reads: _Reads | None = None) -> None:
-        """Acknowledge a claim: delete its items."""
+    def ack(self, tr: Transaction, request: AckRequest, reads: _Reads | None = None) -> None:
+        """Acknowledge a claim: delete its items, or keep them as done if the queue does so."""
+        claim, now, returned = request
+        options = None if now is None else self._schedule.options(tr.snapshot)
         ended = self._end(tr, claim, reads)
-        self._items.tally(tr, acked=len(ended))
+        n = len(ended)
+        if now is not None and options is not None and options.keeps_done:
+            self._items.tally(tr, acked=n, done=n)
+            for position, item in ended:
+                done = Done(now, item.delivery_count, returned)
+                self._items.finish(tr, position, item.value, done)
+            return
+        self._items.tally(tr, acked=n)
         for position, item in ended:
             self._layout.clear_owned(tr, position, item.value)
+
+    def ack_each(self, tr: Transaction, requests: list[AckRequest]) -> list[LeaseLost | None]:
+        """Acknowledge several claims; return `None` or `LeaseLost` for each."""
+        # Start all reads before waiting for the first.
+        pending = [self._begin(tr, request.claim) for request in requests]
+        return [_lost(partial(self.ack, tr, *each)) for each in zip(requests, pending)]
+
+    def store_returned(self, tr: Transaction, claim: Claim, returned: bytes) -> None:
+        """Store what the handler returned for an item that this transaction has acknowledged."""
+        for key in claim.keys:
+            position = self._layout.position(key)
+            if tr[self._layout.done + position].present():  # else the queue keeps no done items
+                tr[self._layout.returned + position] = returned
 
     def extend(
         self,
@@ -292,7 +323,9 @@ class Leases:
         self, tr: Transaction, claims: list[Claim], *, lease: float, now: int
     ) -> list[LeaseLost | None]:
         """Renew the leases of several claims; return `None` or `LeaseLost` for each."""
-        return self.for_each(tr, claims, partial(self.extend, lease=lease, now=now))
+        pending = [self._begin(tr, claim) for claim in claims]
+        extend = partial(self.extend, tr, lease=lease, now=now)
+        return [_lost(partial(extend, *each)) for each in zip(claims, pending)]
 
     def release(self, tr: Transaction, claim: Claim) -> None:
         """Return the items as if they had never been claimed."""

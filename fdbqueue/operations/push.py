@@ -23,7 +23,7 @@ _log = logging.getLogger("fdbqueue")
 
 _items_of = attrgetter("items")
 
-_FLEXIBLE = ("max_size", "max_attempts")
+_FLEXIBLE = ("max_size", "max_attempts", "keep_seconds", "keep_number")
 """Options that a client may omit when it opens a queue, and may change later."""
 
 
@@ -81,16 +81,15 @@ class Pusher:
         self._stored = b""
         self._bound = Bound(layout, items, places)
 
-    def set_option(self, tr: Transaction, name: str, value: object) -> bool:
-        """Store a new value of an option; return true, because this wrote something."""
-        if name in _FLEXIBLE:
-            given: dict[str, Any] = {name: None}  # accept any stored value from now on
-            self._given = replace(self._given, **given)
+    def set_options(self, tr: Transaction, **changes: Any) -> bool:
+        """Store new values of options; return true, because this wrote something."""
+        # Accept any stored value from now on.
+        given: dict[str, Any] = dict.fromkeys(changes.keys() & {*_FLEXIBLE})
+        self._given = replace(self._given, **given)
         self._agree(tr, tr.get(self.layout.options).value)
-        if name == "paused":
-            self._items.tally(tr, paused=bool(value) - self.options.paused)
-        changed: dict[str, Any] = {name: value}
-        tr[self.layout.options] = encode_options(replace(self.options, **changed))
+        if "paused" in changes:
+            self._items.tally(tr, paused=changes["paused"] - self.options.paused)
+        tr[self.layout.options] = encode_options(replace(self.options, **changes))
         return True
 
     def push(self, tr: Transaction, pushes: list[PushRequest]) -> list[list[bytes]]:

@@ -187,7 +187,10 @@ class Schedule:
         self._layout = layout
         self._items = items
         self._waiting_claims = Waiters(layout, layout.waiting_claims)
-        self.max_attempts: int | None = None  # as read by the last claim
+        # As read by the last claim.
+        self.max_attempts: int | None = None
+        self.keeps_done: bool | None = None
+        self.may_have_done = False
         self._foreign_look = 0  # the time of the last look for leases of another cluster
 
     def options(self, tr: ReadTransaction) -> Options | None:
@@ -202,6 +205,12 @@ class Schedule:
             return None if read.value is None else decode_options(read.value)
 
         return finish
+
+    def note_options(self, options: Options) -> None:
+        """Note the options that a claim has read."""
+        self.max_attempts = options.max_attempts
+        self.keeps_done = options.keeps_done
+        self.may_have_done = (options.keep_seconds, options.keep_number) != (None, None)
 
     def is_paused(self, tr: Transaction) -> bool:
         """Return whether the queue is paused."""

@@ -167,7 +167,7 @@ class Slots:
             may_skip: Whether to skip the tasks of agents at their limit for any other tasks.
         """
         if options is not None:
-            self._schedule.max_attempts = options.max_attempts
+            self._schedule.note_options(options)
             if options.paused:
                 return []
         if options is None or (options.concurrency is None and options.agent_concurrency is None):

@@ -9,17 +9,18 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from math import isfinite
 from numbers import Real
-from typing import TypeGuard, get_args
+from typing import Any, TypeGuard, get_args
 
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey
 from fdbqueue.layout.tasks import TaskRecord, rank
-from fdbqueue.types import Claim, Duration, State, TaskPriority, Transactor
+from fdbqueue.types import Claim, Duration, Keep, State, TaskPriority, Transactor
 
 __all__ = [
     "due_time",
     "expiry_time",
+    "kept_options",
     "validate_agent",
     "validate_bound",
     "validate_claim",
@@ -248,6 +249,27 @@ def _name(field: str, name: object) -> str:
     if _is_text(name):
         return name
     raise InvalidTask(field, name, f"text of 1 to {_MAX_TEXT} bytes in UTF-8")
+
+
+def kept_options(keep: Keep | None) -> dict[str, Any]:
+    """Return the options that say which done items are kept; raise `ValueError`.
+
+    >>> kept_options((timedelta(days=1), 100))
+    {'keep_seconds': 86400, 'keep_number': 100}
+    """
+    parts = keep if isinstance(keep, tuple) and keep else (keep,)
+    seconds = number = None
+    for part in parts:
+        if isinstance(part, timedelta) and timedelta(seconds=1) <= part and seconds is None:
+            seconds = math.ceil(part.total_seconds())
+        elif _is_integer(part, 1, _MAX_INTEGER) and number is None:
+            number = part
+        elif keep is not None:
+            raise ValueError(
+                "keep is a timedelta from one second, a number of items from 1, a tuple of both, "
+                f"or None, not {keep!r}"
+            )
+    return {"keep_seconds": seconds, "keep_number": number}
 
 
 def whole_seconds(ageing: object) -> int | None:

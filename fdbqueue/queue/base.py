@@ -15,11 +15,13 @@ from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import engine_name
 from fdbqueue.database.retrying import read
 from fdbqueue.layout import Layout, decode_options
+from fdbqueue.layout.codecs import encode_returned
 from fdbqueue.operations.leases import error_text, traceback_text
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options
 from fdbqueue.operations.slots import MAX_SLOTS
 from fdbqueue.queue.arguments import (
+    kept_options,
     validate_bound,
     validate_claim,
     validate_delay,
@@ -34,6 +36,7 @@ from fdbqueue.types import (
     Duration,
     Item,
     ItemInfo,
+    Keep,
     Options,
     QueueStats,
     ReadTransaction,
@@ -147,7 +150,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.push(db, "b") is None
             False
         """
-        self._store.set_option(tr, "max_size", validate_bound("max_size", max_size))
+        self._store.set_options(tr, max_size=validate_bound("max_size", max_size))
 
     def set_max_attempts(self, tr: Transactor, max_attempts: int | None) -> None:
         """Set the number of attempts after which an item becomes a dead letter.
@@ -171,7 +174,42 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.options(db).max_attempts
             3
         """
-        self._store.set_option(tr, "max_attempts", validate_bound("max_attempts", max_attempts))
+        bound = validate_bound("max_attempts", max_attempts)
+        self._store.set_options(tr, max_attempts=bound)
+
+    def set_keep(self, tr: Transactor, keep: Keep | None) -> None:
+        """Set which items stay in the queue as done after they were acknowledged.
+
+        `get` and `items(state="done")` show them, and `result` returns what their handlers
+        returned, if the worker stores it. Items that were popped are not kept. Processes that claim
+        items delete what is too old or too many, about once a second, and see a new setting with
+        their next claim. Conflicts with pushes.
+
+        Cost: an acknowledgement writes three more keys for each item, and the payload once more;
+        later these are deleted.
+
+        Args:
+            tr: A transaction or a database.
+            keep: A `timedelta` for items that were done within this time, from one second; a number
+                for the last so many items, from 1; a tuple of both for items to which both apply;
+                or `None` to keep none.
+
+        Raises:
+            OptionsMismatch: The stored options differ from those of this queue object.
+            ValueError: `keep` is none of these.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> item = jobs.push(db, "send")
+            >>> jobs.set_keep(db, 1000)
+            >>> jobs.ack(db, jobs.claim(db))
+            >>> jobs.state(db, item.id), jobs.stats(db).done
+            ('done', 1)
+        """
+        options = {"keep_seconds": None, "keep_number": 0} if keep is None else kept_options(keep)
+        self._store.set_options(tr, **options)
 
     # Claims
 
@@ -233,8 +271,11 @@ class BaseQueue(ABC, Generic[_T]):
         return self._store.claim(tr, lease, n, within, wait)
 
     @driven
-    def ack(self, tr: Transactor, claim: Claim) -> Steps[None]:
+    def ack(self, tr: Transactor, claim: Claim, *, result: Any = None) -> Steps[None]:
         """Acknowledge a claim: its jobs are done, and its items are removed for good.
+
+        In a queue that keeps done items (`set_keep`), they stay as done, and `result` is stored
+        with each.
 
         Call it in the transaction that writes the result of the job: then the result and the end of
         the job are committed together or not at all, however often the job was started. In a
@@ -248,10 +289,13 @@ class BaseQueue(ABC, Generic[_T]):
         Args:
             tr: A transaction or a database.
             claim: A claim that `claim` returned.
+            result: A JSON value of up to 90,000 bytes, or `None`.
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
             ForeignClaim: The claim is one of another queue.
+            InvalidValue: `result` is not a JSON value.
+            PayloadTooLarge: `result` is too large.
 
         Example:
             >>> import fdbqueue
@@ -264,7 +308,39 @@ class BaseQueue(ABC, Generic[_T]):
             Traceback (most recent call last):
             fdbqueue.errors.LeaseLost: the claim of item ... is over: ...
         """
-        return self._store.ack(tr, validate_claim(claim))
+        returned = None if result is None else encode_returned(result)
+        return self._store.ack(tr, validate_claim(claim), returned)
+
+    @driven
+    def result(self, tr: Transactor, item: _T | str, *, wait: Duration = 0) -> Steps[Any]:
+        """Return what the handler of a done item returned, or what `ack` was given; wait for it.
+
+        A `Worker` stores it if it was told so (`store_results`), and if the queue keeps done items
+        (`set_keep`). `None` for a done item without a result. The call wakes as soon as the item is
+        done or becomes a dead letter, and looks every 25 seconds. It conflicts with nothing.
+
+        Args:
+            tr: A transaction or a database.
+            item: An `Item` (in a task queue, a `Task`), or its id.
+            wait: How many seconds to wait, `math.inf` for ever. Needs a database.
+
+        Raises:
+            NoResult: The item is not done in time, it is a dead letter, or the queue does not know
+                it, for example because it is not kept any more.
+            InvalidItemId: The text is not an item id.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", keep=1000)
+            >>> item = jobs.push(db, 20)
+            >>> def double(item):
+            ...     return 2 * item.value
+            >>> _ = fdbqueue.Worker(db, jobs, double, store_results=True).run(drain=True)
+            >>> jobs.result(db, item)
+            40
+        """
+        return self._store.result(tr, item, validate_wait(tr, wait))
 
     def nack(
         self,
@@ -532,7 +608,7 @@ class BaseQueue(ABC, Generic[_T]):
     # Single items
 
     def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
-        """Return the state of an item: `"ready"`, `"delayed"`, `"claimed"` or `"dead"`.
+        """Return the state of an item: `"ready"`, `"delayed"`, `"claimed"`, `"dead"` or `"done"`.
 
         Returns `None` if the item has left the queue. An item whose lease is over, or whose time
         has come, is ready at once. Conflicts with everything that changes the item. Cost: one read
@@ -556,7 +632,7 @@ class BaseQueue(ABC, Generic[_T]):
         return self._store.reads.state(tr, item)
 
     def get(self, tr: ReadTransactor, item: _T | str) -> ItemInfo | None:
-        """Return everything about an item that has not ended; `None` if it has.
+        """Return everything about an item; `None` if it has left the queue.
 
         The last 10 failed attempts of an item are kept until it ends: when they failed, the client
         that had claimed the item, the error, and the end of the traceback.
@@ -628,10 +704,11 @@ class BaseQueue(ABC, Generic[_T]):
         return self._store.codec.pushed_at(item)
 
     def remove(self, tr: Transactor, item: _T | str) -> bool:
-        """Remove one ready or delayed item; return false if it is neither.
+        """Remove one item in any state but claimed; return false if it is claimed or unknown.
 
-        Claimed items and dead letters are not removed. Conflicts only with clients that take or
-        move the same item. Cost: one read for a ready item, four for a delayed one.
+        A done item is removed from what the queue keeps. `release` takes a claimed item away from
+        its client. Conflicts only with clients that take or move the same item. Cost: one read for
+        a ready item, five for another.
 
         Args:
             tr: A transaction or a database.

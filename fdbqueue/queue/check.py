@@ -39,6 +39,7 @@ class CheckReport:
         delayed: The number of delayed items.
         claimed: The number of claimed items.
         dead: The number of dead letters.
+        done: The number of done items that are kept.
         problems: One sentence for each problem.
         repaired: Whether the problems were repaired.
     """
@@ -47,6 +48,7 @@ class CheckReport:
     delayed: int
     claimed: int
     dead: int
+    done: int
     problems: tuple[str, ...]
     repaired: bool
 
@@ -60,11 +62,11 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
     """Verify the counters, indexes and payloads of a queue at one read version, and repair them.
 
     - Each counter of a priority or an agent equals the number of its items.
-    - The numbers of ready, delayed, claimed and dead items equal those of the items themselves,
+    - The numbers of items in each state equal those of the items themselves,
       and the totals add up to them (see `QueueStats`).
     - Every index (tasks by id, agent and client, claims by the end of their leases, and so on)
       leads to its items, and to nothing else.
-    - Failed attempts are those of items that exist.
+    - Failed attempts, and the results of handlers, are those of items that exist.
     - The parts of a large payload all belong to an item, and no item lacks a part.
     - The queue's subspace contains no foreign keys.
 
@@ -97,7 +99,7 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
         >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
         >>> _ = jobs.push(db, "a")
         >>> check(db, jobs)
-        CheckReport(ready=1, delayed=0, claimed=0, dead=0, problems=(), repaired=False)
+        CheckReport(ready=1, delayed=0, claimed=0, dead=0, done=0, problems=(), repaired=False)
     """
 
     if not isinstance(queue, BaseQueue):
@@ -172,6 +174,7 @@ class _Check:
             "delayed": self._parked["delayed"] - len(overdue.due) - len(overdue.lapsed),
             "claimed": self._parked["claimed"] - over - len(overdue.staged),
             "dead": self._parked["dead"] + len(overdue.died),
+            "done": self._parked["done"],
         }
 
     def _compare_all(self) -> None:
@@ -220,7 +223,7 @@ class _Check:
             self._own(value)
 
     def _scan_elsewhere(self) -> None:
-        """Scan delayed, claimed and dead items."""
+        """Scan delayed, claimed, dead and done items."""
         layout = self._layout
         for state, prefix in layout.prefix_of.items():
             if state == "ready":
@@ -232,7 +235,10 @@ class _Check:
                 self._positions.add(position)
                 self._indexed |= self._items.parked_index_entries(position)
                 self._own(value)
-                if prefix == layout.dead:
+                if state == "dead":
+                    continue
+                if state == "done":
+                    self._indexed[layout.timer_key(layout.done_times, metadata[0], position)] = b""
                     continue
                 self._note_unique(position, value)
                 if prefix == layout.delayed:
@@ -318,6 +324,7 @@ class _Check:
             "delayed": counters.tallies["delayed"],
             "claimed": counters.claimed,
             "dead": counters.tallies["dead"],
+            "done": counters.tallies["done"],
         }
         for state, number in numbers.items():
             expected = self._parked[state]
@@ -374,6 +381,11 @@ class _Check:
             position, _ = layout.unpack_attempt_key(row.key)
             if position not in self._positions:
                 self._problems.append(f"failed attempts of no item: {row.key!r}")
+                if self._may_repair:
+                    del self._tr[row.key]
+        for row in self._rows(layout.returned):
+            if row.key[len(layout.returned) :] not in self._positions:
+                self._problems.append(f"the result of no item: {row.key!r}")
                 if self._may_repair:
                     del self._tr[row.key]
 

@@ -17,6 +17,7 @@ from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_co
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.items import Items, NewItem
 from fdbqueue.queue.arguments import (
+    kept_options,
     validate_if_full,
     validate_number,
     validate_state,
@@ -29,6 +30,7 @@ from fdbqueue.types import (
     IfFull,
     Item,
     ItemInfo,
+    Keep,
     Options,
     ReadTransactor,
     State,
@@ -48,6 +50,7 @@ class Queue(BaseQueue[Item]):
         subspace: The subspace of the queue; nothing else may be in it.
         codec: As for `PriorityQueue`.
         max_size: As for `PriorityQueue`.
+        keep: As for `PriorityQueue`.
 
     Source: FoundationDB documentation, Design Recipes, "Queues".
 
@@ -62,11 +65,16 @@ class Queue(BaseQueue[Item]):
     """
 
     def __init__(
-        self, subspace: Subspace, *, codec: str | Codec = "json", max_size: int | None = None
+        self,
+        subspace: Subspace,
+        *,
+        codec: str | Codec = "json",
+        max_size: int | None = None,
+        keep: Keep | None = None,
     ) -> None:
         layout = Layout(subspace)
         levels = Levels(layout)
-        options = Options("fifo", codec_name(codec), None, max_size)
+        options = Options("fifo", codec_name(codec), None, max_size, **kept_options(keep))
         items = ItemCodec(layout, levels, codec_named(codec))
         super().__init__(Store(layout, levels, Items(layout, levels), items, options))
 
@@ -82,6 +90,7 @@ class Queue(BaseQueue[Item]):
         *,
         codec: str | Codec | None = None,
         max_size: int | None = None,
+        keep: Keep | None = None,
     ) -> Queue:
         """Return the FIFO queue of this name, which its first push creates.
 
@@ -93,6 +102,7 @@ class Queue(BaseQueue[Item]):
             name: As for `PriorityQueue.named`.
             codec: As for the queue itself.
             max_size: As for the queue itself.
+            keep: As for `PriorityQueue`.
 
         Raises:
             InvalidQueueName: The name is not one that a queue can have.
@@ -107,7 +117,7 @@ class Queue(BaseQueue[Item]):
             'first'
         """
         stored = read(db, partial(find_stored, name=name))
-        return open_stored(cls, stored, codec=codec, max_size=max_size)
+        return open_stored(cls, stored, codec=codec, max_size=max_size, keep=keep)
 
     @classmethod
     def at(
@@ -117,6 +127,7 @@ class Queue(BaseQueue[Item]):
         *,
         codec: str | Codec | None = None,
         max_size: int | None = None,
+        keep: Keep | None = None,
     ) -> Queue:
         """Return the FIFO queue in this subspace; options are those of `named`.
 
@@ -129,7 +140,7 @@ class Queue(BaseQueue[Item]):
             b'x'
         """
         stored = read(db, partial(read_stored, subspace=subspace))
-        return open_stored(cls, stored, codec=codec, max_size=max_size)
+        return open_stored(cls, stored, codec=codec, max_size=max_size, keep=keep)
 
     @overload
     def enqueue(

@@ -27,7 +27,10 @@ from fdbqueue.types import KeyValue, QueueStats, ReadTransaction, ReadTransactor
 
 __all__ = ["overview", "read_queues", "stats_as_json"]
 
-_LIMITS = ("max_size", "max_attempts", "concurrency", "agent_concurrency")
+_LIMITS = (
+    *("max_size", "max_attempts", "concurrency", "agent_concurrency"),
+    *("keep_seconds", "keep_number"),
+)
 
 _MAX_COUNTERS = 10_000
 """How many counters one transaction reads, but at least all of one queue."""

@@ -21,6 +21,7 @@ from fdbqueue.operations.items import Items, NewItem
 from fdbqueue.queue.arguments import (
     due_time,
     expiry_time,
+    kept_options,
     validate_if_full,
     validate_number,
     validate_state,
@@ -34,6 +35,7 @@ from fdbqueue.types import (
     IfFull,
     Item,
     ItemInfo,
+    Keep,
     Options,
     Priority,
     PriorityKind,
@@ -74,6 +76,8 @@ class PriorityQueue(BaseQueue[Item]):
             the stored one.
         max_attempts: How many times an item may be claimed before it becomes a dead letter, from 1;
             `None` keeps the stored number.
+        keep: Which done items stay in the queue after their acknowledgement, as for `set_keep`;
+            `None` keeps the stored setting.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues" and its Extensions.
 
@@ -95,11 +99,17 @@ class PriorityQueue(BaseQueue[Item]):
         priorities: PriorityKind = int,
         max_size: int | None = None,
         max_attempts: int | None = None,
+        keep: Keep | None = None,
     ) -> None:
         layout = Layout(subspace)
         levels = Priorities(layout, priorities)
         options = Options(
-            "priority", codec_name(codec), priorities, max_size, max_attempts=max_attempts
+            "priority",
+            codec_name(codec),
+            priorities,
+            max_size,
+            max_attempts=max_attempts,
+            **kept_options(keep),
         )
         items = ItemCodec(layout, levels, codec_named(codec))
         super().__init__(Store(layout, levels, Items(layout, levels), items, options))
@@ -118,6 +128,7 @@ class PriorityQueue(BaseQueue[Item]):
         priorities: PriorityKind | None = None,
         max_size: int | None = None,
         max_attempts: int | None = None,
+        keep: Keep | None = None,
     ) -> PriorityQueue:
         """Return the priority queue of this name, which its first push creates.
 
@@ -133,6 +144,7 @@ class PriorityQueue(BaseQueue[Item]):
             priorities: As for the class.
             max_size: As for the class.
             max_attempts: As for the class.
+            keep: As for the class.
 
         Raises:
             InvalidQueueName: A queue cannot have this name.
@@ -153,6 +165,7 @@ class PriorityQueue(BaseQueue[Item]):
             priorities=priorities,
             max_size=max_size,
             max_attempts=max_attempts,
+            keep=keep,
         )
 
     @classmethod
@@ -165,6 +178,7 @@ class PriorityQueue(BaseQueue[Item]):
         priorities: PriorityKind | None = None,
         max_size: int | None = None,
         max_attempts: int | None = None,
+        keep: Keep | None = None,
     ) -> PriorityQueue:
         """Return the priority queue in a subspace, which may be a directory of `fdb.directory`.
 
@@ -175,6 +189,7 @@ class PriorityQueue(BaseQueue[Item]):
             priorities: As for `named`.
             max_size: As for `named`.
             max_attempts: As for `named`.
+            keep: As for `named`.
 
         Raises:
             OptionsMismatch: The queue has other options, or is of another kind.
@@ -195,6 +210,7 @@ class PriorityQueue(BaseQueue[Item]):
             priorities=priorities,
             max_size=max_size,
             max_attempts=max_attempts,
+            keep=keep,
         )
 
     # Push
@@ -541,7 +557,8 @@ class PriorityQueue(BaseQueue[Item]):
     ) -> Iterator[Item] | Iterator[ItemInfo]:
         """Iterate over the ready items, or over an `ItemInfo` for each item in a state.
 
-        Items are in order of their priorities, and of their arrival within a priority.
+        Items are in order of their priorities, and of their arrival within a priority. Done items
+        are in the order in which they were done, the newest first.
 
         In a transaction, all items are from one moment, within the transaction's five seconds;
         `items(tr.snapshot)` conflicts with nothing. Given a database, items are read in pages of
@@ -550,8 +567,8 @@ class PriorityQueue(BaseQueue[Item]):
 
         Args:
             tr: A transaction or a database.
-            state: `"ready"`, `"delayed"`, `"claimed"` or `"dead"`; `None` for the ready items
-                themselves, which must all be decodable.
+            state: `"ready"`, `"delayed"`, `"claimed"`, `"dead"` or `"done"`; `None` for the ready
+                items themselves, which must all be decodable.
             priority: Only the items of this priority.
             limit: The maximum number of items, 0 for all.
             after: An item or the id of one: only the items behind it.

@@ -27,6 +27,7 @@ from fdbqueue.operations.tasks import TaskIndex, TaskItems
 from fdbqueue.queue.arguments import (
     due_time,
     expiry_time,
+    kept_options,
     validate_agent,
     validate_bound,
     validate_client,
@@ -43,6 +44,7 @@ from fdbqueue.types import (
     Claim,
     Duration,
     ItemInfo,
+    Keep,
     Options,
     ReadTransaction,
     ReadTransactor,
@@ -99,6 +101,7 @@ class TaskQueue(BaseQueue[Task]):
             in whole seconds; `None` for never. With ageing no task starves: a task pushed
             more than five times `ageing` later never comes first.
         max_attempts: How many times a task may be claimed before it becomes a dead letter, from 1.
+        keep: As for `PriorityQueue`.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues", with a tuple as priority.
 
@@ -119,13 +122,16 @@ class TaskQueue(BaseQueue[Task]):
         max_size: int | None = None,
         ageing: timedelta | None = None,
         max_attempts: int | None = None,
+        keep: Keep | None = None,
     ) -> None:
         layout = Layout(subspace)
         levels = Priorities(layout, RANK, are_counted=False)
         items = TaskItems(layout, levels)
         self._ageing = whole_seconds(ageing)
         self._index = TaskIndex(layout, items)
-        options = Options("task", "task", RANK, max_size, self._ageing, max_attempts)
+        options = Options(
+            "task", "task", RANK, max_size, self._ageing, max_attempts, **kept_options(keep)
+        )
         codec = TaskRowCodec(layout, levels, TaskCodec())
         super().__init__(Store(layout, levels, items, codec, options, self._index))
 
@@ -142,6 +148,7 @@ class TaskQueue(BaseQueue[Task]):
         max_size: int | None = None,
         ageing: timedelta | None = None,
         max_attempts: int | None = None,
+        keep: Keep | None = None,
     ) -> TaskQueue:
         """Return the task queue of this name, which its first push creates.
 
@@ -154,6 +161,7 @@ class TaskQueue(BaseQueue[Task]):
             max_size: As for the class.
             ageing: As for the class.
             max_attempts: As for the class.
+            keep: As for the class.
 
         Raises:
             InvalidQueueName: A queue cannot have this name.
@@ -172,6 +180,7 @@ class TaskQueue(BaseQueue[Task]):
             max_size=max_size,
             ageing=ageing,
             max_attempts=max_attempts,
+            keep=keep,
         )
 
     @classmethod
@@ -183,6 +192,7 @@ class TaskQueue(BaseQueue[Task]):
         max_size: int | None = None,
         ageing: timedelta | None = None,
         max_attempts: int | None = None,
+        keep: Keep | None = None,
     ) -> TaskQueue:
         """Return the task queue in a subspace, which may be a directory of `fdb.directory`.
 
@@ -192,6 +202,7 @@ class TaskQueue(BaseQueue[Task]):
             max_size: As for the class.
             ageing: As for the class.
             max_attempts: As for the class.
+            keep: As for the class.
 
         Example:
             >>> import fdbqueue
@@ -205,6 +216,7 @@ class TaskQueue(BaseQueue[Task]):
             max_size=max_size,
             ageing=ageing,
             max_attempts=max_attempts,
+            keep=keep,
         )
 
     # Push
@@ -496,7 +508,7 @@ class TaskQueue(BaseQueue[Task]):
 
         Args:
             tr: A transaction or a database.
-            state: `"ready"`, `"delayed"`, `"claimed"` or `"dead"`.
+            state: `"ready"`, `"delayed"`, `"claimed"`, `"dead"` or `"done"`.
             limit: The maximum number of tasks, 0 for all.
             after: A task in any state, or its id: only the tasks behind it.
             reverse: Iterate from the last task to the first.
@@ -554,7 +566,7 @@ class TaskQueue(BaseQueue[Task]):
         return self._by_index(tr, self._store.layout.clients, validate_client(client_id))
 
     def get_task(self, tr: ReadTransactor, task_id: str) -> Task | None:
-        """Return the task with this id, whether it is ready, delayed, claimed or dead.
+        """Return the task with this id, in any state.
 
         Returns `None` if the task has left the queue. Cost: three reads for a ready task, six for
         another.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost
+from fdbqueue.layout.codecs import encode_returned
 from fdbqueue.operations.leases import error_text
 from fdbqueue.queue.arguments import validate_agent, validate_lease, validate_number
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of
@@ -100,6 +101,9 @@ class Worker:
         concurrency: The number of jobs that run at a time, each in a thread, from 1.
         lease: Seconds until other workers may take over the jobs of a worker that died.
         agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
+        store_results: Store what the handler returns, a JSON value of up to 90,000 bytes, with each
+            done item; `result` of the queue returns it. A job that returns anything else has
+            failed. Needs a queue that keeps done items (`set_keep`).
 
     Raises:
         TypeError: An argument has the wrong type, or the handler cannot be called for a job.
@@ -127,6 +131,7 @@ class Worker:
         concurrency: int = 1,
         lease: Duration = 30,
         agent: str | None = None,
+        store_results: bool = False,
     ) -> None:
         if not isinstance(queue, BaseQueue):
             raise TypeError(f"a worker needs a queue, not {queue!r}")
@@ -138,6 +143,7 @@ class Worker:
         self._handler = handler if isinstance(handler, Handler) else Handler(handler)
         self._concurrency = validate_number(concurrency, "concurrency", 1)
         self._lease = validate_lease(lease)
+        self._stores_results = store_results
         self._options: dict[str, Any] = {}
         if agent is not None:
             if store.given_options.kind != "task":
@@ -257,7 +263,15 @@ class Worker:
         lease_end = time.monotonic() + self._lease
         jobs = [_Job(each, lease_end) for each in claim]
         free = max(0, self._concurrency - len(self._held))
-        are_last = self._store.schedule.max_attempts == 1
+        schedule = self._store.schedule
+        are_last = schedule.max_attempts == 1
+        if self._stores_results and not schedule.keeps_done:
+            self._stores_results = False
+            _log.warning(
+                "%s keeps no done items, so the results of jobs cannot be stored; use set_keep, or "
+                "`fdbq limit --keep-last`, and start the worker again",
+                self._name,
+            )
         back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]
         self._may_claim_ahead = not are_last and claim.attempts == (1,) * len(claim)
         with self._guard:
@@ -296,7 +310,7 @@ class Worker:
                 # This process may have been stopped for a while: make sure the claim still holds.
                 self._queue.extend(self._db, claim, self._lease)
             with self._telemetry.span(claim.item.id, claim.attempt):
-                self._handle(claim)
+                returned = self._handle(claim)
         except LeaseLost:
             end("lost")
         except _Stopped:
@@ -310,13 +324,20 @@ class Worker:
             if self._handler.in_transaction:
                 end("done")
             else:
-                self._store.acks.submit(self._db, claim, start, acknowledged)
+                request = self._store.ack_request(claim, returned)
+                self._store.acks.submit(self._db, request, start, acknowledged)
 
-    def _handle(self, claim: Claim) -> None:
-        """Run the handler, together with the acknowledgement if it is part of a transaction."""
+    def _encoded(self, returned: object) -> bytes | None:
+        return encode_returned(returned) if self._stores_results else None
+
+    def _handle(self, claim: Claim) -> bytes | None:
+        """Run the handler, together with the acknowledgement if it is part of a transaction.
+
+        Returns:
+            What it returned, if that is to be stored with the acknowledgement.
+        """
         if not self._handler.in_transaction:
-            self._handler(claim.item)
-            return
+            return self._encoded(self._handler(claim.item))
         tries = 0
         seconds = 0.0
 
@@ -330,12 +351,15 @@ class Worker:
             self._queue.ack(tr, claim)
             began = time.monotonic()
             try:
-                self._handler(tr, claim.item)
+                returned = self._encoded(self._handler(tr, claim.item))
             finally:
                 seconds = time.monotonic() - began
+            if returned is not None:
+                self._store.store_returned(tr, claim, returned)
             return True
 
         run_once(self._db, body, self._store.layout.receipts)
+        return None
 
     def _end(self, job: _Job, outcome: str, seconds: float, error: BaseException | None) -> None:
         """Count and log a job that ended."""

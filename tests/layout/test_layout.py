@@ -57,8 +57,8 @@ def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:
     }
 
 
-NO_OTHERS = bytes(5) + b"\x26"
-"""Without bound, ageing, max_attempts, concurrency or agent_concurrency; not paused."""
+NO_OTHERS = bytes(5) + b"\x26" + bytes(2)
+"""Without bound, ageing, max_attempts, concurrency or agent_concurrency; not paused; keeps none."""
 
 PACKED_RANDOM = b"\x01\x00\xff" + RANDOM[1:] + b"\x00"
 

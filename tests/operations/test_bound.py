@@ -298,7 +298,8 @@ def act(tr: Any, queue: PriorityQueue, claims: list[Any], rng: random.Random) ->
     if rng.random() < 0.3:
         claim = queue.claim(tr, n=rng.randrange(1, 3), lease=rng.choice([0.000_001, 60]))
     if claims and rng.random() < 0.6:
-        end = rng.choice([queue.ack, queue.release, queue.extend, queue.nack, queue.nack])
+        ends: list[Any] = [queue.ack, queue.release, queue.extend, queue.nack, queue.nack]
+        end = rng.choice(ends)
         options = {"delay": rng.choice([0, 60])} if end == queue.nack else {}
         with suppress(LeaseLost):
             end(tr, rng.choice(claims), **options)
@@ -399,7 +400,8 @@ def claimed_and_ended(db: Any, queue: PriorityQueue, rng: random.Random) -> int:
         return 0
     if lease < 1:
         time.sleep(rng.choice([0.0, 0.03]))
-    end = rng.choice([queue.ack, queue.release, queue.nack])
+    ends: list[Any] = [queue.ack, queue.release, queue.nack]
+    end = rng.choice(ends)
     try:
         retry_timeouts(lambda: end(db, claim, **({"delay": 0} if end == queue.nack else {})))
     except LeaseLost:

@@ -106,7 +106,7 @@ def test_clients_that_work_off_a_backlog_together_take_each_item_once(
     for thread in threads:
         thread.join()
     assert sorted(taken) == list(range(ITEMS))
-    assert fdbqueue.check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, (), False)
+    assert fdbqueue.check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, 0, (), False)
 
 
 def test_a_call_runs_a_bounded_number_of_transactions(db: Any, space: Subspace) -> None:

@@ -356,7 +356,8 @@ def test_overlapping_claims_in_any_order_never_exceed_a_limit(
                     claim = tasks.claim(tr, within=40)
                 in_flight.append((tr, claim))
             elif claims and rng.random() < 0.3:
-                rng.choice([tasks.ack, tasks.release])(db, claims.pop(rng.randrange(len(claims))))
+                ends: list[Any] = [tasks.ack, tasks.release]
+                rng.choice(ends)(db, claims.pop(rng.randrange(len(claims))))
             else:
                 tr, claim = in_flight.pop(rng.randrange(len(in_flight)))
                 try:

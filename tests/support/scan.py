@@ -16,7 +16,7 @@ from fdbqueue.queue.base import store_of
 
 __all__ = ["STATES", "Scan", "assert_adds_up", "assert_views_agree", "scan"]
 
-STATES = ("ready", "delayed", "claimed", "dead")
+STATES = ("ready", "delayed", "claimed", "dead", "done")
 
 
 @dataclasses.dataclass
@@ -62,6 +62,8 @@ def scan(tr: Any, queue: Any, now: int) -> Scan:
         add(("dead" if is_last else "ready") if is_over else "claimed", position, item.value)
     for position, stored in rows(layout.dead):
         add("dead", position, decode_metadata(stored)[1])
+    for position, stored in rows(layout.done):
+        add("done", position, decode_metadata(stored)[1])
     return found
 
 

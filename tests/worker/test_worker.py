@@ -54,7 +54,7 @@ def test_a_handler_gets_each_item_in_order(db: Any, queue: PriorityQueue) -> Non
     assert report == WorkerReport(done=3)
     assert [item.value for item in seen] == ["b", "c", "a"]
     assert reports == [1, 2, 3]
-    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, (), False)
+    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, 0, (), False)
 
 
 def test_a_transactional_handler_commits_together_with_its_ack(

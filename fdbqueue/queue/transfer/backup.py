@@ -226,7 +226,7 @@ class _Lines:
         if not text.endswith(b"\n"):
             raise self.error("the file is cut off here, or is not a backup")
         try:
-            line = json.loads(text)
+            line: dict[str, Any] | None = json.loads(text)
         except (ValueError, RecursionError):
             line = None
         if not isinstance(line, dict):

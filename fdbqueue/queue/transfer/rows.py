@@ -55,6 +55,7 @@ class QueueCopy:
         delayed: The number of delayed items.
         claimed: The number of claimed items.
         dead: The number of dead letters.
+        done: The number of done items that are kept.
         rows: The number of keys.
         digest: The SHA-256 of all keys and values, as hexadecimal digits. Two queues with the same
             digest hold the same items, in the same states and the same order.
@@ -64,6 +65,7 @@ class QueueCopy:
     delayed: int
     claimed: int
     dead: int
+    done: int
     rows: int
     digest: str
 
