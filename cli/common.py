@@ -38,6 +38,7 @@ from fdbqueue.queue.transfer.importing import MAX_LINE
 from fdbqueue.types import Database, Priority, PriorityJson, State
 
 __all__ = [
+    "OPEN_STATES",
     "PRIORITY",
     "STATES",
     "TIME",
@@ -345,6 +346,9 @@ def item_json(item: Item) -> str:
 
 STATES: tuple[State, ...] = get_args(State)
 """The states of items, in the order in which commands show them."""
+
+OPEN_STATES = STATES[:-1]
+"""The states of items that are not done."""
 
 
 def states_text(numbers: QueueStats | CheckReport | QueueCopy) -> str:

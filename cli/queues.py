@@ -30,6 +30,7 @@ from fdbqueue.layout import LAYOUT_VERSION
 from fdbqueue.types import Database, Keep, Options, QueueStats
 
 from .common import (
+    OPEN_STATES,
     STATES,
     Duration,
     ParamType,
@@ -86,12 +87,12 @@ def ls(db: Database, as_json: bool) -> None:
                 click.echo(json_line({"queue": name, **stats_as_json(stats)}))
     else:
         rows = ([_row(name, stats) for name, stats in page.items()] for page in _pages(db))
-        print_table(("queue", *STATES, "oldest", ""), rows)
+        print_table(("queue", *OPEN_STATES, "oldest", ""), rows)
     check_integrity(db)
 
 
 def _row(name: str, stats: QueueStats) -> list[str]:
-    numbers = [f"{getattr(stats, state):,}" for state in STATES]
+    numbers = [f"{getattr(stats, state):,}" for state in OPEN_STATES]
     return [name, *numbers, age_text(stats.oldest) or "-", "paused" if stats.paused else ""]
 
 

@@ -51,6 +51,7 @@ from fdbqueue.queue import overview as status
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
 from fdbqueue.queue.base import BaseQueue
+from fdbqueue.queue.transfer import backup as backups
 from fdbqueue.types import (
     Claim,
     Database,
@@ -73,6 +74,7 @@ __all__ = [
     "Queue",
     "TaskQueue",
     "Worker",
+    "backup",
     "check",
     "drop_queue",
     "existing_queue",
@@ -81,6 +83,7 @@ __all__ = [
     "queue_names",
     "queues",
     "rename_queue",
+    "restore",
     "run",
 ]
 
@@ -256,6 +259,8 @@ rename_queue = _function(registry.rename_queue)
 drop_queue = _function(registry.drop_queue)
 migrate_queue = _function(registry.migrate_queue)
 overview = _function(status.overview)
+backup = _function(backups.backup)
+restore = _function(backups.restore)
 
 
 class _Handle(Generic[_Q]):

@@ -22,7 +22,7 @@ LIBRARY = ROOT / "fdbqueue"
 ROOMS = {
     "cli": {"aio", "embedded", "http", "queue.transfer"},
     "http": {"aio", "queue"},
-    "aio": {"queue", "worker"},
+    "aio": {"queue", "queue.transfer", "worker"},
     "worker": {"queue"},
     "queue": {"coordination", "database", "operations", "layout"},
     "queue.transfer": {"queue", "database", "operations", "layout"},

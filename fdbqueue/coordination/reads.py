@@ -74,6 +74,7 @@ class Reads(Generic[_T]):
         self.levels = levels
         self.codec = codec
         self.given_options = options
+        self._items = items
         self.views = Views(layout, items, first_key)
 
     def options(self, tr: ReadTransactor) -> Options:
@@ -300,7 +301,7 @@ class Reads(Generic[_T]):
         prefix = b"" if priority is None else self.levels.level(priority).prefix
 
         def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[ItemInfo]:
-            found = self.views.done(tr, rows)
+            found = self._items.done_at(tr, rows)
             infos = [self._info(tr, each) for each in found if each.key.startswith(prefix)]
             return [finish() for finish in infos]
 

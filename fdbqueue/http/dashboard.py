@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from datetime import datetime, timezone
 from importlib.resources import files
-from typing import Any, get_args
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, StreamingResponse
@@ -29,7 +29,7 @@ _INTERVAL = 1.0  # seconds between events
 
 _QUEUES = 100  # of an event
 
-_STATES: tuple[State, ...] = get_args(State)
+_STATES: tuple[State, ...] = ("ready", "delayed", "claimed", "dead")
 
 _HTML = files("fdbqueue.http").joinpath("dashboard.html").read_text(encoding="utf-8")
 

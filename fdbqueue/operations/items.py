@@ -560,6 +560,20 @@ class Items:
         if done.returned is not None:
             tr[layout.returned + position] = done.returned
 
+    def done_at(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[LocatedItem]:
+        """Return the done items of some rows of the index of times."""
+        layout = self._layout
+        positions = [layout.unpack_timer_key(layout.done_times, row.key)[1] for row in rows]
+        # Start all reads before waiting for the first.
+        reads = [(position, tr[layout.done + position]) for position in positions]
+        found: list[LocatedItem] = []
+        for position, read in reads:
+            if read.value is not None:
+                metadata, value = decode_metadata(read.value)
+                item = self.levels.item(layout.items + position, value)
+                found.append(LocatedItem("done", item, metadata))
+        return found
+
     def _forget(self, tr: Transaction, position: bytes, value: bytes) -> None:
         layout = self._layout
         self.unpark(tr, layout.done, position)

@@ -522,18 +522,6 @@ class Views:
     def _as_dead(claimed: LocatedItem, now: int) -> LocatedItem:
         return LocatedItem("dead", claimed.item, (claimed.metadata[2], now, LEASE_OVER))
 
-    def done(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[LocatedItem]:
-        """Return the done items of some rows of the index of times."""
-        layout = self._layout
-        positions = [layout.unpack_timer_key(layout.done_times, row.key)[1] for row in rows]
-        # Start all reads before waiting for the first.
-        reads = [(position, tr[layout.done + position]) for position in positions]
-        return [
-            self._located("done", position, read.value)
-            for position, read in reads
-            if read.value is not None
-        ]
-
     def first(
         self, tr: ReadTransaction, n: int, now: int, at_max: bool = False
     ) -> list[StoredItem]:

@@ -14,6 +14,7 @@ from typing import Any, TypeGuard, get_args
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey
+from fdbqueue.layout.codecs import encode_returned
 from fdbqueue.layout.tasks import TaskRecord, rank
 from fdbqueue.types import Claim, Duration, Keep, State, TaskPriority, Transactor
 
@@ -32,6 +33,7 @@ __all__ = [
     "validate_name",
     "validate_number",
     "validate_priority",
+    "validate_result",
     "validate_state",
     "validate_task",
     "validate_unique",
@@ -136,6 +138,15 @@ def validate_bound(name: str, bound: object, highest: int = _MAX_INTEGER) -> int
         return bound
     upto = "" if highest == _MAX_INTEGER else f" to {highest:,}"
     raise ValueError(f"{name} is a number from 1{upto}, or None, not {bound!r}")
+
+
+def validate_result(result: Any) -> bytes | None:
+    """Return a result as JSON; raise `InvalidValue` or `PayloadTooLarge`.
+
+    >>> validate_result({"sent": 3}), validate_result(None)
+    (b'{"sent":3}', None)
+    """
+    return None if result is None else encode_returned(result)
 
 
 def validate_number(number: object, name: str = "n", lowest: int = 0, noun: str = "items") -> int:

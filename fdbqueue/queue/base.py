@@ -15,7 +15,6 @@ from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import engine_name
 from fdbqueue.database.retrying import read
 from fdbqueue.layout import Layout, decode_options
-from fdbqueue.layout.codecs import encode_returned
 from fdbqueue.operations.leases import error_text, traceback_text
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options
@@ -27,6 +26,7 @@ from fdbqueue.queue.arguments import (
     validate_delay,
     validate_lease,
     validate_number,
+    validate_result,
     validate_wait,
 )
 from fdbqueue.types import (
@@ -308,8 +308,7 @@ class BaseQueue(ABC, Generic[_T]):
             Traceback (most recent call last):
             fdbqueue.errors.LeaseLost: the claim of item ... is over: ...
         """
-        returned = None if result is None else encode_returned(result)
-        return self._store.ack(tr, validate_claim(claim), returned)
+        return self._store.ack(tr, validate_claim(claim), validate_result(result))
 
     @driven
     def result(self, tr: Transactor, item: _T | str, *, wait: Duration = 0) -> Steps[Any]:

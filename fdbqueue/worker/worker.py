@@ -17,9 +17,13 @@ from typing import TYPE_CHECKING, Any
 from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost
-from fdbqueue.layout.codecs import encode_returned
 from fdbqueue.operations.leases import error_text
-from fdbqueue.queue.arguments import validate_agent, validate_lease, validate_number
+from fdbqueue.queue.arguments import (
+    validate_agent,
+    validate_lease,
+    validate_number,
+    validate_result,
+)
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of
 from fdbqueue.types import Claim, Database, Duration, Transaction
 from fdbqueue.worker.handler import Handler
@@ -328,7 +332,7 @@ class Worker:
                 self._store.acks.submit(self._db, request, start, acknowledged)
 
     def _encoded(self, returned: object) -> bytes | None:
-        return encode_returned(returned) if self._stores_results else None
+        return validate_result(returned) if self._stores_results else None
 
     def _handle(self, claim: Claim) -> bytes | None:
         """Run the handler, together with the acknowledgement if it is part of a transaction.

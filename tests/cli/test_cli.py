@@ -284,7 +284,7 @@ def test_rm_reports_items_that_it_did_not_remove(filled: Shell, name: str) -> No
     assert filled.output("rm", name, item_id) == "1 removed\n"
     done = filled("rm", name, item_id)
     assert (done.returncode, done.stdout) == (1, "0 removed\n")
-    assert "is neither ready nor delayed" in done.stderr
+    assert "it is claimed, or not in the queue" in done.stderr
     other = json.loads(filled.output("peek", name, "--json"))["id"]
     assert "is not the id of an item" in error_of(filled("rm", name, other, "nonsense"))
     assert json.loads(filled.output("peek", name, "--json"))["id"] == other
@@ -509,6 +509,8 @@ def test_a_paused_queue_hands_out_nothing(fdbq: Shell, name: str) -> None:
         "max_attempts": None,
         "concurrency": 3,
         "agent_concurrency": None,
+        "keep_number": None,
+        "keep_seconds": None,
         "paused": True,
     }
     assert fdbq.output("limit", name, "--concurrency", "none").splitlines()[-1].endswith("paused")
