@@ -273,19 +273,29 @@ def wakeups(db: Any, url: str, _: int) -> list[Row]:
 
 
 def job(db: Any, _url: str, _: int) -> list[Row]:
-    """Count the mutations of one job after another."""
-    jobs = empty_queue(db, "job")[0]
-    counting = CountingDatabase(db)
-    mutations: list[list[bytes]] = []
-    for _ in range(2):
-        counting.clear()
-        jobs.push(counting, "job")
-        jobs.ack(counting, jobs.claim(counting))
-        mutations.append(counting.mutations)
-    receipts = store_of(jobs).layout.receipts
-    shared = [key for key in mutations[0] if key in mutations[1] and not receipts.contains(key)]
-    total = f"{len(mutations[1])} and {len(shared)}"
-    return [Row("a job: mutations, and those to shared keys", "11 and 3", total, "15 and 6")]
+    """Count the mutations of one job after another, and measure jobs that stay as done."""
+    rows: list[Row] = []
+    for keep, result in ((None, None), (1_000_000, None), (1_000_000, "result"), (100, "result")):
+        jobs = empty_queue(db, f"job-{keep}-{result}")[0]
+        jobs.set_keep(db, keep)
+        counting = CountingDatabase(db)
+        mutations: list[list[bytes]] = []
+        times: list[float] = []
+        for _ in range(2_000):
+            counting.clear()
+            began = time.perf_counter()
+            jobs.push(counting, "job")
+            jobs.ack(counting, jobs.claim(counting), result=result)
+            times.append(time.perf_counter() - began)
+            mutations.append(counting.mutations)
+        receipts = store_of(jobs).layout.receipts
+        shared = [key for key in mutations[0] if key in mutations[1] and not receipts.contains(key)]
+        n = statistics.median(map(len, mutations))
+        total = f"{n:.0f} and {len(shared)}; {1000 * statistics.median(times):.2f} ms"
+        kept = "" if keep is None else f", keep={keep:,}" + (", result=" if result else "")
+        wanted, before = ("", "") if kept else ("11 and 3", "15 and 6")
+        rows.append(Row(f"a job{kept}: mutations, those to shared keys", wanted, total, before))
+    return rows
 
 
 def limits(db: Any, _url: str, _: int) -> list[Row]:

@@ -13,4 +13,4 @@ def test_all_views_agree_after_every_transition(
     db: Any, shared_url: str, name: str, tmp_path: Path
 ) -> None:
     steps = dict(walk(db, Shell(tmp_path, shared_url, name), name))
-    assert {*steps.values()} == {"ready", "delayed", "claimed", "dead", None}
+    assert {*steps.values()} == {"ready", "delayed", "claimed", "dead", "done", None}

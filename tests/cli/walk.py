@@ -31,7 +31,7 @@ PRIORITY = 5
 
 def walk(db: Any, fdbq: Shell, name: str) -> Iterator[tuple[str, str | None]]:
     """Yield each step and the state of the item after it, once all views agree on it."""
-    queue = PriorityQueue.named(db, name, max_attempts=2)
+    queue = PriorityQueue.named(db, name, max_attempts=2, keep=10)
     held: list[Any] = []
 
     def claim() -> None:
@@ -63,7 +63,8 @@ def walk(db: Any, fdbq: Shell, name: str) -> Iterator[tuple[str, str | None]]:
         ("pop", lambda: held.append(queue.pop(db)), None),
         ("put back", lambda: queue.put_back(db, [held.pop()]), "ready"),
         ("claim", claim, "claimed"),
-        ("acknowledge", lambda: queue.ack(db, held[0]), None),
+        ("acknowledge", lambda: queue.ack(db, held[0], result="sent"), "done"),
+        ("remove from the history", lambda: fdbq.output("rm", name, item_id), None),
     ]
     for step, change, state in steps:
         change()
@@ -73,6 +74,11 @@ def walk(db: Any, fdbq: Shell, name: str) -> Iterator[tuple[str, str | None]]:
     queue.remove(db, item_id)
     compare(db, fdbq, name, queue, item_id, None)
     yield "push and remove", None
+    queue.set_keep(db, None)
+    item_id = push()
+    queue.ack(db, queue.claim(db))
+    compare(db, fdbq, name, queue, item_id, None)
+    yield "push and acknowledge, without a history", None
     item_id = push(ttl=0.001)
     while queue.state(db, item_id) is not None:
         pass

@@ -52,7 +52,7 @@ def run(url: str, jobs: int, checks: int, seed: int) -> None:
     db = fdbqueue.open(url)
     name = f"killed-workers-{seed}"
     counter = f"{name}-done"
-    queue = PriorityQueue.named(db, name, max_attempts=6)
+    queue = PriorityQueue.named(db, name, max_attempts=6, keep=5_000)
     pushed = push(db, queue, 100, rng)
     done = kills = 0
     each = jobs // checks
