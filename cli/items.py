@@ -495,6 +495,33 @@ def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
 
 @click.command()
 @queue_argument
+@click.argument("id")
+@click.argument("priority", type=PRIORITY)
+@command_options()
+def reprioritize(db: Database, queue: str, id: str, priority: PriorityJson, as_json: bool) -> None:
+    """Move a ready or delayed item of QUEUE behind the last item of PRIORITY.
+
+    The item keeps its ID. A negative priority needs `--` before it.
+
+    Exits with code 1 if the queue does not have the item, and with code 2 if it is claimed, dead or
+    done.
+
+    \b
+    Example:
+      fdbq reprioritize jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA 1
+    """
+    target = item_queue(db, queue, must_exist=True)
+    if not isinstance(target, PriorityQueue):
+        raise click.UsageError(f"{queue!r} is not a priority queue")
+    moved = target.reprioritize(db, id, priority_from_json(target, priority))
+    if moved is None:
+        click.echo(f"fdbq reprioritize: {queue} has no item {id}", err=True)
+        sys.exit(1)
+    echo(item_json(moved) if as_json else f"moved {id} to priority {priority_line(moved.priority)}")
+
+
+@click.command()
+@queue_argument
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @command_options()
 def clear(db: Database, queue: str, yes: bool, as_json: bool) -> None:

@@ -35,6 +35,7 @@ _SECTIONS = {
     },
     "Change items and queues": {
         "rm": "items",
+        "reprioritize": "items",
         "clear": "items",
         "limit": "queues",
         "pause": "queues",

@@ -50,6 +50,7 @@ __all__ = [
     "StorageError",
     "UndecodableItem",
     "UnknownCodec",
+    "WrongState",
 ]
 
 # FoundationDB's codes and names (flow/error_definitions.h), limited to the errors that the embedded
@@ -432,6 +433,25 @@ class QueueNotFound(FdbqueueError, LookupError):
             verb = "is" if len(others) == 1 else "are"
             hint = f"there {verb} {', '.join(map(repr, others))} (`fdbq ls` lists all)"
         super().__init__(f"there is no queue named {name!r}; {hint}")
+
+
+class WrongState(FdbqueueError):
+    """An item in a state in which it cannot be moved. Nothing was changed.
+
+    Attributes:
+        id: The id of the item.
+        state: Its state.
+    """
+
+    def __init__(self, id: str, state: str) -> None:
+        self.id = id
+        self.state = state
+        advice = {
+            "claimed": "wait until its claim has ended, or take the claim away with `release`",
+            "dead": "retry it first, and then move it",
+            "done": "push a new item",
+        }[state]
+        super().__init__(f"item {id} is {state}, and only a ready or delayed one moves; {advice}")
 
 
 class NoResult(FdbqueueError, LookupError):

@@ -34,6 +34,7 @@ ALL = [
     errors.QueueExists("jobs"),
     errors.NoResult("id", "dead", "broken"),
     errors.NoResult("id", None),
+    errors.WrongState("id", "claimed"),
     errors.QueueFull(10, 3),
     errors.QueueNotFound("jbos", ["jobs"]),
     errors.QueueNotFound("x", [], ["jobs"]),

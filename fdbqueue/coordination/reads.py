@@ -139,7 +139,7 @@ class Reads(Generic[_T]):
             last = failed[-1].error if failed else None
             return ItemInfo(
                 item=self._decoded_if_possible(tr, found),
-                id=self.codec.id_of(key),
+                id=self.codec.id_of(found.item),
                 state=state,
                 attempts=attempts,
                 max_attempts=None if stored is None else decode_options(stored).max_attempts,
@@ -179,7 +179,7 @@ class Reads(Generic[_T]):
         attempts, died_at, error = dead.metadata
         return lambda: DeadLetter(
             self._decoded_if_possible(tr, dead),
-            self.codec.id_of(dead.key),
+            self.codec.id_of(dead.item),
             attempts,
             utc_time(died_at),
             error,
@@ -343,6 +343,9 @@ class Reads(Generic[_T]):
                 if found is None:
                     raise InvalidItemId(after)
                 passed = found.key
+            else:
+                moved = read(tr, lambda tr: tr[self.layout.moved + reference].value)
+                passed = passed if moved is None else self.layout.items + moved
             return (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
         return begin, end
 

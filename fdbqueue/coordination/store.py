@@ -30,8 +30,8 @@ from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.clock import client_name, milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import LeaseLost, NoResult, QueueFull
-from fdbqueue.layout import Layout
+from fdbqueue.errors import LeaseLost, NoResult, QueueFull, WrongState
+from fdbqueue.layout import Header, Layout
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Levels
@@ -237,7 +237,7 @@ class Store(Generic[_T]):
             self.items.put_back(tr, popped)
             return
         begin = size = 0
-        for end, (_, payload) in enumerate(popped):
+        for end, (_, payload, _) in enumerate(popped):
             if size and size + len(payload) > BATCH_BYTES:
                 self._put_back_once(tr, popped[begin:end])
                 begin, size = end, 0
@@ -248,7 +248,7 @@ class Store(Generic[_T]):
         """Put items back as `put_back` does; a cancelled operation waits for the end."""
         yield Call(partial(self.put_back, tr, items), lambda _: None)
 
-    def _put_back_once(self, db: Database, popped: list[tuple[bytes, bytes]]) -> None:
+    def _put_back_once(self, db: Database, popped: list[tuple[bytes, bytes, Header]]) -> None:
         run_once(db, partial(self.items.put_back, popped=popped), self.layout.receipts)
 
     # Options
@@ -623,22 +623,28 @@ class Store(Generic[_T]):
     def move(
         self, tr: Transactor, item: _T | str, change: Callable[[_T], tuple[Level, bytes | None]]
     ) -> tuple[_T, bytes] | None:
-        """Move a ready item to the end of a level; return the old item and the new key.
+        """Move a ready or delayed item to the end of a level; return the old item and the new key.
 
-        `change(item)` returns the level and the new payload; `None` keeps the payload.
+        `change(item)` returns the level and the new payload; `None` keeps the payload. The result
+        is `None` if the queue does not have the item.
+
+        Raises:
+            WrongState: The item is in another state.
         """
         reference, now = self.codec.reference(item), milliseconds()
 
         def body(tr: Transaction) -> tuple[_T, bytes] | None:
             found = self.schedule.find(tr, reference, now)
-            if found is None or found.state != "ready":
+            if found is None:
                 return None
             stored = found.item
+            if found.state not in ("ready", "delayed"):
+                raise WrongState(self.codec.id_of(stored), found.state)
             before = self.codec.decode(tr, stored)
             level, payload = change(before)
             if payload is None:
                 payload = self.layout.read_payload(tr, stored)
-            return before, self.items.move(tr, stored, payload, level)
+            return before, self.items.move(tr, found, payload, level)
 
         return self.change(tr, body)
 

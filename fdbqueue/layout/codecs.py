@@ -26,6 +26,7 @@ from fdbqueue.errors import (
 from fdbqueue.layout import MAX_PAYLOAD, Layout
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.priorities import Levels
+from fdbqueue.layout.values import NO_HEADER, Header
 from fdbqueue.types import Codec, Item, Json, ReadTransaction
 
 __all__ = [
@@ -330,24 +331,24 @@ class RowCodec(ABC, Generic[_T]):
             except RecursionError:
                 value = _with_new_stack(self._codec.decode, payload)
         except (ValueError, TypeError) as error:
-            raise UndecodableItem(self.id_of(item.key), str(error)) from error
-        return self.public(item.key, value, item.level.priority)
+            raise UndecodableItem(self.id_of(item), str(error)) from error
+        return self.public(item.key, value, item.level.priority, item.header.origin)
 
     @abstractmethod
-    def public(self, key: bytes, value: Any, priority: Any) -> _T:
-        """Return the item with this key, value and priority as its user sees it."""
+    def public(self, key: bytes, value: Any, priority: Any, origin: bytes | None = None) -> _T:
+        """Return the item with this key, value, priority and first position as users see it."""
 
     @abstractmethod
     def pushed(self, key: bytes, value: Any, priority: Any) -> Any:
         """Return what `push` returns for a new item with this key, value and priority."""
 
     @abstractmethod
-    def id_of(self, key: bytes) -> str:
-        """Return the id of the item with this key."""
+    def id_of(self, item: StoredItem) -> str:
+        """Return the id of an item."""
 
     @abstractmethod
-    def restore(self, item: _T) -> tuple[bytes, bytes]:
-        """Return the key and the payload of an item that was popped."""
+    def restore(self, item: _T) -> tuple[bytes, bytes, Header]:
+        """Return the key, the payload and the header of an item that was popped."""
 
     @abstractmethod
     def reference(self, item: _T | str) -> bytes:
@@ -359,25 +360,32 @@ class RowCodec(ABC, Generic[_T]):
 
 
 class ItemCodec(RowCodec[Item]):
-    """The items of a priority queue or a FIFO queue. Their reference is their position."""
+    """The items of a priority queue or a FIFO queue. Their reference is their first position."""
 
-    def public(self, key: bytes, value: object, priority: Any) -> Item:
-        """Return the item with this key, value and priority as its user sees it."""
-        return Item(value, priority, self._layout.item_id(key), key)
+    def public(self, key: bytes, value: object, priority: Any, origin: bytes | None = None) -> Item:
+        """Return the item with this key, value, priority and first position as users see it."""
+        first = key if origin is None else self._layout.items + origin
+        return Item(value, priority, self._layout.item_id(first), key)
 
     pushed = public
 
-    def id_of(self, key: bytes) -> str:
-        """Return the id of the item with this key."""
-        return self._layout.item_id(key)
+    def id_of(self, item: StoredItem) -> str:
+        """Return the id of an item."""
+        origin = item.header.origin
+        return self._layout.item_id(item.key if origin is None else self._layout.items + origin)
 
-    def restore(self, item: Item) -> tuple[bytes, bytes]:
-        """Return the key and the payload of an item that was popped."""
-        return self.key_of(item), self.encode(item.value, was_decoded=True)
+    def restore(self, item: Item) -> tuple[bytes, bytes, Header]:
+        """Return the key, the payload and the header of an item that was popped."""
+        key, first = self.key_of(item), self.reference(item)
+        header = NO_HEADER if first == self._layout.position(key) else Header(origin=first)
+        return key, self.encode(item.value, was_decoded=True), header
 
     def reference(self, item: Item | str) -> bytes:
-        """Return the position of an item or id; raise `InvalidItemId` for an invalid one."""
-        return self._layout.position(self.key_of(item))
+        """Return the first position of an item or id; raise `InvalidItemId` for an invalid one."""
+        key = self.key_of(item)
+        if isinstance(item, Item) and self._layout.item_id(key) != item.id:  # it was moved
+            key = self.key_of(item.id)
+        return self._layout.position(key)
 
     def pushed_at(self, item: Item | str) -> datetime | None:
         """Return when an item was pushed, by its client's clock; `None` if unknown."""

@@ -261,6 +261,7 @@ class Layout:
         self.done: bytes = key(Space.DONE)
         self.done_times: bytes = key(Space.DONE_TIMES)
         self.returned: bytes = key(Space.RETURNED)
+        self.moved: bytes = key(Space.MOVED)
         self.slots: bytes = key(Space.SLOTS)
         self.agent_slots: bytes = key(Space.SLOTS, 1)
         self.counters = (self.counts, self.level_counts, self.agent_counts, self.slots)
@@ -274,6 +275,7 @@ class Layout:
         self.indexes = (
             *(self.ids, self.ids_parked, self.agents, self.clients),
             *(self.leases, self.dues, self.expiries, self.unique_keys, self.done_times),
+            self.moved,
         )
         self.of_items = (
             *(self.items, self.pieces, self.results),
@@ -444,18 +446,21 @@ class Layout:
     def clear_owned(self, tr: Transaction, position: bytes, value: bytes) -> None:
         """Delete what an item that ended owns besides its row.
 
-        That is its pieces, its unique key, and its failed attempts.
+        That is its pieces, its unique key, its failed attempts, and the way to it by its id.
         """
         if value.startswith(_MARKS):
             self.free_unique(tr, value)
             self.clear_kept(tr, position, value)
 
     def clear_kept(self, tr: Transaction, position: bytes, value: bytes) -> None:
-        """Delete what a done or dead item still owns: its pieces, and its failed attempts."""
+        """Delete what a done or dead item still owns: all but its unique key."""
         if value.startswith(_MARKS):
             self.clear_pieces(tr, value)
-            if header_of(value)[0].attempts:
+            header, _ = header_of(value)
+            if header.attempts:
                 self.clear_attempts(tr, position)
+            if header.origin is not None:
+                tr.clear(self.moved + header.origin)
 
     # Failed attempts
 

@@ -184,6 +184,7 @@ class Space(IntEnum):
     DONE = (25, ("(25, ref)", "(time, attempts) and the value of a done item", "ack"))
     DONE_TIMES = (26, ("(26, time, ref)", "empty: an item was done then", "ack"))
     RETURNED = (27, ("(27, ref)", "what the handler of a done item returned, as JSON", "ack"))
+    MOVED = (28, ("(28, ref)", "another ref, which the item with this one has now", "reprioritize"))
 
 
 _NAME_ROWS = (

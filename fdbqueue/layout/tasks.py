@@ -10,7 +10,8 @@ from fdb import tuple as fdb_tuple
 
 from fdbqueue.errors import ForeignKey, InvalidItemId, InvalidTask
 from fdbqueue.layout.codecs import JsonCodec, RowCodec
-from fdbqueue.layout.items import time_of
+from fdbqueue.layout.items import StoredItem, time_of
+from fdbqueue.layout.values import NO_HEADER, Header
 from fdbqueue.types import Task, TaskPriority
 
 __all__ = [
@@ -147,7 +148,9 @@ class TaskCodec:
 class TaskRowCodec(RowCodec[Task]):
     """The tasks of a task queue. Their reference is their id, which never changes."""
 
-    def public(self, key: bytes, value: TaskRecord, priority: Any) -> Task:
+    def public(
+        self, key: bytes, value: TaskRecord, priority: Any, origin: bytes | None = None
+    ) -> Task:
         """Return the task with this key, record and rank as its user sees it."""
         random = self._layout.unpack_item_key(key)[-1]
         _, deadline, cost = priority
@@ -168,18 +171,18 @@ class TaskRowCodec(RowCodec[Task]):
 
     def pushed(self, key: bytes, value: TaskRecord, priority: Any) -> str:
         """Return the id of a new task."""
-        return self.id_of(key)
-
-    def id_of(self, key: bytes) -> str:
-        """Return the id of the task with this key."""
         return task_id(self._layout.unpack_item_key(key)[-1])
 
-    def restore(self, item: Task) -> tuple[bytes, bytes]:
-        """Return the key and the payload of a task that was popped."""
+    def id_of(self, item: StoredItem) -> str:
+        """Return the id of a task."""
+        return task_id(self._layout.unpack_item_key(item.key)[-1])
+
+    def restore(self, item: Task) -> tuple[bytes, bytes, Header]:
+        """Return the key, the payload and the header of a task that was popped."""
         if not isinstance(item, Task) or not item.key.startswith(self._layout.items):
             raise InvalidItemId(item.id if isinstance(item, Task) else item)
         record = TaskRecord(item.priority, item.agent_name, item.client_id, item.payload)
-        return item.key, self.encode(record, was_decoded=True)
+        return item.key, self.encode(record, was_decoded=True), NO_HEADER
 
     def reference(self, item: Task | str) -> bytes:
         """Return the bytes of a task's id; raise `InvalidItemId` for another text."""

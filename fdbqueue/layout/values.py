@@ -84,11 +84,13 @@ class Header(NamedTuple):
         attempts: The number of failed attempts to process the item.
         expires: The time at which it expires, in milliseconds since 1970; `None` for never.
         unique: Its unique key, or `None`.
+        origin: Its first position, if it has another one since: the id of an item never changes.
     """
 
     attempts: int = 0
     expires: int | None = None
     unique: str | None = None
+    origin: bytes | None = None
 
 
 NO_HEADER = Header()
@@ -98,9 +100,9 @@ def header_of(value: bytes) -> tuple[Header, bytes]:
     """Split the value of an item into its header and the rest.
 
     >>> header_of(with_header(Header(attempts=3), b"payload"))
-    (Header(attempts=3, expires=None, unique=None), b'payload')
+    (Header(attempts=3, expires=None, unique=None, origin=None), b'payload')
     >>> header_of(b"payload")
-    (Header(attempts=0, expires=None, unique=None), b'payload')
+    (Header(attempts=0, expires=None, unique=None, origin=None), b'payload')
     """
     if not value.startswith(HEADER_MARK):
         return NO_HEADER, value
@@ -110,7 +112,10 @@ def header_of(value: bytes) -> tuple[Header, bytes]:
 
 def with_header(header: Header, value: bytes) -> bytes:
     """Return the value of an item with this header."""
-    return value if header == NO_HEADER else HEADER_MARK + encode_metadata(header, value)
+    if header == NO_HEADER:
+        return value
+    # Few items have been moved; the others have the three elements of earlier releases.
+    return HEADER_MARK + encode_metadata(header if header.origin else header[:3], value)
 
 
 def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:

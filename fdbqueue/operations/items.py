@@ -133,6 +133,9 @@ class Items:
     the operation that users call, and `clear` deletes all items.
     """
 
+    ids_are_positions = True
+    """Whether the id of an item is its first position."""
+
     indexes_every_item = False
     """True if every item has index entries. Otherwise only items with a header may have some."""
 
@@ -274,11 +277,11 @@ class Items:
         return self.at(tr, reference)
 
     def at(self, tr: ReadTransaction, position: bytes) -> LocatedItem | None:
-        """Return the item with this position in any state; `None` if it ended.
+        """Return the item that has, or first had, this position; `None` if it ended.
 
         The transaction conflicts with every change of the item.
 
-        Cost: one read if the item is ready, otherwise four more in parallel.
+        Cost: one read if the item is ready, otherwise five more in parallel.
 
         >>> import fdbqueue
         >>> from fdbqueue.layout.priorities import Priorities
@@ -297,11 +300,13 @@ class Items:
             return LocatedItem("ready", self.levels.item(key, value))
         states: tuple[State, ...] = ("delayed", "claimed", "dead", "done")
         parked = [tr[layout.prefix_of[state] + position] for state in states]
+        moved = tr[layout.moved + position]
         for state, stored in zip(states, parked):
             if stored.value is not None:
                 metadata, value = decode_metadata(stored.value)
                 return LocatedItem(state, self.levels.item(key, value), metadata)
-        return None
+        position_now = moved.value
+        return None if position_now is None else self.at(tr, position_now)
 
     def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
         """Return up to `n` first items of the lowest priorities; with `at_max`, of the highest.
@@ -345,10 +350,12 @@ class Items:
 
         return finish
 
-    def begin_look(self, tr: ReadTransaction, key: bytes) -> list[Any]:
+    def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
         """Start to read whether the item that was popped from this key exists, in any state."""
-        position = self._layout.position(key)
-        return [tr[prefix + position] for prefix in self._layout.prefix_of.values()]
+        layout = self._layout
+        position = layout.position(key)
+        reads = [tr[prefix + position] for prefix in layout.prefix_of.values()]
+        return [*reads, tr[layout.moved + (header.origin or position)]]
 
     # Adding
 
@@ -414,6 +421,8 @@ class Items:
             tr[self._layout.scheduled] = b""
         if header.unique is not None:
             tr[self._layout.unique_key(header.unique)] = position
+        if header.origin is not None:
+            tr[self._layout.moved + header.origin] = position
 
     def stage(self, tr: Transaction, request: bytes, pops: list[list[Any]]) -> None:
         """Store popped items as the result of a pop request; they count as claimed until then."""
@@ -436,16 +445,18 @@ class Items:
         if items:
             self.count_returned(tr, len(items), returned=len(items))
 
-    def put_back(self, tr: Transaction, popped: list[tuple[bytes, bytes]]) -> None:
-        """Return popped items, as (key, payload), to their positions, unless they already exist."""
-        payloads = dict(popped)
+    def put_back(self, tr: Transaction, popped: list[tuple[bytes, bytes, Header]]) -> None:
+        """Return popped items, as key, payload and header, unless they already exist."""
+        layout = self._layout
+        items = {key: (payload, header) for key, payload, header in popped}
         # Start all reads before waiting for the first.
-        pending = [self.begin_look(tr, key) for key in payloads]
+        pending = [self.begin_look(tr, key, header) for key, (_, header) in items.items()]
         n = 0
-        for (key, payload), reads in zip(payloads.items(), pending):
+        for (key, (payload, header)), reads in zip(items.items(), pending):
             if not any(read.present() for read in reads):
-                random = self._layout.unpack_item_key(key)[-1]
-                self.insert(tr, key, self._layout.write_payload(tr, random, payload))
+                random = layout.unpack_item_key(key)[-1]
+                self._index_header(tr, layout.position(key), header)
+                self.insert(tr, key, layout.write_payload(tr, random, payload, header))
                 n += 1
         if n:
             self.count_returned(tr, n, put_back=n)
@@ -520,8 +531,9 @@ class Items:
         """Delete a dead letter; return true, because it existed."""
         self.unpark(tr, self._layout.dead, self._layout.position(dead.item.key))
         self.tally(tr, dead=-1, removed=1)
-        self._layout.clear_pieces(tr, dead.item.value)
-        self._layout.clear_attempts(tr, self._layout.position(dead.item.key))
+        position = self._layout.position(dead.item.key)
+        self._layout.clear_kept(tr, position, dead.item.value)
+        self._layout.clear_attempts(tr, position)
         return True
 
     def remove(self, tr: Transaction, found: LocatedItem | None) -> bool:
@@ -623,18 +635,29 @@ class Items:
         self.tally(tr, done=-len(old))
         return len(old)
 
-    def move(self, tr: Transaction, item: StoredItem, payload: bytes, level: Level) -> bytes:
-        """Move a ready item to the end of a level; return its new key."""
-        layout = self._layout
+    def move(self, tr: Transaction, found: LocatedItem, payload: bytes, level: Level) -> bytes:
+        """Move a ready or delayed item to the end of a level; return its new key."""
+        layout, item = self._layout, found.item
+        position = layout.position(item.key)
         attempts: list[KeyValue] = []
         if item.header.attempts:
-            attempts += tr.get_range(*layout.attempts_range(layout.position(item.key)))
-        self.take(tr, item, None)
+            attempts += tr.get_range(*layout.attempts_range(position))
+        due: int | None = None
+        if found.state == "ready":
+            self.take(tr, item, None)
+            self.tally(tr, moved=1)
+        else:
+            due = found.metadata[0]
+            self.undelay(tr, position, found.metadata[0])
+            layout.clear_owned(tr, position, item.value)
+            self.tally(tr, moved=1, delayed=-1)
+        header = item.header
+        if self.ids_are_positions:
+            header = header._replace(origin=header.origin or position)
         # The item keeps its random part and its header.
-        random = self._layout.unpack_item_key(item.key)[-1]
-        moved = NewItem(level, payload, random, header=item.header)
-        (key,) = self.append(tr, [moved], {level.prefix: Tail(tr.snapshot, level)})
-        self.tally(tr, moved=1)
+        random = layout.unpack_item_key(item.key)[-1]
+        new = NewItem(level, payload, random, due, header)
+        (key,) = self.append(tr, [new], {level.prefix: Tail(tr.snapshot, level)})
         for row in attempts:
             number = layout.unpack_attempt_key(row.key)[1]
             tr[layout.attempt_key(layout.position(key), number)] = row.value

@@ -243,7 +243,8 @@ class Leases:
             stored = read.value
             item = None if stored is None else decode_claim(stored)
             if item is None or item.token != claim.token:
-                raise LeaseLost(self._layout.item_id(self._layout.items + position))
+                id = self._layout.item_id(self._layout.items + position)
+                raise LeaseLost(claim.items[len(claimed)].id if claim.items else id)
             claimed.append((position, item))
         return claimed
 

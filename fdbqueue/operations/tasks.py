@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from typing import Any
 
-from fdbqueue.layout import Layout, decode_count
+from fdbqueue.layout import Header, Layout, decode_count
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.tasks import decode_header
 from fdbqueue.operations.items import Items, LocatedItem
@@ -78,6 +78,7 @@ class TaskItems(Items):
     """The items of a task queue, with indexes, and with counters by priority and agent."""
 
     indexes_every_item = True
+    ids_are_positions = False
 
     def index_entries(
         self, tr: ReadTransaction, item: StoredItem
@@ -102,7 +103,7 @@ class TaskItems(Items):
         position = ready.value if ready.present() else parked.value
         return None if position is None else self.at(tr, position)
 
-    def begin_look(self, tr: ReadTransaction, key: bytes) -> list[Any]:
+    def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
         """Start to read whether the task that was popped from this key exists, in any state."""
         return self._begin_ids(tr, self._layout.unpack_item_key(key)[-1])
 

@@ -616,7 +616,8 @@ class Views:
         results = tr.get_range(*layout.range_of(layout.results), streaming_mode=WANT_ALL)
         for key, value in layout.staged_items(results):
             position = layout.position(key)
-            if reference in (position, layout.unpack_item_key(key)[-1]):
+            origin = header_of(value)[0].origin
+            if reference in (position, origin, layout.unpack_item_key(key)[-1]):
                 item = self._items.levels.item(key, value)
                 overdue = self.overdue(tr, now)
                 if position in overdue.ended:

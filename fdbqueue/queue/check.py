@@ -211,7 +211,7 @@ class _Check:
             self._expiring += item.header.expires is not None
             self._positions.add(layout.position(row.key))
             self._note_unique(layout.position(row.key), row.value)
-            self._own(row.value)
+            self._own(layout.position(row.key), row.value)
 
     def _scan_results(self) -> None:
         """Count the items staged for waiting pops as claimed; they still own their payloads."""
@@ -220,7 +220,7 @@ class _Check:
             self._parked["claimed"] += 1
             self._positions.add(layout.position(key))
             self._note_unique(layout.position(key), value)
-            self._own(value)
+            self._own(layout.position(key), value)
 
     def _scan_elsewhere(self) -> None:
         """Scan delayed, claimed, dead and done items."""
@@ -234,7 +234,7 @@ class _Check:
                 position = row.key[len(prefix) :]
                 self._positions.add(position)
                 self._indexed |= self._items.parked_index_entries(position)
-                self._own(value)
+                self._own(position, value)
                 if state == "dead":
                     continue
                 if state == "done":
@@ -257,10 +257,14 @@ class _Check:
         if unique is not None:
             self._indexed[self._layout.unique_key(unique)] = position
 
-    def _own(self, value: bytes) -> None:
+    def _own(self, position: bytes, value: bytes) -> None:
+        """Note what an item has in any state: the pieces of its payload, and the way by its id."""
         owner = self._layout.piece_owner(value)
         if owner is not None:
             self._owners.add(owner)
+        origin = header_of(value)[0].origin
+        if origin is not None:
+            self._indexed[self._layout.moved + origin] = position
 
     def _compare_counts(self) -> None:
         layout = self._layout

@@ -646,11 +646,11 @@ class TaskQueue(BaseQueue[Task]):
     # Change
 
     def reprioritize(self, tr: Transactor, task_id: str, **changes: Unpack[TaskChanges]) -> bool:
-        """Change the priority, deadline, cost, agent, client or payload of a ready task.
+        """Change the priority, deadline, cost, agent, client or payload of a ready or delayed task.
 
         The task keeps its id and goes behind the tasks that are now equal to it. Returns false if
-        the task is not ready. Conflicts with clients that take or change this task. Cost: three
-        reads.
+        the queue does not have the task. Conflicts with clients that take or change this task.
+        Cost: three reads for a ready task, eight for a delayed one.
 
         Args:
             tr: A transaction or a database.
@@ -659,6 +659,7 @@ class TaskQueue(BaseQueue[Task]):
 
         Raises:
             InvalidTask: A field has an invalid value, or one of the errors of `push`.
+            WrongState: The task is claimed, dead or done.
 
         Example:
             >>> import fdbqueue

@@ -290,6 +290,19 @@ def test_rm_reports_items_that_it_did_not_remove(filled: Shell, name: str) -> No
     assert json.loads(filled.output("peek", name, "--json"))["id"] == other
 
 
+def test_an_item_is_moved_to_another_priority(fdbq: Shell, name: str) -> None:
+    item_id = fdbq.output("push", name, "1", "-p", "5").strip()
+    assert fdbq.output("reprioritize", name, item_id, "2") == f"moved {item_id} to priority 2\n"
+    moved = json.loads(fdbq.output("reprioritize", name, item_id, "--json", "--", "-3"))
+    assert (moved["id"], moved["priority"]) == (item_id, -3)
+    assert json.loads(fdbq.output("show", name, item_id, "--json"))["priority"] == -3
+    assert "must be a 64-bit integer" in error_of(fdbq("reprioritize", name, item_id, "[1]"))
+    fdbq.output("pop", name)
+    done = fdbq("reprioritize", name, item_id, "1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "has no item" in done.stderr
+
+
 def test_clear_asks_for_confirmation(filled: Shell, name: str) -> None:
     for answer in ("n\n", ""):
         errors = filled("clear", name, stdin=answer).stderr

@@ -29,6 +29,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import aio
+from fdbqueue.errors import WrongState
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from tests.hostile.http_client import HttpClient
 from tests.hostile.ledger import Ledger
@@ -152,7 +153,9 @@ class Jobs:
         return bool(await self.queue.remove(self.db, item))
 
     async def _change(self, item: Any, rng: random.Random) -> bool:
-        return bool(await self.queue.reprioritize(self.db, item, rng.randrange(PRIORITIES)))
+        with suppress(WrongState):
+            return bool(await self.queue.reprioritize(self.db, item, rng.randrange(PRIORITIES)))
+        return False
 
     def _check_order(self, items: Sequence[Any], at_max: bool = False) -> None:
         ranks = [self.rank_of(item, at_max) for item in items]
@@ -297,7 +300,9 @@ class Tasks(Jobs):
 
     async def _change(self, item: Any, rng: random.Random) -> bool:
         changes = rng.choice([{"priority": rng.randint(1, 5)}, {"agent_name": rng.choice(AGENTS)}])
-        return bool(await self.queue.reprioritize(self.db, item, **changes))
+        with suppress(WrongState):
+            return bool(await self.queue.reprioritize(self.db, item, **changes))
+        return False
 
 
 class Swept(Jobs):

@@ -17,7 +17,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, check
 from fdbqueue.coordination import waiting
 from fdbqueue.database.clock import milliseconds
-from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull
+from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull, WrongState
 from fdbqueue.layout import header_of, with_header
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
@@ -547,7 +547,8 @@ def test_a_task_is_found_in_every_state(db: Any, space: Subspace) -> None:
     claim = tasks.claim(db)
     assert (tasks.get_task(db, task), tasks.state(db, task)) == (whole, "claimed")
     assert not tasks.remove(db, task)
-    assert not tasks.reprioritize(db, task, priority=1)
+    with pytest.raises(WrongState, match="claimed"):
+        tasks.reprioritize(db, task, priority=1)
     tasks.nack(db, claim)
     assert (tasks.get_task(db, task), tasks.state(db, task)) == (whole, "dead")
     (letter,) = tasks.dead_letters(db)

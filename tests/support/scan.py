@@ -41,7 +41,7 @@ def scan(tr: Any, queue: Any, now: int) -> Scan:
         if state == "ready" and expires is not None and expires <= now:
             found.expired += 1
             return
-        found.ids[state].add(codec.id_of(key))
+        found.ids[state].add(codec.id_of(store_of(queue).levels.item(key, value)))
         if state == "ready" and options.kind == "priority":
             found.priorities[layout.unpack_item_key(key)[0]] += 1
 

@@ -1,0 +1,196 @@
+"""An item that is moved to another priority keeps its id, in every state that follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import PriorityQueue, TaskQueue, check
+from fdbqueue.errors import LeaseLost, WrongState
+from fdbqueue.layout import Space
+from tests.support.leases import come_due, lapse
+from tests.support.scan import assert_views_agree
+
+
+def moves(db: Any, queue: Any) -> int:
+    """Return the number of rows that lead from ids to moved items."""
+    return len([*db[queue.subspace[Space.MOVED].range()]])
+
+
+@pytest.fixture
+def moved(db: Any, name: str) -> tuple[PriorityQueue, str]:
+    """Return a queue, and the id of an item that was moved twice."""
+    queue = PriorityQueue.named(db, name, max_attempts=2, keep=10)
+    item = queue.push(db, "job", 5, unique="key")
+    queue.push(db, "other", 3)
+    first = queue.reprioritize(db, item, 4)
+    assert first is not None
+    second = queue.reprioritize(db, first, 1)
+    assert second is not None
+    assert item.id == first.id == second.id
+    assert len({item.key, first.key, second.key}) == 3
+    assert (second.value, second.priority, moves(db, queue)) == ("job", 1, 1)
+    return queue, item.id
+
+
+def test_a_moved_item_is_found_by_its_id_in_every_state(
+    db: Any, moved: tuple[PriorityQueue, str]
+) -> None:
+    queue, item_id = moved
+
+    def is_in(state: str | None) -> None:
+        assert_views_agree(db, queue)
+        info = queue.get(db, item_id)
+        assert queue.state(db, item_id) == state == (info and info.state)
+        assert info is None or (info.id, info.item.id, info.item.value) == (item_id, item_id, "job")
+
+    is_in("ready")
+    assert queue.position(db, item_id) == 0
+    assert queue.peek(db).id == item_id
+    claim = queue.claim(db)
+    assert claim is not None
+    assert claim.item.id == item_id
+    is_in("claimed")
+    queue.release(db, claim)
+    is_in("ready")
+    with pytest.raises(LeaseLost, match=item_id):
+        queue.ack(db, claim)
+    queue.nack(db, queue.claim(db), delay=600, error="busy")
+    is_in("delayed")
+    come_due(db, queue)
+    is_in("ready")
+    queue.claim(db)
+    lapse(db, queue)
+    is_in("dead")
+    assert [letter.id for letter in queue.dead_letters(db)] == [item_id]
+    assert queue.retry_dead_letter(db, item_id)
+    is_in("ready")
+    assert queue.push(db, "again", unique="key").id == item_id
+    queue.ack(db, queue.claim(db), result=7)
+    is_in("done")
+    assert queue.result(db, item_id) == 7
+    assert queue.remove(db, item_id)
+    is_in(None)
+    assert moves(db, queue) == 0
+
+
+@pytest.mark.parametrize("end", ["pop", "ack", "remove", "remove dead", "clear", "expire"])
+def test_the_way_to_a_moved_item_ends_with_it(db: Any, name: str, end: str) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=1)
+    item = queue.push(db, "job", 5, ttl=600 if end != "expire" else 0.05)
+    queue.reprioritize(db, item, 1)
+    if end == "pop":
+        assert queue.pop(db).id == item.id
+    elif end == "ack":
+        queue.ack(db, queue.claim(db))
+    elif end == "remove":
+        assert queue.remove(db, item)
+    elif end == "remove dead":
+        queue.nack(db, queue.claim(db))
+        assert queue.remove(db, item)
+    elif end == "clear":
+        queue.clear(db)
+    else:
+        while queue.state(db, item):
+            pass
+        assert queue.claim(db) is None
+    assert moves(db, queue) == 0
+    assert queue.state(db, item) is None
+    assert_views_agree(db, queue)
+
+
+def test_a_delayed_item_is_moved_and_stays_delayed(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    item = queue.push(db, "late", 5, delay=600)
+    moved = queue.reprioritize(db, item, 1)
+    assert moved is not None
+    assert (moved.id, moved.priority, queue.state(db, item)) == (item.id, 1, "delayed")
+    stats = assert_views_agree(db, queue)
+    assert (stats.delayed, stats.total_pushed, stats.by_priority) == (1, 1, {})
+    come_due(db, queue)
+    assert queue.counts(db) == {1: 1}
+    assert queue.pop(db) == moved
+    tasks = TaskQueue.named(db, f"{name}tasks")
+    task = tasks.push(db, payload=1, delay=600)
+    assert tasks.reprioritize(db, task, payload="changed")
+    assert tasks.state(db, task) == "delayed"
+    assert_views_agree(db, tasks)
+    come_due(db, tasks)
+    assert tasks.pop(db).payload == "changed"
+
+
+@pytest.mark.parametrize("state", ["claimed", "dead", "done"])
+def test_an_item_in_another_state_is_not_moved_and_the_error_says_why(
+    db: Any, name: str, state: str
+) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=1, keep=10)
+    item = queue.push(db, "job", 5)
+    claim = queue.claim(db)
+    assert claim is not None
+    if state == "dead":
+        queue.nack(db, claim)
+    elif state == "done":
+        queue.ack(db, claim)
+    with pytest.raises(WrongState, match=f"is {state}, and only") as caught:
+        queue.reprioritize(db, item, 1)
+    assert (caught.value.id, caught.value.state) == (item.id, state)
+    assert queue.state(db, item) == state
+    assert queue.reprioritize(db, queue.push(db, "gone", 9).id, 1) is not None
+    queue.clear(db)
+    assert queue.reprioritize(db, item, 1) is None
+
+
+def test_a_moved_item_that_was_popped_is_put_back_once(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    item = queue.push(db, "x" * 200_000, 5)
+    queue.push(db, "other", 2)
+    queue.reprioritize(db, item, 1)
+    popped = queue.pop(db)
+    assert popped is not None
+    queue.put_back(db, [popped])
+    queue.put_back(db, [popped])
+    assert queue.state(db, item.id) == "ready"
+    assert assert_views_agree(db, queue).ready == 2
+    queue.reprioritize(db, item.id, 3)
+    queue.put_back(db, [popped])  # it is back, elsewhere
+    assert assert_views_agree(db, queue).ready == 2
+    again = queue.pop_max(db)
+    assert again is not None
+    assert (again.id, again.value) == (item.id, item.value)
+
+
+def test_items_behind_a_moved_one_are_listed(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    items = queue.push_many(db, range(6), priorities=range(6))
+    queue.reprioritize(db, items[5], 2)
+    assert [item.value for item in queue.items(db, after=items[5].id)] == [3, 4]
+    assert [item.value for item in queue.items(db, after=items[5], reverse=True)] == [2, 1, 0]
+    assert [item.value for item in queue.items(db)] == [0, 1, 2, 5, 3, 4]
+
+
+def test_a_check_repairs_the_way_to_a_moved_item(db: Any, moved: tuple[PriorityQueue, str]) -> None:
+    queue, item_id = moved
+    del db[queue.subspace[Space.MOVED].range()]
+    assert queue.state(db, item_id) is None
+    assert not check(db, queue, repair=True).ok
+    assert queue.state(db, item_id) == "ready"
+    assert check(db, queue).ok
+
+
+def test_a_move_in_a_transaction_is_part_of_it(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    item = queue.push(db, "job", 5)
+
+    @fdbqueue.transactional
+    def body(tr: Any) -> list[str | None]:
+        states: list[str | None] = []
+        for priority in (4, 3, 2):
+            queue.reprioritize(tr, item.id, priority)
+            states.append(queue.state(tr, item))
+        return states
+
+    assert body(db) == ["ready"] * 3
+    assert moves(db, queue) == 1
+    assert queue.pop(db).id == item.id
