@@ -30,6 +30,7 @@ _SECTIONS = {
         "stats": "queues",
         "counts": "queues",
         "top": "top",
+        "workers": "queues",
         "serve": "serve",
         "info": "queues",
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import sqlite3
 import sys
@@ -24,6 +25,7 @@ from fdbqueue import (
     overview,
     queue_names,
     rename_queue,
+    workers,
 )
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout import LAYOUT_VERSION
@@ -339,6 +341,34 @@ def _limit_text(name: str, bound: int | None) -> str:
     if not bound:
         return "none"
     return str(timedelta(seconds=bound)) if name == "keep-for" else f"{bound:,}"
+
+
+@click.command("workers")
+@command_options()
+def workers_command(db: Database, as_json: bool) -> None:
+    """List the workers of all queues: queue, jobs, concurrency, how long each runs, name.
+
+    A worker is listed while it runs. If it was killed, it is listed until the leases of its jobs
+    are over, or for up to two and a half minutes if it had none. JOBS is the number of jobs that it
+    held when it last renewed their leases.
+
+    \b
+    Example:
+      fdbq workers
+    """
+    found = workers(db)
+    if as_json:
+        for worker in found:
+            fields = dataclasses.asdict(worker)
+            for field in ("since", "seen"):
+                fields[field] = fields[field].isoformat(timespec="milliseconds")
+            click.echo(json_line(fields))
+        return
+    rows = [
+        (each.queue, str(each.jobs), str(each.concurrency), age_text(each.since) or "", each.name)
+        for each in found
+    ]
+    print_table(("queue", "jobs", "concurrency", "runs for", "name"), [rows])
 
 
 @click.command()

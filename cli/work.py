@@ -62,6 +62,12 @@ _IMPORTLIB = os.path.dirname(importlib.__file__)
 )
 @click.option("--agent", metavar="NAME", help="Claim only tasks of this agent; needs a task queue.")
 @click.option(
+    "--name",
+    metavar="NAME",
+    show_default="the host and the process id",
+    help="Name for `fdbq workers`, and for the items that the worker claims.",
+)
+@click.option(
     "--results",
     is_flag=True,
     help="Store what MODULE:FUNCTION returns, if QUEUE keeps done items; `fdbq result` prints it.",
@@ -86,6 +92,7 @@ def work(
     concurrency: int,
     lease: float,
     agent: str | None,
+    name: str | None,
     results: bool,
     drain: bool,
     metrics_port: int | None,
@@ -135,6 +142,7 @@ def work(
             lease=lease,
             agent=agent,
             store_results=results,
+            name=name,
         )
     except (TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from error

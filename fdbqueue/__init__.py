@@ -60,6 +60,7 @@ from fdbqueue.types import (
 if TYPE_CHECKING:
     from fdbqueue import aio as aio
     from fdbqueue.database.directory import DirectoryLayer, directory
+    from fdbqueue.queue.presence import WorkerInfo, workers
     from fdbqueue.queue.transfer.backup import backup, restore
     from fdbqueue.queue.transfer.copying import copy_queue
     from fdbqueue.queue.transfer.rows import QueueCopy
@@ -91,6 +92,7 @@ __all__ = [
     "Transaction",
     "Transactor",
     "Worker",
+    "WorkerInfo",
     "WorkerReport",
     "backup",
     "check",
@@ -108,6 +110,7 @@ __all__ = [
     "rename_queue",
     "restore",
     "transactional",
+    "workers",
 ]
 
 
@@ -120,11 +123,13 @@ _ON_DEMAND = {
     "DirectoryLayer": "fdbqueue.database.directory",
     "QueueCopy": "fdbqueue.queue.transfer.rows",
     "Worker": "fdbqueue.worker.worker",
+    "WorkerInfo": "fdbqueue.queue.presence",
     "WorkerReport": "fdbqueue.worker.worker",
     "backup": "fdbqueue.queue.transfer.backup",
     "copy_queue": "fdbqueue.queue.transfer.copying",
     "directory": "fdbqueue.database.directory",
     "restore": "fdbqueue.queue.transfer.backup",
+    "workers": "fdbqueue.queue.presence",
 }
 
 

@@ -46,7 +46,7 @@ from fdbqueue.coordination.event_loop import drive, finished, run
 from fdbqueue.coordination.steps import steps_of
 from fdbqueue.database.pages import PAGE
 from fdbqueue.queue import check as checking
-from fdbqueue.queue import fifo, registry
+from fdbqueue.queue import fifo, presence, registry
 from fdbqueue.queue import overview as status
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
@@ -85,6 +85,7 @@ __all__ = [
     "rename_queue",
     "restore",
     "run",
+    "workers",
 ]
 
 _LOOK = 1.0  # seconds between looks whether the loop of a worker is closed
@@ -261,6 +262,7 @@ migrate_queue = _function(registry.migrate_queue)
 overview = _function(status.overview)
 backup = _function(backups.backup)
 restore = _function(backups.restore)
+workers = _function(presence.workers)
 
 
 class _Handle(Generic[_Q]):
@@ -429,6 +431,7 @@ class Worker:
         lease: Seconds until other workers may take over the jobs of a worker that died.
         agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
         store_results: As for `fdbqueue.Worker`.
+        name: As for `fdbqueue.Worker`.
 
     Example:
         >>> import fdbqueue
@@ -453,6 +456,7 @@ class Worker:
         lease: Duration = 30,
         agent: str | None = None,
         store_results: bool = False,
+        name: str | None = None,
     ) -> None:
         if not isinstance(queue, _Handle):
             raise TypeError(f"a worker works on a queue of fdbqueue.aio, not on {queue!r}")
@@ -465,6 +469,7 @@ class Worker:
             lease=lease,
             agent=agent,
             store_results=store_results,
+            name=name,
         )
         self.report = self._worker.report
 

@@ -86,6 +86,10 @@ def _ack_size(request: AckRequest) -> int:
     return len(request.claim)
 
 
+def _no_change(_: Transaction) -> None:
+    """Change nothing else."""
+
+
 def _never(_: Transaction) -> float:
     """Return the seconds until a time that does not come."""
     return math.inf
@@ -545,12 +549,26 @@ class Store(Generic[_T]):
         self._begin_leases(tr, lease, partial(self._leases.extend, claim=claim))
 
     def extend_each(
-        self, db: Database, claims: list[Claim], lease: float
+        self,
+        db: Database,
+        claims: list[Claim],
+        lease: float,
+        also: Callable[[Transaction], None] = _no_change,
     ) -> list[LeaseLost | None]:
-        """Renew the leases of several claims; return `None` or `LeaseLost` for each."""
+        """Renew the leases of several claims; return `None` or `LeaseLost` for each.
+
+        Each transaction makes the change `also` as well.
+        """
         errors: list[LeaseLost | None] = []
         for begin in range(0, len(claims), MAX_ITEMS):
-            extend = partial(self._leases.extend_each, claims=claims[begin : begin + MAX_ITEMS])
+            some = claims[begin : begin + MAX_ITEMS]
+
+            def extend(
+                tr: Transaction, lease: float, now: int, some: list[Claim] = some
+            ) -> list[LeaseLost | None]:
+                also(tr)
+                return self._leases.extend_each(tr, some, lease=lease, now=now)
+
             errors += self._begin_leases(db, lease, extend)
         return errors
 

@@ -14,12 +14,16 @@ __all__ = [
     "decode_name",
     "decode_subspace",
     "decode_unfinished",
+    "decode_worker",
     "default_subspace",
     "encode_unfinished",
+    "encode_worker",
     "name_key",
     "renames_key",
     "restored_subspace",
     "unfinished_key",
+    "worker_key",
+    "workers_range",
 ]
 
 ROOT = Subspace(("fdbqueue",))
@@ -88,6 +92,37 @@ def decode_unfinished(value: bytes) -> tuple[bytes, int, bytes]:
     """Return the prefix, the number of rows and the digest of an unfinished restore."""
     prefix, rows, digest = fdb_tuple.unpack(value)
     return prefix, rows, digest
+
+
+def workers_range() -> tuple[bytes, bytes]:
+    """Return the range of the rows of all workers."""
+    names = ROOT[6].range()
+    return names.start, names.stop
+
+
+def worker_key(uuid: bytes) -> bytes:
+    """Return the key of the row of a worker; its UUID sorts by the time of its start."""
+    key: bytes = ROOT[6].pack((uuid,))
+    return key
+
+
+def encode_worker(*fields: str | int) -> bytes:
+    """Return the row of a worker.
+
+    Its name, host, process id, queue, concurrency and number of jobs, and the times of its start,
+    of this row, and of the end of the row, in milliseconds since 1970.
+
+    >>> decode_worker(encode_worker("a", "b", 1, "c", 2, 3, 4, 5, 6))
+    ('a', 'b', 1, 'c', 2, 3, 4, 5, 6)
+    """
+    value: bytes = fdb_tuple.pack(fields)
+    return value
+
+
+def decode_worker(value: bytes) -> tuple[str, str, int, str, int, int, int, int, int]:
+    """Return the fields of a worker's row."""
+    fields: tuple[str, str, int, str, int, int, int, int, int] = fdb_tuple.unpack(value)
+    return fields
 
 
 def decode_name(key: bytes) -> str:

@@ -196,6 +196,11 @@ _NAME_ROWS = (
     Row("(3, null)", "the same, for all names without a higher number", "rename"),
     Row("(4, uuid, ...)", "the keys of a restored or copied queue", "restore, copy"),
     Row("(5, name)", "(prefix, rows, sha256): the progress of a restore", "restore, copy"),
+    Row(
+        "(6, uuid)",
+        "(name, host, pid, queue, concurrency, jobs, start, now, end): a worker that is there",
+        "Worker",
+    ),
 )
 """The keys of the names, in the subspace ("fdbqueue",)."""
 

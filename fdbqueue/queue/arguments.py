@@ -26,6 +26,7 @@ __all__ = [
     "validate_bound",
     "validate_claim",
     "validate_client",
+    "validate_client_name",
     "validate_cost",
     "validate_delay",
     "validate_if_full",
@@ -138,6 +139,22 @@ def validate_bound(name: str, bound: object, highest: int = _MAX_INTEGER) -> int
         return bound
     upto = "" if highest == _MAX_INTEGER else f" to {highest:,}"
     raise ValueError(f"{name} is a number from 1{upto}, or None, not {bound!r}")
+
+
+def validate_client_name(name: object) -> str:
+    """Return the name of a client; raise `ValueError` unless it is printable text.
+
+    >>> validate_client_name("mailer-1")
+    'mailer-1'
+    """
+    if (
+        isinstance(name, str)
+        and name
+        and name.isprintable()
+        and len(name.encode("utf-8", "surrogatepass")) <= _MAX_TEXT
+    ):
+        return name
+    raise ValueError(f"a name is printable text of 1 to {_MAX_TEXT} bytes, not {name!r}")
 
 
 def validate_result(result: Any) -> bytes | None:

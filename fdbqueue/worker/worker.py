@@ -20,11 +20,13 @@ from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost
 from fdbqueue.operations.leases import error_text
 from fdbqueue.queue.arguments import (
     validate_agent,
+    validate_client_name,
     validate_lease,
     validate_number,
     validate_result,
 )
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of
+from fdbqueue.queue.presence import Presence
 from fdbqueue.types import Claim, Database, Duration, Transaction
 from fdbqueue.worker.handler import Handler
 from fdbqueue.worker.telemetry import Telemetry
@@ -108,6 +110,8 @@ class Worker:
         store_results: Store what the handler returns, a JSON value of up to 90,000 bytes, with each
             done item; `result` of the queue returns it. A job that returns anything else has
             failed. Needs a queue that keeps done items (`set_keep`).
+        name: A name for `workers`, and for the claims of this queue object; `None` for the host and
+            the process id. Printable text of up to 255 bytes.
 
     Raises:
         TypeError: An argument has the wrong type, or the handler cannot be called for a job.
@@ -136,6 +140,7 @@ class Worker:
         lease: Duration = 30,
         agent: str | None = None,
         store_results: bool = False,
+        name: str | None = None,
     ) -> None:
         if not isinstance(queue, BaseQueue):
             raise TypeError(f"a worker needs a queue, not {queue!r}")
@@ -155,6 +160,9 @@ class Worker:
             self._options["agent"] = validate_agent(agent)
         self._name = store.layout.name or repr(queue.subspace.key())
         self._telemetry = Telemetry(self._name)
+        self._presence = Presence(name, self._name, self._concurrency, self._lease)
+        if name is not None:
+            store.client = validate_client_name(name)
         self._may_claim_ahead = True
         self._stop = Stop()  # not an event, whose lock a signal handler must not take
         self._guard = threading.Lock()
@@ -426,13 +434,19 @@ class Worker:
         over = threading.Event()
 
         def extend() -> None:
+            self._try("cannot be listed among the workers", self._presence.begin)
             while not over.wait(self._lease / 3):
                 with self._guard:
                     held = list(self._held)
                 lease_end = time.monotonic() + self._lease
                 claims = [job.claim for job in held]
+                if not claims:
+                    if self._presence.is_due(0):
+                        self._try("cannot be listed among the workers", self._presence.begin)
+                    continue
+                renew = self._presence.renewal(len(claims))
                 try:
-                    errors = self._store.extend_each(self._db, claims, self._lease)
+                    errors = self._store.extend_each(self._db, claims, self._lease, renew)
                 except Exception as error:
                     _log.error(
                         "%s: the leases of %d jobs cannot be extended: %s",
@@ -452,6 +466,14 @@ class Worker:
         finally:
             over.set()
             thread.join()
+            self._try("cannot be removed from the workers", self._presence.end)
+
+    def _try(self, failure: str, change: Callable[[Database], None]) -> None:
+        """Make a change that the worker does not depend on; log an error of the database."""
+        try:
+            change(self._db)
+        except Exception as error:
+            _log.warning("%s: this worker %s: %s", self._name, failure, error)
 
     @contextmanager
     def _signals(self) -> Generator[None]:

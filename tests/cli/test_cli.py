@@ -303,6 +303,22 @@ def test_an_item_is_moved_to_another_priority(fdbq: Shell, name: str) -> None:
     assert "has no item" in done.stderr
 
 
+def test_a_worker_is_listed_while_it_runs(fdbq: Shell, name: str) -> None:
+    fdbq.output("push", name, "1")
+    fdbq.script(
+        "fdbq work $q --name mailer --exec 'fdbq workers --json > json; fdbq workers > table' "
+        "--drain"
+    )
+    listed = map(json.loads, (fdbq.path / "json").read_text().splitlines())
+    (worker,) = [each for each in listed if each["queue"] == name]
+    assert (worker["name"], worker["concurrency"]) == ("mailer", 1)
+    lines = (fdbq.path / "table").read_text().splitlines()
+    assert lines[0].split() == ["queue", "jobs", "concurrency", "runs", "for", "name"]
+    (line,) = [line for line in lines if line.startswith(name)]
+    assert line.endswith("  mailer")
+    assert name not in fdbq.output("workers")
+
+
 def test_clear_asks_for_confirmation(filled: Shell, name: str) -> None:
     for answer in ("n\n", ""):
         errors = filled("clear", name, stdin=answer).stderr

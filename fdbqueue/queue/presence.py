@@ -1,0 +1,147 @@
+"""The workers of a database: each stores that it is there, for as long as it renews its leases."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from fdbqueue.database.clock import client_name, milliseconds, uuids
+from fdbqueue.database.retrying import read, run
+from fdbqueue.layout.names import decode_worker, encode_worker, worker_key, workers_range
+from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction
+
+__all__ = ["Presence", "WorkerInfo", "workers"]
+
+_IDLE = 60.0  # seconds after which a worker without jobs renews its row
+_IDLE_LIFE = 150.0  # seconds for which that row counts
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A worker that runs, or was killed a moment ago.
+
+    Attributes:
+        name: Its name, which `ItemInfo.claimed_by` of the items has that it has claimed.
+        host: The name of its host.
+        pid: The id of its process on that host.
+        queue: The name of its queue, or the key of the queue's subspace as text.
+        concurrency: The number of jobs that it runs at a time.
+        jobs: The number of jobs that it held when it last renewed their leases.
+        since: When it started, by its clock.
+        seen: When it last renewed its leases, or without jobs its row, by its clock.
+    """
+
+    name: str
+    host: str
+    pid: int
+    queue: str
+    concurrency: int
+    jobs: int
+    since: datetime
+    seen: datetime = field(compare=False)
+
+
+def workers(tr: ReadTransactor) -> list[WorkerInfo]:
+    """Return the workers of all queues of a database, in the order in which they started.
+
+    A worker writes that it is there in the transaction that extends the leases of its jobs, and
+    once a minute while it has none. It is gone as soon as it has stopped. If it was killed, it is
+    shown until the leases of its jobs are over, or for up to two and a half minutes if it had none.
+
+    Only `Worker` and `fdbq work` write this, not other clients that claim items. Cost: one read.
+
+    Args:
+        tr: A transaction or a database.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> _ = jobs.push(db, "job")
+        >>> def look(item):
+        ...     (worker,) = workers(db)
+        ...     print(worker.queue, worker.concurrency)
+        >>> _ = fdbqueue.Worker(db, jobs, look, concurrency=2).run(drain=True)
+        jobs 2
+        >>> workers(db)
+        []
+    """
+    now = milliseconds()
+
+    def body(tr: ReadTransaction) -> list[WorkerInfo]:
+        rows = [decode_worker(row.value) for row in tr.get_range(*workers_range())]
+        return [
+            WorkerInfo(name, host, pid, queue, concurrency, jobs, _time(since), _time(seen))
+            for name, host, pid, queue, concurrency, jobs, since, seen, end in rows
+            if end > now
+        ]
+
+    return read(tr, body)
+
+
+def _time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+
+
+class Presence:
+    """The row of one worker, which says that it is there."""
+
+    def __init__(self, name: str | None, queue: str, concurrency: int, lease: float) -> None:
+        self.name = name
+        self._lease = lease
+        self._queue = queue
+        self._concurrency = concurrency
+        self._since = milliseconds()
+        self._key = worker_key(*uuids(1))
+        self._jobs: int | None = None
+        self._renewed_at = 0.0
+
+    def is_due(self, jobs: int) -> bool:
+        """Return whether a worker without jobs has to renew its row now."""
+        return jobs != self._jobs or time.monotonic() - self._renewed_at >= _IDLE
+
+    def renewal(self, jobs: int) -> _Renewal:
+        """Return the change that renews the row, for a transaction that extends leases."""
+        self._jobs, self._renewed_at = jobs, time.monotonic()
+        now = milliseconds()
+        life = self._lease if jobs else max(self._lease, _IDLE_LIFE)
+        value = encode_worker(
+            self.name or client_name(),
+            socket.gethostname(),
+            os.getpid(),
+            self._queue,
+            self._concurrency,
+            jobs,
+            self._since,
+            now,
+            now + int(1000 * life),
+        )
+        return _Renewal(self._key, value)
+
+    def begin(self, db: Database) -> None:
+        """Write the row of a worker without jobs, and delete those of workers that were killed."""
+        renew, now = self.renewal(0), milliseconds()
+
+        def body(tr: Transaction) -> None:
+            renew(tr)
+            for row in tr.snapshot.get_range(*workers_range(), limit=100):
+                if decode_worker(row.value)[-1] <= now:
+                    tr.clear(row.key)
+
+        run(db, body)
+
+    def end(self, db: Database) -> None:
+        """Delete the row."""
+        run(db, lambda tr: tr.clear(self._key))
+
+
+@dataclass(frozen=True, slots=True)
+class _Renewal:
+    key: bytes
+    value: bytes
+
+    def __call__(self, tr: Transaction) -> None:
+        tr[self.key] = self.value

@@ -1,0 +1,146 @@
+"""Workers say that they are there, and are gone when their leases are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Worker, workers
+from fdbqueue.queue import presence
+from fdbqueue.testing import FaultyDatabase
+from tests.support.counting import CountingDatabase
+
+TIMEOUT = 60.0
+
+
+def until(condition: Any) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def mine(db: Any, name: str) -> list[fdbqueue.WorkerInfo]:
+    """Return the workers of a queue: a cluster has those of other tests as well."""
+    return [worker for worker in workers(db) if worker.queue == name]
+
+
+def test_a_worker_is_listed_while_it_runs(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, range(3))
+    entered, may_end = threading.Event(), threading.Event()
+
+    def handle(_: Any) -> None:
+        entered.set()
+        may_end.wait()
+
+    assert mine(db, name) == []
+    worker = Worker(db, queue, handle, concurrency=2, lease=0.3, name="mailer-1")
+    thread = threading.Thread(target=worker.run, kwargs={"drain": True})
+    thread.start()
+    entered.wait()
+    until(lambda: [each.jobs for each in mine(db, name)] == [3])  # one is claimed ahead
+    (found,) = mine(db, name)
+    assert (found.name, found.host, found.pid) == ("mailer-1", socket.gethostname(), os.getpid())
+    assert (found.queue, found.concurrency) == (name, 2)
+    assert found.since <= found.seen
+    claimed = [info.claimed_by for info in queue.items(db, state="claimed")]
+    assert claimed == ["mailer-1"] * 3
+    may_end.set()
+    thread.join()
+    assert mine(db, name) == []
+
+
+def test_a_worker_without_jobs_renews_its_row_once_a_minute(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, asleep: threading.Event
+) -> None:
+    now = [time.monotonic()]
+    monkeypatch.setattr(presence, "time", type("", (), {"monotonic": lambda: now[0]}))
+    counting = CountingDatabase(db)
+    queue = PriorityQueue.named(db, name)
+    worker = Worker(counting, queue, print, lease=0.03)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    asleep.wait()
+    until(lambda: counting.commits == 2)  # its row, and that it waits
+    (first,) = mine(db, name)
+    counting.clear()
+    now[0] += 59
+    time.sleep(0.2)  # it looks every 10 ms
+    assert counting.commits == 0
+    now[0] += 2
+    until(lambda: counting.commits == 1)
+    assert mine(db, name)[0].seen > first.seen
+    assert mine(db, name) == [first]  # it is the same worker
+    worker.stop()
+    thread.join()
+    assert mine(db, name) == []
+
+
+PROGRAM = """
+import sys, fdbqueue, time
+db = fdbqueue.open(sys.argv[1])
+queue = fdbqueue.PriorityQueue.existing(db, sys.argv[2])
+def handle(item):
+    print("runs", flush=True)
+    time.sleep(600)
+fdbqueue.Worker(db, queue, handle, lease=float(sys.argv[3]), name="killed").run()
+"""
+
+
+def test_a_killed_worker_is_gone_when_the_leases_of_its_jobs_are_over(
+    db: Any, shared_url: str, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, "job")
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, shared_url, name, "1"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "runs\n"
+    until(lambda: [each.jobs for each in mine(db, name)] == [1])
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    until(lambda: not mine(db, name))
+    until(lambda: queue.stats(db).ready == 1)
+    # Its row is deleted when another worker starts.
+    before = len([*db[slice(*presence.workers_range())]])
+    Worker(db, queue, print).run(drain=True)
+    assert len([*db[slice(*presence.workers_range())]]) < before
+
+
+def test_a_worker_runs_although_its_row_cannot_be_written(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise fdbqueue.FDBError(1031)
+
+    monkeypatch.setattr(presence.Presence, "begin", fail)
+    monkeypatch.setattr(presence.Presence, "end", fail)
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, range(5))
+    assert Worker(db, queue, print).run(drain=True).done == 5
+    assert "cannot be listed among the workers" in caplog.text
+
+
+def test_lost_results_of_commits_leave_no_row(db: Any, name: str, rng: Any) -> None:
+    faulty = FaultyDatabase(db, before=0.3, after=0.3, lost_as=(1021,), seed=rng.randrange(99))
+    queue = PriorityQueue.named(faulty, name)
+    queue.push_many(faulty, range(20))
+    Worker(faulty, queue, lambda item: None, lease=0.05).run(drain=True)
+    assert mine(db, name) == []
+
+
+@pytest.mark.parametrize("wrong", ["", "a\nb", "x" * 256, 7])
+def test_an_invalid_name_is_rejected(db: Any, queue: PriorityQueue, wrong: Any) -> None:
+    with pytest.raises(ValueError, match="printable text"):
+        Worker(db, queue, print, name=wrong)
