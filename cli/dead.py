@@ -10,7 +10,7 @@ import click
 
 from fdbqueue import DeadLetter, Item, existing_queue
 from fdbqueue.errors import QueueFull
-from fdbqueue.types import Database, State
+from fdbqueue.types import Change, Database, State
 
 from .common import (
     AnyQueue,
@@ -54,7 +54,8 @@ def retry_command(
     def retry_one(db: Database, item_id: str) -> bool:
         return target.run_now(db, item_id) or target.retry_dead_letter(db, item_id)
 
-    _change(db, target, ids, state, retry_one, "retried", as_json)
+    change: Change = "retry" if state == "dead" else "run_now"
+    _change(db, target, ids, state, retry_one, change, "retried", as_json)
 
 
 @click.command()
@@ -77,7 +78,7 @@ def release(
     """
     target = existing_queue(db, queue)
     state: State | None = "claimed" if everything else None
-    _change(db, target, ids, state, target.release, "released", as_json)
+    _change(db, target, ids, state, target.release, "release", "released", as_json)
 
 
 @click.group()
@@ -172,6 +173,7 @@ def retry(db: Database, queue: str, ids: tuple[str, ...], everything: bool, as_j
         ids,
         "dead" if everything else None,
         target.retry_dead_letter,
+        "retry",
         "retried",
         as_json,
     )
@@ -192,9 +194,8 @@ def drop(db: Database, queue: str, ids: tuple[str, ...], everything: bool, as_js
       fdbq dead drop jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
     """
     target = existing_queue(db, queue)
-    _change(
-        db, target, ids, "dead" if everything else None, target.drop_dead_letter, "dropped", as_json
-    )
+    state: State | None = "dead" if everything else None
+    _change(db, target, ids, state, target.drop_dead_letter, "remove", "dropped", as_json)
 
 
 def _change(
@@ -203,33 +204,31 @@ def _change(
     ids: Iterable[str],
     state: State | None,
     change: Callable[[Database, str], bool],
+    change_all: Change,
     done: str,
     as_json: bool,
 ) -> None:
-    """Change items, one transaction each, and print the results; all those in a state if given."""
+    """Change items by id, or all items in a state, and print the results."""
     if bool(ids) == (state is not None):
         raise click.UsageError("give either ids, or an option for all items")
     for item_id in ids:
         queue.state(db, item_id)  # raises for an invalid id, before anything is changed
-    if state is not None:
-        ids = [info.id for info in queue.items(db, state=state)]
-    without_room: set[str] = set()
 
     def try_change(item_id: str) -> bool:
         try:
             return change(db, item_id)
         except QueueFull:
-            without_room.add(item_id)
             return False
 
-    results = {item_id: try_change(item_id) for item_id in ids}
+    if state is None:
+        results = {item_id: try_change(item_id) for item_id in ids}
+    else:
+        results = queue.change_all(db, change_all, state=state)
 
     def explain(item_id: str) -> str:
-        if item_id in without_room:
-            return "the queue is full"
-        state = queue.state(db, item_id)
-        if state == "dead" and done == "retried":
-            return "another item has its unique key"
-        return "the queue has no such item" if state is None else f"it is {state}"
+        found = queue.state(db, item_id)
+        if found == "dead" and done == "retried":
+            return "the queue is full, or another item has its unique key"
+        return "the queue has no such item" if found is None else f"it is {found}"
 
     echo_results(results, done, as_json, explain)

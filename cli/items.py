@@ -473,10 +473,23 @@ def result(db: Database, queue: str, id: str, wait: float, as_json: bool) -> Non
 
 @click.command()
 @queue_argument
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option(
+    "--state",
+    type=click.Choice([state for state in STATES if state != "claimed"]),
+    help="Remove all items in this state, instead of those with an ID.",
+)
+@click.option("-p", "--priority", type=PRIORITY, help="With --state, only items of this priority.")
 @command_options()
-def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Remove items in any state but claimed from QUEUE by id.
+def rm(
+    db: Database,
+    queue: str,
+    ids: tuple[str, ...],
+    state: State | None,
+    priority: PriorityJson | None,
+    as_json: bool,
+) -> None:
+    """Remove items in any state but claimed from QUEUE, by id or by state.
 
     `fdbq push` and `fdbq items` print the ids. If an ID is not valid, nothing is removed.
 
@@ -486,10 +499,21 @@ def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     Example:
       fdbq rm jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
     """
-    target = item_queue(db, queue, must_exist=True)
-    for item_id in ids:
-        target.pushed_at(item_id)  # raises for an invalid id, before anything is removed
-    removed = {item_id: target.remove(db, item_id) for item_id in ids}
+    if bool(ids) == (state is not None) or (priority is not None and state is None):
+        raise click.UsageError("give either ids, or --state and perhaps --priority")
+    if state is not None:
+        target = existing_queue(db, queue)
+        exact: Any = None
+        if priority is not None:
+            if not isinstance(target, PriorityQueue):
+                raise click.UsageError(f"{queue!r} is not a priority queue")
+            exact = priority_from_json(target, priority)
+        removed = target.change_all(db, "remove", state=state, priority=exact)
+    else:
+        named = item_queue(db, queue, must_exist=True)
+        for item_id in ids:
+            named.pushed_at(item_id)  # raises for an invalid id, before anything is removed
+        removed = {item_id: named.remove(db, item_id) for item_id in ids}
     echo_results(removed, "removed", as_json, lambda _: "it is claimed, or not in the queue")
 
 

@@ -285,6 +285,7 @@ class _Handle(Generic[_Q]):
     set_max_attempts = _method(_Queue.set_max_attempts)
     set_keep = _method(_Queue.set_keep)
     result = _method(_Queue.result)
+    change_all = _method(_Queue.change_all)
     ack = _method(_Queue.ack)
     nack = _method(_Queue.nack)
     extend = _method(_Queue.extend)

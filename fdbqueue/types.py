@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any, Literal, Protocol, TypeAlias, overload
 
 __all__ = [
+    "Change",
     "Claim",
     "Codec",
     "Database",
@@ -58,6 +59,9 @@ Duration: TypeAlias = float | timedelta
 
 IfFull: TypeAlias = Literal["raise", "drop"]
 """The choice for a push to a full queue: raise `QueueFull`, or store nothing and return `None`."""
+
+Change: TypeAlias = Literal["remove", "retry", "run_now", "release"]
+"""A change of all items in a state; `retry` is that of dead letters."""
 
 State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
 """The state of an item: it can be taken, waits for a time, has a lease, or failed too often."""

@@ -86,10 +86,6 @@ def _ack_size(request: AckRequest) -> int:
     return len(request.claim)
 
 
-def _no_change(_: Transaction) -> None:
-    """Change nothing else."""
-
-
 def _never(_: Transaction) -> float:
     """Return the seconds until a time that does not come."""
     return math.inf
@@ -259,6 +255,7 @@ class Store(Generic[_T]):
 
     def set_options(self, tr: Transactor, **changes: Any) -> None:
         """Store new values of options."""
+        self.schedule.keeps_done = None  # until the next claim reads the options
         self.change(tr, lambda tr: self._pusher.set_options(tr, **changes))
 
     def set_limit(self, tr: Transactor, name: str, value: object) -> None:
@@ -553,11 +550,11 @@ class Store(Generic[_T]):
         db: Database,
         claims: list[Claim],
         lease: float,
-        also: Callable[[Transaction], None] = _no_change,
+        also: Callable[[Transaction], None] | None = None,
     ) -> list[LeaseLost | None]:
         """Renew the leases of several claims; return `None` or `LeaseLost` for each.
 
-        Each transaction makes the change `also` as well.
+        Each transaction makes the change `also`, too.
         """
         errors: list[LeaseLost | None] = []
         for begin in range(0, len(claims), MAX_ITEMS):
@@ -566,7 +563,8 @@ class Store(Generic[_T]):
             def extend(
                 tr: Transaction, lease: float, now: int, some: list[Claim] = some
             ) -> list[LeaseLost | None]:
-                also(tr)
+                if also is not None:
+                    also(tr)
                 return self._leases.extend_each(tr, some, lease=lease, now=now)
 
             errors += self._begin_leases(db, lease, extend)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from fdb.subspace_impl import Subspace
@@ -14,6 +15,7 @@ from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import engine_name
 from fdbqueue.database.retrying import read
+from fdbqueue.errors import QueueFull
 from fdbqueue.layout import Layout, decode_options
 from fdbqueue.operations.leases import error_text, traceback_text
 from fdbqueue.operations.names import find_existing, location
@@ -27,9 +29,11 @@ from fdbqueue.queue.arguments import (
     validate_lease,
     validate_number,
     validate_result,
+    validate_state,
     validate_wait,
 )
 from fdbqueue.types import (
+    Change,
     Claim,
     Database,
     DeadLetter,
@@ -38,6 +42,7 @@ from fdbqueue.types import (
     ItemInfo,
     Keep,
     Options,
+    Priority,
     QueueStats,
     ReadTransaction,
     ReadTransactor,
@@ -59,6 +64,9 @@ __all__ = [
 
 _T = TypeVar("_T", bound=Item | Task)
 _Q = TypeVar("_Q", bound="BaseQueue[Any]")
+
+
+_CHANGES = 100  # items that one transaction of `change_all` changes
 
 
 class BaseQueue(ABC, Generic[_T]):
@@ -463,6 +471,65 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.run_now(tr, item)
 
+    def change_all(
+        self,
+        db: Database,
+        change: Change,
+        *,
+        state: State,
+        priority: Priority | None = None,
+        limit: int = 0,
+    ) -> dict[str, bool]:
+        """Make the same change of all items in a state; return by id whether each was changed.
+
+        Each transaction changes up to 100 items, and takes effect exactly once. Items that come
+        into the state meanwhile may be changed or not. An item is not changed if it has left the
+        state meanwhile, or if a dead letter cannot be retried (see `retry_dead_letter`).
+
+        Cost: reads of the items page by page, and for each item those of the single change.
+
+        Args:
+            db: A database.
+            change: `"remove"` for items in any state but claimed, `"retry"` for dead letters,
+                `"run_now"` for delayed items, or `"release"` for claimed ones.
+            state: The state of the items.
+            priority: Only the items of this priority; for a priority queue.
+            limit: The maximum number of items, 0 for all.
+
+        Raises:
+            ValueError: The change is not one of items in this state.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["a", "b", "c"], delay=3600)
+            >>> sum(jobs.change_all(db, "run_now", state="delayed").values()), jobs.size(db)
+            (3, 3)
+        """
+        store = self._store
+        changes: dict[str, tuple[Callable[..., bool], tuple[State, ...]]] = {
+            "remove": (store.remove, ("ready", "delayed", "dead", "done")),
+            "retry": (store.retry_dead_letter, ("dead",)),
+            "run_now": (store.run_now, ("delayed",)),
+            "release": (store.take_back, ("claimed",)),
+        }
+        make, states = changes.get(change, (store.remove, ()))
+        if validate_state(state) not in states:
+            raise ValueError(f"{change!r} is not a change of {state} items")
+        if priority is not None and store.given_options.kind != "priority":
+            raise ValueError("only the items of a priority queue are chosen by priority")
+        limit = validate_number(limit, "limit")
+        items = store.reads.inspect(db, state, limit, None, False, priority)
+        results: dict[str, bool] = {}
+        while ids := [info.id for info in islice(items, _CHANGES)]:
+
+            def body(tr: Transaction, ids: list[str] = ids) -> dict[str, bool]:
+                return {item_id: _fits(make, tr, item_id) for item_id in ids}
+
+            results |= store.change(db, body, lambda changed: any(changed.values()))
+        return results
+
     # Dead letters
 
     def dead_letters(self, tr: ReadTransactor) -> Iterator[DeadLetter]:
@@ -857,6 +924,14 @@ class BaseQueue(ABC, Generic[_T]):
             True
         """
         self._store.clear(tr)
+
+
+def _fits(change: Callable[..., bool], tr: Transaction, item_id: str) -> bool:
+    """Change an item; return false also if the queue is full."""
+    try:
+        return change(tr, item_id)
+    except QueueFull:
+        return False
 
 
 def claim_until(stop: Stop, queue: BaseQueue[Any], db: Database, **options: Any) -> Claim | None:

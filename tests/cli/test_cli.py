@@ -290,6 +290,19 @@ def test_rm_reports_items_that_it_did_not_remove(filled: Shell, name: str) -> No
     assert json.loads(filled.output("peek", name, "--json"))["id"] == other
 
 
+def test_all_items_in_a_state_are_removed(fdbq: Shell, name: str) -> None:
+    for value in range(4):
+        fdbq.output("push", name, str(value), "-p", str(value % 2))
+    fdbq.output("push", name, "4", "--delay", "600")
+    assert fdbq.output("rm", name, "--state", "ready", "-p", "1") == "2 removed\n"
+    assert fdbq.output("rm", name, "--state", "delayed") == "1 removed\n"
+    assert fdbq.output("rm", name, "--state", "dead") == "0 removed\n"
+    assert [fdbq.output("pop", name) for _ in range(2)] == ["0\n", "2\n"]
+    assert "give either ids, or --state" in error_of(fdbq("rm", name))
+    assert "give either ids, or --state" in error_of(fdbq("rm", name, "x", "-p", "1"))
+    assert "'--state'" in error_of(fdbq("rm", name, "--state", "claimed"))
+
+
 def test_an_item_is_moved_to_another_priority(fdbq: Shell, name: str) -> None:
     item_id = fdbq.output("push", name, "1", "-p", "5").strip()
     assert fdbq.output("reprioritize", name, item_id, "2") == f"moved {item_id} to priority 2\n"
@@ -925,7 +938,7 @@ def test_dead_letters_that_do_not_fit_into_a_full_queue_are_reported(
     queue.push(db, 3)
     done = fdbq("dead", "retry", name, "--all")
     assert (done.returncode, done.stdout) == (1, "1 retried\n")
-    assert f"{ids[1]} was not retried: the queue is full" in done.stderr
+    assert f"{ids[1]} was not retried: the queue is full, or another" in done.stderr
     assert [letter.id for letter in queue.dead_letters(db)] == [ids[1]]
 
 

@@ -1,0 +1,120 @@
+"""The same change of all items in a state, in bounded transactions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue.queue import base
+from fdbqueue.testing import FaultyDatabase
+from tests.support.counting import CountingDatabase
+from tests.support.scan import assert_views_agree
+
+N = 25
+
+
+def filled(db: Any, queue: Any, state: str) -> None:
+    """Push items and bring them into a state."""
+    for number in range(N):
+        if isinstance(queue, Queue):
+            queue.enqueue(db, number)
+        elif isinstance(queue, TaskQueue):
+            queue.push(db, payload=number)
+        else:
+            queue.push(db, number, number % 2)
+    if state == "ready":
+        return
+    claim = queue.claim(db, n=N)
+    if state == "delayed":
+        queue.nack(db, claim, delay=600)
+    elif state == "dead":
+        queue.set_max_attempts(db, 1)
+        queue.nack(db, claim)
+    elif state == "done":
+        queue.set_keep(db, 100)
+        queue.ack(db, claim)
+
+
+@pytest.mark.parametrize("kind", [PriorityQueue, Queue, TaskQueue])
+@pytest.mark.parametrize(
+    ("change", "state", "after"),
+    [
+        ("remove", "ready", None),
+        ("remove", "delayed", None),
+        ("remove", "dead", None),
+        ("remove", "done", None),
+        ("retry", "dead", "ready"),
+        ("run_now", "delayed", "ready"),
+        ("release", "claimed", "ready"),
+    ],
+)
+def test_all_items_in_a_state_are_changed(
+    db: Any,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Any,
+    change: Any,
+    state: Any,
+    after: str | None,
+) -> None:
+    monkeypatch.setattr(base, "_CHANGES", 10)
+    queue = kind.named(db, name)
+    filled(db, queue, state)
+    counting = CountingDatabase(db)
+    results = queue.change_all(counting, change, state=state)
+    assert [*results.values()] == [True] * N
+    assert counting.commits == 3
+    stats = assert_views_agree(db, queue)
+    assert getattr(stats, state) == 0
+    assert after is None or getattr(stats, after) == N
+    assert queue.change_all(db, change, state=state) == {}
+
+
+def test_items_are_chosen_by_priority_and_number(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    filled(db, queue, "ready")
+    assert len(queue.change_all(db, "remove", state="ready", priority=1)) == N // 2
+    assert queue.counts(db) == {0: N - N // 2}
+    assert len(queue.change_all(db, "remove", state="ready", limit=3)) == 3
+    assert queue.size(db) == N - N // 2 - 3
+
+
+def test_dead_letters_that_cannot_be_retried_stay(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=1)
+    ids = [queue.push(db, n, unique=f"key{n}").id for n in range(4)]
+    queue.nack(db, queue.claim(db, n=4))
+    queue.push(db, "other", unique="key1")
+    queue.set_max_size(db, 3)
+    results = queue.change_all(db, "retry", state="dead")
+    assert results == dict(zip(ids, [True, False, True, False]))
+    stats = assert_views_agree(db, queue)
+    assert (stats.ready, stats.dead) == (3, 2)
+
+
+def test_each_item_is_changed_once_despite_lost_results(db: Any, name: str, rng: Any) -> None:
+    faulty = FaultyDatabase(
+        db, before=0.3, after=0.3, conflict=0.1, lost_as=(1021, 1039), seed=rng.randrange(99)
+    )
+    queue = PriorityQueue.named(faulty, name)
+    filled(faulty, queue, "dead")
+    assert sum(queue.change_all(faulty, "retry", state="dead").values()) == N
+    stats = assert_views_agree(db, queue)
+    assert (stats.ready, stats.total_retried) == (N, N)
+
+
+def test_a_change_that_does_not_fit_the_state_is_rejected(db: Any, queue: PriorityQueue) -> None:
+    change: Any
+    for change, state in [
+        ("remove", "claimed"),
+        ("retry", "ready"),
+        ("run_now", "dead"),
+        ("release", "done"),
+        ("explode", "ready"),
+    ]:
+        with pytest.raises(ValueError, match=f"is not a change of {state} items"):
+            queue.change_all(db, change, state=state)
+    fifo = Queue(queue.subspace["fifo"])
+    with pytest.raises(ValueError, match="only the items of a priority queue"):
+        fifo.change_all(db, "remove", state="ready", priority=1)
