@@ -110,8 +110,8 @@ def restore(
 
     If FILE is `-`, the backup is read from standard input. The whole file is verified first, and a
     damaged one changes nothing. No client sees a queue before it is complete. If a restore was
-    interrupted, run it again, and it goes on where it stopped. Queues that exist already are left
-    alone if they are equal to those of the file; otherwise nothing is restored.
+    interrupted, run it again, and it continues where it stopped. A queue that already exists is
+    left alone if it equals the one in the file. If it differs, nothing is restored.
 
     \b
     Example:
@@ -127,7 +127,7 @@ def restore(
     for name, copied in copies.items():
         report(new_name or name, copied, "restored", as_json)
     if not copies and not as_json:
-        echo("nothing to restore: the queues are there already")
+        echo("nothing to restore: the queues already exist")
 
 
 @click.command()
@@ -146,13 +146,13 @@ def copy(db: Database, queue: str, target_url: str, new_name: str | None, as_jso
 
     The items keep their ids, states, order and failed attempts, and the queue its options. Both
     sides are read again and compared, and the copy is checked as by `fdbq check`. QUEUE stays in
-    its database. If a copy was interrupted, run it again, and it goes on where it stopped.
+    its database. If a copy was interrupted, run it again, and it continues where it stopped.
 
-    A queue that changes while it is copied is not copied. Pause it and stop its clients first, then
-    start them with the other database, and `fdbq resume` the copy. If clients use both, each job
-    runs twice.
+    If QUEUE changes during the copy, the command fails and makes no copy. Pause QUEUE and stop its
+    clients first. Then start them with the other database, and `fdbq resume` the copy. If clients
+    use both, each job runs twice.
 
-    Exits with code 1 if the check found problems, which the original then has as well.
+    Exits with code 1 if the check finds problems. The original then has them as well.
 
     \b
     Example:

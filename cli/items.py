@@ -411,7 +411,7 @@ def _info_line(info: ItemInfo, fields: dict[str, Any]) -> str:
 def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     """Show everything about one item of QUEUE, in any state, with its failed attempts.
 
-    Exits with code 1 if the queue has no item with this ID, for example because it is done.
+    Exits with code 1 if the queue has no item with this ID, for example because it was removed.
 
     \b
     Example:
@@ -454,10 +454,10 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
 def result(db: Database, queue: str, id: str, wait: float, as_json: bool) -> None:
     """Print, as JSON, what the handler of a done item of QUEUE returned.
 
-    The queue must keep done items (`fdbq limit --keep-last` or `--keep-for`), and the worker store
-    results (`fdbq work --results`). An item without a result prints null.
+    The queue must keep done items (`fdbq limit --keep-last` or `--keep-for`), and the worker must
+    store results (`fdbq work --results`). For a done item without a result, null is printed.
 
-    Exits with code 1 if the item is not done, is a dead letter, or is not known any more.
+    Exits with code 1 if the item is not done, is a dead letter, or is unknown to the queue.
 
     \b
     Example:

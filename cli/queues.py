@@ -289,8 +289,8 @@ def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) 
     N is an integer from 1; `none` removes a limit. A push to a full queue stores nothing. Items
     beyond a new limit stay in the queue.
 
-    --keep-last and --keep-for let acknowledged items stay as done. With both, an item stays while
-    both apply; with neither, none are kept.
+    --keep-last and --keep-for keep acknowledged items as done. If both are set, an item stays only
+    while both apply. If neither is set, no items are kept.
 
     \b
     Example:
@@ -346,11 +346,11 @@ def _limit_text(name: str, bound: int | None) -> str:
 @click.command("workers")
 @command_options()
 def workers_command(db: Database, as_json: bool) -> None:
-    """List the workers of all queues: queue, jobs, concurrency, how long each runs, name.
+    """List the workers of all queues: queue, jobs, concurrency, running time and name.
 
-    A worker is listed while it runs. If it was killed, it is listed until the leases of its jobs
-    are over, or for up to two and a half minutes if it had none. JOBS is the number of jobs that it
-    held when it last renewed their leases.
+    A worker is listed while it runs. If it was killed, it stays listed until the leases of its jobs
+    are over, or for up to two and a half minutes if it had none. "jobs" is the number of jobs that
+    it held when it last renewed their leases.
 
     \b
     Example:

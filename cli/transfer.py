@@ -91,7 +91,10 @@ def import_command(
     path, size = _source(file)
     if _peeked(file):
         if source or priority_field or value_field or priority or again:
-            raise click.UsageError("a file of `fdbq export --all` is imported without options")
+            raise click.UsageError(
+                "a file of `fdbq export --all` is imported without options; omit --source, "
+                "--priority, --priority-field, --value-field and --again"
+            )
         _import_backup(db, queue, file, as_json)
         return
     target = json_queue(db, queue)
@@ -135,7 +138,7 @@ def _import_backup(db: Database, queue: str, file: BinaryIO, as_json: bool) -> N
     for copied in copies.values():
         report(queue, copied, "imported", as_json)
     if not copies and not as_json:
-        echo(f"nothing to import: {queue} is there already")
+        echo(f"nothing to import: {queue} already exists")
 
 
 @click.command("export")

@@ -414,12 +414,12 @@ class QueueNotFound(FdbqueueError, LookupError):
     Attributes:
         name: The name.
         similar: The names of queues that resemble it, the most similar first.
-        others: Names that do not, if none does: some that are near it in order.
+        others: If no name is similar, the names of some other queues, near this one in order.
 
     >>> print(QueueNotFound("jbos", ("jobs",)))
     there is no queue named 'jbos'; did you mean 'jobs'?
     >>> print(QueueNotFound("x", (), ("jobs", "mail")))
-    there is no queue named 'x'; there are 'jobs', 'mail' (`fdbq ls` lists all)
+    there is no queue named 'x'; existing queues: 'jobs', 'mail' (`fdbq ls` lists all)
     """
 
     def __init__(self, name: str, similar: Sequence[str] = (), others: Sequence[str] = ()) -> None:
@@ -430,8 +430,7 @@ class QueueNotFound(FdbqueueError, LookupError):
         if similar:
             hint = f"did you mean {' or '.join(map(repr, similar))}?"
         elif others:
-            verb = "is" if len(others) == 1 else "are"
-            hint = f"there {verb} {', '.join(map(repr, others))} (`fdbq ls` lists all)"
+            hint = f"existing queues: {', '.join(map(repr, others))} (`fdbq ls` lists all)"
         super().__init__(f"there is no queue named {name!r}; {hint}")
 
 
@@ -447,11 +446,13 @@ class WrongState(FdbqueueError):
         self.id = id
         self.state = state
         advice = {
-            "claimed": "wait until its claim has ended, or take the claim away with `release`",
-            "dead": "retry it first, and then move it",
+            "claimed": "wait until its claim ends, or end the claim with `release`",
+            "dead": "retry it first, then move it",
             "done": "push a new item",
         }[state]
-        super().__init__(f"item {id} is {state}, and only a ready or delayed one moves; {advice}")
+        super().__init__(
+            f"item {id} is {state}, and only ready or delayed items can be moved; {advice}"
+        )
 
 
 class NoResult(FdbqueueError, LookupError):
@@ -470,8 +471,8 @@ class NoResult(FdbqueueError, LookupError):
         reason = f"it is {state}, not done yet; wait longer"
         if state is None:
             reason = (
-                "the queue does not know it; it may have been removed, or be done, if the queue "
-                "keeps done items for a shorter time or not at all (`set_keep`)"
+                "the queue does not know it; it may have been removed, or be done and no longer "
+                "kept (`set_keep` sets which done items the queue keeps)"
             )
         elif state == "dead":
             reason = f"it failed for good: {error or 'no error was given'}"
@@ -567,7 +568,7 @@ class QueueChanged(FdbqueueError):
         self.name = name
         super().__init__(
             f"queue {name!r} changed while it was read; pause it (`fdbq pause`), stop the clients "
-            "that push, pop or have claimed items, and start again"
+            "that push, pop or hold claims, and start again"
         )
 
 

@@ -64,7 +64,7 @@ Change: TypeAlias = Literal["remove", "retry", "run_now", "release"]
 """A change of all items in a state; `retry` is that of dead letters."""
 
 State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
-"""The state of an item: it can be taken, waits for a time, has a lease, or failed too often."""
+"""The state of an item: it can be taken, waits, has a lease, failed too often, or is done."""
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | float | None
 """A JSON value."""
@@ -90,7 +90,7 @@ class Item:
 
 
 Keep: TypeAlias = timedelta | int | tuple[timedelta, int]
-"""Which done items a queue keeps: those of the last time, the last ones, or what is in both."""
+"""Which done items a queue keeps: by age, by number of the newest, or within both bounds."""
 
 
 @dataclass(frozen=True, slots=True)

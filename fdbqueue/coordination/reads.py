@@ -273,7 +273,7 @@ class Reads(Generic[_T]):
     ) -> Iterator[ItemInfo]:
         """Iterate over the items in a state in order; on a database, read them in pages.
 
-        Done items are in the order in which they were done, the newest first.
+        Done items are in order of their acknowledgement, the newest first.
         """
         if state == "done":
             return self._done(tr, limit, after, reverse, priority)
@@ -308,15 +308,23 @@ class Reads(Generic[_T]):
         pages = read_pages(tr, begin, end, page, reverse=not reverse)
         return islice(chain.from_iterable(pages), limit or None)
 
-    def result(self, tr: ReadTransactor, item: _T | str) -> Finished | None:
-        """Return how an item ended; `None` if it has not."""
+    def result(
+        self, tr: ReadTransactor, item: _T | str, *, must_have_ended: bool = False
+    ) -> Finished | None:
+        """Return how an item ended; `None` if it has not.
+
+        Raises:
+            NoResult: It is dead or unknown; with `must_have_ended`, also if it has not ended.
+        """
         reference, now = self.codec.reference(item), milliseconds()
 
         def body(tr: ReadTransaction) -> Finished | None:
             found = self.views.locate(tr, reference, now)
-            if found is not None and found.state in ("ready", "delayed", "claimed"):
-                return None
             id = item if isinstance(item, str) else item.id
+            if found is not None and found.state in ("ready", "delayed", "claimed"):
+                if must_have_ended:
+                    raise NoResult(id, found.state)
+                return None
             if found is None or found.state == "dead":
                 raise NoResult(id, found and found.state, found and found.metadata[2])
             position = self.layout.position(found.key)

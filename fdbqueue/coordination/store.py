@@ -30,7 +30,7 @@ from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.clock import client_name, milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import LeaseLost, NoResult, QueueFull, WrongState
+from fdbqueue.errors import LeaseLost, QueueFull, WrongState
 from fdbqueue.layout import Header, Layout
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import Level, StoredItem
@@ -87,7 +87,7 @@ def _ack_size(request: AckRequest) -> int:
 
 
 def _never(_: Transaction) -> float:
-    """Return the seconds until a time that does not come."""
+    """Return an infinite number of seconds: no timer makes a result available."""
     return math.inf
 
 
@@ -493,7 +493,7 @@ class Store(Generic[_T]):
         return AckRequest(claim, milliseconds(), returned)
 
     def store_returned(self, tr: Transaction, claim: Claim, returned: bytes) -> None:
-        """Store what the handler of a claim returned that this transaction has acknowledged."""
+        """Store what the handler returned for a claim that this transaction has acknowledged."""
         self._leases.store_returned(tr, claim, returned)
 
     def result(self, tr: Transactor, item: _T | str, wait: float) -> Steps[Any]:
@@ -519,8 +519,7 @@ class Store(Generic[_T]):
         wanted = Wanted(("result", reference), keys, _never)
         finished = yield from until_found(self._lines, tr, wait, look, wanted)
         if finished is None:
-            state: State | None = yield Call(partial(self.reads.state, tr, item))
-            raise NoResult(item if isinstance(item, str) else item.id, state)
+            finished = yield Call(partial(self.reads.result, tr, item, must_have_ended=True))
         return finished.result
 
     def nack(

@@ -106,13 +106,13 @@ class Sweeper:
             self._next_catch_up = ended + (ended - began)
 
     def trim_is_due(self) -> bool:
-        """Return whether `trim` has something to do now. This reads nothing."""
+        """Return whether it is time to call `trim`. This reads nothing."""
         return self._schedule.may_have_done and time.monotonic() >= self._next_trim
 
     def trim(self, db: Database) -> None:
         """Delete done items that the queue no longer keeps, at most once a second.
 
-        If another process does so at the same time, it goes on alone.
+        If another process trims at the same time, leave the work to it.
         """
         self._next_trim = time.monotonic() + _TRIM
         now = milliseconds()

@@ -52,12 +52,13 @@ _T = TypeVar("_T")
 _V = TypeVar("_V")
 
 MAX_NESTING = 100
-MAX_RETURNED = 90_000  # bytes of JSON that a handler may return, to be stored as one value
 """The maximum depth of nested lists, objects and tuples in a value.
 
 Every Python reads and writes this depth with its default recursion limit of 1,000. So do the JSON
 libraries of other languages, many of which stop at 128.
 """
+
+MAX_RETURNED = 90_000  # bytes of JSON that a handler may return, to be stored as one value
 
 _TOO_DEEP = f"it is nested too deeply: {MAX_NESTING} levels of lists and objects at most"
 

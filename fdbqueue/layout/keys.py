@@ -663,9 +663,9 @@ class Layout:
         return [*ranges, (begin, stop)]
 
     def watched_ranges(self) -> list[tuple[bytes, bytes]]:
-        """Return the ranges in which every change of the queue changes something.
+        """Return the ranges that show whether the queue has changed.
 
-        These are the options, the counters and the leases.
+        Every change of the queue changes the options, the counters or the leases.
         """
         return [
             self.range_of(self.counts),

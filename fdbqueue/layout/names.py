@@ -109,8 +109,9 @@ def worker_key(uuid: bytes) -> bytes:
 def encode_worker(*fields: str | int) -> bytes:
     """Return the row of a worker.
 
-    Its name, host, process id, queue, concurrency and number of jobs, and the times of its start,
-    of this row, and of the end of the row, in milliseconds since 1970.
+    The fields are its name, host, process id, queue, concurrency and number of jobs. Three times
+    follow, in milliseconds since 1970: when it started, when it wrote this row, and when the row
+    expires.
 
     >>> decode_worker(encode_worker("a", "b", 1, "c", 2, 3, 4, 5, 6))
     ('a', 'b', 1, 'c', 2, 3, 4, 5, 6)

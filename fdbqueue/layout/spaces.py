@@ -198,7 +198,7 @@ _NAME_ROWS = (
     Row("(5, name)", "(prefix, rows, sha256): the progress of a restore", "restore, copy"),
     Row(
         "(6, uuid)",
-        "(name, host, pid, queue, concurrency, jobs, start, now, end): a worker that is there",
+        "(name, host, pid, queue, concurrency, jobs, start, now, end): a running worker",
         "Worker",
     ),
 )

@@ -84,7 +84,7 @@ class Header(NamedTuple):
         attempts: The number of failed attempts to process the item.
         expires: The time at which it expires, in milliseconds since 1970; `None` for never.
         unique: Its unique key, or `None`.
-        origin: Its first position, if it has another one since: the id of an item never changes.
+        origin: Its first position, if it was moved and its id encodes that position.
     """
 
     attempts: int = 0

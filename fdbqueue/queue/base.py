@@ -186,21 +186,21 @@ class BaseQueue(ABC, Generic[_T]):
         self._store.set_options(tr, max_attempts=bound)
 
     def set_keep(self, tr: Transactor, keep: Keep | None) -> None:
-        """Set which items stay in the queue as done after they were acknowledged.
+        """Set which acknowledged items stay in the queue as done.
 
         `get` and `items(state="done")` show them, and `result` returns what their handlers
-        returned, if the worker stores it. Items that were popped are not kept. Processes that claim
-        items delete what is too old or too many, about once a second, and see a new setting with
-        their next claim. Conflicts with pushes.
+        returned, if the worker stores it. Popped items are not kept. Processes that claim items
+        delete done items beyond these bounds, about once a second, and see a new setting with their
+        next claim. Conflicts with pushes.
 
-        Cost: an acknowledgement writes three more keys for each item, and the payload once more;
-        later these are deleted.
+        Cost: an acknowledgement writes three more keys for each item, and the payload once more.
+        They are deleted later.
 
         Args:
             tr: A transaction or a database.
-            keep: A `timedelta` for items that were done within this time, from one second; a number
-                for the last so many items, from 1; a tuple of both for items to which both apply;
-                or `None` to keep none.
+            keep: A `timedelta` of at least one second keeps the items that were done within this
+                time. A number of at least 1 keeps that many of the newest items. A tuple of both
+                keeps the items to which both apply. `None` keeps none.
 
         Raises:
             OptionsMismatch: The stored options differ from those of this queue object.
@@ -322,9 +322,9 @@ class BaseQueue(ABC, Generic[_T]):
     def result(self, tr: Transactor, item: _T | str, *, wait: Duration = 0) -> Steps[Any]:
         """Return what the handler of a done item returned, or what `ack` was given; wait for it.
 
-        A `Worker` stores it if it was told so (`store_results`), and if the queue keeps done items
-        (`set_keep`). `None` for a done item without a result. The call wakes as soon as the item is
-        done or becomes a dead letter, and looks every 25 seconds. It conflicts with nothing.
+        A `Worker` with `store_results` stores it, if the queue keeps done items (`set_keep`).
+        Returns `None` for a done item without a result. The call wakes as soon as the item is done
+        or becomes a dead letter, and looks every 25 seconds in any case. It conflicts with nothing.
 
         Args:
             tr: A transaction or a database.
@@ -772,9 +772,9 @@ class BaseQueue(ABC, Generic[_T]):
     def remove(self, tr: Transactor, item: _T | str) -> bool:
         """Remove one item in any state but claimed; return false if it is claimed or unknown.
 
-        A done item is removed from what the queue keeps. `release` takes a claimed item away from
-        its client. Conflicts only with clients that take or move the same item. Cost: one read for
-        a ready item, five for another.
+        A done item is deleted with its result. To remove a claimed item, `release` it first.
+        Conflicts only with clients that take or move the same item. Cost: one read for a ready
+        item, five for another.
 
         Args:
             tr: A transaction or a database.

@@ -62,11 +62,11 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
     """Verify the counters, indexes and payloads of a queue at one read version, and repair them.
 
     - Each counter of a priority or an agent equals the number of its items.
-    - The numbers of items in each state equal those of the items themselves,
-      and the totals add up to them (see `QueueStats`).
+    - The stored number of items in each state equals the actual number, and the totals add up to
+      these numbers (see `QueueStats`).
     - Every index (tasks by id, agent and client, claims by the end of their leases, and so on)
       leads to its items, and to nothing else.
-    - Failed attempts, and the results of handlers, are those of items that exist.
+    - Each failed attempt, and each result of a handler, belongs to an item that exists.
     - The parts of a large payload all belong to an item, and no item lacks a part.
     - The queue's subspace contains no foreign keys.
 

@@ -1,4 +1,4 @@
-"""The workers of a database: each stores that it is there, for as long as it renews its leases."""
+"""The list of running workers. Each worker renews its row along with the leases of its jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class WorkerInfo:
     """A worker that runs, or was killed a moment ago.
 
     Attributes:
-        name: Its name, which `ItemInfo.claimed_by` of the items has that it has claimed.
+        name: Its name, which is also the `ItemInfo.claimed_by` of the items that it has claimed.
         host: The name of its host.
         pid: The id of its process on that host.
         queue: The name of its queue, or the key of the queue's subspace as text.
@@ -47,11 +47,11 @@ class WorkerInfo:
 def workers(tr: ReadTransactor) -> list[WorkerInfo]:
     """Return the workers of all queues of a database, in the order in which they started.
 
-    A worker writes that it is there in the transaction that extends the leases of its jobs, and
-    once a minute while it has none. It is gone as soon as it has stopped. If it was killed, it is
-    shown until the leases of its jobs are over, or for up to two and a half minutes if it had none.
+    A worker updates its entry in the transaction that extends the leases of its jobs, and once a
+    minute while it has none. It deletes the entry when it stops. If it was killed, it stays listed
+    until the leases of its jobs are over, or for up to two and a half minutes if it had none.
 
-    Only `Worker` and `fdbq work` write this, not other clients that claim items. Cost: one read.
+    Only `Worker` and `fdbq work` are listed, not other clients that claim items. Cost: one read.
 
     Args:
         tr: A transaction or a database.

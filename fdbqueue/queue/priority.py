@@ -558,7 +558,7 @@ class PriorityQueue(BaseQueue[Item]):
         """Iterate over the ready items, or over an `ItemInfo` for each item in a state.
 
         Items are in order of their priorities, and of their arrival within a priority. Done items
-        are in the order in which they were done, the newest first.
+        are in order of their acknowledgement, the newest first.
 
         In a transaction, all items are from one moment, within the transaction's five seconds;
         `items(tr.snapshot)` conflicts with nothing. Given a database, items are read in pages of

@@ -186,9 +186,9 @@ def migrate_queue(tr: Transactor, queue: str | Subspace) -> bool:
 def drop_queue(tr: Transactor, name: str) -> None:
     """Delete a queue: its items, its options and its name.
 
-    A later push of a client that still has the queue open creates it again, empty. This also
-    deletes what an unfinished restore or copy of a queue with this name has written. Conflicts with
-    all reads of the queue. Cost: two reads and two range clears, whatever the number of items.
+    Also deletes what an unfinished restore or copy of a queue with this name has written. A later
+    push by a client that still has the queue open creates it again, empty. Conflicts with all reads
+    of the queue. Cost: two reads and two range clears, whatever the number of items.
 
     Args:
         tr: A transaction or a database.

@@ -108,10 +108,10 @@ class Worker:
         lease: Seconds until other workers may take over the jobs of a worker that died.
         agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
         store_results: Store what the handler returns, a JSON value of up to 90,000 bytes, with each
-            done item; `result` of the queue returns it. A job that returns anything else has
-            failed. Needs a queue that keeps done items (`set_keep`).
-        name: A name for `workers`, and for the claims of this queue object; `None` for the host and
-            the process id. Printable text of up to 255 bytes.
+            done item; `result` of the queue returns it. If the handler returns anything else, the
+            job fails. Needs a queue that keeps done items (`set_keep`).
+        name: The name that `workers` and the claims of this queue object show; `None` for the host
+            and the process id. Printable text of up to 255 bytes.
 
     Raises:
         TypeError: An argument has the wrong type, or the handler cannot be called for a job.

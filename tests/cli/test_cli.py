@@ -390,9 +390,7 @@ def test_backup_and_restore_round_trip(fdbq: Shell, db: Any, name: str) -> None:
     assert piped.stdout == f"restored {name}piped: {STATES_OF_ALL}\n"
     assert piped.stderr == f"backed up {name}: {STATES_OF_ALL}\n"
     assert (fdbq.path / "copy.jsonl").read_bytes() == (fdbq.path / "q.jsonl").read_bytes()
-    assert fdbq.output("restore", "q.jsonl") == (
-        "nothing to restore: the queues are there already\n"
-    )
+    assert fdbq.output("restore", "q.jsonl") == ("nothing to restore: the queues already exist\n")
     fdbq.output("drop", name, "--yes")
     restored = json.loads(fdbq.output("restore", "q.jsonl", "--json"))
     assert (restored["queue"], restored["dead"], len(restored["digest"])) == (name, 1, 64)
@@ -419,11 +417,11 @@ def test_export_all_and_import_round_trip(fdbq: Shell, db: Any, name: str) -> No
             listed = fdbq.output("items", new, "--state", state, "--json")
             assert listed == fdbq.output("items", name, "--state", state, "--json")
         again = fdbq.output("import", new, source, stdin=stdin)
-        assert again == f"nothing to import: {new} is there already\n"
+        assert again == f"nothing to import: {new} already exists\n"
     assert "without options" in error_of(fdbq("import", f"{name}2", "q", "-p", "1"))
     assert "omit --after" in error_of(fdbq("export", name, "--all", "--after", "x"))
     fdbq.output("backup", "both", name, f"{name}q")
-    assert "would restore 2; use `fdbq restore`" in error_of(fdbq("import", f"{name}2", "both"))
+    assert "not 2; use `fdbq restore`" in error_of(fdbq("import", f"{name}2", "both"))
 
 
 def test_copy_to_another_database_and_back(fdbq: Shell, db: Any, name: str, url: str) -> None:

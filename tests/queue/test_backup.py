@@ -314,7 +314,7 @@ def test_a_queue_is_restored_under_another_name(db: Any, other: Any, name: str) 
     backup(other, file)
     restore(db, file, ["mail"], new_name=name)
     assert PriorityQueue.existing(db, name).pop(db).value == "b"
-    with pytest.raises(ValueError, match="would restore 2"):
+    with pytest.raises(ValueError, match="only one queue can get a new name, not 2"):
         restore(db, file, new_name=name)
     with pytest.raises(QueueNotFound, match="did you mean 'mail'"):
         restore(db, file, ["mai"])

@@ -38,11 +38,11 @@ def backup(
     *,
     progress: Callable[[str, int], object] = lambda name, rows: None,
 ) -> dict[str, QueueCopy]:
-    """Write queues to a file: items in every state, with their ids, attempts, order and options.
+    """Write queues to a file: their options, and items in every state with ids, attempts and order.
 
     Each queue is read at one read version, so its part of the file shows one moment. Different
     queues may show different moments. A read version lasts for five seconds. If a queue takes
-    longer, the backup goes on as long as the queue does not change.
+    longer, the backup continues as long as the queue does not change.
 
     The file has one JSON object in each line, and a digest of each queue. It can be restored into
     any database, embedded or cluster. Cost: one range read for every 500 rows of a queue. Conflicts
@@ -112,8 +112,8 @@ def restore(
     """Create the queues of a backup in a database, with everything that `backup` has written.
 
     The whole file is verified first: a damaged file changes nothing. A queue gets its name after
-    its last row, so no client sees half of it. Start an interrupted restore again, and it goes on
-    where it stopped. A queue that is there already, exactly as in the file, is left alone.
+    its last row, so no client sees half of it. An interrupted restore continues where it stopped
+    when you start it again. A queue that already exists, exactly as in the file, is left alone.
 
     A claimed item stays claimed until its lease is over by the clock. Cost: one transaction for
     every 1,000 rows or megabyte.
@@ -131,7 +131,7 @@ def restore(
     Raises:
         InvalidBackup: The file is not a complete backup, or is damaged.
         QueueNotFound: The file has no queue with one of the names.
-        QueueExists: The database has a queue with the name, which differs from that in the file.
+        QueueExists: The database has a queue with this name whose rows differ from the file.
             Nothing was restored.
         RestoreRunning: Another process restores the same queue at the same time.
 
@@ -150,9 +150,9 @@ def restore(
     chosen = [*sections] if names is None else [*dict.fromkeys(names)]
     for name in chosen:
         if name not in sections:
-            raise QueueNotFound(name, get_close_matches(name, sections), [*sections])
+            raise QueueNotFound(name, get_close_matches(name, sections) or [*sections][:3])
     if new_name is not None and len(chosen) != 1:
-        raise ValueError(f"a new name is for one queue, and this would restore {len(chosen)}")
+        raise ValueError(f"only one queue can get a new name, not {len(chosen)}")
     rows_by_name = {name: partial(_rows, file, sections[name]) for name in chosen}
     missing = {
         name: rows
@@ -182,7 +182,7 @@ def _verified(file: IO[bytes]) -> dict[str, _Section]:
     if header.get("format") != _FORMAT:
         raise lines.error("it is not the first line of a backup")
     if header.get("version") != _VERSION:
-        raise lines.error("a newer release of fdbqueue has written this file")
+        raise lines.error("a newer release of fdbqueue wrote this file: update fdbqueue")
     sections: dict[str, _Section] = {}
     for name in lines.field(header, "queues", list):
         if lines.read().get("queue") != name:
@@ -194,7 +194,7 @@ def _verified(file: IO[bytes]) -> dict[str, _Section]:
         offset, line = file.tell(), lines.number
         sections[name] = _Section(summary_of(lines.rows()), offset, line)
     if file.read(1):
-        raise lines.error("the file goes on after its last queue")
+        raise lines.error("the file continues after its last queue")
     return sections
 
 
@@ -248,7 +248,7 @@ class _Lines:
             summary.add(row)
             yield row
         if (line["sha256"], line.get("rows")) != (summary.digest.hex(), summary.rows):
-            raise self.error("the digest is that of other rows")
+            raise self.error("the digest does not match the rows")
 
     def _bytes(self, line: dict[str, Any], name: str) -> bytes:
         try:

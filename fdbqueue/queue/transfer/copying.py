@@ -23,13 +23,13 @@ def copy_queue(
 
     The items keep their ids, their order and their failed attempts. The source is not changed. The
     copy gets its name only after both sides were read again and compared, so no client sees half of
-    it. Start an interrupted copy again, and it goes on where it stopped. If the copy is there
-    already, and both sides are equal, nothing is done.
+    it. An interrupted copy continues where it stopped when you start it again. If an equal copy
+    already exists, nothing is done.
 
-    A queue that changes while it is copied is not copied. Pause it with `pause`, and stop the
-    clients that push, pop or have claimed items. Do so in any case if the copy is to replace the
-    source: otherwise both would run the same jobs. A claimed item stays claimed until its lease is
-    over by the clock. The copy of a paused queue is paused.
+    If the queue changes during the copy, `QueueChanged` is raised. Pause the queue with `pause`,
+    and stop the clients that push, pop or hold claims. Do so in any case if the copy is to replace
+    the source: otherwise both would run the same jobs. A claimed item stays claimed until its lease
+    is over by the clock. The copy of a paused queue is paused.
 
     Cost: three reads of the whole queue, two of its copy, and one transaction for every 1,000 rows
     or megabyte.

@@ -203,7 +203,7 @@ class NewQueue:
     """A queue that is being written. It gets its name after its last row.
 
     Until then no client can find it. Each transaction that writes rows also records how many there
-    are, and their digest. So a later attempt to write the same rows goes on where this one stopped.
+    are, and their digest. So a later attempt to write the same rows continues where this stopped.
     """
 
     def __init__(self, db: Database, name: str) -> None:
