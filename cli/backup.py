@@ -125,7 +125,7 @@ def restore(
             db, input_file, queues or None, new_name=new_name, progress=progress
         )
     for name, copied in copies.items():
-        report(new_name or name, copied, "restored", as_json)
+        report(name if new_name is None else new_name, copied, "restored", as_json)
     if not copies and not as_json:
         echo("nothing to restore: the queues already exist")
 
@@ -159,18 +159,19 @@ def copy(db: Database, queue: str, target_url: str, new_name: str | None, as_jso
       fdbq copy jobs --from /var/lib/jobs --to /etc/foundationdb/fdb.cluster
     """
     timeout = click.get_current_context().params["timeout"]
+    name = queue if new_name is None else new_name
     target = open_database(target_url, None, True)
     try:
         target.options.set_transaction_timeout(math.ceil(timeout * 1000))
         with _counting("copy") as progress:
             copied = fdbqueue.copy_queue(
-                db, target, queue, new_name, progress=lambda rows: progress(queue, rows)
+                db, target, queue, name, progress=lambda rows: progress(queue, rows)
             )
-        problems = fdbqueue.check(target, existing_queue(target, new_name or queue)).problems
+        problems = fdbqueue.check(target, existing_queue(target, name)).problems
     finally:
         if isinstance(target, embedded.Database):
             target.close()
-    report(new_name or queue, copied, "copied", as_json)
+    report(name, copied, "copied", as_json)
     for problem in problems:
         click.echo(f"fdbq copy: {problem}", err=True)
     if problems:

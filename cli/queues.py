@@ -271,7 +271,7 @@ _LIMITS = {
 
 def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, (field, text) in reversed(_LIMITS.items()):
-        kind = _Time() if field == "keep_seconds" else _Bound()
+        kind = _Time(0, 10_000_000_000) if field == "keep_seconds" else _Bound()
         metavar = "DURATION|none" if field == "keep_seconds" else "N|none"
         option = click.option(f"--{name}", field, metavar=metavar, type=kind, help=text)
         command = option(command)

@@ -475,7 +475,7 @@ class NoResult(FdbqueueError, LookupError):
                 "kept (`set_keep` sets which done items the queue keeps)"
             )
         elif state == "dead":
-            reason = f"it failed for good: {error or 'no error was given'}"
+            reason = f"it is a dead letter: {error or 'no error was given'}"
         super().__init__(f"item {id} has no result: {reason}")
 
 
@@ -592,8 +592,8 @@ class RestoreRunning(FdbqueueError):
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(
-            f"another restore or copy of queue {name!r} is running; once it has ended, run this "
-            "one again"
+            f"another restore or copy of queue {name!r} is running, or its rows were dropped; run "
+            "this one again, once the other has ended"
         )
 
 

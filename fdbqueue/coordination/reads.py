@@ -293,6 +293,8 @@ class Reads(Generic[_T]):
         if after is not None:
             reference, now = self.codec.reference(after), milliseconds()
             found = read(tr, lambda tr: self.views.locate(tr, reference, now))
+            if found is None and not reverse:
+                return iter(())  # it is not kept any more, nor are the older ones
             if found is None or found.state != "done":
                 raise InvalidItemId(after)
             position = self.layout.position(found.key)
@@ -353,7 +355,10 @@ class Reads(Generic[_T]):
                 passed = found.key
             else:
                 moved = read(tr, lambda tr: tr[self.layout.moved + reference].value)
-                passed = passed if moved is None else self.layout.items + moved
+                if moved is not None:
+                    passed = self.layout.items + moved
+                elif isinstance(after, Item):
+                    passed = after.key  # the last position of an item that was moved and ended
             return (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
         return begin, end
 

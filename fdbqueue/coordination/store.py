@@ -60,6 +60,9 @@ _R = TypeVar("_R")
 
 _value_of, _priority_of = attrgetter("value"), attrgetter("level.priority")
 
+_KEPT_SIZE = 4  # that an item counts for in a batch of acknowledgements if it may be kept
+_RETURNED_BYTES = 5_000  # of a result, that count as one item in such a batch
+
 _ITEM_BYTES = 250  # of a transaction, per item, in addition to the payload
 
 _log = logging.getLogger("fdbqueue")
@@ -83,7 +86,15 @@ def _claim_size(request: ClaimRequest) -> int:
 
 
 def _ack_size(request: AckRequest) -> int:
-    return len(request.claim)
+    """Return the size of an acknowledgement; a transaction has room for `MAX_ITEMS` in all.
+
+    An item that is kept as done is written once more, with what its handler returned. Both have up
+    to 90,000 bytes.
+    """
+    n = len(request.claim)
+    if request.now is None:
+        return n
+    return n * (_KEPT_SIZE + len(request.returned or b"") // _RETURNED_BYTES)
 
 
 def _never(_: Transaction) -> float:
@@ -513,8 +524,7 @@ class Store(Generic[_T]):
             found = locate(tr, reference, now)
             if found is None or found.state in ("dead", "done"):
                 return []
-            position = self.layout.position(found.key)
-            return [self.layout.prefix_of[state] + position for state in ("dead", "done")]
+            return self.items.keys_of_end(reference, self.layout.position(found.key))
 
         wanted = Wanted(("result", reference), keys, _never)
         finished = yield from until_found(self._lines, tr, wait, look, wanted)

@@ -662,16 +662,17 @@ class Layout:
             begin = prefix + b"\xff"
         return [*ranges, (begin, stop)]
 
-    def watched_ranges(self) -> list[tuple[bytes, bytes]]:
-        """Return the ranges that show whether the queue has changed.
+    def watched_ranges(self) -> list[tuple[tuple[bytes, bytes], int]]:
+        """Return ranges that show whether the queue has changed, and how many rows of each do.
 
-        Every change of the queue changes the options, the counters or the leases.
+        Every change of the queue changes the options, the counters or the leases. If it was emptied
+        and filled again, the first items are others.
         """
+        whole = [self.counts, self.totals, self.leases]
         return [
-            self.range_of(self.counts),
-            self.range_of(self.totals),
-            (self.options, self.options + b"\x00"),
-            self.range_of(self.leases),
+            ((self.options, self.options + b"\x00"), 1),
+            *((self.range_of(prefix), 0) for prefix in whole),
+            *((self.range_of(prefix), 1) for prefix in self.prefix_of.values()),
         ]
 
     @staticmethod

@@ -306,7 +306,14 @@ class Items:
                 metadata, value = decode_metadata(stored.value)
                 return LocatedItem(state, self.levels.item(key, value), metadata)
         position_now = moved.value
-        return None if position_now is None else self.at(tr, position_now)
+        # An item may have come back to its first position.
+        return None if position_now in (None, position) else self.at(tr, position_now)
+
+    def keys_of_end(self, reference: bytes, position: bytes) -> list[bytes]:
+        """Return the keys to watch until an item becomes done or dead, or is moved."""
+        layout = self._layout
+        ends = [layout.prefix_of[state] + position for state in ("dead", "done")]
+        return [*ends, layout.moved + reference]
 
     def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
         """Return up to `n` first items of the lowest priorities; with `at_max`, of the highest.

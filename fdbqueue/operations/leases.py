@@ -288,7 +288,17 @@ class Leases:
         """Acknowledge several claims; return `None` or `LeaseLost` for each."""
         # Start all reads before waiting for the first.
         pending = [self._begin(tr, request.claim) for request in requests]
-        return [_lost(partial(self.ack, tr, *each)) for each in zip(requests, pending)]
+        ended: set[bytes] = set()
+        errors: list[LeaseLost | None] = []
+        for request, reads in zip(requests, pending):
+            keys = request.claim.keys
+            if ended and not ended.isdisjoint(keys):  # read before the other one was acknowledged
+                errors.append(LeaseLost(request.claim.items[0].id))
+                continue
+            errors.append(_lost(partial(self.ack, tr, request, reads)))
+            if errors[-1] is None:
+                ended.update(keys)
+        return errors
 
     def store_returned(self, tr: Transaction, claim: Claim, returned: bytes) -> None:
         """Store what the handler returned for an item that this transaction has acknowledged."""

@@ -103,6 +103,11 @@ class TaskItems(Items):
         position = ready.value if ready.present() else parked.value
         return None if position is None else self.at(tr, position)
 
+    def keys_of_end(self, reference: bytes, position: bytes) -> list[bytes]:
+        """Return the keys to watch until a task becomes done or dead, or is moved."""
+        layout = self._layout
+        return [layout.task_id_key(ids, reference) for ids in (layout.ids, layout.ids_parked)]
+
     def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
         """Start to read whether the task that was popped from this key exists, in any state."""
         return self._begin_ids(tr, self._layout.unpack_item_key(key)[-1])

@@ -15,8 +15,8 @@ from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import engine_name
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import QueueFull
-from fdbqueue.layout import Layout, decode_options
+from fdbqueue.errors import PayloadTooLarge, QueueFull
+from fdbqueue.layout import MAX_PAYLOAD, Layout, decode_options
 from fdbqueue.operations.leases import error_text, traceback_text
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options
@@ -297,7 +297,8 @@ class BaseQueue(ABC, Generic[_T]):
         Args:
             tr: A transaction or a database.
             claim: A claim that `claim` returned.
-            result: A JSON value of up to 90,000 bytes, or `None`.
+            result: A JSON value of up to 90,000 bytes, or `None`. It is stored for each item of the
+                claim, with up to 8,000,000 bytes in all.
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
@@ -316,7 +317,10 @@ class BaseQueue(ABC, Generic[_T]):
             Traceback (most recent call last):
             fdbqueue.errors.LeaseLost: the claim of item ... is over: ...
         """
-        return self._store.ack(tr, validate_claim(claim), validate_result(result))
+        claim, returned = validate_claim(claim), validate_result(result)
+        if returned is not None and len(claim) * len(returned) > MAX_PAYLOAD:
+            raise PayloadTooLarge(len(claim) * len(returned), MAX_PAYLOAD)
+        return self._store.ack(tr, claim, returned)
 
     @driven
     def result(self, tr: Transactor, item: _T | str, *, wait: Duration = 0) -> Steps[Any]:

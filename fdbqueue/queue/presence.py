@@ -13,9 +13,13 @@ from fdbqueue.database.retrying import read, run
 from fdbqueue.layout.names import decode_worker, encode_worker, worker_key, workers_range
 from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction
 
-__all__ = ["Presence", "WorkerInfo", "workers"]
+__all__ = ["LOOK", "Presence", "WorkerInfo", "workers"]
+
+LOOK = 20.0
+"""Seconds after which a worker without jobs looks, at the latest, whether to renew its row."""
 
 _IDLE = 60.0  # seconds after which a worker without jobs renews its row
+_MAX_ROWS = 10_000  # of workers, among which the start of another one looks for dead ones
 _IDLE_LIFE = 150.0  # seconds for which that row counts
 
 
@@ -99,15 +103,15 @@ class Presence:
         self._jobs: int | None = None
         self._renewed_at = 0.0
 
-    def is_due(self, jobs: int) -> bool:
+    def is_due(self) -> bool:
         """Return whether a worker without jobs has to renew its row now."""
-        return jobs != self._jobs or time.monotonic() - self._renewed_at >= _IDLE
+        return self._jobs != 0 or time.monotonic() - self._renewed_at >= _IDLE
 
     def renewal(self, jobs: int) -> _Renewal:
         """Return the change that renews the row, for a transaction that extends leases."""
         self._jobs, self._renewed_at = jobs, time.monotonic()
         now = milliseconds()
-        life = self._lease if jobs else max(self._lease, _IDLE_LIFE)
+        life = self._lease if jobs else _IDLE_LIFE
         value = encode_worker(
             self.name or client_name(),
             socket.gethostname(),
@@ -127,7 +131,7 @@ class Presence:
 
         def body(tr: Transaction) -> None:
             renew(tr)
-            for row in tr.snapshot.get_range(*workers_range(), limit=100):
+            for row in tr.snapshot.get_range(*workers_range(), limit=_MAX_ROWS):
                 if decode_worker(row.value)[-1] <= now:
                     tr.clear(row.key)
 

@@ -26,7 +26,7 @@ from fdbqueue.queue.arguments import (
     validate_result,
 )
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of
-from fdbqueue.queue.presence import Presence
+from fdbqueue.queue.presence import LOOK, Presence
 from fdbqueue.types import Claim, Database, Duration, Transaction
 from fdbqueue.worker.handler import Handler
 from fdbqueue.worker.telemetry import Telemetry
@@ -435,15 +435,18 @@ class Worker:
 
         def extend() -> None:
             self._try("cannot be listed among the workers", self._presence.begin)
-            while not over.wait(self._lease / 3):
+            extended_at = time.monotonic()
+            while not over.wait(min(self._lease / 3, LOOK)):
                 with self._guard:
                     held = list(self._held)
-                lease_end = time.monotonic() + self._lease
+                now = time.monotonic()
+                lease_end = now + self._lease
                 claims = [job.claim for job in held]
-                if not claims:
-                    if self._presence.is_due(0):
-                        self._try("cannot be listed among the workers", self._presence.begin)
+                if not claims and self._presence.is_due():
+                    self._try("cannot be listed among the workers", self._presence.begin)
+                if not claims or now - extended_at < 0.99 * self._lease / 3:
                     continue
+                extended_at = now
                 renew = self._presence.renewal(len(claims))
                 try:
                     errors = self._store.extend_each(self._db, claims, self._lease, renew)

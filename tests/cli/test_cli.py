@@ -148,8 +148,10 @@ def test_an_unknown_queue_is_named_with_the_most_similar_one(filled: Shell, name
 
 def test_a_pop_waits_for_a_push(fdbq: Shell, name: str) -> None:
     done = fdbq.script(
-        "(fdbq pop $q --create --wait; fdbq pop $q --wait 1m) & sleep 1; "
-        "fdbq push $q 1 > /dev/null; fdbq push $q 2 > /dev/null; wait; fdbq pop $q --wait 100ms"
+        "(fdbq pop $q --create --wait 2> waits; fdbq pop $q --wait 1m) & "
+        "until grep -q waiting waits 2> /dev/null; do sleep 0.05; done; "
+        "fdbq push $q 1 > /dev/null; fdbq push $q 2 > /dev/null; wait; cat waits >&2; "
+        "fdbq pop $q --wait 100ms"
     )
     assert (done.returncode, done.stdout) == (1, "1\n2\n")
     assert done.stderr.endswith("(waiting until there is one)\n")
@@ -288,6 +290,21 @@ def test_rm_reports_items_that_it_did_not_remove(filled: Shell, name: str) -> No
     other = json.loads(filled.output("peek", name, "--json"))["id"]
     assert "is not the id of an item" in error_of(filled("rm", name, other, "nonsense"))
     assert json.loads(filled.output("peek", name, "--json"))["id"] == other
+
+
+def test_done_items_are_kept_by_number_and_time(fdbq: Shell, name: str) -> None:
+    limits = json.loads(fdbq.output("limit", name, "--keep-for", "7d", "--create", "--json"))
+    assert (limits["keep_seconds"], limits["keep_number"]) == (604_800, None)
+    limits = json.loads(fdbq.output("limit", name, "--keep-last", "10", "--json"))
+    assert (limits["keep_seconds"], limits["keep_number"]) == (604_800, 10)
+    assert "7 days" in fdbq.output("limit", name)
+    assert "in the range" in error_of(fdbq("limit", name, "--keep-for", "99999999999d"))
+    assert "shorter than a second" in error_of(fdbq("limit", name, "--keep-for", "10ms"))
+    for _ in range(2):
+        limits = json.loads(fdbq.output("limit", name, "--keep-for", "none", "--json"))
+    assert (limits["keep_seconds"], limits["keep_number"]) == (None, 10)
+    limits = json.loads(fdbq.output("limit", name, "--keep-last", "none", "--json"))
+    assert (limits["keep_seconds"], limits["keep_number"]) == (None, 0)
 
 
 def test_all_items_in_a_state_are_removed(fdbq: Shell, name: str) -> None:

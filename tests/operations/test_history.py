@@ -351,7 +351,7 @@ def test_a_job_whose_result_cannot_be_stored_has_failed(
     assert info is not None
     assert info.state == "dead"
     assert error in str(info.error)
-    with pytest.raises(NoResult, match="it failed for good") as caught:
+    with pytest.raises(NoResult, match="it is a dead letter") as caught:
         queue.result(db, item)
     assert caught.value.error == info.error
 
@@ -454,3 +454,98 @@ def test_asyncio_waits_for_results_of_many_jobs(db: Any, name: str) -> None:
         assert await asyncio.gather(*waiting) == [n**2 for n in range(20)]
 
     asyncio.run(main())
+
+
+def test_acknowledgements_of_large_items_with_results_fit_into_transactions(
+    db: Any, name: str
+) -> None:
+    """Those of many threads share transactions, which have room for 10 MB."""
+    queue = PriorityQueue.named(db, name, keep=1000)
+    n = 120
+    for _ in range(n // 10):
+        queue.push_many(db, ["x" * 85_000] * 10)
+    claims = [queue.claim(db) for _ in range(n)]
+    barrier = threading.Barrier(n)
+    failed: list[BaseException] = []
+
+    def ack(claim: Any) -> None:
+        barrier.wait()
+        try:
+            queue.ack(db, claim, result="y" * 85_000)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=ack, args=(claim,)) for claim in claims]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert assert_views_agree(db, queue).done == n
+
+
+def test_a_result_for_too_many_items_is_rejected(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=1000)
+    queue.push_many(db, range(200))
+    claim = queue.claim(db, n=200)
+    assert claim is not None
+    with pytest.raises(PayloadTooLarge):
+        queue.ack(db, claim, result="x" * 85_000)
+    queue.ack(db, claim, result="x" * 30_000)
+    assert queue.stats(db).done == 200
+
+
+def test_a_claim_that_several_threads_acknowledge_is_done_once(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=1000)
+    n, won = 30, 0
+    for number in range(n):
+        queue.push(db, number)
+        claim = queue.claim(db)
+        barrier = threading.Barrier(6)
+        outcomes: list[str] = []
+
+        def ack(claim: Any = claim, barrier: Any = barrier, outcomes: Any = outcomes) -> None:
+            barrier.wait()
+            try:
+                queue.ack(db, claim)
+                outcomes.append("done")
+            except LeaseLost:
+                outcomes.append("lost")
+
+        threads = [threading.Thread(target=ack) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(outcomes) == ["done"] + ["lost"] * 5
+        won += 1
+    stats = assert_views_agree(db, queue)
+    assert (stats.done, stats.total_completed, won) == (n, n, n)
+
+
+@pytest.mark.parametrize("kind", [PriorityQueue, TaskQueue])
+def test_a_result_is_waited_for_while_the_job_is_moved(
+    db: Any, name: str, kind: Any, asleep: threading.Event
+) -> None:
+    """The waiting client is woken: it would sleep for ten minutes."""
+    queue = kind.named(db, name, keep=100)
+    item_id = push(db, queue, "job")
+    found: list[Any] = []
+    other = kind.existing(db, name)
+    thread = threading.Thread(target=lambda: found.append(other.result(db, item_id, wait=500)))
+    thread.start()
+    asleep.wait()
+    if kind is TaskQueue:
+        assert queue.reprioritize(db, item_id, cost=7)
+    else:
+        assert queue.reprioritize(db, item_id, 1)
+    queue.ack(db, queue.claim(db), result="done")
+    thread.join()
+    assert found == ["done"]
+
+
+def test_the_last_page_of_done_items_may_have_been_trimmed(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=2)
+    ids = finish(db, queue, 4)
+    trim(db, queue)
+    assert done_ids(db, queue, after=ids[0]) == []

@@ -170,6 +170,36 @@ def test_items_behind_a_moved_one_are_listed(db: Any, name: str) -> None:
     assert [item.value for item in queue.items(db)] == [0, 1, 2, 5, 3, 4]
 
 
+def test_items_behind_a_moved_one_that_has_ended_are_listed(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    items = queue.push_many(db, range(1, 6), priorities=range(1, 6))
+    queue.reprioritize(db, items[0], 4)
+    page = [*queue.items(db, limit=4)]
+    assert [item.value for item in page] == [2, 3, 4, 1]
+    queue.remove(db, page[-1])
+    assert [item.value for item in queue.items(db, after=page[-1])] == [5]
+
+
+def test_an_item_that_comes_back_to_its_first_position_is_found(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+
+    @fdbqueue.transactional
+    def body(tr: Any) -> Any:
+        item = queue.push(tr, "job", 1)
+        queue.reprioritize(tr, item, 5)
+        back = queue.reprioritize(tr, item, 1)
+        assert back is not None
+        assert (back.id, back.key) == (item.id, item.key)
+        return item
+
+    item = body(db)
+    assert queue.state(db, item) == "ready"
+    assert_views_agree(db, queue)
+    assert queue.pop(db).id == item.id
+    assert queue.state(db, item) is None
+    assert moves(db, queue) == 0
+
+
 def test_a_check_repairs_the_way_to_a_moved_item(db: Any, moved: tuple[PriorityQueue, str]) -> None:
     queue, item_id = moved
     del db[queue.subspace[Space.MOVED].range()]

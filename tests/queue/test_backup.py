@@ -18,6 +18,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskPriority, TaskQueue, backup, copy_queue, restore
 from fdbqueue.errors import (
     InvalidBackup,
+    InvalidQueueName,
     QueueChanged,
     QueueExists,
     QueueNotFound,
@@ -524,3 +525,76 @@ def test_a_backup_of_a_release_before_is_restored() -> None:
         queue = PriorityQueue.existing(db, "jobs")
         assert [item.value for item in queue.items(db)] == ["first", "second"]
         assert fdbqueue.check(db, queue).ok
+
+
+@pytest.mark.parametrize("how", ["clear", "drop"])
+def test_a_queue_that_was_emptied_and_filled_again_has_changed(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Its counters are the same."""
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, range(40))
+    monkeypatch.setattr(rows, "_LIFETIME", -1.0)
+    monkeypatch.setattr(rows, "_PAGE", 5)
+    lines: list[bytes] = []
+
+    class File(io.BytesIO):
+        def write(self, data: Any, /) -> int:
+            lines.append(data)
+            if len(lines) == 10:
+                queue.clear(db) if how == "clear" else fdbqueue.drop_queue(db, name)
+                queue.push_many(db, range(40))
+            return len(data)
+
+    with pytest.raises(QueueChanged):
+        backup(db, File(), [name])
+
+
+def test_a_queue_that_is_dropped_during_a_backup_is_not_written_as_empty(
+    db: Any, name: str
+) -> None:
+    for suffix in ("a", "b"):
+        PriorityQueue.named(db, name + suffix).push(db, suffix)
+
+    def drop(done: str, _: int) -> None:
+        if done == f"{name}a":
+            fdbqueue.drop_queue(db, f"{name}b")
+
+    with pytest.raises(QueueNotFound):
+        backup(db, io.BytesIO(), [f"{name}a", f"{name}b"], progress=drop)
+
+
+def test_a_restore_whose_name_was_taken_leaves_no_rows(
+    db: Any, other: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_BATCH_ROWS", 10)
+    filled(db, name)
+    file = io.BytesIO()
+    backup(db, file, [name])
+    empty = [*other[b"":b"\xff"]]
+    taken: list[Any] = []
+
+    def take(_: str, __: int) -> None:
+        if not taken:
+            taken.append(PriorityQueue.named(other, name).push(other, "first"))
+
+    with pytest.raises(QueueExists):
+        restore(other, file, progress=take)
+    assert [item.value for item in PriorityQueue.existing(other, name).items(other)] == ["first"]
+    fdbqueue.drop_queue(other, name)
+    assert [*other[b"":b"\xff"]] == empty == []
+
+
+def test_names_must_be_a_list_of_names(db: Any, other: Any, name: str) -> None:
+    PriorityQueue.named(other, "jobs").push(other, 1)
+    file = io.BytesIO()
+    backup(other, file)
+    wrong: Any = "jobs"
+    with pytest.raises(TypeError, match="list of names"):
+        backup(other, io.BytesIO(), wrong)
+    with pytest.raises(TypeError, match="list of names"):
+        restore(db, file, wrong)
+    with pytest.raises(InvalidQueueName):
+        restore(db, file, ["jobs"], new_name="")
+    with pytest.raises(InvalidQueueName):
+        copy_queue(other, db, "jobs", "")

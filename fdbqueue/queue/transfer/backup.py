@@ -69,7 +69,7 @@ def backup(
         >>> backup(db, file)["jobs"].ready
         2
     """
-    chosen = queue_names(db) if names is None else names
+    chosen = queue_names(db) if names is None else _names(names)
     sources = {name: rows_of(db, name) for name in chosen}
     _write(file, format=_FORMAT, version=_VERSION, queues=[*sources])
     copies: dict[str, QueueCopy] = {}
@@ -86,6 +86,12 @@ def backup(
         progress(name, summary.rows)
         _write(file, rows=summary.rows, sha256=summary.digest.hex())
     return copies
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    if isinstance(names, str):
+        raise TypeError(f"names is a list of names, not the text {names!r}")
+    return [*dict.fromkeys(names)]
 
 
 def _write(file: IO[bytes], **fields: Any) -> None:
@@ -147,7 +153,7 @@ def restore(
         'a'
     """
     sections = _verified(file)
-    chosen = [*sections] if names is None else [*dict.fromkeys(names)]
+    chosen = [*sections] if names is None else _names(names)
     for name in chosen:
         if name not in sections:
             raise QueueNotFound(name, get_close_matches(name, sections) or [*sections][:3])
@@ -157,10 +163,10 @@ def restore(
     missing = {
         name: rows
         for name, rows in rows_by_name.items()
-        if not is_stored(db, new_name or name, rows)
+        if not is_stored(db, name if new_name is None else new_name, rows)
     }
     for name, rows in missing.items():
-        queue = NewQueue(db, new_name or name)
+        queue = NewQueue(db, name if new_name is None else new_name)
         queue.write(rows, partial(progress, name))
         queue.finish()
     return {name: sections[name].copy for name in missing}

@@ -56,9 +56,10 @@ def copy_queue(
         2
     """
     rows = rows_of(source, name)
-    if is_stored(target, new_name or name, rows):
+    new_name = name if new_name is None else new_name
+    if is_stored(target, new_name, rows):
         return summary_of(rows())
-    queue = NewQueue(target, new_name or name)
+    queue = NewQueue(target, new_name)
     copied = queue.write(rows, progress)
     if queue.read() != copied:
         raise RestoreRunning(queue.name)

@@ -23,7 +23,7 @@ from fdbqueue.layout import (
     restored_subspace,
     unfinished_key,
 )
-from fdbqueue.operations.names import find, find_existing
+from fdbqueue.operations.names import drop_unfinished, find, find_existing
 from fdbqueue.types import Database, KeyValue, State, Transaction
 
 __all__ = ["NewQueue", "QueueCopy", "Row", "Rows", "Summary", "is_stored", "rows_of", "summary_of"]
@@ -166,6 +166,8 @@ class _Reader:
                 return [*self._tr.snapshot.get_range(begin, end, limit=_PAGE)]
             except error_classes() as error:
                 if error.code == _TOO_OLD:
+                    if not self._is_verified and time.monotonic() - self._begun > _LIFETIME:
+                        raise  # to find out what has changed takes too long, and would again
                     self._begin()
                 else:
                     prepare_retry(self._tr, error)
@@ -175,7 +177,12 @@ class _Reader:
         """Compare what changes with every change of the queue, once for each read version."""
         if self._is_verified:
             return
-        reads = [self._tr.snapshot.get_range(*each) for each in self._layout.watched_ranges()]
+        name = self._layout.name
+        if name is not None and find_existing(self._tr, name).key() != self._layout.subspace.key():
+            raise QueueChanged(name)
+        snapshot = self._tr.snapshot
+        watched_ranges = self._layout.watched_ranges()
+        reads = [snapshot.get_range(*keys, limit=limit) for keys, limit in watched_ranges]
         watched = [Row(row.key, row.value) for rows in reads for row in rows]
         if self._watched is None:
             self._watched = watched
@@ -218,16 +225,20 @@ class NewQueue:
         self._key = unfinished_key(name)
         (uuid,) = uuids(1)
 
-        def body(tr: Transaction) -> bytes:
+        def body(tr: Transaction) -> bytes | None:
             if find(tr, name) is not None:
-                raise QueueExists(name)
+                drop_unfinished(tr, name)
+                return None
             stored = tr[self._key].value
             if stored is None:
                 stored = encode_unfinished(restored_subspace(uuid).key(), 0, b"")
                 tr[self._key] = stored
             return stored
 
-        self._progress = run(db, body)
+        progress = run(db, body)
+        if progress is None:
+            raise QueueExists(name)
+        self._progress = progress
         self.subspace = decode_subspace(decode_unfinished(self._progress)[0])
 
     def write(self, rows: Rows, progress: Callable[[int], object]) -> QueueCopy:
@@ -276,7 +287,7 @@ class NewQueue:
 
     def read(self) -> QueueCopy:
         """Read back all that was written."""
-        return summary_of(_read_rows(self._db, Layout(self.subspace, self.name)))
+        return summary_of(_read_rows(self._db, Layout(self.subspace)))
 
     def finish(self) -> None:
         """Give the queue its name.
@@ -287,18 +298,21 @@ class NewQueue:
         """
         prefix: bytes = self.subspace.key()
 
-        def body(tr: Transaction) -> None:
+        def body(tr: Transaction) -> bool:
             found = find(tr, self.name)
             if found is not None and found.key() == prefix:
-                return  # an earlier try has committed
+                return True  # an earlier try has committed
             if found is not None:
-                raise QueueExists(self.name)
+                drop_unfinished(tr, self.name)
+                return False
             if tr[self._key].value != self._progress:
                 raise RestoreRunning(self.name)
             del tr[self._key]
             tr[name_key(self.name)] = prefix
+            return True
 
-        run(self._db, body)
+        if not run(self._db, body):
+            raise QueueExists(self.name)
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
