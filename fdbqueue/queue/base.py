@@ -328,7 +328,8 @@ class BaseQueue(ABC, Generic[_T]):
 
         A `Worker` with `store_results` stores it, if the queue keeps done items (`set_keep`).
         Returns `None` for a done item without a result. The call wakes as soon as the item is done
-        or becomes a dead letter, and looks every 25 seconds in any case. It conflicts with nothing.
+        or becomes a dead letter, and looks every 25 seconds in any case. In a transaction it
+        conflicts with every change of the item.
 
         Args:
             tr: A transaction or a database.
