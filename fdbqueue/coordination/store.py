@@ -59,9 +59,7 @@ _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
 
 _value_of, _priority_of = attrgetter("value"), attrgetter("level.priority")
-
-_KEPT_SIZE = 4  # that an item counts for in a batch of acknowledgements if it may be kept
-_RETURNED_BYTES = 5_000  # of a result, that count as one item in such a batch
+_size_of = attrgetter("size")
 
 _ITEM_BYTES = 250  # of a transaction, per item, in addition to the payload
 
@@ -83,18 +81,6 @@ def _pop_size(request: tuple[int, bool]) -> int:
 
 def _claim_size(request: ClaimRequest) -> int:
     return request.n
-
-
-def _ack_size(request: AckRequest) -> int:
-    """Return the size of an acknowledgement; a transaction has room for `MAX_ITEMS` in all.
-
-    An item that is kept as done is written once more, with what its handler returned. Both have up
-    to 90,000 bytes.
-    """
-    n = len(request.claim)
-    if request.now is None:
-        return n
-    return n * (_KEPT_SIZE + len(request.returned or b"") // _RETURNED_BYTES)
 
 
 def _never(_: Transaction) -> float:
@@ -160,7 +146,7 @@ class Store(Generic[_T]):
             _claim_size,
             MAX_ITEMS,
         )
-        self.acks = Combiner(lambda: Batches(leases.ack_each, receipts), _ack_size, MAX_ITEMS)
+        self.acks = Combiner(lambda: Batches(leases.ack_each, receipts), _size_of, MAX_ITEMS)
 
     def _client_name(self) -> str:
         return self.client or client_name()

@@ -27,6 +27,9 @@ _MAX_ERROR = 1_000  # characters
 _MAX_TRACEBACK = 8_000  # bytes, of which at most the next number are of standard error
 _MAX_STDERR = 4_096
 
+_KEPT_SIZE = 4  # items in a batch of acknowledgements for which one counts that may be kept
+_RETURNED_BYTES = 5_000  # of a result, which count as one item in such a batch
+
 _key_of, _slot_of = attrgetter("key"), attrgetter("slot")
 
 _Reads: TypeAlias = list[tuple[bytes, Any]]
@@ -128,6 +131,18 @@ class AckRequest(NamedTuple):
     claim: Claim
     now: int | None = None
     returned: bytes | None = None
+
+    @property
+    def size(self) -> int:
+        """How much of a shared transaction it takes, as a number of items that are not kept.
+
+        An item that is kept as done is written once more, with what its handler returned. Both have
+        up to 90,000 bytes.
+        """
+        n = len(self.claim)
+        if self.now is None:
+            return n
+        return n * (_KEPT_SIZE + len(self.returned or b"") // _RETURNED_BYTES)
 
 
 class Leases:
