@@ -106,7 +106,12 @@ class TaskItems(Items):
     def keys_of_end(self, reference: bytes, position: bytes) -> list[bytes]:
         """Return the keys to watch until a task becomes done or dead, or is moved."""
         layout = self._layout
-        return [layout.task_id_key(ids, reference) for ids in (layout.ids, layout.ids_parked)]
+        ends = [layout.prefix_of[state] + position for state in ("dead", "done")]
+        # A move changes one of the index entries; the end of a claimed task changes none.
+        return [
+            *ends,
+            *(layout.task_id_key(ids, reference) for ids in (layout.ids, layout.ids_parked)),
+        ]
 
     def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
         """Start to read whether the task that was popped from this key exists, in any state."""
