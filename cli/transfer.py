@@ -11,6 +11,7 @@ import click
 from rich.progress import DownloadColumn
 
 from fdbqueue import Queue, restore
+from fdbqueue.errors import FdbqueueError
 from fdbqueue.queue.transfer.backup import is_backup
 from fdbqueue.queue.transfer.importing import import_lines
 from fdbqueue.types import Database, PriorityJson
@@ -89,7 +90,7 @@ def import_command(
     if source is not None and not source.isprintable():
         raise click.UsageError(f"--source must be printable text, not {source!a}")
     path, size = _source(file)
-    if _peeked(file):
+    if _is_backup(file):
         if source or priority_field or value_field or priority or again:
             raise click.UsageError(
                 "a file of `fdbq export --all` is imported without options; omit --source, "
@@ -123,7 +124,7 @@ def import_command(
         sys.exit(1)
 
 
-def _peeked(file: BinaryIO) -> bool:
+def _is_backup(file: BinaryIO) -> bool:
     """Return whether a file is a backup, without reading on."""
     peek = getattr(file, "peek", None)
     return peek is not None and is_backup(peek(100))
@@ -134,6 +135,8 @@ def _import_backup(db: Database, queue: str, file: BinaryIO, as_json: bool) -> N
         try:
             copies = restore(db, input_file, new_name=queue)
         except ValueError as error:
+            if isinstance(error, FdbqueueError):  # the file is damaged, for example
+                raise
             raise click.UsageError(f"{error}; use `fdbq restore`") from error
     for copied in copies.values():
         report(queue, copied, "imported", as_json)

@@ -130,7 +130,7 @@ class Options:
 
     @property
     def keeps_done(self) -> bool:
-        """Whether acknowledged items are kept."""
+        """True if acknowledged items are kept."""
         return self.keep_number != 0 and (
             self.keep_number is not None or self.keep_seconds is not None
         )

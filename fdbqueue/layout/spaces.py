@@ -131,7 +131,11 @@ class Space(IntEnum):
     TASK_IDS = (
         13,
         ("(13, 0, random)", "ref of the ready task with this id", "task push, pop"),
-        ("(13, 1, random)", "the same for a claimed, delayed or dead task", "task push, claim"),
+        (
+            "(13, 1, random)",
+            "the same for a task in another state",
+            "task push, claim",
+        ),
     )
     TASK_OWNERS = (
         14,

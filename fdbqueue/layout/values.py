@@ -119,7 +119,7 @@ def with_header(header: Header, value: bytes) -> bytes:
 
 
 def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:
-    """Return the stored form of a delayed, claimed or dead item: metadata, then its value."""
+    """Return the stored form of a delayed, claimed, dead or done item: metadata, then its value."""
     packed: bytes = fdb_tuple.pack(metadata)
     return _SIZE.pack(len(packed)) + packed + value
 
@@ -137,7 +137,7 @@ def _unpacked(packed: bytes) -> tuple[Any, ...]:
 
 
 def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
-    """Return the metadata and the value of a delayed, claimed or dead item."""
+    """Return the metadata and the value of a delayed, claimed, dead or done item."""
     end = _SIZE.size + _SIZE.unpack_from(stored)[0]
     metadata: tuple[Any, ...] = fdb_tuple.unpack(stored[_SIZE.size : end])
     return metadata, stored[end:]

@@ -134,7 +134,7 @@ class Items:
     """
 
     ids_are_positions = True
-    """Whether the id of an item is its first position."""
+    """True if the id of an item is its first position."""
 
     indexes_every_item = False
     """True if every item has index entries. Otherwise only items with a header may have some."""
@@ -201,7 +201,7 @@ class Items:
         return {layout.timer_key(layout.expiries, expires, layout.position(item.key)): b""}, []
 
     def parked_index_entries(self, position: bytes) -> dict[bytes, bytes]:
-        """Return the index entries of a delayed, claimed or dead item."""
+        """Return the index entries of a delayed, claimed, dead or done item."""
         return {}
 
     def add_to_indexes(self, tr: Transaction, item: StoredItem) -> None:
@@ -231,7 +231,7 @@ class Items:
     # Delayed, claimed and dead items
 
     def park(self, tr: Transaction, prefix: bytes, position: bytes, stored: bytes) -> None:
-        """Store an item that is delayed, claimed or dead; `stored` is its form in that state."""
+        """Store an item that is not ready; `stored` is its form in its state."""
         tr[prefix + position] = stored
 
     def unpark(self, tr: Transaction, prefix: bytes, position: bytes) -> None:
@@ -686,7 +686,7 @@ class LocatedItem(NamedTuple):
     Attributes:
         state: The state.
         item: The item, with the key that it has while it is ready.
-        metadata: The metadata of a delayed, claimed or dead item.
+        metadata: The metadata of a delayed, claimed, dead or done item.
     """
 
     state: State

@@ -122,7 +122,7 @@ class TaskItems(Items):
         return [tr[layout.task_id_key(ids, random)] for ids in (layout.ids, layout.ids_parked)]
 
     def park(self, tr: Transaction, prefix: bytes, position: bytes, stored: bytes) -> None:
-        """Store a task that is delayed, claimed or dead, and its index entry."""
+        """Store a task that is delayed, claimed, dead or done, and its index entry."""
         super().park(tr, prefix, position, stored)
         for entry, value in self.parked_index_entries(position).items():
             tr[entry] = value

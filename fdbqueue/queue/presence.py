@@ -6,11 +6,12 @@ import os
 import socket
 import time
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 
 from fdbqueue.database.clock import client_name, milliseconds, uuids
 from fdbqueue.database.retrying import read, run
 from fdbqueue.layout.names import decode_worker, encode_worker, worker_key, workers_range
+from fdbqueue.layout.values import utc_time
 from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction
 
 __all__ = ["LOOK", "Presence", "WorkerInfo", "workers"]
@@ -78,16 +79,12 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
     def body(tr: ReadTransaction) -> list[WorkerInfo]:
         rows = [decode_worker(row.value) for row in tr.get_range(*workers_range())]
         return [
-            WorkerInfo(name, host, pid, queue, concurrency, jobs, _time(since), _time(seen))
+            WorkerInfo(name, host, pid, queue, concurrency, jobs, utc_time(since), utc_time(seen))
             for name, host, pid, queue, concurrency, jobs, since, seen, end in rows
             if end > now
         ]
 
     return read(tr, body)
-
-
-def _time(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
 
 
 class Presence:

@@ -437,6 +437,10 @@ def test_export_all_and_import_round_trip(fdbq: Shell, db: Any, name: str) -> No
         assert again == f"nothing to import: {new} already exists\n"
     assert "without options" in error_of(fdbq("import", f"{name}2", "q", "-p", "1"))
     assert "omit --after" in error_of(fdbq("export", name, "--all", "--after", "x"))
+    (fdbq.path / "cut").write_bytes((fdbq.path / "q").read_bytes()[:-10])
+    damaged = error_of(fdbq("import", f"{name}2", "cut"))
+    assert "the file is cut off here" in damaged
+    assert "use `fdbq restore`" not in damaged
     fdbq.output("backup", "both", name, f"{name}q")
     assert "not 2; use `fdbq restore`" in error_of(fdbq("import", f"{name}2", "both"))
 

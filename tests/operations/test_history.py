@@ -12,25 +12,15 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue, TaskQueue, Worker, aio, check
+from fdbqueue import PriorityQueue, TaskQueue, Worker, aio, check
 from fdbqueue.coordination import sweeper
 from fdbqueue.errors import InvalidItemId, InvalidValue, LeaseLost, NoResult, PayloadTooLarge
 from fdbqueue.layout import Space, decode_options
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
+from tests.support.kinds import KINDS, push
 from tests.support.scan import assert_views_agree
-
-KINDS = [PriorityQueue, Queue, TaskQueue]
-
-
-def push(db: Any, queue: Any, value: object) -> str:
-    """Push a value to a queue of any kind; return the id of the item."""
-    if isinstance(queue, Queue):
-        return str(queue.enqueue(db, value).id)
-    if isinstance(queue, TaskQueue):
-        return str(queue.push(db, payload=value, agent_name="ada"))
-    return str(queue.push(db, value, 5).id)
 
 
 def finish(db: Any, queue: Any, n: int, result: Any = None) -> list[str]:
@@ -158,13 +148,11 @@ def test_items_are_kept_for_a_time(
     finish(db, queue, 4)
     now = time.time_ns() // 10**6
     monkeypatch.setattr(sweeper, "milliseconds", lambda: now + 2500)
-    store = store_of(queue)
     monkeypatch.setattr("fdbqueue.coordination.store.milliseconds", lambda: now + 1000)
     ids = finish(db, queue, 2)
     trim(db, queue)
     assert len(done_ids(db, queue)) == left
     assert {*done_ids(db, queue)[:1]} <= {*ids}
-    assert store.schedule.keeps_done
 
 
 def test_trimming_deletes_payloads_attempts_and_results(
@@ -272,9 +260,7 @@ def test_a_check_repairs_the_number_of_done_items_and_what_belongs_to_none(
     queue = PriorityQueue.named(db, name, keep=100)
     ids = finish(db, queue, 3, result=1)
     layout = store_of(queue).layout
-    position = layout.position(store_of(queue).codec.reference(ids[0]))
     db.clear(layout.done + store_of(queue).codec.reference(ids[0]))
-    assert position is not None
     report = check(db, queue, repair=True)
     assert any("number of done items" in problem for problem in report.problems)
     assert any("index leads to no item" in problem for problem in report.problems)
@@ -497,7 +483,7 @@ def test_a_result_for_too_many_items_is_rejected(db: Any, name: str) -> None:
 
 def test_a_claim_that_several_threads_acknowledge_is_done_once(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, keep=1000)
-    n, won = 30, 0
+    n = 30
     for number in range(n):
         queue.push(db, number)
         claim = queue.claim(db)
@@ -518,9 +504,8 @@ def test_a_claim_that_several_threads_acknowledge_is_done_once(db: Any, name: st
         for thread in threads:
             thread.join()
         assert sorted(outcomes) == ["done"] + ["lost"] * 5
-        won += 1
     stats = assert_views_agree(db, queue)
-    assert (stats.done, stats.total_completed, won) == (n, n, n)
+    assert (stats.done, stats.total_completed) == (n, n)
 
 
 @pytest.mark.parametrize("kind", [PriorityQueue, TaskQueue])

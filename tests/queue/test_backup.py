@@ -159,9 +159,7 @@ def test_an_item_that_was_claimed_is_claimed_in_the_copy(db: Any, other: Any, na
     assert copied.state(other, claim.item.id) == "claimed"
 
 
-def test_a_lease_in_a_copy_ends_by_the_clock(
-    db: Any, other: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_in_a_copy_ends_by_the_clock(db: Any, other: Any, name: str) -> None:
     """Versions of another database are higher or lower; the clock is the same."""
     for _ in range(3):  # versions differ in both directions: there, and back again
         queue = PriorityQueue.named(db, name)

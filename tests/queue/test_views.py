@@ -14,19 +14,9 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.errors import InvalidItemId, LeaseLost, QueueFull, WrongState
+from tests.support.kinds import KINDS, push
 from tests.support.leases import come_due, lapse
 from tests.support.scan import assert_views_agree
-
-KINDS = [PriorityQueue, Queue, TaskQueue]
-
-
-def push(db: Any, queue: Any, value: object) -> str:
-    """Push a value to a queue of any kind; return the id of the item."""
-    if isinstance(queue, Queue):
-        return str(queue.enqueue(db, value).id)
-    if isinstance(queue, TaskQueue):
-        return str(queue.push(db, payload=value, agent_name="ada"))
-    return str(queue.push(db, value, 5).id)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import IO, Any, NamedTuple
 
-from fdbqueue.errors import InvalidBackup, InvalidQueueName, QueueNotFound
+from fdbqueue.errors import InvalidBackup, InvalidQueueName, QueueExists, QueueNotFound
 from fdbqueue.layout.names import name_key
 from fdbqueue.queue.registry import queue_names
 from fdbqueue.queue.transfer.rows import (
@@ -17,8 +17,8 @@ from fdbqueue.queue.transfer.rows import (
     QueueCopy,
     Row,
     Summary,
-    is_stored,
     rows_of,
+    stored_copy,
     summary_of,
 )
 from fdbqueue.types import Database
@@ -159,17 +159,20 @@ def restore(
             raise QueueNotFound(name, get_close_matches(name, sections) or [*sections][:3])
     if new_name is not None and len(chosen) != 1:
         raise ValueError(f"only one queue can get a new name, not {len(chosen)}")
-    rows_by_name = {name: partial(_rows, file, sections[name]) for name in chosen}
-    missing = {
-        name: rows
-        for name, rows in rows_by_name.items()
-        if not is_stored(db, name if new_name is None else new_name, rows)
-    }
-    for name, rows in missing.items():
-        queue = NewQueue(db, name if new_name is None else new_name)
-        queue.write(rows, partial(progress, name))
+    targets = {name: name if new_name is None else new_name for name in chosen}
+    copies = {name: sections[name].copy for name in chosen}
+    missing: list[str] = []
+    for name in chosen:
+        stored = stored_copy(db, targets[name])
+        if stored is None:
+            missing.append(name)
+        elif stored != copies[name]:
+            raise QueueExists(targets[name])
+    for name in missing:
+        queue = NewQueue(db, targets[name])
+        queue.write(partial(_rows, file, sections[name]), partial(progress, name))
         queue.finish()
-    return {name: sections[name].copy for name in missing}
+    return {name: copies[name] for name in missing}
 
 
 class _Section(NamedTuple):

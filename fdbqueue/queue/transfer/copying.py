@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fdbqueue.errors import QueueChanged, RestoreRunning
-from fdbqueue.queue.transfer.rows import NewQueue, QueueCopy, is_stored, rows_of, summary_of
+from fdbqueue.errors import QueueChanged, QueueExists, RestoreRunning
+from fdbqueue.queue.transfer.rows import NewQueue, QueueCopy, rows_of, stored_copy, summary_of
 from fdbqueue.types import Database
 
 __all__ = ["copy_queue"]
@@ -57,8 +57,11 @@ def copy_queue(
     """
     rows = rows_of(source, name)
     new_name = name if new_name is None else new_name
-    if is_stored(target, new_name, rows):
-        return summary_of(rows())
+    stored = stored_copy(target, new_name)
+    if stored is not None:
+        if stored != summary_of(rows()):
+            raise QueueExists(new_name)
+        return stored
     queue = NewQueue(target, new_name)
     copied = queue.write(rows, progress)
     if queue.read() != copied:

@@ -26,7 +26,16 @@ from fdbqueue.layout import (
 from fdbqueue.operations.names import drop_unfinished, find, find_existing
 from fdbqueue.types import Database, KeyValue, State, Transaction
 
-__all__ = ["NewQueue", "QueueCopy", "Row", "Rows", "Summary", "is_stored", "rows_of", "summary_of"]
+__all__ = [
+    "NewQueue",
+    "QueueCopy",
+    "Row",
+    "Rows",
+    "Summary",
+    "rows_of",
+    "stored_copy",
+    "summary_of",
+]
 
 _PAGE = 500  # rows that one range read returns
 _LIFETIME = 5.0  # seconds in which a transaction can read
@@ -191,19 +200,13 @@ class _Reader:
         self._is_verified = True
 
 
-def is_stored(db: Database, name: str, rows: Rows) -> bool:
-    """Return whether a queue has these rows; false if there is no queue with this name.
-
-    Raises:
-        QueueExists: There is a queue with this name and other rows.
-    """
+def stored_copy(db: Database, name: str) -> QueueCopy | None:
+    """Return the summary of a named queue; `None` if there is none."""
     try:
-        stored = rows_of(db, name)
+        rows = rows_of(db, name)
     except QueueNotFound:
-        return False
-    if summary_of(stored()) != summary_of(rows()):
-        raise QueueExists(name)
-    return True
+        return None
+    return summary_of(rows())
 
 
 class NewQueue:
