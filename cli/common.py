@@ -38,7 +38,6 @@ from fdbqueue.queue.transfer.importing import MAX_LINE
 from fdbqueue.types import Database, Priority, PriorityJson, State
 
 __all__ = [
-    "OPEN_STATES",
     "PRIORITY",
     "STATES",
     "TIME",
@@ -128,7 +127,7 @@ class _Priority(ParamType):
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> object:
+    ) -> Any:
         try:
             return json.loads(value) if isinstance(value, str) else value
         except (ValueError, RecursionError):
@@ -346,9 +345,6 @@ def item_json(item: Item) -> str:
 
 STATES: tuple[State, ...] = get_args(State)
 """The states of items, in the order in which commands show them."""
-
-OPEN_STATES = STATES[:-1]
-"""The states of items that are not done."""
 
 
 def states_text(numbers: QueueStats | CheckReport | QueueCopy) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import sys
 import time
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, BinaryIO
 
@@ -18,16 +19,19 @@ from fdbqueue import (
     PriorityQueue,
     Queue,
     Task,
+    TaskPriority,
+    TaskQueue,
     error_classes,
     existing_queue,
 )
-from fdbqueue.errors import NoResult
+from fdbqueue.errors import NoResult, WrongState
 from fdbqueue.types import Database, PriorityJson, State
 
 from .common import (
     PRIORITY,
     STATES,
     TIME,
+    AnyQueue,
     Duration,
     OutputError,
     PrintError,
@@ -56,6 +60,8 @@ from .common import (
     states_text,
 )
 from .signals import defer_signals
+
+_MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
 
 __all__ = ["clear", "items", "peek", "pop", "push", "rm", "show"]
 
@@ -347,14 +353,12 @@ def _list_in_state(
 ) -> None:
     target = existing_queue(db, queue)
     codec = target.options(db).codec
+    exact = _exact_priority(target, queue, priority)
     if isinstance(target, PriorityQueue):
-        exact = None if priority is None else priority_from_json(target, priority)
         listed = target.items(
             db, state=state, priority=exact, limit=limit, after=after, reverse=reverse
         )
     else:
-        if priority is not None:
-            raise click.UsageError(f"--priority lists items of a priority queue; {queue!r} is none")
         listed = target.items(db, state=state, limit=limit, after=after, reverse=reverse)
     for info in listed:
         fields = _info_json(info, codec)
@@ -499,15 +503,10 @@ def rm(
     Example:
       fdbq rm jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
     """
-    if bool(ids) == (state is not None) or (priority is not None and state is None):
-        raise click.UsageError("give either ids, or --state and perhaps --priority")
+    _validate_choice(ids, state, priority)
     if state is not None:
         target = existing_queue(db, queue)
-        exact: Any = None
-        if priority is not None:
-            if not isinstance(target, PriorityQueue):
-                raise click.UsageError(f"{queue!r} is not a priority queue")
-            exact = priority_from_json(target, priority)
+        exact = _exact_priority(target, queue, priority)
         removed = target.change_all(db, "remove", state=state, priority=exact)
     else:
         named = item_queue(db, queue, must_exist=True)
@@ -519,29 +518,84 @@ def rm(
 
 @click.command()
 @queue_argument
-@click.argument("id")
-@click.argument("priority", type=PRIORITY)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.argument("to", metavar="PRIORITY")
+@click.option(
+    "--state",
+    type=click.Choice(_MOVABLE),
+    help="Move all items in this state, instead of those with an ID.",
+)
+@click.option("-p", "--priority", type=PRIORITY, help="With --state, only items of this priority.")
 @command_options()
-def reprioritize(db: Database, queue: str, id: str, priority: PriorityJson, as_json: bool) -> None:
-    """Move a ready or delayed item of QUEUE behind the last item of PRIORITY.
+def reprioritize(
+    db: Database,
+    queue: str,
+    ids: tuple[str, ...],
+    to: str,
+    state: State | None,
+    priority: PriorityJson | None,
+    as_json: bool,
+) -> None:
+    """Move items of QUEUE behind the last item of PRIORITY, by id or by state.
 
-    The item keeps its ID. A negative priority needs `--` before it.
+    The items are ready, delayed or dead, and stay so. They keep their ids and their order. If an ID
+    is not valid, nothing is moved. In a task queue, PRIORITY is a name such as `high`. A negative
+    one needs `--` before the arguments.
 
-    Exits with code 1 if the queue does not have the item, and with code 2 if it is claimed, dead or
-    done.
+    Exits with code 1 if an item was not moved, for example because it is claimed.
 
     \b
     Example:
       fdbq reprioritize jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA 1
+      fdbq reprioritize jobs --state dead 1
     """
-    target = item_queue(db, queue, must_exist=True)
+    _validate_choice(ids, state, priority)
+    target = existing_queue(db, queue)
+    if isinstance(target, Queue):
+        raise click.UsageError(f"{queue!r} is a FIFO queue and has no priorities")
+    new: Any
+    if isinstance(target, PriorityQueue):
+        new = priority_from_json(target, PRIORITY(to))
+    else:
+        new = TaskPriority.__members__.get(to.upper(), to)
+    if state is not None:
+        exact = _exact_priority(target, queue, priority)
+        moved = target.change_all(db, "reprioritize", state=state, priority=exact, to=new)
+    else:
+        for item_id in ids:
+            target.pushed_at(item_id)  # raises for an invalid id, before anything is moved
+        moved = {item_id: _is_moved(db, target, item_id, new) for item_id in ids}
+
+    def explain(item_id: str) -> str:
+        found = target.state(db, item_id)
+        if found is None:
+            return "the queue has no such item"
+        return "it has this priority already" if found in _MOVABLE else f"it is {found}"
+
+    echo_results(moved, "moved", as_json, explain)
+
+
+def _is_moved(db: Database, queue: PriorityQueue | TaskQueue, item_id: str, to: Any) -> bool:
+    with suppress(WrongState):
+        if isinstance(queue, TaskQueue):
+            return queue.reprioritize(db, item_id, priority=to)
+        return queue.reprioritize(db, item_id, to) is not None
+    return False
+
+
+def _validate_choice(ids: tuple[str, ...], state: State | None, priority: object) -> None:
+    """Raise a usage error unless items are chosen either by id, or by state and priority."""
+    if bool(ids) == (state is not None) or (priority is not None and state is None):
+        raise click.UsageError("give either ids, or --state and perhaps --priority")
+
+
+def _exact_priority(target: AnyQueue, queue: str, priority: PriorityJson | None) -> Any:
+    """Return the value of `--priority`; raise a usage error if the queue has no priorities."""
+    if priority is None:
+        return None
     if not isinstance(target, PriorityQueue):
-        raise click.UsageError(f"{queue!r} is not a priority queue")
-    moved = target.reprioritize(db, id, priority_from_json(target, priority))
-    if moved is None:
-        click.echo(f"fdbq reprioritize: {queue} has no item {id}", err=True)
-        sys.exit(1)
-    echo(item_json(moved) if as_json else f"moved {id} to priority {priority_line(moved.priority)}")
+        raise click.UsageError(f"--priority selects items of a priority queue; {queue!r} is none")
+    return priority_from_json(target, priority)
 
 
 @click.command()

@@ -32,7 +32,6 @@ from fdbqueue.layout import LAYOUT_VERSION
 from fdbqueue.types import Database, Keep, Options, QueueStats
 
 from .common import (
-    OPEN_STATES,
     STATES,
     Duration,
     ParamType,
@@ -89,12 +88,12 @@ def ls(db: Database, as_json: bool) -> None:
                 click.echo(json_line({"queue": name, **stats_as_json(stats)}))
     else:
         rows = ([_row(name, stats) for name, stats in page.items()] for page in _pages(db))
-        print_table(("queue", *OPEN_STATES, "oldest", ""), rows)
+        print_table(("queue", *STATES, "oldest", ""), rows)
     check_integrity(db)
 
 
 def _row(name: str, stats: QueueStats) -> list[str]:
-    numbers = [f"{getattr(stats, state):,}" for state in OPEN_STATES]
+    numbers = [f"{getattr(stats, state):,}" for state in STATES]
     return [name, *numbers, age_text(stats.oldest) or "-", "paused" if stats.paused else ""]
 
 
@@ -265,14 +264,26 @@ _LIMITS = {
     ),
     "keep-last": ("keep_number", "Number of done items to keep, the newest."),
     "keep-for": ("keep_seconds", "Time for which done items are kept, such as 7d."),
+    "keep-attempts": ("kept_attempts", "Number of failed attempts of an item to keep, the last."),
+    "keep-traceback": (
+        "traceback_bytes",
+        "Number of bytes of the traceback of a failed attempt to keep, the last.",
+    ),
 }
 """The options of `fdbq limit`: the field of `fdbqueue.Options` that each sets, and its help."""
 
 
+_KINDS: dict[str, tuple[str, click.ParamType[Any]]] = {
+    "keep_seconds": ("DURATION|none", _Time(0, 10_000_000_000)),
+    "kept_attempts": ("N", click.INT),
+    "traceback_bytes": ("BYTES", click.INT),
+}
+"""The types of the options that are not numbers of items or `none`, by their fields."""
+
+
 def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, (field, text) in reversed(_LIMITS.items()):
-        kind = _Time(0, 10_000_000_000) if field == "keep_seconds" else _Bound()
-        metavar = "DURATION|none" if field == "keep_seconds" else "N|none"
+        metavar, kind = _KINDS.get(field, ("N|none", _Bound()))
         option = click.option(f"--{name}", field, metavar=metavar, type=kind, help=text)
         command = option(command)
     return command
@@ -290,7 +301,8 @@ def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) 
     beyond a new limit stay in the queue.
 
     --keep-last and --keep-for keep acknowledged items as done. If both are set, an item stays only
-    while both apply. If neither is set, no items are kept.
+    while both apply. If neither is set, no items are kept. --keep-attempts and --keep-traceback
+    say what `fdbq show` knows of the failed attempts of an item.
 
     \b
     Example:
@@ -303,6 +315,9 @@ def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) 
         keep = {field: bounds.pop(field) for field in ("keep_seconds", "keep_number")}
         if any(bound is not None for bound in keep.values()):
             target.set_keep(db, _keep(target.options(db), keep))
+        attempts, size = bounds.pop("kept_attempts"), bounds.pop("traceback_bytes")
+        if (attempts, size) != (None, None):
+            target.set_attempt_history(db, attempts=attempts, traceback_bytes=size)
         for field, bound in bounds.items():
             if bound is not None:
                 set_limit = getattr(target, f"set_{field}", None)
@@ -338,7 +353,7 @@ def _keep(options: Options, given: dict[str, float | None]) -> Keep | None:
 
 
 def _limit_text(name: str, bound: int | None) -> str:
-    if not bound:
+    if bound is None or (bound == 0 and name != "keep-traceback"):
         return "none"
     return str(timedelta(seconds=bound)) if name == "keep-for" else f"{bound:,}"
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from fdbqueue import QueueStats, overview
 from fdbqueue.types import Database
 
-from .common import OPEN_STATES, Duration, age_text, command_options, json_line, stats_as_json
+from .common import STATES, Duration, age_text, command_options, json_line, stats_as_json
 from .signals import stop_on_signal
 from .terminal import restoring_cursor
 
@@ -23,7 +23,7 @@ __all__ = ["top"]
 
 _MAX_PRIORITIES = 6  # shown in a line
 _MAX_NAME = 24  # columns that a name has at least, if it needs them
-_BUSY = (*OPEN_STATES, "in", "out")  # the fields of a queue that has something to show
+_BUSY = (*STATES[:-1], "in", "out")  # the fields of a queue that has something to show
 _OTHER_LINES = 3  # of the screen: titles, the number of queues that are not shown, the cursor
 
 
@@ -122,7 +122,7 @@ def _table(rows: list[dict[str, Any]], room: int) -> Table:
         rows = rows[:room]
     names = [len(row["queue"]) for row in rows]
     table.add_column("queue", overflow="fold", min_width=min(_MAX_NAME, max(names, default=0)))
-    for title in (*OPEN_STATES, "in/s", "out/s", "oldest"):
+    for title in (*STATES, "in/s", "out/s", "oldest"):
         table.add_column(title, justify="right")
     table.add_column("priority: ready")
     for row in rows:
@@ -132,7 +132,7 @@ def _table(rows: list[dict[str, Any]], room: int) -> Table:
             cells.append("...")
         table.add_row(
             row["queue"] + (" (paused)" if row["paused"] else ""),
-            *(f"{row[state]:,}" for state in OPEN_STATES),
+            *(f"{row[state]:,}" for state in STATES),
             "" if row["in"] is None else f"{row['in']:,.1f}",
             "" if row["out"] is None else f"{row['out']:,.1f}",
             row["age"] or "",

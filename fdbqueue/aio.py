@@ -284,6 +284,7 @@ class _Handle(Generic[_Q]):
     set_max_size = _method(_Queue.set_max_size)
     set_max_attempts = _method(_Queue.set_max_attempts)
     set_keep = _method(_Queue.set_keep)
+    set_attempt_history = _method(_Queue.set_attempt_history)
     result = _method(_Queue.result)
     change_all = _method(_Queue.change_all)
     ack = _method(_Queue.ack)

@@ -447,11 +447,10 @@ class WrongState(FdbqueueError):
         self.state = state
         advice = {
             "claimed": "wait until its claim ends, or end the claim with `release`",
-            "dead": "retry it first, then move it",
             "done": "push a new item",
         }[state]
         super().__init__(
-            f"item {id} is {state}, and only ready or delayed items can be moved; {advice}"
+            f"item {id} is {state}, and only ready, delayed or dead items can be moved; {advice}"
         )
 
 

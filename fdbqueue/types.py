@@ -60,7 +60,7 @@ Duration: TypeAlias = float | timedelta
 IfFull: TypeAlias = Literal["raise", "drop"]
 """The choice for a push to a full queue: raise `QueueFull`, or store nothing and return `None`."""
 
-Change: TypeAlias = Literal["remove", "retry", "run_now", "release"]
+Change: TypeAlias = Literal["remove", "retry", "run_now", "release", "reprioritize"]
 """A change of all items in a state; `retry` is that of dead letters."""
 
 State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
@@ -114,6 +114,9 @@ class Options:
         keep_seconds: For how many seconds acknowledged items are kept; `None` for any time.
         keep_number: How many acknowledged items are kept, the newest; `None` for any number. No
             items are kept if both are `None`, or if this is 0.
+        kept_attempts: How many failed attempts of an item are kept, the last ones.
+        traceback_bytes: How many bytes of the traceback of a failed attempt are kept, the last
+            ones.
     """
 
     kind: str
@@ -127,6 +130,8 @@ class Options:
     paused: bool = False
     keep_seconds: int | None = None
     keep_number: int | None = None
+    kept_attempts: int = 10
+    traceback_bytes: int = 8_000
 
     @property
     def keeps_done(self) -> bool:

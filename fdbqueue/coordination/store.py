@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
 
 from fdbqueue.coordination.batches import (
@@ -33,11 +33,11 @@ from fdbqueue.database.retrying import read
 from fdbqueue.errors import LeaseLost, QueueFull, WrongState
 from fdbqueue.layout import Header, Layout
 from fdbqueue.layout.codecs import RowCodec
-from fdbqueue.layout.items import Level, StoredItem
+from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.operations.items import BATCH_BYTES, Items, LocatedItem, NewItem
+from fdbqueue.operations.items import BATCH_BYTES, Items, LocatedItem, Moved, NewItem, Tail
 from fdbqueue.operations.leases import AckRequest, ClaimRequest, Leases
-from fdbqueue.operations.push import Pusher, PushRequest
+from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
 from fdbqueue.operations.schedule import Schedule, retry_delay
 from fdbqueue.operations.slots import Agents, First, Places, Slots
 from fdbqueue.operations.waiters import Waiters
@@ -59,9 +59,7 @@ _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
 
 _value_of, _priority_of = attrgetter("value"), attrgetter("level.priority")
-_size_of = attrgetter("size")
-
-_ITEM_BYTES = 250  # of a transaction, per item, in addition to the payload
+_size_of, _n_of = attrgetter("size"), itemgetter(0)
 
 _log = logging.getLogger("fdbqueue")
 
@@ -69,18 +67,6 @@ _log = logging.getLogger("fdbqueue")
 _counts_log = logging.getLogger("fdbqueue.counts")
 if _counts_log.level == logging.NOTSET:
     _counts_log.setLevel(logging.WARNING)
-
-
-def _push_size(push: PushRequest) -> int:
-    return sum(len(item.payload) + _ITEM_BYTES for item in push.items)
-
-
-def _pop_size(request: tuple[int, bool]) -> int:
-    return request[0]
-
-
-def _claim_size(request: ClaimRequest) -> int:
-    return request.n
 
 
 def _never(_: Transaction) -> float:
@@ -139,11 +125,11 @@ class Store(Generic[_T]):
         )
         slots = self._slots = Slots(layout, schedule, agents, places)
         receipts = layout.receipts
-        self.pushes = Combiner(lambda: Batches(pushing.push, receipts), _push_size, BATCH_BYTES)
-        self.pops = Combiner(lambda: StagedPops(layout, items, codec), _pop_size, MAX_ITEMS)
+        self.pushes = Combiner(lambda: Batches(pushing.push, receipts), _size_of, BATCH_BYTES)
+        self.pops = Combiner(lambda: StagedPops(layout, items, codec), _n_of, MAX_ITEMS)
         self.claims = Combiner(
             lambda: ClaimBatches(layout, items, leases, schedule, self.sweeper, slots),
-            _claim_size,
+            _size_of,
             MAX_ITEMS,
         )
         self.acks = Combiner(lambda: Batches(leases.ack_each, receipts), _size_of, MAX_ITEMS)
@@ -238,7 +224,7 @@ class Store(Generic[_T]):
             if size and size + len(payload) > BATCH_BYTES:
                 self._put_back_once(tr, popped[begin:end])
                 begin, size = end, 0
-            size += len(payload) + _ITEM_BYTES
+            size += len(payload) + ITEM_BYTES
         self._put_back_once(tr, popped[begin:])
 
     def putting_back(self, tr: Transactor, items: list[_T]) -> Steps[None]:
@@ -623,7 +609,7 @@ class Store(Generic[_T]):
     # Single items
 
     def remove(self, tr: Transactor, item: _T | str) -> bool:
-        """Remove a ready or delayed item; return false for any other state."""
+        """Remove an item in any state but claimed; return false for a claimed or unknown one."""
         reference, now = self.codec.reference(item), milliseconds()
 
         def body(tr: Transaction) -> bool:
@@ -632,12 +618,16 @@ class Store(Generic[_T]):
         return self.change(tr, body)
 
     def move(
-        self, tr: Transactor, item: _T | str, change: Callable[[_T], tuple[Level, bytes | None]]
+        self,
+        tr: Transactor,
+        item: _T | str,
+        change: Callable[[_T], Moved | None],
+        tails: dict[bytes, Tail] | None = None,
     ) -> tuple[_T, bytes] | None:
-        """Move a ready or delayed item to the end of a level; return the old item and the new key.
+        """Move an item to the end of a level; return the old item and the new key.
 
-        `change(item)` returns the level and the new payload; `None` keeps the payload. The result
-        is `None` if the queue does not have the item.
+        The item is ready, delayed or dead. The result is `None` if the queue does not have the
+        item, or if `change(item)` returns `None`. Moves that share a transaction share `tails`.
 
         Raises:
             WrongState: The item is in another state.
@@ -649,13 +639,15 @@ class Store(Generic[_T]):
             if found is None:
                 return None
             stored = found.item
-            if found.state not in ("ready", "delayed"):
+            if found.state in ("claimed", "done"):
                 raise WrongState(self.codec.id_of(stored), found.state)
             before = self.codec.decode(tr, stored)
-            level, payload = change(before)
-            if payload is None:
-                payload = self.layout.read_payload(tr, stored)
-            return before, self.items.move(tr, found, payload, level)
+            moved = change(before)
+            if moved is None:
+                return None
+            payload = self.layout.read_payload(tr, stored) if moved[1] is None else moved[1]
+            shared = {} if tails is None else tails
+            return before, self.items.move(tr, found, payload, moved[0], shared)
 
         return self.change(tr, body)
 

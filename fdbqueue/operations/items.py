@@ -37,10 +37,12 @@ from fdbqueue.types import KeySelector, KeyValue, Options, ReadTransaction, Stat
 
 __all__ = [
     "BATCH_BYTES",
+    "MOVABLE",
     "WANT_ALL",
     "Done",
     "Items",
     "LocatedItem",
+    "Moved",
     "NewItem",
     "ReturnedItem",
     "Tail",
@@ -51,6 +53,12 @@ WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 
 BATCH_BYTES = 1_000_000
 """Bytes of payloads that one shared transaction accepts: a tenth of FoundationDB's limit."""
+
+MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
+"""The states of items that can be moved."""
+
+Moved: TypeAlias = tuple[Level, bytes | None]
+"""The new level of an item, and its new payload; `None` keeps the payload."""
 
 _level_of = attrgetter("level")
 
@@ -383,10 +391,7 @@ class Items:
         delayed = 0
         for level, payload, random, due, header, _ in items:
             tail = tails[level.prefix]
-            count = tail.next_count
-            if count is None:
-                count = self._next_count(tr, tail)
-            tail.next_count = count + 1
+            count = self._take_count(tr, tail)
             key = layout.item_key(level.prefix, count, random)
             value = layout.write_payload(tr, random, payload, header)
             if header is not NO_HEADER:
@@ -407,7 +412,14 @@ class Items:
         for tail in tails.values():
             if tail.added:
                 self.count_stored(tr, tail.level, tail.added)
+                tail.added = 0
         return keys
+
+    def _take_count(self, tr: Transaction, tail: Tail) -> int:
+        """Return the count for the next new item of a level."""
+        count = self._next_count(tr, tail) if tail.next_count is None else tail.next_count
+        tail.next_count = count + 1
+        return count
 
     def _next_count(self, tr: Transaction, tail: Tail) -> int:
         """Return the count for a new item: the read version, or that of the last item plus one.
@@ -642,32 +654,63 @@ class Items:
         self.tally(tr, done=-len(old))
         return len(old)
 
-    def move(self, tr: Transaction, found: LocatedItem, payload: bytes, level: Level) -> bytes:
-        """Move a ready or delayed item to the end of a level; return its new key."""
-        layout, item = self._layout, found.item
+    def move(
+        self,
+        tr: Transaction,
+        found: LocatedItem,
+        payload: bytes,
+        level: Level,
+        tails: dict[bytes, Tail],
+    ) -> bytes:
+        """Move a ready, delayed or dead item to the end of a level; return its new key.
+
+        `tails` are those of earlier moves of the transaction, by prefix, behind which it goes.
+        """
+        layout, (state, item, metadata) = self._layout, found
         position = layout.position(item.key)
         attempts: list[KeyValue] = []
-        if item.header.attempts:
+        if item.header.attempts or state == "dead":
             attempts += tr.get_range(*layout.attempts_range(position))
-        due: int | None = None
-        if found.state == "ready":
-            self.take(tr, item, None)
-            self.tally(tr, moved=1)
-        else:
-            due = found.metadata[0]
-            self.undelay(tr, position, found.metadata[0])
-            layout.clear_owned(tr, position, item.value)
-            self.tally(tr, moved=1, delayed=-1)
+        # The item keeps its random part and its header.
+        random = layout.unpack_item_key(item.key)[-1]
         header = item.header
         if self.ids_are_positions:
             header = header._replace(origin=header.origin or position)
-        # The item keeps its random part and its header.
-        random = layout.unpack_item_key(item.key)[-1]
+        due = metadata[0] if state == "delayed" else None
         new = NewItem(level, payload, random, due, header)
-        (key,) = self.append(tr, [new], {level.prefix: Tail(tr.snapshot, level)})
+        tail = tails.get(level.prefix) or Tail(tr.snapshot, level)
+        tails[level.prefix] = tail
+        if state == "dead":
+            key = self._move_dead(tr, position, found, new, tail)
+        else:
+            if state == "ready":
+                self.take(tr, item, None)
+                self.tally(tr, moved=1)
+            else:
+                self.undelay(tr, position, metadata[0])
+                layout.clear_owned(tr, position, item.value)
+                self.tally(tr, moved=1, delayed=-1)
+            (key,) = self.append(tr, [new], {level.prefix: tail})
         for row in attempts:
             number = layout.unpack_attempt_key(row.key)[1]
             tr[layout.attempt_key(layout.position(key), number)] = row.value
+        return key
+
+    def _move_dead(
+        self, tr: Transaction, position: bytes, dead: LocatedItem, new: NewItem, tail: Tail
+    ) -> bytes:
+        """Move a dead letter to the end of a level, without its attempts; return its new key.
+
+        It changes no counter, and leaves its unique key to the item that may have taken it.
+        """
+        layout = self._layout
+        self.unpark(tr, layout.dead, position)
+        layout.clear_kept(tr, position, dead.item.value)
+        layout.clear_attempts(tr, position)
+        key = layout.item_key(new.level.prefix, self._take_count(tr, tail), new.random)
+        value = layout.write_payload(tr, new.random, new.payload, new.header)
+        self.park(tr, layout.dead, layout.position(key), encode_metadata(dead.metadata, value))
+        self._index_header(tr, layout.position(key), Header(origin=new.header.origin))
         return key
 
     def clear(self, tr: Transaction) -> None:

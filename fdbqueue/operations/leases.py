@@ -15,7 +15,13 @@ from fdbqueue.layout import ClaimedItem, Layout, decode_claim, encode_lease, hea
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import Done, Items, LocatedItem, ReturnedItem
-from fdbqueue.operations.schedule import VERSIONS, FailedItem, Schedule
+from fdbqueue.operations.schedule import (
+    MAX_TRACEBACK,
+    VERSIONS,
+    FailedItem,
+    Schedule,
+    text_end,
+)
 from fdbqueue.operations.slots import Candidate, Limit
 from fdbqueue.types import Claim, Transaction, Value
 
@@ -24,8 +30,7 @@ __all__ = ["AckRequest", "ClaimRequest", "Leases", "error_text", "traceback_text
 _log = logging.getLogger("fdbqueue")
 
 _MAX_ERROR = 1_000  # characters
-_MAX_TRACEBACK = 8_000  # bytes, of which at most the next number are of standard error
-_MAX_STDERR = 4_096
+_MAX_STDERR = 4_096  # bytes
 
 _KEPT_SIZE = 4  # items in a batch of acknowledgements for which one counts that may be kept
 _RETURNED_BYTES = 5_000  # of a result, which count as one item in such a batch
@@ -60,10 +65,11 @@ def error_text(error: object) -> str | None:
 
 
 def traceback_text(error: object) -> str | None:
-    """Return the end of the traceback of an exception, up to 8,000 bytes; `None` for no exception.
+    """Return the end of the traceback of an exception; `None` for no exception.
 
     If the exception has the standard error of a command in `stderr`, as `CalledProcessError` has,
-    its end follows, up to 4,096 bytes.
+    its end follows, up to 4,096 bytes. The text has up to `MAX_TRACEBACK` bytes; the options of the
+    queue say how many of them are stored.
 
     >>> traceback_text("busy") is None
     True
@@ -77,13 +83,8 @@ def traceback_text(error: object) -> str | None:
     stderr = getattr(error, "stderr", None)
     if isinstance(stderr, bytes):
         stderr = stderr.decode(errors="replace")
-    errors = f"Standard error:\n{_end(stderr, _MAX_STDERR)}" if isinstance(stderr, str) else ""
-    return _end(text, _MAX_TRACEBACK - len(errors.encode())) + errors
-
-
-def _end(text: str, size: int) -> str:
-    """Return the end of a text, up to this many bytes."""
-    return text.encode("utf-8", "backslashreplace")[-size:].decode(errors="ignore")
+    errors = f"Standard error:\n{text_end(stderr, _MAX_STDERR)}" if isinstance(stderr, str) else ""
+    return text_end(text + errors, MAX_TRACEBACK)
 
 
 def _lost(end: Callable[[], None]) -> LeaseLost | None:
@@ -109,6 +110,11 @@ class ClaimRequest(NamedTuple):
     within: int
     lease: float
     token: bytes
+
+    @property
+    def size(self) -> int:
+        """How much of a shared transaction it takes, as a number of items."""
+        return self.n
 
     def for_try(self, number: int) -> ClaimRequest:
         """Return the request for this try of its transaction, counted from 1.

@@ -17,11 +17,14 @@ from fdbqueue.operations.schedule import Schedule
 from fdbqueue.operations.slots import Places
 from fdbqueue.types import Options, Transaction
 
-__all__ = ["Bound", "PushRequest", "Pusher", "reconcile_options"]
+__all__ = ["ITEM_BYTES", "Bound", "PushRequest", "Pusher", "reconcile_options"]
 
 _log = logging.getLogger("fdbqueue")
 
 _items_of = attrgetter("items")
+
+ITEM_BYTES = 250
+"""The bytes of a transaction that an item takes, in addition to its payload."""
 
 _FLEXIBLE = ("max_size", "max_attempts", "keep_seconds", "keep_number")
 """Options that a client may omit when it opens a queue, and may change later."""
@@ -55,6 +58,11 @@ class PushRequest(NamedTuple):
 
     items: list[NewItem]
     as_many_as_fit: bool = False
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes of a shared transaction."""
+        return sum(len(item.payload) + ITEM_BYTES for item in self.items)
 
 
 class Pusher:

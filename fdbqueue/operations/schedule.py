@@ -40,8 +40,9 @@ from fdbqueue.types import (
 
 __all__ = [
     "LEASE_OVER",
-    "MAX_HISTORY",
+    "MAX_KEPT_ATTEMPTS",
     "MAX_SWEPT",
+    "MAX_TRACEBACK",
     "REQUEST_TIMEOUT",
     "VERSIONS",
     "FailedItem",
@@ -52,6 +53,7 @@ __all__ = [
     "dead_requests",
     "live_requests",
     "retry_delay",
+    "text_end",
 ]
 
 VERSIONS = 1_000_000
@@ -62,8 +64,13 @@ _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another clust
 REQUEST_TIMEOUT = 5.0
 """Seconds after which the process of a pop request is considered dead."""
 
-MAX_HISTORY = 10
-"""How many failed attempts of an item are kept."""
+MAX_KEPT_ATTEMPTS = 1_000
+"""How many failed attempts of an item a queue may keep."""
+
+MAX_TRACEBACK = 30_000
+"""How many bytes of a traceback a queue may keep: a claim of some 300 items may fail with one."""
+
+_NO_OPTIONS = Options("", "", None, None)  # those of a queue before its first push
 
 LEASE_OVER = "its lease ran out"
 """The error of an attempt whose lease has ended."""
@@ -84,6 +91,16 @@ def retry_delay(failures: int, uniform: Callable[[float, float], float]) -> floa
     """
     delay = min(_MAX_DELAY, _FIRST_DELAY * 2.0 ** (min(failures, 100) - 1))
     return delay * uniform(0.5, 1.0)
+
+
+def text_end(text: str, size: int) -> str:
+    """Return the end of a text, up to this many bytes in UTF-8.
+
+    >>> text_end("Grüße", 4)
+    'ße'
+    """
+    encoded = text.encode("utf-8", "backslashreplace")
+    return encoded[max(0, len(encoded) - size) :].decode(errors="ignore")
 
 
 def live_requests(layout: Layout, prefix: bytes, version: int) -> tuple[bytes, bytes]:
@@ -473,19 +490,22 @@ class Schedule:
     ) -> None:
         """Return failed items to their positions, now or when due, or make them dead letters.
 
-        The last 10 failed attempts of an item are kept until it ends.
+        The last failed attempts of an item are kept until it ends, as many as the options say.
         """
         if not failed:
             return
-        options = self.options(tr.snapshot)
-        max_attempts = None if options is None else options.max_attempts
+        options = self.options(tr.snapshot) or _NO_OPTIONS
+        max_attempts, kept = options.max_attempts, options.kept_attempts
+        if traceback is not None:
+            traceback = text_end(traceback, options.traceback_bytes) or None
         returned: list[ReturnedItem] = []
         layout = self._layout
         for position, value, attempts, due, client in failed:
             attempt = encode_attempt(now, client, error, traceback)
             tr[layout.attempt_key(position, attempts)] = attempt
-            if attempts > MAX_HISTORY:
-                tr.clear(layout.attempt_key(position, attempts - MAX_HISTORY))
+            if attempts > kept:
+                begin, _ = layout.attempts_range(position)
+                tr.clear_range(begin, layout.attempt_key(position, attempts - kept + 1))
             if max_attempts is not None and attempts >= max_attempts:
                 self._layout.free_unique(tr, value)
                 stored = encode_metadata((attempts, now, error), value)

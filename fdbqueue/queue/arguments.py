@@ -34,6 +34,7 @@ __all__ = [
     "validate_name",
     "validate_number",
     "validate_priority",
+    "validate_range",
     "validate_result",
     "validate_state",
     "validate_task",
@@ -139,6 +140,17 @@ def validate_bound(name: str, bound: object, highest: int = _MAX_INTEGER) -> int
         return bound
     upto = "" if highest == _MAX_INTEGER else f" to {highest:,}"
     raise ValueError(f"{name} is a number from 1{upto}, or None, not {bound!r}")
+
+
+def validate_range(name: str, number: object, lowest: int, highest: int) -> int:
+    """Return the number; raise `ValueError` unless it is one from the lowest to the highest.
+
+    >>> validate_range("attempts", 10, 1, 1000)
+    10
+    """
+    if _is_integer(number, lowest, highest):
+        return number
+    raise ValueError(f"{name} is a number from {lowest:,} to {highest:,}, not {number!r}")
 
 
 def validate_client_name(name: object) -> str:

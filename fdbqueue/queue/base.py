@@ -7,19 +7,21 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
 from fdbqueue.coordination.store import Store
-from fdbqueue.database.binding import engine_name
+from fdbqueue.database.binding import engine_name, error_classes
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import PayloadTooLarge, QueueFull
+from fdbqueue.errors import PayloadTooLarge, QueueFull, UndecodableItem, WrongState
 from fdbqueue.layout import MAX_PAYLOAD, Layout, decode_options
+from fdbqueue.operations.items import MOVABLE
 from fdbqueue.operations.leases import error_text, traceback_text
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options
+from fdbqueue.operations.schedule import MAX_KEPT_ATTEMPTS, MAX_TRACEBACK
 from fdbqueue.operations.slots import MAX_SLOTS
 from fdbqueue.queue.arguments import (
     kept_options,
@@ -28,6 +30,7 @@ from fdbqueue.queue.arguments import (
     validate_delay,
     validate_lease,
     validate_number,
+    validate_range,
     validate_result,
     validate_state,
     validate_wait,
@@ -66,7 +69,11 @@ _T = TypeVar("_T", bound=Item | Task)
 _Q = TypeVar("_Q", bound="BaseQueue[Any]")
 
 
+_Begin: TypeAlias = Callable[[Transaction], Callable[[str], bool]]
+"""Begins the changes of one transaction; the result changes an item and returns if it did so."""
+
 _CHANGES = 100  # items that one transaction of `change_all` changes
+_TOO_LARGE = 2101
 
 
 class BaseQueue(ABC, Generic[_T]):
@@ -217,6 +224,44 @@ class BaseQueue(ABC, Generic[_T]):
             ('done', 1)
         """
         options = {"keep_seconds": None, "keep_number": 0} if keep is None else kept_options(keep)
+        self._store.set_options(tr, **options)
+
+    def set_attempt_history(
+        self, tr: Transactor, *, attempts: int | None = None, traceback_bytes: int | None = None
+    ) -> None:
+        """Set how many failed attempts of an item are kept, and how much of their tracebacks.
+
+        `get` shows them until the item ends. The new numbers hold from the next failed attempt of
+        an item on, which deletes earlier ones beyond the number. Conflicts with pushes.
+
+        Args:
+            tr: A transaction or a database.
+            attempts: The number of failed attempts of an item, the last ones, from 1 to 1,000; 10
+                until it is set. `None` leaves it as it is.
+            traceback_bytes: The number of bytes of each traceback, the last ones, from 0 to 30,000;
+                8,000 until it is set. `None` leaves it as it is.
+
+        Raises:
+            OptionsMismatch: The stored options differ from those of this queue object.
+            ValueError: A number is out of its range.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> jobs.set_attempt_history(db, attempts=1)
+            >>> item = jobs.push(db, "send")
+            >>> for error in ("busy", "no such address"):
+            ...     jobs.nack(db, jobs.claim(db), delay=0, error=error)
+            >>> [attempt.error for attempt in jobs.get(db, item).failed_attempts]
+            ['no such address']
+        """
+        options: dict[str, int] = {}
+        if attempts is not None:
+            options["kept_attempts"] = validate_range("attempts", attempts, 1, MAX_KEPT_ATTEMPTS)
+        if traceback_bytes is not None:
+            size = validate_range("traceback_bytes", traceback_bytes, 0, MAX_TRACEBACK)
+            options["traceback_bytes"] = size
         self._store.set_options(tr, **options)
 
     # Claims
@@ -373,7 +418,7 @@ class BaseQueue(ABC, Generic[_T]):
             claim: A claim that `claim` returned.
             delay: Seconds until the next attempt, instead of the computed delay.
             error: What went wrong, as text or as an exception. Its first 1,000 characters are kept,
-                and the last 8,000 bytes of the traceback of an exception (see `get`).
+                and the end of the traceback of an exception (see `set_attempt_history`).
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
@@ -484,25 +529,31 @@ class BaseQueue(ABC, Generic[_T]):
         state: State,
         priority: Priority | None = None,
         limit: int = 0,
+        to: Priority | None = None,
     ) -> dict[str, bool]:
         """Make the same change of all items in a state; return by id whether each was changed.
 
         Each transaction changes up to 100 items, and takes effect exactly once. Items that come
         into the state meanwhile may be changed or not. An item is not changed if it has left the
-        state meanwhile, or if a dead letter cannot be retried (see `retry_dead_letter`).
+        state meanwhile, if a dead letter cannot be retried (see `retry_dead_letter`), or if an item
+        to reprioritize has the priority `to` already, or cannot be decoded.
 
-        Cost: reads of the items page by page, and for each item those of the single change.
+        Cost: reads of the items page by page, and for each item those of the single change. If the
+        items are too large for one transaction, it changes fewer of them.
 
         Args:
             db: A database.
             change: `"remove"` for items in any state but claimed, `"retry"` for dead letters,
-                `"run_now"` for delayed items, or `"release"` for claimed ones.
+                `"run_now"` for delayed items, `"release"` for claimed ones, or `"reprioritize"` for
+                ready, delayed or dead ones of a priority or task queue; those keep their order.
             state: The state of the items.
             priority: Only the items of this priority; for a priority queue.
             limit: The maximum number of items, 0 for all.
+            to: The new priority, for `"reprioritize"`.
 
         Raises:
-            ValueError: The change is not one of items in this state.
+            ValueError: The change is not one of items in this state, or of this queue.
+            InvalidPriority: `to` is not of the queue's type (in a task queue, `InvalidTask`).
 
         Example:
             >>> import fdbqueue
@@ -513,13 +564,17 @@ class BaseQueue(ABC, Generic[_T]):
             (3, 3)
         """
         store = self._store
-        changes: dict[str, tuple[Callable[..., bool], tuple[State, ...]]] = {
-            "remove": (store.remove, ("ready", "delayed", "dead", "done")),
-            "retry": (store.retry_dead_letter, ("dead",)),
-            "run_now": (store.run_now, ("delayed",)),
-            "release": (store.take_back, ("claimed",)),
+        changes: dict[str, tuple[_Begin, tuple[State, ...]]] = {
+            "remove": (partial(partial, store.remove), ("ready", "delayed", "dead", "done")),
+            "retry": (partial(partial, store.retry_dead_letter), ("dead",)),
+            "run_now": (partial(partial, store.run_now), ("delayed",)),
+            "release": (partial(partial, store.take_back), ("claimed",)),
         }
-        make, states = changes.get(change, (store.remove, ()))
+        if (change == "reprioritize") != (to is not None):
+            raise ValueError("`to` is the new priority, for 'reprioritize' alone")
+        if to is not None:
+            changes["reprioritize"] = (self._mover(to), MOVABLE)
+        begin, states = changes.get(change, (partial(partial, store.remove), ()))
         if validate_state(state) not in states:
             raise ValueError(f"{change!r} is not a change of {state} items")
         if priority is not None and store.given_options.kind != "priority":
@@ -527,13 +582,15 @@ class BaseQueue(ABC, Generic[_T]):
         limit = validate_number(limit, "limit")
         items = store.reads.inspect(db, state, limit, None, False, priority)
         results: dict[str, bool] = {}
-        while ids := [info.id for info in islice(items, _CHANGES)]:
-
-            def body(tr: Transaction, ids: list[str] = ids) -> dict[str, bool]:
-                return {item_id: _fits(make, tr, item_id) for item_id in ids}
-
-            results |= store.change(db, body, lambda changed: any(changed.values()))
+        # An item that was moved to a later priority comes once more.
+        new = (info.id for info in items if info.id not in results)
+        while ids := [*islice(new, _CHANGES)]:
+            results |= _change_some(store, db, begin, ids)
         return results
+
+    def _mover(self, to: Any) -> _Begin:
+        """Return how to move items to this priority, except those that have it already."""
+        raise ValueError("the items of this queue have no priorities")
 
     # Dead letters
 
@@ -705,8 +762,9 @@ class BaseQueue(ABC, Generic[_T]):
     def get(self, tr: ReadTransactor, item: _T | str) -> ItemInfo | None:
         """Return everything about an item; `None` if it has left the queue.
 
-        The last 10 failed attempts of an item are kept until it ends: when they failed, the client
-        that had claimed the item, the error, and the end of the traceback.
+        The last failed attempts of an item are kept until it ends, 10 by default (see
+        `set_attempt_history`): when they failed, the client that had claimed the item, the error,
+        and the end of the traceback.
 
         Conflicts with everything that changes the item. Cost: three reads for a ready item, six to
         nine for another; two more for a task.
@@ -931,12 +989,29 @@ class BaseQueue(ABC, Generic[_T]):
         self._store.clear(tr)
 
 
-def _fits(change: Callable[..., bool], tr: Transaction, item_id: str) -> bool:
-    """Change an item; return false also if the queue is full."""
+def _is_changed(change: Callable[[str], bool], item_id: str) -> bool:
+    """Change an item; return false also if this is not possible now."""
     try:
-        return change(tr, item_id)
-    except QueueFull:
+        return change(item_id)
+    except (QueueFull, WrongState, UndecodableItem):
         return False
+
+
+def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str]) -> dict[str, bool]:
+    """Change items in one transaction, or in several if they are too large for one."""
+
+    def body(tr: Transaction) -> dict[str, bool]:
+        change = begin(tr)
+        return {item_id: _is_changed(change, item_id) for item_id in ids}
+
+    try:
+        return store.change(db, body, lambda changed: any(changed.values()))
+    except error_classes() as error:
+        half = len(ids) // 2
+        if error.code != _TOO_LARGE or not half:
+            raise
+    change_some = partial(_change_some, store, db, begin)
+    return {**change_some(ids[:half]), **change_some(ids[half:])}
 
 
 def claim_until(stop: Stop, queue: BaseQueue[Any], db: Database, **options: Any) -> Claim | None:

@@ -29,7 +29,7 @@ __all__ = ["overview", "read_queues", "stats_as_json"]
 
 _LIMITS = (
     *("max_size", "max_attempts", "concurrency", "agent_concurrency"),
-    *("keep_seconds", "keep_number"),
+    *("keep_seconds", "keep_number", "kept_attempts", "traceback_bytes"),
 )
 
 _MAX_COUNTERS = 10_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import repeat
@@ -17,7 +17,7 @@ from fdbqueue.database.retrying import read
 from fdbqueue.layout import NO_HEADER, Header, Layout
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.priorities import Priorities
-from fdbqueue.operations.items import Items, NewItem
+from fdbqueue.operations.items import Items, Moved, NewItem, Tail
 from fdbqueue.queue.arguments import (
     due_time,
     expiry_time,
@@ -41,6 +41,7 @@ from fdbqueue.types import (
     PriorityKind,
     ReadTransactor,
     State,
+    Transaction,
     Transactor,
 )
 
@@ -618,11 +619,11 @@ class PriorityQueue(BaseQueue[Item]):
     # Change the order
 
     def reprioritize(self, tr: Transactor, item: Item | str, priority: Priority) -> Item | None:
-        """Move a ready or delayed item behind the last item of another priority; return it.
+        """Move an item behind the last item of another priority; return it.
 
-        The item keeps its id. Returns `None` if the queue does not have the item. Conflicts with
-        clients that take or move the same item. Cost: two reads for a ready item, seven for a
-        delayed one; a lookup of an item that was moved takes twice as many reads.
+        The item keeps its id and stays ready, delayed or dead. Returns `None` if the queue does not
+        have the item. Conflicts with clients that take or move the same item. Cost: two reads for a
+        ready item, seven for another; a lookup of an item that was moved takes twice as many reads.
 
         Args:
             tr: A transaction or a database.
@@ -632,7 +633,7 @@ class PriorityQueue(BaseQueue[Item]):
         Raises:
             InvalidPriority: The priority is not of the queue's type.
             InvalidItemId: The text is not an item id.
-            WrongState: The item is claimed, dead or done.
+            WrongState: The item is claimed or done.
 
         Example:
             >>> import fdbqueue
@@ -650,6 +651,19 @@ class PriorityQueue(BaseQueue[Item]):
             return None
         before, key = moved
         return Item(before.value, level.priority, before.id, key)
+
+    def _mover(self, to: Any) -> Callable[[Transaction], Callable[[str], bool]]:
+        store = self._store
+        level = store.levels.level(to)
+
+        def moved(item: Item) -> Moved | None:
+            return None if item.priority == level.priority else (level, None)
+
+        def begin(tr: Transaction) -> Callable[[str], bool]:
+            tails: dict[bytes, Tail] = {}
+            return lambda item_id: store.move(tr, item_id, moved, tails) is not None
+
+        return begin
 
 
 def _new_items(

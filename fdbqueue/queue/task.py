@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,10 +18,10 @@ from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.pages import read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.layout import Header, Layout
-from fdbqueue.layout.items import Level, StoredItem
+from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec
-from fdbqueue.operations.items import NewItem
+from fdbqueue.operations.items import Moved, NewItem, Tail
 from fdbqueue.operations.slots import MAX_SLOTS, ReadFirst
 from fdbqueue.operations.tasks import TaskIndex, TaskItems
 from fdbqueue.queue.arguments import (
@@ -33,6 +33,7 @@ from fdbqueue.queue.arguments import (
     validate_client,
     validate_lease,
     validate_number,
+    validate_priority,
     validate_state,
     validate_task,
     validate_unique,
@@ -52,6 +53,7 @@ from fdbqueue.types import (
     Task,
     TaskPriority,
     TaskStats,
+    Transaction,
     Transactor,
 )
 
@@ -646,11 +648,11 @@ class TaskQueue(BaseQueue[Task]):
     # Change
 
     def reprioritize(self, tr: Transactor, task_id: str, **changes: Unpack[TaskChanges]) -> bool:
-        """Change the priority, deadline, cost, agent, client or payload of a ready or delayed task.
+        """Change the priority, deadline, cost, agent, client or payload of a task.
 
-        The task keeps its id and goes behind the tasks that are now equal to it. Returns false if
-        the queue does not have the task. Conflicts with clients that take or change this task.
-        Cost: three reads for a ready task, eight for a delayed one.
+        The task keeps its id and stays ready, delayed or dead. It goes behind the tasks that are
+        now equal to it. Returns false if the queue does not have the task. Conflicts with clients
+        that take or change this task. Cost: three reads for a ready task, eight for another.
 
         Args:
             tr: A transaction or a database.
@@ -659,7 +661,7 @@ class TaskQueue(BaseQueue[Task]):
 
         Raises:
             InvalidTask: A field has an invalid value, or one of the errors of `push`.
-            WrongState: The task is claimed, dead or done.
+            WrongState: The task is claimed or done.
 
         Example:
             >>> import fdbqueue
@@ -671,16 +673,29 @@ class TaskQueue(BaseQueue[Task]):
             >>> tasks.get_task(db, task).priority, tasks.get_task(db, task).cost
             (<TaskPriority.CRITICAL: 1>, 3.0)
         """
+        # Validate before anything is read.
+        self._store.codec.encode(validate_task(None, 0, **changes)[0])
+        return self._store.move(tr, task_id, partial(self._changed, changes)) is not None
+
+    def _changed(self, changes: TaskChanges, task: Task) -> Moved:
+        """Return the level and the payload of a task with these changes."""
         store = self._store
-        store.codec.encode(validate_task(None, 0, **changes)[0])  # what is wrong is told before all
+        kept = {field: getattr(task, field) for field in TaskChanges.__annotations__}
+        created = task.created_at.timestamp()
+        record, rank = validate_task(self._ageing, created, **{**kept, **changes})
+        return store.levels.level_of_valid(rank), store.codec.encode(record)
 
-        def changed(task: Task) -> tuple[Level, bytes]:
-            kept = {field: getattr(task, field) for field in TaskChanges.__annotations__}
-            created = task.created_at.timestamp()
-            record, rank = validate_task(self._ageing, created, **{**kept, **changes})
-            return store.levels.level_of_valid(rank), store.codec.encode(record)
+    def _mover(self, to: Any) -> Callable[[Transaction], Callable[[str], bool]]:
+        store, changes = self._store, TaskChanges(priority=validate_priority(to))
 
-        return store.move(tr, task_id, changed) is not None
+        def moved(task: Task) -> Moved | None:
+            return None if task.priority == to else self._changed(changes, task)
+
+        def begin(tr: Transaction) -> Callable[[str], bool]:
+            tails: dict[bytes, Tail] = {}
+            return lambda task_id: store.move(tr, task_id, moved, tails) is not None
+
+        return begin
 
     def _first_for_agent(self, agent: str) -> ReadFirst:
         """Return how to read the first tasks of an agent."""

@@ -214,8 +214,8 @@ def test_json_lines_for_programs(filled: Shell, name: str) -> None:
 
 def test_tables_for_people(filled: Shell, name: str, shared_url: str) -> None:
     table = [line.split() for line in filled.output("ls").splitlines()]
-    assert table[0] == ["queue", "ready", "delayed", "claimed", "dead", "oldest"]
-    assert [name, "2", "0", "0", "0"] in [row[:-1] for row in table]
+    assert table[0] == ["queue", "ready", "delayed", "claimed", "dead", "done", "oldest"]
+    assert [name, "2", "0", "0", "0", "0"] in [row[:-1] for row in table]
     assert [line.split() for line in filled.output("counts", name).splitlines()] == [
         ["priority", "items"],
         ["3", "1"],
@@ -264,7 +264,7 @@ def test_a_table_is_printed_as_soon_as_a_page_is_there(capsys: pytest.CaptureFix
 def test_top_shows_the_busy_queues_first_if_there_is_no_room_for_all() -> None:
     def row(number: int, **values: Any) -> dict[str, Any]:
         idle: dict[str, Any] = {
-            **dict.fromkeys(("ready", "delayed", "claimed", "dead"), 0),
+            **dict.fromkeys(("ready", "delayed", "claimed", "dead", "done"), 0),
             **{"in": 0.0, "out": None, "age": None, "by_priority": {}, "paused": False},
         }
         return {"queue": f"q{number}", **idle, **values}
@@ -307,6 +307,15 @@ def test_done_items_are_kept_by_number_and_time(fdbq: Shell, name: str) -> None:
     assert (limits["keep_seconds"], limits["keep_number"]) == (None, 0)
 
 
+def test_the_history_of_attempts_is_bounded_as_wanted(fdbq: Shell, name: str) -> None:
+    first = json.loads(fdbq.output("limit", name, "--keep-attempts", "3", "--create", "--json"))
+    assert (first["kept_attempts"], first["traceback_bytes"]) == (3, 8_000)
+    second = json.loads(fdbq.output("limit", name, "--keep-traceback", "0", "--json"))
+    assert (second["kept_attempts"], second["traceback_bytes"]) == (3, 0)
+    assert "from 1 to 1,000" in error_of(fdbq("limit", name, "--keep-attempts", "0"))
+    assert "from 0 to 30,000" in error_of(fdbq("limit", name, "--keep-traceback", "30001"))
+
+
 def test_all_items_in_a_state_are_removed(fdbq: Shell, name: str) -> None:
     for value in range(4):
         fdbq.output("push", name, str(value), "-p", str(value % 2))
@@ -322,15 +331,34 @@ def test_all_items_in_a_state_are_removed(fdbq: Shell, name: str) -> None:
 
 def test_an_item_is_moved_to_another_priority(fdbq: Shell, name: str) -> None:
     item_id = fdbq.output("push", name, "1", "-p", "5").strip()
-    assert fdbq.output("reprioritize", name, item_id, "2") == f"moved {item_id} to priority 2\n"
-    moved = json.loads(fdbq.output("reprioritize", name, item_id, "--json", "--", "-3"))
-    assert (moved["id"], moved["priority"]) == (item_id, -3)
+    assert fdbq.output("reprioritize", name, item_id, "2") == "1 moved\n"
+    moved = json.loads(fdbq.output("reprioritize", "--json", "--", name, item_id, "-3"))
+    assert moved == {"id": item_id, "moved": True}
     assert json.loads(fdbq.output("show", name, item_id, "--json"))["priority"] == -3
     assert "must be a 64-bit integer" in error_of(fdbq("reprioritize", name, item_id, "[1]"))
+    assert "is not the id of an item" in error_of(fdbq("reprioritize", name, item_id, "x", "1"))
     fdbq.output("pop", name)
     done = fdbq("reprioritize", name, item_id, "1")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "has no item" in done.stderr
+    assert (done.returncode, done.stdout) == (1, "0 moved\n")
+    assert "the queue has no such item" in done.stderr
+
+
+def test_all_items_in_a_state_are_moved_to_another_priority(fdbq: Shell, name: str) -> None:
+    for priority in ("5", "1", "3"):
+        fdbq.output("push", name, priority, "-p", priority)
+    fdbq.output("push", name, "9", "-p", "9", "--delay", "600")
+    done = fdbq("reprioritize", name, "--state", "ready", "3")
+    assert (done.returncode, done.stdout) == (1, "2 moved\n")
+    assert "it has this priority already" in done.stderr
+    assert fdbq.output("reprioritize", name, "--state", "ready", "-p", "3", "2") == "3 moved\n"
+    assert fdbq.output("reprioritize", name, "--state", "delayed", "-p", "9", "2") == "1 moved\n"
+    assert fdbq.output("pop", name, "-n", "9") == "3\n1\n5\n"
+    assert "give either ids, or --state" in error_of(fdbq("reprioritize", name, "1"))
+    fdbq.output("task", "push", f"{name}tasks", "1", "-p", "low")
+    assert fdbq.output("reprioritize", f"{name}tasks", "--state", "ready", "high") == "1 moved\n"
+    for wrong in ("7", "urgent"):
+        error = error_of(fdbq("reprioritize", f"{name}tasks", "--state", "ready", wrong))
+        assert "CRITICAL" in error
 
 
 def test_a_worker_is_listed_while_it_runs(fdbq: Shell, name: str) -> None:
@@ -572,6 +600,8 @@ def test_a_paused_queue_hands_out_nothing(fdbq: Shell, name: str) -> None:
         "agent_concurrency": None,
         "keep_number": None,
         "keep_seconds": None,
+        "kept_attempts": 10,
+        "traceback_bytes": 8_000,
         "paused": True,
     }
     assert fdbq.output("limit", name, "--concurrency", "none").splitlines()[-1].endswith("paused")

@@ -57,8 +57,9 @@ def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:
     }
 
 
-NO_OTHERS = bytes(5) + b"\x26" + bytes(2)
-"""Without bound, ageing, max_attempts, concurrency or agent_concurrency; not paused; keeps none."""
+NO_OTHERS = bytes(5) + b"\x26" + bytes(2) + b"\x15\x0a\x16\x1f\x40"
+"""Without bound, ageing, max_attempts, concurrency or agent_concurrency; not paused; keeps no done
+items, 10 failed attempts, and 8,000 bytes of a traceback."""
 
 PACKED_RANDOM = b"\x01\x00\xff" + RANDOM[1:] + b"\x00"
 

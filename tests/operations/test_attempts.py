@@ -70,6 +70,37 @@ def test_the_last_ten_attempts_are_kept(db: Any, queue: PriorityQueue) -> None:
     assert attempts_left(db, queue) == 10
 
 
+def test_a_queue_keeps_as_many_attempts_as_its_options_say(db: Any, queue: PriorityQueue) -> None:
+    item = queue.push(db, "job")
+
+    def fail_often(n: int) -> None:
+        for number in range(n):
+            queue.nack(db, queue.claim(db), delay=0, error=ValueError(f"error {number}"))
+
+    queue.set_attempt_history(db, attempts=15)
+    fail_often(20)
+    assert [each.number for each in info_of(db, queue, item).failed_attempts] == [*range(6, 21)]
+    queue.set_attempt_history(db, attempts=2, traceback_bytes=5)
+    fail_often(1)
+    attempts = info_of(db, queue, item).failed_attempts
+    assert [(each.number, each.traceback[-4:]) for each in attempts] == [
+        (20, " 19\n"),
+        (21, "r 0\n"),
+    ]
+    assert [len(each.traceback) <= 5 for each in attempts] == [False, True]
+    assert attempts_left(db, queue) == 2
+    queue.set_attempt_history(db, traceback_bytes=0)
+    fail_often(1)
+    assert info_of(db, queue, item).failed_attempts[-1].traceback is None
+    options = queue.options(db)
+    assert (options.kept_attempts, options.traceback_bytes) == (2, 0)
+    assert PriorityQueue.at(db, queue.subspace).options(db) == options
+    for wrong in ({"attempts": 0}, {"attempts": 1001}, {"traceback_bytes": -1}):
+        with pytest.raises(ValueError, match="is a number from"):
+            queue.set_attempt_history(db, **wrong)
+    assert queue.options(db) == options
+
+
 def test_a_traceback_keeps_its_last_8000_bytes(db: Any, queue: PriorityQueue) -> None:
     item = queue.push(db, "job")
     error = ValueError("é" * 10_000 + "the end")

@@ -121,7 +121,45 @@ def test_a_delayed_item_is_moved_and_stays_delayed(db: Any, name: str) -> None:
     assert tasks.pop(db).payload == "changed"
 
 
-@pytest.mark.parametrize("state", ["claimed", "dead", "done"])
+@pytest.mark.parametrize("value", ["job", "x" * 200_000])
+def test_a_dead_letter_is_moved_with_its_attempts_and_stays_one(
+    db: Any, name: str, value: str
+) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=2)
+    item = queue.push(db, value, 5, unique="key")
+    other = queue.push(db, "other", 1)
+    for error in ("first", "second"):
+        queue.nack(db, queue.claim(db, n=2), delay=0, error=error)
+    again = queue.push(db, "again", 3, unique="key")  # has the key that the dead letter had
+    moved = queue.reprioritize(db, item, 1)
+    assert moved is not None
+    assert (moved.id, moved.priority) == (item.id, 1)
+    info = queue.get(db, item.id)
+    assert info is not None
+    assert (info.state, info.attempts, info.error, info.item.value) == ("dead", 2, "second", value)
+    assert [attempt.error for attempt in info.failed_attempts] == ["first", "second"]
+    assert [letter.id for letter in queue.dead_letters(db)] == [other.id, item.id]
+    stats = assert_views_agree(db, queue)
+    assert (stats.dead, stats.ready, stats.total_pushed, stats.total_died) == (2, 1, 3, 2)
+    assert not queue.retry_dead_letter(db, item)
+    assert queue.remove(db, again)
+    assert queue.retry_dead_letter(db, item)
+    assert queue.pop(db) == moved
+    assert moves(db, queue) == 0
+    assert_views_agree(db, queue)
+    tasks = TaskQueue.named(db, f"{name}tasks", max_attempts=1)
+    task = tasks.push(db, payload=value, cost=7)
+    tasks.nack(db, tasks.claim(db))
+    assert tasks.reprioritize(db, task, priority=1)
+    found = tasks.get_task(db, task)
+    assert found is None or found.priority == 1
+    (letter,) = tasks.dead_letters(db)
+    assert (letter.item.priority, letter.item.cost, letter.item.payload) == (1, 7, value)
+    assert tasks.retry_dead_letter(db, task)
+    assert_views_agree(db, tasks)
+
+
+@pytest.mark.parametrize("state", ["claimed", "done"])
 def test_an_item_in_another_state_is_not_moved_and_the_error_says_why(
     db: Any, name: str, state: str
 ) -> None:
@@ -129,9 +167,7 @@ def test_an_item_in_another_state_is_not_moved_and_the_error_says_why(
     item = queue.push(db, "job", 5)
     claim = queue.claim(db)
     assert claim is not None
-    if state == "dead":
-        queue.nack(db, claim)
-    elif state == "done":
+    if state == "done":
         queue.ack(db, claim)
     with pytest.raises(WrongState, match=f"is {state}, and only") as caught:
         queue.reprioritize(db, item, 1)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.queue import base
 from fdbqueue.testing import FaultyDatabase
@@ -72,6 +73,40 @@ def test_all_items_in_a_state_are_changed(
     assert queue.change_all(db, change, state=state) == {}
 
 
+@pytest.mark.parametrize("kind", [PriorityQueue, TaskQueue])
+@pytest.mark.parametrize("state", ["ready", "delayed", "dead"])
+def test_all_items_in_a_state_get_another_priority_and_keep_their_order(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, kind: Any, state: Any
+) -> None:
+    monkeypatch.setattr(base, "_CHANGES", 10)
+    queue = kind.named(db, name)
+    filled(db, queue, state)
+    before = [info.id for info in queue.items(db, state=state)]
+    first = queue.push(db, 99, 5) if kind is PriorityQueue else queue.push(db, priority=5)
+    results = queue.change_all(db, "reprioritize", state=state, to=5)
+    ended = {first.id if kind is PriorityQueue else first: False} if state == "ready" else {}
+    assert results == dict.fromkeys(before, True) | ended
+    after = [info.id for info in queue.items(db, state=state)]
+    assert after == [*ended, *before]
+    assert {info.item.priority for info in queue.items(db, state=state)} == {5}
+    assert_views_agree(db, queue)
+    again = queue.change_all(db, "reprioritize", state=state, to=5)
+    assert not any(again.values())
+    assert len(again) == len(after)
+
+
+def test_items_too_large_for_one_transaction_are_changed_in_several(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    ids = [queue.push(db, f"{number}" * 3_000_000, 5).id for number in range(5)]
+    counting = CountingDatabase(db)
+    assert queue.change_all(counting, "reprioritize", state="ready", to=1) == dict.fromkeys(
+        ids, True
+    )
+    assert counting.commits > 1
+    assert [queue.pop(db).value[0] for _ in ids] == ["0", "1", "2", "3", "4"]
+    assert_views_agree(db, queue)
+
+
 def test_items_are_chosen_by_priority_and_number(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     filled(db, queue, "ready")
@@ -116,5 +151,12 @@ def test_a_change_that_does_not_fit_the_state_is_rejected(db: Any, queue: Priori
         with pytest.raises(ValueError, match=f"is not a change of {state} items"):
             queue.change_all(db, change, state=state)
     fifo = Queue(queue.subspace["fifo"])
+    with pytest.raises(ValueError, match="have no priorities"):
+        fifo.change_all(db, "reprioritize", state="ready", to=1)
+    with pytest.raises(fdbqueue.errors.InvalidPriority):
+        queue.change_all(db, "reprioritize", state="ready", to="high")
+    for change, to in [("reprioritize", None), ("remove", 1)]:
+        with pytest.raises(ValueError, match="for 'reprioritize' alone"):
+            queue.change_all(db, change, state="ready", to=to)
     with pytest.raises(ValueError, match="only the items of a priority queue"):
         fifo.change_all(db, "remove", state="ready", priority=1)
