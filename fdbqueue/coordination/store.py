@@ -59,7 +59,8 @@ _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
 
 _value_of, _priority_of = attrgetter("value"), attrgetter("level.priority")
-_size_of, _n_of = attrgetter("size"), itemgetter(0)
+_size_of = attrgetter("size")
+_n_of: Callable[[tuple[int, bool]], int] = itemgetter(0)
 
 _log = logging.getLogger("fdbqueue")
 
