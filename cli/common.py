@@ -55,6 +55,7 @@ __all__ = [
     "count_noun",
     "create_option",
     "database_options",
+    "deleted_text",
     "echo",
     "echo_results",
     "escaped",
@@ -359,6 +360,24 @@ def states_text(numbers: QueueStats | CheckReport | QueueCopy) -> str:
     """
     found = [(getattr(numbers, state), state) for state in STATES]
     return ", ".join(f"{number:,} {state}" for number, state in found if number) or "no items"
+
+
+def deleted_text(queue: str, done: str, numbers: QueueStats | None, as_json: bool) -> str:
+    """Return what was cleared or dropped: the items in each state just before, if known.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+    >>> _ = jobs.push(db, 1), jobs.push(db, 2, delay=60)
+    >>> deleted_text("jobs", "dropped", jobs.stats(db), as_json=False)
+    'dropped jobs: 1 ready, 1 delayed'
+    """
+    if as_json:
+        fields: dict[str, Any] = {"queue": queue, done: True}
+        if numbers is not None:
+            fields |= {state: getattr(numbers, state) for state in STATES}
+        return json_line(fields)
+    return f"{done} {queue}" + (f": {states_text(numbers)}" if numbers else "")
 
 
 def age_text(time: datetime | None) -> str | None:

@@ -40,6 +40,7 @@ from .common import (
     confirm,
     count_noun,
     create_option,
+    deleted_text,
     echo,
     echo_results,
     escaped,
@@ -612,7 +613,8 @@ def clear(db: Database, queue: str, yes: bool, as_json: bool) -> None:
       fdbq clear jobs --yes
     """
     target = existing_queue(db, queue)
+    numbers = target.stats(db)
     if not yes:
-        confirm(f"Remove all items from {queue!r} ({states_text(target.stats(db))})?")
+        confirm(f"Remove all items from {queue!r} ({states_text(numbers)})?")
     target.clear(db)
-    echo(json_line({"queue": queue, "cleared": True}) if as_json else f"cleared {queue}")
+    echo(deleted_text(queue, "cleared", numbers, as_json))

@@ -42,6 +42,7 @@ from .common import (
     confirm,
     count_noun,
     create_option,
+    deleted_text,
     echo,
     json_line,
     priority_as_json,
@@ -217,12 +218,13 @@ def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     Example:
       fdbq drop jobs --yes
     """
+    numbers: QueueStats | None = None
     with suppress(QueueNotFound):  # perhaps a restore of it has not finished
-        target = existing_queue(db, queue)
+        numbers = existing_queue(db, queue).stats(db)
         if not yes:
-            confirm(f"Drop {queue!r} with all its items ({states_text(target.stats(db))})?")
+            confirm(f"Drop {queue!r} with all its items ({states_text(numbers)})?")
     drop_queue(db, queue)
-    echo(json_line({"queue": queue, "dropped": True}) if as_json else f"dropped {queue}")
+    echo(deleted_text(queue, "dropped", numbers, as_json))
 
 
 class _Bound(ParamType):

@@ -108,6 +108,7 @@ class _Numbers(BaseModel):
     delayed: int
     claimed: int
     dead: int
+    done: int
     by_priority: dict[str, int] = Field(description="The ready items of each priority.")
     oldest: str | None = Field(description="ISO 8601: when the oldest ready item was pushed.")
     next_due: str | None = Field(description="ISO 8601: when the next delayed item is ready.")
@@ -130,6 +131,10 @@ class Stats(_Numbers):
     max_attempts: int | None
     concurrency: int | None
     agent_concurrency: int | None
+    keep_seconds: int | None
+    keep_number: int | None
+    kept_attempts: int
+    traceback_bytes: int
 
 
 class NamedNumbers(_Numbers):

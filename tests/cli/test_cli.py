@@ -209,7 +209,8 @@ def test_json_lines_for_programs(filled: Shell, name: str) -> None:
     assert json.loads(filled.output("pop", name, "--json")) == rows[0]
     removed = filled.output("rm", name, rows[1]["id"], "--json")
     assert json.loads(removed) == {"id": rows[1]["id"], "removed": True}
-    assert json.loads(filled.output("clear", name, "-y", "--json"))["cleared"] is True
+    cleared = json.loads(filled.output("clear", name, "-y", "--json"))
+    assert (cleared["cleared"], cleared["ready"], cleared["dead"]) == (True, 1, 0)
 
 
 def test_tables_for_people(filled: Shell, name: str, shared_url: str) -> None:
@@ -382,7 +383,7 @@ def test_clear_asks_for_confirmation(filled: Shell, name: str) -> None:
         errors = filled("clear", name, stdin=answer).stderr
         assert errors.endswith("\nfdbq: aborted; nothing was changed\n")
     assert sizes(filled, name)[name] == 2
-    assert filled("clear", name, stdin="y\n").stdout == f"cleared {name}\n"
+    assert filled("clear", name, stdin="y\n").stdout == f"cleared {name}: 2 ready\n"
     assert sizes(filled, name)[name] == 0
     assert f"no queue named '{name}jbos'" in error_of(filled("clear", f"{name}jbos", "--yes"))
 
