@@ -152,12 +152,14 @@ class Claim:
         attempts: How many times each item has been claimed so far, from 1.
         keys: The keys of the items in the database.
         token: The fencing token of this claim.
+        client: The name of the client that has claimed them.
     """
 
     items: tuple[Any, ...]
     attempts: tuple[int, ...]
     keys: tuple[bytes, ...] = field(repr=False)
     token: bytes = field(repr=False)
+    client: str = field(default="", repr=False)
 
     @property
     def item(self) -> Any:
@@ -175,7 +177,7 @@ class Claim:
     def __iter__(self) -> Iterator[Claim]:
         for parts in zip(self.items, self.attempts, self.keys):
             item, attempt, key = parts
-            yield Claim((item,), (attempt,), (key,), self.token)
+            yield Claim((item,), (attempt,), (key,), self.token, self.client)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,6 @@ class Store(Generic[_T]):
         self.items = items
         self.codec = codec
         self.given_options = options
-        self.client: str | None = None
         """The name under which this client claims items; `None` for the host and the process."""
         self._retry_delay = partial(retry_delay, uniform=random.uniform)
         schedule = self.schedule = Schedule(layout, items)
@@ -121,9 +120,7 @@ class Store(Generic[_T]):
         self._any_item = Wanted("pop", self.keys_to_watch, left, waiting_pops)
         places = Places(layout, random.randrange)
         pushing = self._pusher = Pusher(layout, items, schedule, options, places)
-        leases = self._leases = Leases(
-            layout, items, codec, schedule, self._retry_delay, self._client_name
-        )
+        leases = self._leases = Leases(layout, items, codec, schedule, self._retry_delay)
         slots = self._slots = Slots(layout, schedule, agents, places)
         receipts = layout.receipts
         self.pushes = Combiner(lambda: Batches(pushing.push, receipts), _size_of, BATCH_BYTES)
@@ -134,9 +131,6 @@ class Store(Generic[_T]):
             MAX_ITEMS,
         )
         self.acks = Combiner(lambda: Batches(leases.ack_each, receipts), _size_of, MAX_ITEMS)
-
-    def _client_name(self) -> str:
-        return self.client or client_name()
 
     def change(
         self,
@@ -371,10 +365,12 @@ class Store(Generic[_T]):
         n: int,
         within: int,
         wait: float,
+        client: str | None,
         first: First | None = None,
     ) -> Steps[Claim | None]:
         """Claim any of the first items, or those that `first(tr, n)` reads; wait as `pop` does."""
-        request = ClaimRequest(n, max(n, within), lease, *uuids(1))
+        (token,) = uuids(1)
+        request = ClaimRequest(n, max(n, within), lease, token, client or client_name())
         look = partial(self._claim_now, tr, request, first)
         keys = partial(self.keys_to_watch_claims, first=first)
         waiters = self._waiting_claims if first is None else None

@@ -104,12 +104,14 @@ class ClaimRequest(NamedTuple):
         within: Claim any of this many first items.
         lease: The duration of the lease in seconds.
         token: The identity of the claim.
+        client: The name of the client that claims.
     """
 
     n: int
     within: int
     lease: float
     token: bytes
+    client: str
 
     @property
     def size(self) -> int:
@@ -167,10 +169,8 @@ class Leases:
         codec: RowCodec[Any],
         schedule: Schedule,
         retry_delay: Callable[[int], float],
-        client: Callable[[], str],
     ) -> None:
         self._layout = layout
-        self._client = client
         self._retry_delay = retry_delay
         self._items = items
         self._codec = codec
@@ -197,7 +197,7 @@ class Leases:
         """
         layout = self._layout
         end = version + int(request.lease * VERSIONS)
-        client = self._client()
+        client = request.client
         if mark is None:
             mark = tr.snapshot.get(layout.scheduled)
         items: list[Any] = []
@@ -212,7 +212,9 @@ class Leases:
             try:
                 items.append(self._codec.decode(tr, stored))
             except UndecodableItem as error:
-                self._fail(tr, stored, position, delivery_count, now, error)
+                due = now + int(1000 * self._retry_delay(delivery_count))
+                failed = FailedItem(position, stored.value, delivery_count, due, client)
+                self._fail(tr, failed, now, error)
                 continue
             slots = tuple(map(_slot_of, limits))
             held += limits
@@ -229,21 +231,11 @@ class Leases:
         if mark.value is None:
             tr[layout.scheduled] = b""
         keys = tuple(map(_key_of, stored_items))
-        return Claim(tuple(items), tuple(delivery_counts), keys, request.token)
+        return Claim(tuple(items), tuple(delivery_counts), keys, request.token, client)
 
-    def _fail(
-        self,
-        tr: Transaction,
-        stored: StoredItem,
-        position: bytes,
-        delivery_count: int,
-        now: int,
-        error: UndecodableItem,
-    ) -> None:
+    def _fail(self, tr: Transaction, failed: FailedItem, now: int, error: UndecodableItem) -> None:
         """Count an undecodable item as a failed attempt."""
         _log.warning("%s", error)
-        due = now + int(1000 * self._retry_delay(delivery_count))
-        failed = FailedItem(position, stored.value, delivery_count, due, self._client())
         text, stack = error_text(error), traceback_text(error)
         self._schedule.return_failed(tr, [failed], now, text, stack)
 
@@ -341,12 +333,11 @@ class Leases:
         layout = self._layout
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
         reads = self._begin(tr, claim) if reads is None else reads
-        client = self._client()
         for position, item in self._claimed(claim, reads):
             tr.clear(layout.timer_key(layout.leases, item.lease_end, position))
             claimed = item._replace(lease_end=end)
             expires = header_of(item.value)[0].expires
-            timer = encode_lease(lease, now, item.delivery_count, expires, client)
+            timer = encode_lease(lease, now, item.delivery_count, expires, claim.client)
             self._schedule.store_claim(tr, position, claimed, timer)
             if end < item.lease_end:
                 self._items.count_returned(tr, 1)  # waiting clients sleep until a lease ends
@@ -381,9 +372,8 @@ class Leases:
         now: int,
     ) -> None:
         """Return failed items, each at its due time, or make them dead letters."""
-        client = self._client()
         failed = [
-            FailedItem(position, item.value, item.delivery_count, due, client)
+            FailedItem(position, item.value, item.delivery_count, due, claim.client)
             for (position, item), due in zip(self._end(tr, claim), dues)
         ]
         self._schedule.return_failed(tr, failed, now, error, traceback)

@@ -27,6 +27,7 @@ from fdbqueue.queue.arguments import (
     kept_options,
     validate_bound,
     validate_claim,
+    validate_client_name,
     validate_delay,
     validate_lease,
     validate_number,
@@ -275,6 +276,7 @@ class BaseQueue(ABC, Generic[_T]):
         n: int = 1,
         within: int = 256,
         wait: Duration = 0,
+        client: str | None = None,
     ) -> Steps[Claim | None]:
         """Claim the first items for the time of a lease; return `None` if nothing can be claimed.
 
@@ -306,6 +308,8 @@ class BaseQueue(ABC, Generic[_T]):
             n: The maximum number of items, from 1.
             within: How many of the first items to choose from, from 1.
             wait: How many seconds to wait for an item, `math.inf` for ever. Needs a database.
+            client: The name that `get` shows for the client, printable text of 1 to 255 bytes; by
+                default its host and process id.
 
         Source: Gray and Cheriton, Leases (1989).
 
@@ -321,7 +325,8 @@ class BaseQueue(ABC, Generic[_T]):
         """
         n, within = validate_number(n, "n", 1), validate_number(within, "within", 1)
         lease, wait = validate_lease(lease), validate_wait(tr, wait)
-        return self._store.claim(tr, lease, n, within, wait)
+        client = None if client is None else validate_client_name(client)
+        return self._store.claim(tr, lease, n, within, wait, client)
 
     @driven
     def ack(self, tr: Transactor, claim: Claim, *, result: Any = None) -> Steps[None]:

@@ -31,6 +31,7 @@ from fdbqueue.queue.arguments import (
     validate_agent,
     validate_bound,
     validate_client,
+    validate_client_name,
     validate_lease,
     validate_number,
     validate_priority,
@@ -419,6 +420,7 @@ class TaskQueue(BaseQueue[Task]):
         within: int = 256,
         wait: Duration = 0,
         agent: str | None = None,
+        client: str | None = None,
     ) -> Steps[Claim | None]:
         """Claim the first tasks, or the first tasks of an agent, for the time of a lease.
 
@@ -432,6 +434,7 @@ class TaskQueue(BaseQueue[Task]):
             within: How many of the first tasks to choose from, from 1.
             wait: How many seconds to wait for a task, `math.inf` for ever. Needs a database.
             agent: The name of an agent.
+            client: The name that `get` shows for the client, as for `PriorityQueue.claim`.
 
         Example:
             >>> import fdbqueue
@@ -446,7 +449,8 @@ class TaskQueue(BaseQueue[Task]):
         n, within = validate_number(n, "n", 1), validate_number(within, "within", 1)
         lease, wait = validate_lease(lease), validate_wait(tr, wait)
         first = None if agent is None else self._first_for_agent(agent)
-        return self._store.claim(tr, lease, n, within, wait, first)
+        client = None if client is None else validate_client_name(client)
+        return self._store.claim(tr, lease, n, within, wait, client, first)
 
     # Limits
 

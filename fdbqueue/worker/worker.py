@@ -162,7 +162,7 @@ class Worker:
         self._telemetry = Telemetry(self._name)
         self._presence = Presence(name, self._name, self._concurrency, self._lease)
         if name is not None:
-            store.client = validate_client_name(name)
+            self._options["client"] = validate_client_name(name)
         self._may_claim_ahead = True
         self._stop = Stop()  # not an event, whose lock a signal handler must not take
         self._guard = threading.Lock()

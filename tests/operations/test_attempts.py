@@ -60,6 +60,23 @@ def test_each_failed_attempt_is_kept_with_client_error_and_traceback(db: Any, na
     assert fdbqueue.check(db, queue).ok
 
 
+def test_a_claim_names_its_client_until_it_ends(db: Any, queue: PriorityQueue) -> None:
+    item = queue.push(db, "job")
+    claim = queue.claim(db, client="shelf 7")
+    assert claim is not None
+    assert info_of(db, queue, item).claimed_by == "shelf 7"
+    queue.extend(db, claim)
+    assert info_of(db, queue, item).claimed_by == "shelf 7"
+    queue.nack(db, *claim, error="busy")
+    queue.run_now(db, item)
+    queue.claim(db)
+    assert info_of(db, queue, item).claimed_by.endswith(f":{os.getpid()}")
+    assert info_of(db, queue, item).failed_attempts[0].client == "shelf 7"
+    for wrong in ("", "two\nlines", "x" * 256):
+        with pytest.raises(ValueError, match="printable text"):
+            queue.claim(db, client=wrong)
+
+
 def test_the_last_ten_attempts_are_kept(db: Any, queue: PriorityQueue) -> None:
     item = queue.push(db, "job")
     for number in range(13):
