@@ -17,11 +17,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "fdbqueue"
 
-# The rooms that each room may import from. Every room may import `errors` and `types`. Every room
-# of `embedded` may import the modules beside those rooms.
+# The rooms that each room may import from. Every room may import `errors` and `types`. The rooms
+# within a room may import the modules beside them that `BESIDE` names.
 ROOMS = {
     "cli": {"aio", "embedded", "http", "queue.transfer"},
-    "http": {"aio", "queue"},
+    "http": {"aio", "http.n_queue", "queue"},
+    "http.n_queue": {"aio", "queue"},
     "aio": {"queue", "queue.transfer", "worker"},
     "worker": {"queue"},
     "queue": {"coordination", "database", "operations", "layout"},
@@ -37,7 +38,10 @@ ROOMS = {
     "testing": set[str](),
 }
 ANYBODYS = {"errors", "types"}
-ENGINES_OWN = {"embedded.limits", "embedded.mutations", "embedded.ranges"}
+BESIDE = {
+    "embedded": {"embedded.limits", "embedded.mutations", "embedded.ranges"},
+    "http": {"http.delivery", "http.idempotency", "http.routing", "http.security", "http.served"},
+}
 
 # Exceptions from the table. This list may only shrink.
 EXCEPTIONS = {
@@ -52,12 +56,11 @@ EXCEPTIONS = {
         "queue.registry",
     },
     "cli.queues": {"layout"},
-    "http.app": {"database.binding"},
+    "http.app": {"database.binding", "database.retrying"},
     "http.dashboard": {"database.binding"},
     "http.idempotency": {"database.exactly_once", "layout", "layout.values"},
     "http.metrics": {"database.retrying"},
-    "http.models": {"layout.codecs"},
-    "http.routes": {"database.retrying"},
+    "http.routing": {"layout.codecs"},
     "worker.worker": {"database.binding", "database.exactly_once", "operations.leases"},
     # Only for types.
     "embedded.transaction.options": {"embedded.database"},
@@ -122,8 +125,7 @@ def test_imports_point_down(path: Path) -> None:
     outside = {
         name
         for name in imported(ast.parse(path.read_text()))
-        if room_of(name) not in allowed
-        and not (room.startswith("embedded.") and name in ENGINES_OWN)
+        if room_of(name) not in allowed and name not in BESIDE.get(room.partition(".")[0], ())
     }
     assert outside == EXCEPTIONS.get(module, set())
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from fdbqueue import aio
 from fdbqueue.database.binding import error_classes
+from fdbqueue.database.retrying import run
 from fdbqueue.errors import (
     FdbqueueError,
     LayoutVersionMismatch,
@@ -26,10 +29,12 @@ from fdbqueue.errors import (
     UndecodableItem,
     UnknownCodec,
 )
-from fdbqueue.http import dashboard, push_pop, routes
+from fdbqueue.http import dashboard
 from fdbqueue.http.metrics import Metrics
-from fdbqueue.http.routes import Served
+from fdbqueue.http.n_queue import push_pop, routes
+from fdbqueue.http.n_queue.models import ERRORS
 from fdbqueue.http.security import Guard, Limits, Tokens
+from fdbqueue.http.served import Served
 from fdbqueue.types import Database
 
 __all__ = ["create_app"]
@@ -48,6 +53,15 @@ _STATUS: list[tuple[type[FdbqueueError], int]] = [
     (StorageError, 503),
     (FdbqueueError, 422),
 ]
+
+
+_router = APIRouter(responses=ERRORS)
+
+
+class _Status(BaseModel):
+    """The status of a healthy server."""
+
+    status: str
 
 
 def create_app(
@@ -79,6 +93,7 @@ def create_app(
     app.include_router(dashboard.router)
     app.include_router(push_pop.router)
     app.include_router(routes.router)
+    app.include_router(_router)
     app.add_middleware(app.state.metrics.middleware)
     app.add_middleware(Guard, tokens=tokens or Tokens(), limits=limits or Limits())
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -89,6 +104,37 @@ def create_app(
         app.add_exception_handler(kind, _unavailable)
     app.add_exception_handler(Exception, _unexpected)
     return app
+
+
+@_router.get("/health")
+async def _health() -> _Status:
+    """Report that the server is running."""
+    return _Status(status="ok")
+
+
+@_router.get("/ready")
+async def _ready(request: Request) -> _Status:
+    """Report whether the database answers and the server is not shutting down."""
+    if request.app.state.stopping.is_set():
+        raise HTTPException(503, "the server is about to stop")
+    await aio.run(run, request.app.state.served.db, lambda tr: tr.get_read_version().wait())
+    return _Status(status="ok")
+
+
+@_router.get("/metrics", response_class=Response)
+async def _metrics(
+    request: Request,
+    queues: Annotated[
+        Literal["active", "all"],
+        Query(
+            description="`active`: queues that hold items, or were used since the first request"
+            " for metrics."
+        ),
+    ] = "active",
+) -> Response:
+    """For Prometheus: items by state, totals, ages, requests and their latencies."""
+    text = await request.app.state.metrics.text(all_queues=queues == "all")
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _answer(status: int, detail: str, headers: Any = None) -> JSONResponse:

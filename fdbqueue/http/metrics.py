@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fdbqueue.aio import overview, run
 from fdbqueue.database.retrying import retries
-from fdbqueue.http.routes import SharedReads
+from fdbqueue.http.served import SharedReads
 from fdbqueue.types import Database, QueueStats, State
 
 __all__ = ["Metrics"]

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.http import create_app, metrics
-from fdbqueue.http.routes import SharedReads
+from fdbqueue.http.served import SharedReads
 from tests.support.counting import CountingDatabase
 from tests.support.many_queues import make_queues
 

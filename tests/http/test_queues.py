@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.http import routes
+from fdbqueue.http import served
 from fdbqueue.queue.base import store_of
 
 
@@ -349,15 +349,15 @@ def test_health_and_readiness_report_a_stopping_server(client: TestClient) -> No
 def test_requests_share_a_queue_object_until_its_name_means_another_queue(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "_KNOWN_FOR", 0.0)
+    monkeypatch.setattr(served, "_KNOWN_FOR", 0.0)
 
     async def main() -> None:
-        served = routes.Served(db)
+        queues = served.Served(db)
         PriorityQueue.named(db, name).push(db, {})
-        queue = await served.queue(name)
-        assert await served.queue(name) is queue
+        queue = await queues.queue(name)
+        assert await queues.queue(name) is queue
         fdbqueue.rename_queue(db, name, f"{name}old")
         PriorityQueue.named(db, name).push(db, {})
-        assert await served.queue(name) is not queue
+        assert await queues.queue(name) is not queue
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""The routes for push and pop, the ones whose speed matters.
+"""The routes for push and pop, whose speed matters.
 
 They parse their own parameters, and describe them for OpenAPI, because FastAPI's parsing takes as
 long as everything else together.
@@ -6,42 +6,33 @@ long as everything else together.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
 
 from fdbqueue import aio
-from fdbqueue.aio import PriorityQueue
+from fdbqueue.http.delivery import Delivered, ends_of_wait
 from fdbqueue.http.idempotency import MAX_KEY, push_once
-from fdbqueue.http.models import ERRORS, MAX_ITEMS, Popped, Push, Pushed, as_json, found
+from fdbqueue.http.n_queue.models import ERRORS, MAX_ITEMS, Popped, Push, Pushed, found
+from fdbqueue.http.n_queue.routes import priority_queue
+from fdbqueue.http.routing import DirectRoute, json_response
 from fdbqueue.types import Database, Item
 
-__all__ = ["Taken", "router"]
+__all__ = ["router"]
 
 _MAX_WAIT = 300.0  # seconds
 _NUMBER = re.compile(r"[0-9.eE+-]+")
 
 
-class _Direct(APIRoute):
-    """A route whose function takes the request and returns the response."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the endpoint itself."""
-        handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
-        return handler
-
-
-router = APIRouter(route_class=_Direct, responses=ERRORS)
+router = APIRouter(route_class=DirectRoute, responses=ERRORS)
 
 
 def _parameter(name: str, location: str, description: str, **schema: Any) -> dict[str, Any]:
@@ -108,15 +99,15 @@ async def push(request: Request) -> Response:
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from None
     served = request.app.state.served
-    queue = await served.queue(request.path_params["name"], must_exist=False)
+    queue = await priority_queue(served, request.path_params["name"], must_exist=False)
     key = request.headers.get("idempotency-key")
     if key is None:
         items = await queue.push_many(served.db, (body.item,), body.priority)
-        return as_json({"id": items[0].id}, 201)
+        return json_response({"id": items[0].id}, 201)
     ids = await aio.run(push_once, served.db, queue.queue, key, [body.item], [body.priority])
     if not ids:
         raise HTTPException(429, "the queue is full; nothing was stored")
-    return as_json({"id": ids[0]}, 201)
+    return json_response({"id": ids[0]}, 201)
 
 
 @router.post(
@@ -136,12 +127,21 @@ async def pop(request: Request) -> Response:
         depth = int(_number(request, _DEPTH, int))
         wait = _number(request, _WAIT, float)
     served = request.app.state.served
-    queue = await served.queue(request.path_params["name"])
+    queue = await priority_queue(served, request.path_params["name"])
     if wait:
         taken = await _pop_for(request, queue, depth, wait)
     else:
         taken = await queue.pop_many(served.db, depth)
-    return Taken(queue, served.db, taken)
+
+    def answer() -> Response:
+        return json_response({"items": [found(queue, item) for item in taken]})
+
+    return Delivered(answer, partial(_put_back, queue, served.db, taken))
+
+
+async def _put_back(queue: aio.PriorityQueue, db: Database, items: list[Item]) -> None:
+    if items:
+        await queue.put_back(db, items)
 
 
 def _number(request: Request, parameter: dict[str, Any], kind: Callable[[str], float]) -> float:
@@ -163,81 +163,5 @@ async def _pop_for(
     request: Request, queue: aio.PriorityQueue, depth: int, wait: float
 ) -> list[Item]:
     """Pop, and wait for items until the client disconnects or the server stops."""
-    state = request.app.state
-    ends = [
-        asyncio.ensure_future(_disconnect(request)),
-        asyncio.ensure_future(state.stopping.wait()),
-    ]
-    try:
-        return await aio.pop_until(ends, queue, state.served.db, depth, wait)
-    finally:
-        for end in ends:
-            end.cancel()
-
-
-async def _disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-# Turns of the event loop until it notices that a client has disconnected: it reads the end of the
-# connection, calls `connection_lost`, and resumes the waiting code.
-_TURNS = 3
-
-_LAST_BYTES = 16_384  # of a response, held back until the client has taken the bytes before them
-
-
-class Taken(Response):
-    """A response with popped items, which returns them to the queue if it cannot be delivered.
-
-    A server discards what is written for a client that it knows to have disconnected. So the end of
-    the response is held back until the server has had time to notice. After it is written, one
-    check shows whether it was discarded. If anything fails before (an item cannot be encoded, the
-    request is cancelled), the items return as well.
-    """
-
-    def __init__(self, queue: PriorityQueue, db: Database, items: list[Item]) -> None:
-        super().__init__()
-        self._queue = queue
-        self._db = db
-        self._items = items
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond as an ASGI application."""
-        try:
-            answer = as_json({"items": [found(self._queue, item) for item in self._items]})
-            await self._send(answer, receive, send)
-        finally:
-            if self._items:
-                await self._queue.put_back(self._db, self._items)
-
-    async def _send(self, answer: Response, receive: Receive, send: Send) -> None:
-        """Send a response. Once its end is written, its items belong to the client."""
-        body = bytes(answer.body)
-        head = {"status": answer.status_code, "headers": answer.raw_headers}
-        await send({"type": "http.response.start", **head})
-        for part in (body[:-_LAST_BYTES], b""):  # the server waits here while its buffer is full
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
-        last = body[-_LAST_BYTES:]
-        await send({"type": "http.response.body", "body": last, "more_body": True})
-        # If it could not be written, the connection is closed before this turn ends. A client that
-        # closes the connection after reading its response is not noticed that soon.
-        try:
-            await asyncio.sleep(0)
-        finally:
-            if not _is_gone(receive):
-                self._items = []
-        await send({"type": "http.response.body", "body": b""})
-
-
-def _is_gone(receive: Receive) -> bool:
-    """Return whether the server has seen the client disconnect, without waiting."""
-    asking: Any = receive()
-    try:
-        asking.send(None)
-    except StopIteration as answer:
-        return bool(answer.value["type"] == "http.disconnect")
-    asking.close()
-    return False
+    async with ends_of_wait(request) as ends:
+        return await aio.pop_until(ends, queue, request.app.state.served.db, depth, wait)

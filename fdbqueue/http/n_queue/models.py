@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from fdbqueue.aio import PriorityQueue
-from fdbqueue.layout.codecs import json_bytes
 from fdbqueue.types import Item
 
 __all__ = [
@@ -27,8 +25,6 @@ __all__ = [
     "Pushed",
     "Queues",
     "Stats",
-    "Status",
-    "as_json",
     "found",
 ]
 
@@ -150,12 +146,6 @@ class Queues(BaseModel):
     next: str | None
 
 
-class Status(BaseModel):
-    """The status of a healthy server."""
-
-    status: str
-
-
 class Error(BaseModel):
     """The reason why a request failed."""
 
@@ -185,8 +175,3 @@ def found(queue: PriorityQueue, item: Item) -> dict[str, Any]:
         "item": item.value,
         "pushed_at": None if pushed_at is None else pushed_at.isoformat(),
     }
-
-
-def as_json(content: dict[str, Any], status: int = 200) -> Response:
-    """Return a JSON response with trusted content, without validation."""
-    return Response(json_bytes(content), status, media_type="application/json")

@@ -1,0 +1,128 @@
+"""The queues that a server serves, and reads that requests share."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+from starlette.requests import Request
+
+from fdbqueue import aio
+from fdbqueue.errors import InvalidQueueName, QueueNotFound
+from fdbqueue.types import Database, QueueStats
+
+__all__ = ["Handle", "Served", "SharedReads", "served"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+Handle: TypeAlias = aio.PriorityQueue | aio.Queue | aio.TaskQueue
+"""A queue of any kind."""
+
+_KNOWN_FOR = 1.0  # seconds for which a name is taken to be that of the same queue
+_NUMBERS_KEPT = 1.0  # seconds
+
+
+@dataclass
+class _Read:
+    """A read that some requests wait for; it begins at infinity until it has begun."""
+
+    result: asyncio.Task[Any]
+    began: float = math.inf
+
+
+class SharedReads:
+    """Reads of many queues, of which one runs at a time, and whose results requests share.
+
+    The result that a request gets was read after the request came, or began at most `max_age`
+    seconds before. A request that is cancelled does not end a read.
+
+    Args:
+        max_age: Seconds for which a result is kept for later requests.
+    """
+
+    def __init__(self, max_age: float = 0.0) -> None:
+        self._max_age = max_age
+        self._one_at_a_time = asyncio.Lock()
+        self._reads: dict[Hashable, _Read] = {}
+
+    async def get(
+        self, read: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Return the result of `await read(...)`, or of another request for the same."""
+        oldest = time.monotonic() - self._max_age
+        self._reads = {kept: each for kept, each in self._reads.items() if each.began >= oldest}
+        key = read, args, *kwargs.items()
+        if key not in self._reads:
+            result = asyncio.create_task(self._perform(key, partial(read, *args, **kwargs)))
+            self._reads[key] = _Read(result)
+        shared: _T = await asyncio.shield(self._reads[key].result)
+        return shared
+
+    async def _perform(self, key: Hashable, read: Callable[[], Awaitable[_T]]) -> _T:
+        async with self._one_at_a_time:
+            self._reads[key].began = time.monotonic()
+            return await read()
+
+
+class Served:
+    """The queues of a database, as they were asked for."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self._queues: dict[str, tuple[float, Handle]] = {}
+        self._numbers = SharedReads()
+        self._recent = SharedReads(_NUMBERS_KEPT)
+
+    async def numbers(self, after: str | None, limit: int) -> dict[str, QueueStats]:
+        """Return the numbers of a page of queues."""
+        return await self._numbers.get(aio.overview, self.db, after=after, limit=limit)
+
+    async def recent_numbers(self, after: str | None, limit: int) -> dict[str, QueueStats]:
+        """Return the numbers of a page of queues, as they were a second ago or later."""
+        return await self._recent.get(aio.overview, self.db, after=after, limit=limit)
+
+    async def queue(self, name: str, must_exist: bool = True) -> Handle:
+        """Return the queue of a name, of its stored kind; a new one is a priority queue.
+
+        Raises:
+            QueueNotFound: It must exist and does not.
+            InvalidQueueName: A queue cannot have this name.
+        """
+        if "\ufffd" in name:  # of bytes that are no UTF-8: different ones would be the same name
+            raise InvalidQueueName(name, "it is not encoded in UTF-8")
+        known_until, queue = self._queues.get(name, (0.0, None))
+        now = time.monotonic()
+        if queue is not None:
+            if now < known_until:
+                return queue
+            self._queues[name] = (now + _KNOWN_FOR, queue)  # one request looks, not all
+        found: Handle
+        try:
+            found = await aio.existing_queue(self.db, name)
+        except QueueNotFound:
+            self.forget(name)
+            if must_exist:
+                raise
+            found = await aio.PriorityQueue.named(self.db, name)
+        # Threads share transactions if they share the queue object.
+        is_same = queue is not None and queue.subspace.key() == found.subspace.key()
+        if queue is None or not is_same or type(queue) is not type(found):
+            queue = found
+        self._queues[name] = (now + _KNOWN_FOR, queue)
+        return queue
+
+    def forget(self, name: str) -> None:
+        """Look again for the queue of this name."""
+        self._queues.pop(name, None)
+
+
+async def served(request: Request) -> Served:
+    """Return the queues that the server of a request serves."""
+    found: Served = request.app.state.served
+    return found
