@@ -533,10 +533,10 @@ async def check(
     return await run(checking.check, tr, queue.queue, repair=repair)
 
 
-async def pop_until(
-    ends: Sequence[asyncio.Future[Any]], queue: PriorityQueue, db: Database, n: int, wait: float
-) -> list[Item]:
-    """Pop as `pop_many` does, but stop waiting for items once one of `ends` is done."""
-    pop: Any = steps_of(priority_queue.PriorityQueue.pop_many)
-    items: list[Item] = await drive(pop(queue.queue, db, n, wait=wait), ends)
-    return items
+async def until(
+    ends: Sequence[asyncio.Future[Any]], queue: _Handle[Any], method: str, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a method that waits, but stop waiting once one of `ends` is done."""
+    blocking: Any = queue.queue
+    steps: Any = steps_of(getattr(blocking.__class__, method))
+    return await drive(steps(queue.queue, *args, **kwargs), ends)

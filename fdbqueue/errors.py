@@ -24,6 +24,7 @@ __all__ = [
     "ImportMismatch",
     "ImportRunning",
     "InvalidBackup",
+    "InvalidClaimToken",
     "InvalidIdempotencyKey",
     "InvalidItemId",
     "InvalidLine",
@@ -557,6 +558,16 @@ class ForeignClaim(FdbqueueError, ValueError):
         super().__init__(
             f"the claim is not one of {name}: its item has the key {key!r}; pass a claim to the "
             "queue that returned it"
+        )
+
+
+class InvalidClaimToken(FdbqueueError, ValueError):
+    """A text that no claim has. Nothing was changed."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        super().__init__(
+            f"{text[:100]!r} is not the token of a claim; send the `token` that `claim` returned"
         )
 
 

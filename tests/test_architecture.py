@@ -21,8 +21,9 @@ LIBRARY = ROOT / "fdbqueue"
 # within a room may import the modules beside them that `BESIDE` names.
 ROOMS = {
     "cli": {"aio", "embedded", "http", "queue.transfer"},
-    "http": {"aio", "http.n_queue", "queue"},
+    "http": {"aio", "http.n_queue", "http.v1", "queue"},
     "http.n_queue": {"aio", "queue"},
+    "http.v1": {"aio", "layout", "queue"},
     "aio": {"queue", "queue.transfer", "worker"},
     "worker": {"queue"},
     "queue": {"coordination", "database", "operations", "layout"},
@@ -40,7 +41,7 @@ ROOMS = {
 ANYBODYS = {"errors", "types"}
 BESIDE = {
     "embedded": {"embedded.limits", "embedded.mutations", "embedded.ranges"},
-    "http": {"http.delivery", "http.idempotency", "http.routing", "http.security", "http.served"},
+    "http": {"http.idempotency", "http.responses", "http.routing", "http.security", "http.served"},
 }
 
 # Exceptions from the table. This list may only shrink.
@@ -60,7 +61,9 @@ EXCEPTIONS = {
     "http.dashboard": {"database.binding"},
     "http.idempotency": {"database.exactly_once", "layout", "layout.values"},
     "http.metrics": {"database.retrying"},
-    "http.routing": {"layout.codecs"},
+    "http.responses": {"layout.codecs"},
+    "http.v1.jobs": {"database.exactly_once"},
+    "http.v1.queues": {"database.exactly_once"},
     "worker.worker": {"database.binding", "database.exactly_once", "operations.leases"},
     # Only for types.
     "embedded.transaction.options": {"embedded.database"},

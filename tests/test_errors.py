@@ -28,6 +28,7 @@ ALL = [
     errors.PayloadTooLarge(2, 1),
     errors.UndecodableItem("id", "why"),
     errors.ForeignClaim("jobs", b"k"),
+    errors.InvalidClaimToken("nonsense"),
     errors.ForeignKey(b"k"),
     errors.InvalidItemId("id"),
     errors.InvalidQueueName("", "it is empty"),

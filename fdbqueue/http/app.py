@@ -19,7 +19,10 @@ from fdbqueue.database.binding import error_classes
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import (
     FdbqueueError,
+    ForeignClaim,
     LayoutVersionMismatch,
+    LeaseLost,
+    NoResult,
     OptionsMismatch,
     QueueExists,
     QueueFull,
@@ -28,12 +31,15 @@ from fdbqueue.errors import (
     StorageError,
     UndecodableItem,
     UnknownCodec,
+    WrongState,
 )
-from fdbqueue.http import dashboard
+from fdbqueue.http import dashboard, v1
 from fdbqueue.http.metrics import Metrics
 from fdbqueue.http.n_queue import push_pop, routes
 from fdbqueue.http.n_queue.models import ERRORS
-from fdbqueue.http.security import Guard, Limits, Tokens
+from fdbqueue.http.responses import problem
+from fdbqueue.http.routing import RequestLog, SegmentPaths
+from fdbqueue.http.security import Guard, Limits, Tokens, grant_of
 from fdbqueue.http.served import Served
 from fdbqueue.types import Database
 
@@ -43,6 +49,9 @@ _log = logging.getLogger("fdbqueue.http")
 
 _STATUS: list[tuple[type[FdbqueueError], int]] = [
     (QueueNotFound, 404),
+    (LeaseLost, 409),
+    (ForeignClaim, 409),
+    (WrongState, 409),
     (QueueExists, 409),
     (QueueFull, 429),
     (QueueRenamed, 409),
@@ -91,11 +100,14 @@ def create_app(
     app.state.served = Served(db)
     app.state.metrics = Metrics(db)
     app.include_router(dashboard.router)
+    app.include_router(v1.router)
     app.include_router(push_pop.router)
     app.include_router(routes.router)
     app.include_router(_router)
     app.add_middleware(app.state.metrics.middleware)
     app.add_middleware(Guard, tokens=tokens or Tokens(), limits=limits or Limits())
+    app.add_middleware(SegmentPaths, prefix="/v1/")
+    app.add_middleware(RequestLog)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(ClientDisconnect, _gone)
@@ -137,51 +149,65 @@ async def _metrics(
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _answer(status: int, detail: str, headers: Any = None) -> JSONResponse:
-    # The client's text may contain lone surrogates, which UTF-8 cannot encode.
-    clean = detail.encode("utf-8", "replace").decode()
-    return JSONResponse({"detail": clean}, status, headers)
+def _answer(
+    request: Request,
+    status: int,
+    detail: str,
+    headers: Any = None,
+    error: Exception | None = None,
+) -> JSONResponse:
+    media_type, content = problem(request.scope, status, detail, error)
+    return JSONResponse(content, status, headers, media_type)
 
 
 async def _invalid(request: Request, error: Any) -> JSONResponse:
     """Answer a request with an invalid body or parameter; name the first problem."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return _answer(400, f"the body is not JSON: {first['ctx']['error']}")
+        return _answer(request, 400, f"the body is not JSON: {first['ctx']['error']}")
     is_json = "json" in request.headers.get("content-type", "")
     if not is_json and request.method == "POST" and first["loc"][:1] == ("body",):
-        return _answer(415, "send the body as JSON, with `Content-Type: application/json`")
+        return _answer(request, 415, "send the body as JSON, with `Content-Type: application/json`")
     location = ".".join(str(part) for part in first["loc"] if part != "body")
-    return _answer(422, f"{location or 'the body'}: {first['msg']}")
+    return _answer(request, 422, f"{location or 'the body'}: {first['msg']}")
 
 
 async def _refused(request: Request, error: Any) -> JSONResponse:
-    return _answer(error.status_code, str(error.detail), error.headers)
+    return _answer(request, error.status_code, str(error.detail), error.headers)
 
 
 async def _gone(request: Request, error: Exception) -> JSONResponse:
     """Return the status to count for a client that left, or was too slow to send its body."""
-    return _answer(499, "the client closed the connection")
+    return _answer(request, 499, "the client closed the connection")
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
+    grant = grant_of(request)
+    if isinstance(error, QueueNotFound) and grant is not None and grant.queues != "*":
+        error = QueueNotFound(error.name)  # without the names of queues that the token cannot read
+    if isinstance(error, NoResult):
+        status = 404 if error.state is None else 409
     if status == 503:
         _log.error("%s %s: %s", request.method, request.url.path, error)
-        return _answer(503, "the database cannot be used; see the server's log")
-    return _answer(status, str(error))
+        return _answer(request, 503, "the database cannot be used; see the server's log")
+    return _answer(request, status, str(error), error=error)
 
 
 async def _unavailable(request: Request, error: Any) -> JSONResponse:
     """Answer a request whose transaction failed or has an unknown result."""
     _log.error("%s %s: %s", request.method, request.url.path, error)
     if error.code == 1021:
-        return _answer(503, "it is unknown whether this took effect; check before you repeat it")
+        return _answer(
+            request, 503, "it is unknown whether this took effect; check before you repeat it"
+        )
     if error.code in (2101, 2103):
-        return _answer(413, "this is too large for one transaction, which holds 10,000,000 bytes")
-    return _answer(503, "the database did not answer in time; nothing was done")
+        return _answer(
+            request, 413, "this is too large for one transaction, which holds 10,000,000 bytes"
+        )
+    return _answer(request, 503, "the database did not answer in time; nothing was done")
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     _log.exception("%s %s", request.method, request.url.path, exc_info=error)
-    return _answer(500, "the server failed; see its log")
+    return _answer(request, 500, "the server failed; see its log")

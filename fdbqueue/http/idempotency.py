@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import IdempotencyKeyReused, InvalidIdempotencyKey
 from fdbqueue.layout import Layout
 from fdbqueue.layout.values import decode_push, encode_push, push_digest
-from fdbqueue.queue.base import store_of
+from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Database, Priority, Transaction
 
-__all__ = ["MAX_KEY", "push_once"]
+__all__ = ["MAX_KEY", "push_once", "remembered"]
 
 _HOURS = 24
 MAX_KEY = 255
@@ -70,14 +71,42 @@ def push_once(
         >>> once == push_once(db, jobs, "order 7", ["pack"], [0]), jobs.size(db)
         (True, 1)
     """
+    payloads = map(store_of(queue).codec.encode, values)
+    digest = push_digest(as_many_as_fit, zip(payloads, map(repr, priorities)))
+
+    def push(tr: Transaction) -> list[str]:
+        items = queue.push_many(tr, values, priorities=priorities, as_many_as_fit=as_many_as_fit)
+        return [item.id for item in items]
+
+    return _once(db, queue, key, digest, push)
+
+
+def remembered(
+    db: Database,
+    queue: BaseQueue[Any],
+    key: str,
+    request: bytes,
+    push: Callable[[Transaction], list[str]],
+) -> list[str]:
+    """Call `push(tr)`, unless a request with this key did, as `push_once` does; return the ids.
+
+    `request` is the body of the request, which another one with the same key must equal.
+    """
+    return _once(db, queue, key, hashlib.sha256(request).digest(), push)
+
+
+def _once(
+    db: Database,
+    queue: BaseQueue[Any],
+    key: str,
+    digest: bytes,
+    push: Callable[[Transaction], list[str]],
+) -> list[str]:
     if not isinstance(key, str) or not 0 < len(key.encode("utf-8", "replace")) <= MAX_KEY:
         raise InvalidIdempotencyKey(key, MAX_KEY)
-    store = store_of(queue)
-    layout = store.layout
+    layout = store_of(queue).layout
     stored_key = layout.idempotency_key(key)
     hour = int(time.time() // 3600)
-    payloads = map(store.codec.encode, values)
-    digest = push_digest(as_many_as_fit, zip(payloads, map(repr, priorities)))
 
     def body(tr: Transaction) -> list[str]:
         reading = tr[stored_key]
@@ -89,11 +118,11 @@ def push_once(
                     raise IdempotencyKeyReused(key)
                 return ids
             del tr[layout.idempotency_hour_key(stored_hour, key)]
-        items = queue.push_many(tr, values, priorities=priorities, as_many_as_fit=as_many_as_fit)
-        if items:
-            tr[stored_key] = encode_push(hour, digest, [item.id for item in items])
+        ids = push(tr)
+        if ids:
+            tr[stored_key] = encode_push(hour, digest, ids)
             tr[layout.idempotency_hour_key(hour, key)] = b""
-        return [item.id for item in items]
+        return ids
 
     return run_once(db, body, layout.receipts)
 

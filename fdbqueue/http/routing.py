@@ -1,21 +1,29 @@
-"""Parts of routes: paths with names in them, requests that are not parsed, and JSON responses."""
+"""Parts of routes: paths with names in them, the log of requests, and requests not parsed."""
 
 from __future__ import annotations
 
+import logging
 import re
+import secrets
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import unquote
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fdbqueue.layout.codecs import json_bytes
+from fdbqueue.http.responses import REQUEST_ID
+
+_HEADER = b"x-request-id"
+_REQUEST_ID = re.compile(rb"[!-~]{1,128}")
+
+_access = logging.getLogger("fdbqueue.http.access")
 
 _SEPARATORS = re.compile("%(25|2[fF])")
 
-__all__ = ["DirectRoute", "SegmentPaths", "decoded", "json_response"]
+__all__ = ["DirectRoute", "RequestLog", "SegmentPaths", "decoded"]
 
 
 class DirectRoute(APIRoute):
@@ -28,11 +36,6 @@ class DirectRoute(APIRoute):
         """Return the endpoint itself."""
         handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
         return handler
-
-
-def json_response(content: dict[str, Any], status: int = 200) -> Response:
-    """Return a JSON response with trusted content, without validation."""
-    return Response(json_bytes(content), status, media_type="application/json")
 
 
 class SegmentPaths:
@@ -54,6 +57,55 @@ class SegmentPaths:
             # An encoded "/" or "%" is encoded twice, so that it is still encoded afterwards.
             scope = {**scope, "path": unquote(_SEPARATORS.sub(r"%25\1", path))}
         await self._app(scope, receive, send)
+
+
+class RequestLog:
+    """ASGI middleware that gives requests below `/v1` an id, and logs requests if that is wanted.
+
+    The id is the `X-Request-Id` of the request, or a new one. The response has it, and the log.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin = time.perf_counter()
+        header: tuple[bytes, bytes] | None = None
+        if scope["path"].startswith("/v1/"):
+            given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+            id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8).encode()
+            scope[REQUEST_ID] = id.decode()
+            header = (_HEADER, id)
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if header is not None:
+                    message = {**message, "headers": [*message["headers"], header]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            if _access.isEnabledFor(logging.INFO):
+                client = (scope.get("client") or ("-",))[0]
+                milliseconds = 1000 * (time.perf_counter() - begin)
+                path = scope.get("raw_path", b"").decode("latin-1") or scope["path"]
+                _access.info(
+                    "%s %s %s %d %.1f ms %s",
+                    client,
+                    scope["method"],
+                    path,
+                    status,
+                    milliseconds,
+                    scope.get(REQUEST_ID, "-"),
+                )
 
 
 def decoded(name: str) -> str:

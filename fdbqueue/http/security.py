@@ -3,31 +3,95 @@
 from __future__ import annotations
 
 import hmac
-import json
+import logging
 import math
 import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 import limits
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["Guard", "Limits", "Tokens", "refuse"]
+from fdbqueue.http.responses import refuse
+
+__all__ = [
+    "Grant",
+    "Guard",
+    "Limits",
+    "Role",
+    "TokenFile",
+    "Tokens",
+    "authorize",
+    "grant_of",
+    "refuse",
+]
 
 
 _READS = frozenset({"GET", "HEAD"})
+
+_LOOK = 1.0  # seconds between looks at a file of tokens
+_GRANT = "fdbqueue.grant"  # in the scope of a request
+
+_NOTHING = re.compile(r"(?!)")
+
+_log = logging.getLogger("fdbqueue.http")
 
 _TOKEN = re.compile(r"(?!#)[!-~]+")
 
 _OPEN = frozenset({"/", "/health", "/ready"})
 """Paths that reveal nothing about the queues."""
+
+
+Role: TypeAlias = Literal["read", "write", "admin"]
+"""The requests that a token allows; each role includes the ones before it.
+
+`write` pushes, takes and ends items. `admin` changes queues, and items in bulk.
+"""
+
+_ROLES: tuple[Role, ...] = get_args(Role)
+
+
+class Grant(NamedTuple):
+    """A token, and what it allows.
+
+    Attributes:
+        token: The token.
+        role: The requests that it allows.
+        queues: The queues that it allows: `*` for all, a name, or the beginning of names and `*`.
+    """
+
+    token: bytes
+    role: Role
+    queues: str = "*"
+
+    def allows(self, role: Role, queue: str | None) -> bool:
+        """Return whether it allows requests of a role, on a queue; `None` for the whole server.
+
+        >>> grant = Grant(b"secret", "write", "mail/*")
+        >>> grant.allows("read", "mail/out"), grant.allows("admin", "mail/out")
+        (True, False)
+        >>> grant.allows("read", "jobs"), grant.allows("read", None)
+        (False, False)
+        """
+        if _ROLES.index(role) > _ROLES.index(self.role):
+            return False
+        return self.queues == "*" or (queue is not None and self.includes(queue))
+
+    def includes(self, queue: str) -> bool:
+        """Return whether a queue is one of those that it allows."""
+        if self.queues.endswith("*"):
+            return queue.startswith(self.queues[:-1])
+        return queue == self.queues
 
 
 class Tokens:
@@ -39,38 +103,116 @@ class Tokens:
     Args:
         full: Tokens that allow all requests.
         read_only: Tokens that allow requests without effects.
+        files: Files of further tokens. A line is a token, which may be followed by its role and its
+            queues; empty lines and those that start with `#` are skipped. A file that has changed
+            is read again within a second. If it has become invalid, its former tokens stay.
 
     Raises:
-        ValueError: One of them is not a valid token.
+        ValueError: One of them is not a valid token, or a file has none.
 
     Example:
-        >>> Tokens(["secret"]).allow(b"Bearer secret", changes=True)
-        True
+        >>> Tokens(["secret"]).find(b"Bearer secret").role
+        'admin'
     """
 
-    def __init__(self, full: Iterable[str] = (), read_only: Iterable[str] = ()) -> None:
-        self._full = [_validate_token(token) for token in full]
-        self._read_only = [_validate_token(token) for token in read_only]
+    def __init__(
+        self,
+        full: Iterable[str] = (),
+        read_only: Iterable[str] = (),
+        files: Iterable[TokenFile] = (),
+    ) -> None:
+        self._fixed = [Grant(_validate_token(token), "admin") for token in full]
+        self._fixed += [Grant(_validate_token(token), "read") for token in read_only]
+        self._files = list(files)
 
     def __bool__(self) -> bool:
-        return bool(self._full or self._read_only)
+        return bool(self._fixed or self._files)
 
-    def allow(self, authorization: bytes, changes: bool) -> bool:
-        """Return whether this header allows a request."""
-        full, read_only = self._matches(authorization)
-        return full or (read_only and not changes)
-
-    def knows(self, authorization: bytes) -> bool:
-        """Return whether this header contains a valid token."""
-        return any(self._matches(authorization))
-
-    def _matches(self, authorization: bytes) -> tuple[bool, bool]:
+    def find(self, authorization: bytes) -> Grant | None:
+        """Return the grant of the token in this header; `None` if there is none."""
         scheme, _, given = authorization.partition(b" ")
         given = given.strip() if scheme.lower() == b"bearer" else b""
+        found: Grant | None = None
         # Every token is compared, so that the duration does not reveal which one matched.
-        full = [hmac.compare_digest(given, token) for token in self._full]
-        read_only = [hmac.compare_digest(given, token) for token in self._read_only]
-        return any(full), any(read_only)
+        for grant in chain(self._fixed, *(file.grants() for file in self._files)):
+            if hmac.compare_digest(given, grant.token):
+                found = grant
+        return found
+
+
+class TokenFile:
+    """A file of tokens, which may change while the server runs.
+
+    Args:
+        path: The path of the file.
+        role: The role of a token that is alone on its line.
+
+    Raises:
+        ValueError: The file has no token, or an invalid line.
+        OSError: The file cannot be read.
+    """
+
+    def __init__(self, path: Path, role: Role = "admin") -> None:
+        self._path = path
+        self._role: Role = role
+        self._version = self._version_now()
+        self._looked_at = time.monotonic()
+        self._grants = self._read()
+
+    def grants(self) -> list[Grant]:
+        """Return the tokens of the file, as they were up to a second ago."""
+        now = time.monotonic()
+        if now - self._looked_at >= _LOOK:
+            self._looked_at = now
+            try:
+                version = self._version_now()
+                if version != self._version:
+                    self._grants = self._read()
+                    self._version = version
+                    _log.info("read %s again: %d tokens", self._path, len(self._grants))
+            except (OSError, ValueError) as error:
+                _log.error("%s cannot be used, and its former tokens stay: %s", self._path, error)
+        return self._grants
+
+    def _version_now(self) -> tuple[int, int, int]:
+        status = self._path.stat()
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def _read(self) -> list[Grant]:
+        try:
+            text = self._path.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{self._path} is not UTF-8 text") from error
+        lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1)]
+        grants = [
+            self._grant(number, words) for number, words in lines if words and words[0][0] != "#"
+        ]
+        if not grants:
+            raise ValueError(f"{self._path} contains no token")
+        return grants
+
+    def _grant(self, number: int, words: list[str]) -> Grant:
+        token, role = words[0], words[1] if len(words) > 1 else self._role
+        queues = " ".join(words[2:]) or "*"
+        for known in _ROLES:
+            if role == known:
+                return Grant(_validate_token(token), known, queues)
+        raise ValueError(
+            f"{self._path}, line {number}: a role is one of {', '.join(_ROLES)}, not {role[:20]!r}"
+        )
+
+
+def grant_of(request: Request) -> Grant | None:
+    """Return the grant of a request; `None` if the server has no tokens."""
+    grant: Grant | None = request.scope.get(_GRANT)
+    return grant
+
+
+def authorize(request: Request, role: Role, queue: str) -> None:
+    """Raise an error with status 403 if the token of a request does not allow this."""
+    grant = grant_of(request)
+    if grant is not None and not grant.allows(role, queue):
+        raise HTTPException(403, f"this token does not allow {role} requests of {queue!r}")
 
 
 @dataclass(frozen=True)
@@ -138,26 +280,28 @@ class Guard:
         seconds = self._limits.wait((scope.get("client") or ("",))[0])
         if seconds is not None:
             retry = [(b"retry-after", b"%d" % seconds)]
-            await refuse(send, 429, f"too many requests; try again in {seconds} s", retry)
+            await refuse(scope, send, 429, f"too many requests; try again in {seconds} s", retry)
             return
         foreign = self._foreign(headers, scope["method"])
         if foreign is not None:
-            await refuse(send, 403, foreign)
+            await refuse(scope, send, 403, foreign)
             return
         if self._tokens and scope["path"] not in _OPEN:
-            given = headers.get(b"authorization", b"")
-            if not self._tokens.knows(given):
+            grant = self._tokens.find(headers.get(b"authorization", b""))
+            if grant is None:
                 challenge = [(b"www-authenticate", b"Bearer")]
                 sentence = "a token is required: send it as `Authorization: Bearer TOKEN`"
-                await refuse(send, 401, sentence, challenge)
+                await refuse(scope, send, 401, sentence, challenge)
                 return
-            if not self._tokens.allow(given, scope["method"] not in _READS):
-                await refuse(send, 403, "this token allows only reads")
+            refused = _beyond(grant, scope["method"], scope["path"])
+            if refused is not None:
+                await refuse(scope, send, 403, refused)
                 return
+            scope[_GRANT] = grant
         most = self._limits.body
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > most:
-            await refuse(send, 413, f"the body has more than {most:,} bytes")
+            await refuse(scope, send, 413, f"the body has more than {most:,} bytes")
             return
         await self._within(most, scope, receive, send)
 
@@ -187,6 +331,29 @@ class Guard:
         await self._app(scope, counted, send)
 
 
+_QUEUE_PATHS = {
+    "GET": re.compile(r"/queue/(.*)/(?:peek|counts|stats|items)"),
+    "POST": re.compile(r"/queue/(.*)/(?:push|batch|pop)"),
+    "DELETE": re.compile(r"/queue/(.*?)(?:/items/[^/]*)?"),
+}
+"""The paths with the name of a queue, except below `/v1`, where each route authorizes itself."""
+
+
+def _beyond(grant: Grant, method: str, path: str) -> str | None:
+    """Return why a token does not allow a request; `None` if it does, or if a route decides."""
+    if path.startswith("/v1/"):
+        return None
+    role: Role = "read" if method in _READS else "write" if method == "POST" else "admin"
+    if not grant.allows(role, grant.queues.rstrip("*")):
+        return (
+            "this token allows only reads" if grant.role == "read" else "this token drops nothing"
+        )
+    named = _QUEUE_PATHS.get("GET" if method == "HEAD" else method, _NOTHING).fullmatch(path)
+    if not grant.allows(role, named and named[1]):
+        return "this token does not allow this queue, or this view of all queues"
+    return None
+
+
 def _is_loopback(host: str) -> bool:
     """Return whether a Host header names the local machine."""
     try:
@@ -194,13 +361,3 @@ def _is_loopback(host: str) -> bool:
         return name == "localhost" or ip_address(name).is_loopback
     except ValueError:
         return False
-
-
-async def refuse(
-    send: Send, status: int, detail: str, headers: Iterable[tuple[bytes, bytes]] = ()
-) -> None:
-    """Answer a request with a status and a message, in the format of the application."""
-    body = json.dumps({"detail": detail}).encode()
-    fixed = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})
-    await send({"type": "http.response.body", "body": body})

@@ -79,9 +79,13 @@ class Served:
         self._numbers = SharedReads()
         self._recent = SharedReads(_NUMBERS_KEPT)
 
-    async def numbers(self, after: str | None, limit: int) -> dict[str, QueueStats]:
-        """Return the numbers of a page of queues."""
-        return await self._numbers.get(aio.overview, self.db, after=after, limit=limit)
+    async def numbers(
+        self, after: str | None, limit: int, prefix: str = ""
+    ) -> dict[str, QueueStats]:
+        """Return the numbers of a page of queues, whose names begin with a text."""
+        return await self._numbers.get(
+            aio.overview, self.db, after=after, limit=limit, prefix=prefix
+        )
 
     async def recent_numbers(self, after: str | None, limit: int) -> dict[str, QueueStats]:
         """Return the numbers of a page of queues, as they were a second ago or later."""

@@ -26,7 +26,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from fdbqueue.http.security import refuse
+from fdbqueue.http.responses import refuse
 
 __all__ = ["ConnectionLimits", "Listener", "ServerConfig"]
 
@@ -197,7 +197,9 @@ class Overload:
             await self._app(scope, receive, send)
             return
         if self._running >= self._limit:
-            await refuse(send, 503, "the server is busy; retry later", [(b"retry-after", b"1")])
+            await refuse(
+                scope, send, 503, "the server is busy; retry later", [(b"retry-after", b"1")]
+            )
             return
         self._running += 1
         try:
@@ -247,7 +249,7 @@ class ServerConfig(uvicorn.Config):
             log_config=None,
             # Errors of clients are logged only on request: they could fill a disk.
             log_level=None if verbose else "error",
-            access_log=verbose,
+            access_log=False,
             server_header=False,
             proxy_headers=bool(forwarded_allow_ips),
             forwarded_allow_ips=",".join(forwarded_allow_ips),

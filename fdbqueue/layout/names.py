@@ -32,6 +32,17 @@ RENAMES = ROOT[3]
 _MAX_NAME = 255  # bytes of UTF-8
 
 
+def names_with(prefix: str) -> tuple[bytes, bytes]:
+    """Return the range of the names that begin with a text.
+
+    >>> begin, end = names_with("mail/")
+    >>> begin <= name_key("mail/out") < end, begin <= name_key("mail") < end
+    (True, False)
+    """
+    begin: bytes = NAMES.pack((prefix,))[:-1]
+    return begin, begin + b"\xff"  # no name contains this byte
+
+
 def name_key(name: str) -> bytes:
     r"""Return the key that holds the prefix of the queue with this name.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import re
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fdb import tuple as fdb_tuple
 
-from fdbqueue.errors import LayoutVersionMismatch
+from fdbqueue.errors import InvalidClaimToken, LayoutVersionMismatch
 from fdbqueue.types import Options, PriorityKind
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Moment",
     "decode_attempt",
     "decode_claim",
+    "decode_claim_text",
     "decode_count",
     "decode_expiry",
     "decode_lease",
@@ -41,6 +43,7 @@ __all__ = [
     "decode_tallies",
     "encode_attempt",
     "encode_claim",
+    "encode_claim_text",
     "encode_count",
     "encode_expiry",
     "encode_lease",
@@ -197,6 +200,36 @@ def decode_claim(stored: bytes) -> ClaimedItem:
         tuple(slots),
         stored[value_begin:],
     )
+
+
+def encode_claim_text(token: bytes, position: bytes, attempt: int, client: str, id: str) -> str:
+    """Return the text of a claim of one item: its token, position, attempt, client and id.
+
+    >>> decode_claim_text(encode_claim_text(b"token", b"position", 2, "host:7", ""))
+    (b'token', b'position', 2, 'host:7', '')
+    """
+    packed = fdb_tuple.pack((token, position, attempt, client, id))
+    return base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
+
+
+def decode_claim_text(text: str) -> tuple[bytes, bytes, int, str, str]:
+    """Return what the text of a claim contains; raise `InvalidClaimToken`."""
+    try:
+        packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        token, position, attempt, client, id = fdb_tuple.unpack(packed)
+    except Exception:
+        # Errors of base64, of the character set, or of the tuple layer, which has no class.
+        raise InvalidClaimToken(text) from None
+    if (
+        isinstance(token, bytes)
+        and isinstance(position, bytes)
+        and isinstance(attempt, int)
+        and isinstance(client, str)
+        and isinstance(id, str)
+        and attempt >= 1
+    ):
+        return token, position, attempt, client, id
+    raise InvalidClaimToken(text)
 
 
 class Lease(NamedTuple):

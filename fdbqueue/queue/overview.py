@@ -14,12 +14,12 @@ from fdbqueue.database.binding import first_key
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import read_pages, read_ranges
 from fdbqueue.layout import (
-    NAMES,
     Counters,
     counters_range,
     decode_name,
     decode_subspace,
     name_key,
+    names_with,
 )
 from fdbqueue.operations.views import begin_stats
 from fdbqueue.queue.arguments import validate_number
@@ -37,7 +37,7 @@ _MAX_COUNTERS = 10_000
 
 
 def overview(
-    tr: ReadTransactor, *, after: str | None = None, limit: int = 0
+    tr: ReadTransactor, *, after: str | None = None, limit: int = 0, prefix: str = ""
 ) -> dict[str, QueueStats]:
     """Return the numbers of all named queues, in order of their names, or of a page of them.
 
@@ -55,6 +55,7 @@ def overview(
         tr: A transaction or a database.
         after: A name, of a queue or not: only queues whose names follow it.
         limit: The maximum number of queues, 0 for all.
+        prefix: Only queues whose names begin with this text.
 
     Raises:
         InvalidQueueName: A queue cannot have the name `after`.
@@ -69,7 +70,7 @@ def overview(
         >>> [*overview(db, after="jobs")]
         ['mail']
     """
-    return dict(read_queues(tr, partial(_stats, now=milliseconds()), after, limit))
+    return dict(read_queues(tr, partial(_stats, now=milliseconds()), after, limit, prefix))
 
 
 def stats_as_json(stats: QueueStats) -> dict[str, Any]:
@@ -122,6 +123,7 @@ def read_queues(
     read: Callable[[ReadTransaction, dict[str, Subspace]], list[_T]],
     after: str | None = None,
     limit: int = 0,
+    prefix: str = "",
 ) -> list[_T]:
     """Read something of all named queues, or of a page, in order of the names, by snapshot reads.
 
@@ -133,10 +135,9 @@ def read_queues(
     def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[_T]:
         return read(tr, {decode_name(row.key): decode_subspace(row.value) for row in rows})
 
-    names = NAMES.range()
-    begin = names.start if after is None else name_key(after) + b"\x00"
+    begin, end = names_with(prefix)
+    if after is not None:
+        begin = max(begin, name_key(after) + b"\x00")
     limit = validate_number(limit, "limit", noun="queues")
-    pages = read_pages(
-        tr, begin, names.stop, page, size=_PAGE, limit=limit, is_snapshot=True, taken=len
-    )
+    pages = read_pages(tr, begin, end, page, size=_PAGE, limit=limit, is_snapshot=True, taken=len)
     return list(chain.from_iterable(pages))

@@ -19,11 +19,11 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
-from fdbqueue.http.delivery import Delivered, ends_of_wait
 from fdbqueue.http.idempotency import MAX_KEY, push_once
 from fdbqueue.http.n_queue.models import ERRORS, MAX_ITEMS, Popped, Push, Pushed, found
 from fdbqueue.http.n_queue.routes import priority_queue
-from fdbqueue.http.routing import DirectRoute, json_response
+from fdbqueue.http.responses import Delivered, ends_of_wait, json_response
+from fdbqueue.http.routing import DirectRoute
 from fdbqueue.types import Database, Item
 
 __all__ = ["router"]
@@ -164,4 +164,6 @@ async def _pop_for(
 ) -> list[Item]:
     """Pop, and wait for items until the client disconnects or the server stops."""
     async with ends_of_wait(request) as ends:
-        return await aio.pop_until(ends, queue, request.app.state.served.db, depth, wait)
+        db = request.app.state.served.db
+        items: list[Item] = await aio.until(ends, queue, "pop_many", db, depth, wait=wait)
+        return items

@@ -24,7 +24,7 @@ from fdbqueue.http.n_queue.models import (
     Stats,
     found,
 )
-from fdbqueue.http.routing import json_response
+from fdbqueue.http.responses import json_response
 from fdbqueue.http.served import Served, served
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.overview import stats_as_json

@@ -1,22 +1,91 @@
-"""Requests whose clients may leave before they have their response."""
+"""Responses: JSON, problems, and those that return what they carry if they are not delivered."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
-__all__ = ["Delivered", "ends_of_wait", "is_gone"]
+from fdbqueue.layout.codecs import json_bytes
+
+__all__ = [
+    "REQUEST_ID",
+    "Delivered",
+    "ends_of_wait",
+    "is_gone",
+    "json_response",
+    "problem",
+    "refuse",
+]
+
+REQUEST_ID = "fdbqueue.request_id"
+"""The id of a request in its scope, below `/v1`."""
 
 # Turns of the event loop until it notices that a client has disconnected: it reads the end of the
 # connection, calls `connection_lost`, and resumes the waiting code.
 _TURNS = 3
 
 _LAST_BYTES = 16_384  # of a response, held back until the client has taken the bytes before them
+
+
+def json_response(content: dict[str, Any], status: int = 200) -> Response:
+    """Return a JSON response with trusted content, without validation."""
+    return Response(json_bytes(content), status, media_type="application/json")
+
+
+def problem(
+    scope: Scope, status: int, detail: str, error: Exception | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Return the media type and the content of the response to a request that failed.
+
+    Args:
+        scope: The request.
+        status: The status of the response.
+        detail: A sentence that says what is wrong.
+        error: The error, whose class is the type of the problem, and whose fields it has.
+    """
+    # The client's text may contain lone surrogates, which UTF-8 cannot encode.
+    clean = detail.encode("utf-8", "replace").decode()
+    if not scope["path"].startswith("/v1/"):
+        return "application/json", {"detail": clean}
+    fields = {} if error is None else _fields(error)
+    return "application/problem+json", {
+        "type": "about:blank" if error is None else f"urn:fdbqueue:{type(error).__name__}",
+        "title": HTTPStatus(status).phrase if status in set(HTTPStatus) else "Error",
+        "status": status,
+        "detail": clean,
+        "request_id": scope.get(REQUEST_ID),
+        **fields,
+    }
+
+
+def _fields(error: Exception) -> dict[str, Any]:
+    """Return the fields of an error that are JSON values."""
+    kinds = (str, int, float, bool, type(None))
+    fields = {name: value for name, value in vars(error).items() if isinstance(value, kinds)}
+    clean: dict[str, Any] = json.loads(json.dumps(fields).encode("utf-8", "replace"))
+    return clean
+
+
+async def refuse(
+    scope: Scope,
+    send: Send,
+    status: int,
+    detail: str,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+) -> None:
+    """Answer a request with a status and a message, before it reaches the application."""
+    media_type, content = problem(scope, status, detail)
+    body = json.dumps(content).encode()
+    fixed = [(b"content-type", media_type.encode()), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})
+    await send({"type": "http.response.body", "body": body})
 
 
 class Delivered(Response):

@@ -1,0 +1,441 @@
+"""The bodies of requests and responses below `/v1`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from starlette.exceptions import HTTPException
+
+from fdbqueue.types import Change, State
+
+__all__ = [
+    "MAX_ITEMS",
+    "MAX_WAIT",
+    "PROBLEMS",
+    "Ack",
+    "Batch",
+    "BatchPushed",
+    "ChangeAll",
+    "Changed",
+    "Check",
+    "ClaimRequest",
+    "Claimed",
+    "Claims",
+    "Cleared",
+    "CreateQueue",
+    "Extend",
+    "FollowUp",
+    "Found",
+    "Info",
+    "Infos",
+    "Move",
+    "Nack",
+    "NamedStats",
+    "NewOptions",
+    "Pop",
+    "Popped",
+    "Position",
+    "Problem",
+    "Push",
+    "Pushed",
+    "QueueDescription",
+    "QueueOptions",
+    "Queues",
+    "Release",
+    "Rename",
+    "Result",
+    "Scale",
+    "WorkerList",
+    "read_body",
+]
+
+MAX_ITEMS = 1000
+"""How many items one request pushes, pops, claims or lists at most."""
+
+MAX_WAIT = 300.0
+"""Seconds for which a request waits at most."""
+
+_MAX_TEXT = 255  # characters of a name; fdbqueue counts bytes
+_MAX_SECONDS = 10**10
+
+Seconds = Annotated[float, Field(ge=0, lt=_MAX_SECONDS)]
+PositiveSeconds = Annotated[float, Field(gt=0, lt=10**9)]
+Priority = Annotated[int | list[JsonValue], Field(description="The lowest is taken first.")]
+Wait = Annotated[float, Field(ge=0, le=MAX_WAIT)]
+Limit = Annotated[int, Field(ge=1, le=2**63 - 1)]
+Text = Annotated[str, Field(min_length=1, max_length=_MAX_TEXT)]
+Token = Annotated[str, Field(min_length=1, max_length=2000)]
+
+
+class _Request(BaseModel):
+    # A number such as 1.0 is not an integer, and an unknown field is an error.
+    model_config = ConfigDict(strict=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+_B = TypeVar("_B", bound=BaseModel)
+
+
+async def read_body(request: Request, model: type[_B]) -> _B:
+    """Return the body of a request that FastAPI does not parse; an empty one has the defaults."""
+    if request.scope["query_string"]:
+        raise HTTPException(422, "this route has no query parameters; send them in the body")
+    body = await request.body()
+    if body and "json" not in request.headers.get("content-type", ""):
+        raise HTTPException(415, "send the body as JSON, with `Content-Type: application/json`")
+    try:
+        return model.model_validate_json(body or b"{}")
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
+
+
+class Push(_Request):
+    """An item to push, with the arguments of `push` in Python."""
+
+    item: JsonValue = Field(None, description="The value; for a task its payload.")
+    priority: Priority | None = Field(None, description="By default 0, or 3 for a task.")
+    delay: Seconds | None = Field(None, description="Seconds until it is ready.")
+    at: AwareDatetime | None = Field(None, description="ISO 8601 with a time zone: when it is due.")
+    ttl: PositiveSeconds | None = Field(None, description="Seconds until it expires.")
+    unique: Text | None = Field(None, description="Push only if no unfinished item has this key.")
+    deadline: AwareDatetime | None = Field(None, description="For a task: when it is due.")
+    cost: float = Field(0, ge=0, description="For a task: the cheapest of equal ones is first.")
+    agent_name: Text | None = Field(None, description="For a task: the agent that it is for.")
+    client_id: Text | None = Field(None, description="For a task: the client that it belongs to.")
+
+
+class Batch(_Request):
+    """Items to push in one transaction."""
+
+    items: list[Push] = Field(min_length=1, max_length=MAX_ITEMS)
+    as_many_as_fit: bool = Field(
+        False, description="Push the first items if the queue has no room for all."
+    )
+
+
+class FollowUp(Push):
+    """An item to push in the transaction of an acknowledgement."""
+
+    queue: Text
+
+
+class Pop(_Request):
+    """What to pop, and how long to wait for it."""
+
+    n: int = Field(1, ge=1, le=MAX_ITEMS)
+    wait: Wait = 0
+    agent: Text | None = Field(None, description="For a task queue, with `n` of 1.")
+    max: bool = Field(
+        False, description="Pop from a priority queue the items of the highest priorities."
+    )
+
+
+class ClaimRequest(_Request):
+    """What to claim, for how long, and how long to wait for it."""
+
+    n: int = Field(1, ge=1, le=MAX_ITEMS)
+    lease: PositiveSeconds = Field(30, description="Seconds until others may take the items.")
+    wait: Wait = 0
+    within: int = Field(256, ge=1, le=10_000, description="Choose among this many first items.")
+    agent: Text | None = Field(None, description="For a task queue: only tasks of this agent.")
+    client: Text | None = Field(None, description="The name that `claimed_by` shows.")
+
+
+class Ack(_Request):
+    """A claim whose job is done, and what to push in the same transaction."""
+
+    token: Token
+    result: JsonValue = None
+    then: list[FollowUp] = Field(default=[], max_length=100)
+
+
+class Nack(_Request):
+    """A claim whose job failed."""
+
+    token: Token
+    delay: Seconds | None = Field(None, description="Seconds until the next attempt.")
+    error: str | None = Field(None, max_length=100_000)
+
+
+class Extend(_Request):
+    """A claim that needs more time."""
+
+    token: Token
+    lease: PositiveSeconds = 30
+
+
+class Release(_Request):
+    """A claim to return as if it had never been made."""
+
+    token: Token
+
+
+class Move(_Request):
+    """The new place of an item: its priority, and for a task its other fields."""
+
+    priority: Priority | None = None
+    deadline: AwareDatetime | None = None
+    cost: float = Field(0, ge=0)
+    agent_name: Text | None = None
+    client_id: Text | None = None
+    item: JsonValue = Field(None, description="The new payload, for a task.")
+
+
+class ChangeAll(_Request):
+    """A change of all items in a state."""
+
+    change: Change
+    state: State
+    priority: Priority | None = None
+    limit: int = Field(0, ge=0, description="The maximum number of items, 0 for all.")
+    to: Priority | None = Field(None, description="The new priority, for `reprioritize`.")
+
+
+class NewOptions(_Request):
+    """The options to change; those left out keep their values, and null removes a limit."""
+
+    max_size: Limit | None = None
+    max_attempts: Limit | None = None
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    agent_concurrency: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    keep_seconds: Annotated[int, Field(ge=1, lt=_MAX_SECONDS)] | None = None
+    keep_number: Limit | None = None
+    kept_attempts: int = Field(10, ge=1, le=1_000)
+    traceback_bytes: int = Field(8_000, ge=0, le=30_000)
+    paused: bool = False
+
+
+class CreateQueue(NewOptions):
+    """A queue to create, with its options."""
+
+    kind: Literal["priority", "fifo", "task"] = "priority"
+    ageing: Annotated[int, Field(ge=1, lt=_MAX_SECONDS)] | None = Field(
+        None, description="For a task queue: seconds until a task counts as more urgent."
+    )
+
+
+class Rename(_Request):
+    """The new name of a queue."""
+
+    name: Text
+
+
+class Check(_Request):
+    """Whether to correct counters and indexes."""
+
+    repair: bool = False
+
+
+# Responses
+
+
+class Pushed(BaseModel):
+    """The stored item; `is_new` is false if an unfinished item had its unique key."""
+
+    id: str
+    is_new: bool
+
+
+class BatchPushed(BaseModel):
+    """The stored items, in the order of the request."""
+
+    ids: list[str]
+
+
+class Found(BaseModel):
+    """An item; a task also has `deadline`, `cost`, `agent_name` and `client_id`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    priority: Any
+    item: Any
+    pushed_at: str | None = Field(description="ISO 8601, by the clock of the pushing client.")
+
+
+class Popped(BaseModel):
+    """The items, in order; none if the queue is empty."""
+
+    items: list[Found]
+
+
+class Claimed(Found):
+    """A claimed item, and the token that ends its claim."""
+
+    token: str
+    attempt: int
+
+
+class Claims(BaseModel):
+    """The claimed items, in order; none if there was nothing to claim."""
+
+    claims: list[Claimed]
+
+
+class Info(BaseModel):
+    """Everything about an item, by the names of `ItemInfo` in Python."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    state: State
+    priority: Any
+    item: Any
+    attempts: int
+    max_attempts: int | None
+    pushed_at: str | None
+    due_at: str | None
+    expires_at: str | None
+    claimed_by: str | None
+    claimed_at: str | None
+    lease_ends: str | None
+    died_at: str | None
+    finished_at: str | None
+    result: Any
+    error: str | None
+    unique: str | None
+    failed_attempts: list[dict[str, Any]]
+
+
+class Infos(BaseModel):
+    """The items, in order, and the `after` of the next page, or null."""
+
+    items: list[Info]
+    next: str | None
+
+
+class Position(BaseModel):
+    """The number of ready items ahead of an item, or null if it is not ready."""
+
+    position: int | None
+
+
+class Result(BaseModel):
+    """What the handler of a done item returned."""
+
+    result: Any
+
+
+class Changed(BaseModel):
+    """How many items were changed, and the ids of those that were not, up to 1,000."""
+
+    changed: int
+    unchanged: list[str]
+
+
+class Cleared(BaseModel):
+    """The number of items in each state just before."""
+
+    ready: int
+    delayed: int
+    claimed: int
+    dead: int
+    done: int
+
+
+class _Numbers(Cleared):
+    by_priority: dict[str, int]
+    oldest: str | None
+    next_due: str | None
+    paused: bool
+    total_pushed: int
+    total_completed: int
+    total_failed: int
+    total_retried: int
+    total_expired: int
+    total_removed: int
+    total_died: int
+    total_put_back: int
+    total_rejected: int
+
+
+class NamedStats(_Numbers):
+    """The name of a queue, its items by state, and its totals."""
+
+    name: str
+
+
+class Queues(BaseModel):
+    """The queues, in order of their names, and the `after` of the next page, or null."""
+
+    queues: list[NamedStats]
+    next: str | None
+
+
+class QueueOptions(BaseModel):
+    """The options of a queue."""
+
+    max_size: int | None
+    max_attempts: int | None
+    concurrency: int | None
+    agent_concurrency: int | None
+    keep_seconds: int | None
+    keep_number: int | None
+    kept_attempts: int
+    traceback_bytes: int
+    paused: bool
+    ageing: int | None
+
+
+class QueueDescription(BaseModel):
+    """A queue: its kind, its options, and its numbers."""
+
+    name: str
+    kind: str
+    codec: str
+    options: QueueOptions
+    stats: _Numbers
+
+
+class Scale(BaseModel):
+    """The load of a queue, for an autoscaler."""
+
+    ready: int
+    delayed: int
+    claimed: int
+    backlog: int = Field(description="Ready and claimed items: the jobs that need a worker now.")
+    oldest_age: float = Field(description="Seconds since the oldest ready item was pushed; or 0.")
+    paused: bool
+
+
+class WorkerList(BaseModel):
+    """The running workers."""
+
+    workers: list[dict[str, Any]]
+
+
+class Problem(BaseModel):
+    """Why a request failed (RFC 9457); some types have further fields."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    request_id: str | None = None
+
+
+_PROBLEMS = {
+    400: "The request is malformed.",
+    401: "The request needs a token.",
+    403: "The token does not allow this.",
+    404: "The queue or the item does not exist.",
+    409: "The item or the queue is not in the state that this needs.",
+    412: "The options have changed since they were read.",
+    413: "The body is too large.",
+    415: "The body was not sent as JSON.",
+    422: "A value is invalid.",
+    429: "The queue is full, or there were too many requests.",
+    503: "The database is unavailable.",
+}
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": text,
+        "content": {"application/problem+json": {"schema": Problem.model_json_schema()}},
+    }
+    for status, text in _PROBLEMS.items()
+}

@@ -1,0 +1,198 @@
+"""The items of a queue: pages of those in a state, single ones, and changes of many."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.exceptions import HTTPException
+
+from fdbqueue import aio
+from fdbqueue.errors import QueueFull
+from fdbqueue.http.responses import ends_of_wait, json_response
+from fdbqueue.http.served import Handle
+from fdbqueue.http.v1 import bodies
+from fdbqueue.http.v1.parameters import (
+    AdminOf,
+    Page,
+    ReadOf,
+    ServedQueues,
+    Wait,
+    WriteOf,
+    known_parameters,
+)
+from fdbqueue.http.v1.values import exact_priority, info_as_json, options_of
+from fdbqueue.layout.codecs import decode_json
+from fdbqueue.types import State
+
+__all__ = ["router"]
+
+router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
+
+_MAX_UNCHANGED = 1000  # ids in a response
+
+
+def _is_json(handle: Handle) -> bool:
+    return options_of(handle.queue).codec in ("json", "task")
+
+
+@router.get("/queues/{name}/items", response_model=bodies.Infos)
+async def items(
+    served: ServedQueues,
+    name: ReadOf,
+    state: State = "ready",
+    priority: Annotated[
+        str | None, Query(max_length=1000, description="JSON: only the items of this priority.")
+    ] = None,
+    limit: Page = 100,
+    after: Annotated[str | None, Query(description="An item's id: only what follows it.")] = None,
+    reverse: bool = False,
+) -> Response:
+    """Return the items in a state, in order, page by page; done items newest first."""
+    handle = await served.queue(name)
+    chosen: dict[str, Any] = {}
+    if priority is not None:
+        if not isinstance(handle, aio.PriorityQueue):
+            raise HTTPException(422, "priority: only a priority queue is filtered by priority")
+        try:
+            chosen["priority"] = exact_priority(handle.queue, decode_json(priority.encode()))
+        except ValueError as error:
+            raise HTTPException(422, f"priority: {error}") from None
+    listing = handle.items(
+        served.db, state=state, limit=limit + 1, after=after, reverse=reverse, **chosen
+    )
+    is_json = _is_json(handle)
+    page = [info_as_json(info, is_json=is_json) for info in await listing]
+    more = len(page) > limit
+    return json_response({"items": page[:limit], "next": page[limit - 1]["id"] if more else None})
+
+
+@router.get("/queues/{name}/items/{item_id}", response_model=bodies.Info)
+async def get(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
+    """Return everything about one item, in any state, with its failed attempts."""
+    handle = await served.queue(name)
+    info = await handle.get(served.db, item_id)
+    if info is None:
+        raise _unknown(item_id)
+    return json_response(info_as_json(info, is_json=_is_json(handle)))
+
+
+def _unknown(item_id: str) -> HTTPException:
+    return HTTPException(404, f"the queue has no item {item_id}; perhaps it has ended")
+
+
+@router.get("/queues/{name}/items/{item_id}/position", response_model=bodies.Position)
+async def position(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
+    """Return the number of ready items ahead of this one, or null if it is not ready."""
+    handle = await served.queue(name)
+    return json_response({"position": await handle.position(served.db, item_id)})
+
+
+@router.get("/queues/{name}/items/{item_id}/result", response_model=bodies.Result)
+async def result(
+    request: Request, served: ServedQueues, name: ReadOf, item_id: str, wait: Wait = 0
+) -> Response:
+    """Return what the handler of a done item returned; with `wait`, wait until it is done.
+
+    404 if the queue does not know the item, 409 if it has not ended, or is a dead letter.
+    """
+    handle = await served.queue(name)
+    if not wait:
+        return json_response({"result": await handle.result(served.db, item_id)})
+    async with ends_of_wait(request) as ends:
+        returned = await aio.until(ends, handle, "result", served.db, item_id, wait=wait)
+    return json_response({"result": returned})
+
+
+@router.delete("/queues/{name}/items/{item_id}", status_code=204)
+async def remove(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
+    """Remove one item in any state but claimed; for a task, cancel it."""
+    handle = await served.queue(name)
+    changed = await handle.remove(served.db, item_id)
+    return await _changed(served, handle, item_id, changed, "it is claimed; release it first")
+
+
+async def _changed(
+    served: ServedQueues, handle: Handle, item_id: str, changed: bool, why: str
+) -> Response:
+    """Return an empty response if an item was changed; else say why not."""
+    if changed:
+        return Response(status_code=204)
+    if await handle.state(served.db, item_id) is None:
+        raise _unknown(item_id)
+    raise HTTPException(409, why)
+
+
+@router.post("/queues/{name}/items/{item_id}/retry", status_code=204)
+async def retry(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
+    """Return a dead letter to its place in the queue, with all its attempts again."""
+    handle = await served.queue(name)
+    changed = await handle.retry_dead_letter(served.db, item_id)
+    why = "it is not a dead letter, or another item has its unique key"
+    return await _changed(served, handle, item_id, changed, why)
+
+
+@router.post("/queues/{name}/items/{item_id}/run-now", status_code=204)
+async def run_now(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
+    """Make a delayed item ready at once."""
+    handle = await served.queue(name)
+    changed = await handle.run_now(served.db, item_id)
+    return await _changed(served, handle, item_id, changed, "it is not delayed")
+
+
+@router.post("/queues/{name}/items/{item_id}/release", status_code=204)
+async def release(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
+    """Take a claimed item away from the client that has claimed it."""
+    handle = await served.queue(name)
+    changed = await handle.release(served.db, item_id)
+    return await _changed(served, handle, item_id, bool(changed), "it is not claimed")
+
+
+@router.patch("/queues/{name}/items/{item_id}", status_code=204)
+async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.Move) -> Response:
+    """Move a ready, delayed or dead item behind the last one of a priority; it keeps its id.
+
+    The other fields of a task change as well, if they are given.
+    """
+    handle = await served.queue(name)
+    given = {field: getattr(body, field) for field in body.model_fields_set}
+    if isinstance(handle, aio.TaskQueue):
+        if "item" in given:
+            given["payload"] = given.pop("item")
+        moved = await handle.reprioritize(served.db, item_id, **given)
+    elif isinstance(handle, aio.PriorityQueue):
+        if set(given) != {"priority"}:
+            raise HTTPException(422, "send the new `priority`, and no other field")
+        to = exact_priority(handle.queue, body.priority)
+        moved = await handle.reprioritize(served.db, item_id, to) is not None
+    else:
+        raise HTTPException(409, "the items of a FIFO queue have no priorities")
+    if not moved:
+        raise _unknown(item_id)
+    return Response(status_code=204)
+
+
+@router.post("/queues/{name}/change", response_model=bodies.Changed)
+async def change_all(served: ServedQueues, name: AdminOf, body: bodies.ChangeAll) -> Response:
+    """Make the same change of all items in a state, 100 in a transaction.
+
+    The changes are `remove`, `retry` (dead letters), `run_now` (delayed items), `release` (claimed
+    ones) and `reprioritize`.
+    """
+    handle = await served.queue(name)
+    try:
+        results = await handle.change_all(
+            served.db,
+            body.change,
+            state=body.state,
+            priority=exact_priority(handle.queue, body.priority),
+            limit=body.limit,
+            to=exact_priority(handle.queue, body.to),
+        )
+    except QueueFull:
+        raise
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from None
+    unchanged = [item_id for item_id, is_changed in results.items() if not is_changed]
+    changed = len(results) - len(unchanged)
+    return json_response({"changed": changed, "unchanged": unchanged[:_MAX_UNCHANGED]})

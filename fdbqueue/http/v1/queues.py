@@ -1,0 +1,275 @@
+"""Queues: their list, options, numbers and load; and the workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from starlette.exceptions import HTTPException
+
+from fdbqueue import aio
+from fdbqueue.database.exactly_once import run_once
+from fdbqueue.errors import QueueExists
+from fdbqueue.http.responses import json_response
+from fdbqueue.http.security import authorize, grant_of
+from fdbqueue.http.served import Handle
+from fdbqueue.http.v1 import bodies
+from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, ServedQueues, known_parameters
+from fdbqueue.http.v1.values import AnyQueue, as_text, layout_of
+from fdbqueue.layout.codecs import json_bytes
+from fdbqueue.queue.check import check as check_queue
+from fdbqueue.queue.overview import stats_as_json
+from fdbqueue.queue.presence import WorkerInfo
+from fdbqueue.queue.task import TaskQueue
+from fdbqueue.types import Keep, Options, QueueStats, State, Transaction
+
+__all__ = ["router"]
+
+router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
+
+_STATES: tuple[State, ...] = ("ready", "delayed", "claimed", "dead", "done")
+
+_IfMatch = Annotated[
+    str | None, Header(description="The ETag of the options: change them only if they have it.")
+]
+
+
+@router.get("/queues", response_model=bodies.Queues)
+async def queues(
+    request: Request,
+    served: ServedQueues,
+    limit: Page = 1000,
+    after: Annotated[
+        str | None, Query(description="The name of a queue: only those that follow it.")
+    ] = None,
+    prefix: Annotated[
+        str, Query(max_length=255, description="The beginning of the names to list.")
+    ] = "",
+) -> Response:
+    """Return the queues in order of their names, page by page, and the numbers of each."""
+    grant = grant_of(request)
+    longest = prefix if grant is None else max(prefix, grant.queues.rstrip("*"), key=len)
+    found = list((await served.numbers(after, limit + 1, longest)).items())
+    page = [
+        {"name": name, **stats_as_json(stats)}
+        for name, stats in found[:limit]
+        if name.startswith(prefix) and (grant is None or grant.includes(name))
+    ]
+    more = len(found) > limit
+    return json_response({"queues": page, "next": found[limit - 1][0] if more else None})
+
+
+@router.put("/queues/{name}", status_code=201, response_model=bodies.QueueDescription)
+async def create(served: ServedQueues, name: AdminOf, body: bodies.CreateQueue) -> Response:
+    """Create a queue of any kind; 409 if there is one of this name already."""
+    if body.kind != "task" and (body.ageing is not None or body.agent_concurrency is not None):
+        raise HTTPException(422, f"a {body.kind} queue has no agents and no ageing")
+    make: Any = {"priority": aio.PriorityQueue, "fifo": aio.Queue, "task": aio.TaskQueue}[body.kind]
+    options: dict[str, Any] = {}
+    if body.ageing is not None:
+        options["ageing"] = timedelta(seconds=body.ageing)
+    handle: Handle = await make.named(served.db, name, **options)
+
+    def store(tr: Transaction) -> None:
+        queue: AnyQueue = handle.queue
+        if tr[layout_of(queue).options].present():
+            raise QueueExists(name)
+        _set_options(tr, queue, body.model_dump(exclude={"kind", "ageing"}))
+
+    await aio.run(run_once, served.db, store, layout_of(handle.queue).receipts)
+    served.forget(name)
+    return await _described(served, name, 201)
+
+
+@router.get("/queues/{name}", response_model=bodies.QueueDescription)
+async def get(served: ServedQueues, name: ReadOf) -> Response:
+    """Return the kind of a queue, its options with their ETag, and its numbers."""
+    return await _described(served, name)
+
+
+async def _described(served: ServedQueues, name: str, status: int = 200) -> Response:
+    handle = await served.queue(name)
+    stats = await handle.stats(served.db)
+    options = stats.options
+    assert options is not None
+    numbers = stats_as_json(dataclasses.replace(stats, options=None))
+    fields = {"name": name, "kind": options.kind, "codec": options.codec}
+    shown = _options_as_json(options)
+    response = json_response({**fields, "options": shown, "stats": numbers}, status)
+    response.headers["etag"] = _etag(options)
+    return response
+
+
+def _options_as_json(options: Options) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in bodies.QueueOptions.model_fields}
+
+
+def _etag(options: Options) -> str:
+    digest = hashlib.sha256(json_bytes(_options_as_json(options))).hexdigest()
+    return f'"{digest[:16]}"'
+
+
+@router.patch("/queues/{name}", response_model=bodies.QueueDescription)
+async def change(
+    served: ServedQueues, name: AdminOf, body: bodies.NewOptions, if_match: _IfMatch = None
+) -> Response:
+    """Change options of a queue: those that are given, and null removes a limit.
+
+    With `If-Match`, 412 if the options have changed since they had this ETag.
+    """
+    handle = await served.queue(name)
+    queue: AnyQueue = handle.queue
+    if not isinstance(queue, TaskQueue) and body.agent_concurrency is not None:
+        raise HTTPException(422, "agent_concurrency: only a task queue has agents")
+    given = {field: getattr(body, field) for field in body.model_fields_set}
+
+    def store(tr: Transaction) -> None:
+        if if_match not in (None, "*", _etag(queue.options(tr))):
+            raise HTTPException(412, "the options have changed; read them again")
+        _set_options(tr, queue, given)
+
+    await aio.run(run_once, served.db, store, layout_of(queue).receipts)
+    return await _described(served, name)
+
+
+def _set_options(tr: Transaction, queue: AnyQueue, given: dict[str, Any]) -> None:
+    """Set the options of a queue by their names."""
+    for name in ("max_size", "max_attempts", "concurrency", "agent_concurrency"):
+        if name in given and hasattr(queue, f"set_{name}"):
+            getattr(queue, f"set_{name}")(tr, given[name])
+    if given.keys() & {"keep_seconds", "keep_number"}:
+        stored = queue.options(tr)
+        queue.set_keep(
+            tr,
+            _keep(
+                given.get("keep_seconds", stored.keep_seconds),
+                given.get("keep_number", stored.keep_number or None),
+            ),
+        )
+    if given.keys() & {"kept_attempts", "traceback_bytes"}:
+        queue.set_attempt_history(
+            tr, attempts=given.get("kept_attempts"), traceback_bytes=given.get("traceback_bytes")
+        )
+    if "paused" in given:
+        (queue.pause if given["paused"] else queue.resume)(tr)
+
+
+def _keep(seconds: int | None, number: int | None) -> Keep | None:
+    if seconds and number:
+        return timedelta(seconds=seconds), number
+    return timedelta(seconds=seconds) if seconds else number
+
+
+@router.post("/queues/{name}/pause", status_code=204)
+async def pause(served: ServedQueues, name: AdminOf) -> Response:
+    """Stop handing out items until `resume`; pushes are still accepted."""
+    await (await served.queue(name)).pause(served.db)
+    return Response(status_code=204)
+
+
+@router.post("/queues/{name}/resume", status_code=204)
+async def resume(served: ServedQueues, name: AdminOf) -> Response:
+    """Hand out items again."""
+    await (await served.queue(name)).resume(served.db)
+    return Response(status_code=204)
+
+
+@router.post("/queues/{name}/clear", response_model=bodies.Cleared)
+async def clear(served: ServedQueues, name: AdminOf) -> Response:
+    """Remove all items; the queue and its options stay. Return how many items there were."""
+    handle = await served.queue(name)
+    stats = await handle.stats(served.db)
+    await handle.clear(served.db)
+    return json_response(_by_state(stats))
+
+
+@router.delete("/queues/{name}", response_model=bodies.Cleared)
+async def drop(served: ServedQueues, name: AdminOf) -> Response:
+    """Drop a queue with all its items. Return how many items there were."""
+    stats = await (await served.queue(name)).stats(served.db)
+    served.forget(name)
+    await aio.drop_queue(served.db, name)
+    return json_response(_by_state(stats))
+
+
+def _by_state(stats: QueueStats) -> dict[str, Any]:
+    return {state: getattr(stats, state) for state in _STATES}
+
+
+@router.post("/queues/{name}/rename", status_code=204)
+async def rename(
+    request: Request, served: ServedQueues, name: AdminOf, body: bodies.Rename
+) -> Response:
+    """Rename a queue; its items, claims, dead letters and options are kept."""
+    authorize(request, "admin", body.name)
+    await aio.rename_queue(served.db, name, body.name)
+    served.forget(name)
+    return Response(status_code=204)
+
+
+@router.post("/queues/{name}/check", response_model=dict[str, Any])
+async def check(served: ServedQueues, name: AdminOf, body: bodies.Check) -> Response:
+    """Compare the counters and indexes of a queue with its items; correct them with `repair`."""
+    handle = await served.queue(name)
+    report = await aio.run(partial(check_queue, repair=body.repair), served.db, handle.queue)
+    fields: dict[str, Any] = {state: getattr(report, state) for state in _STATES}
+    problems = list(report.problems)
+    return json_response({**fields, "problems": problems, "repaired": report.repaired})
+
+
+@router.get("/queues/{name}/stats", response_model=bodies.Cleared)
+async def stats(served: ServedQueues, name: ReadOf) -> Response:
+    """Return how many items are in each state, the limits of the queue and its totals."""
+    handle = await served.queue(name)
+    return json_response(stats_as_json(await handle.stats(served.db)))
+
+
+@router.get("/queues/{name}/scale", response_model=bodies.Scale)
+async def scale(served: ServedQueues, name: ReadOf) -> Response:
+    """Return the load of a queue, for an autoscaler such as KEDA.
+
+    Cost: the counters of the queue; nothing is scanned.
+    """
+    handle = await served.queue(name)
+    numbers = await handle.stats(served.db)
+    age = 0.0
+    if numbers.oldest is not None:
+        age = max(0.0, (datetime.now(timezone.utc) - numbers.oldest).total_seconds())
+    return json_response(
+        {
+            "ready": numbers.ready,
+            "delayed": numbers.delayed,
+            "claimed": numbers.claimed,
+            "backlog": numbers.ready + numbers.claimed,
+            "oldest_age": round(age, 3),
+            "paused": numbers.paused,
+        }
+    )
+
+
+# Workers
+
+
+@router.get("/workers", response_model=bodies.WorkerList)
+async def workers(request: Request, served: ServedQueues) -> Response:
+    """Return the running workers of all queues, in the order in which they started."""
+    grant = grant_of(request)
+    found = await aio.workers(served.db)
+    shown = [each for each in found if grant is None or grant.includes(each.queue)]
+    return json_response({"workers": [_worker(each) for each in shown]})
+
+
+@router.get("/queues/{name}/workers", response_model=bodies.WorkerList)
+async def workers_of_queue(served: ServedQueues, name: ReadOf) -> Response:
+    """Return the running workers of a queue."""
+    found = await aio.workers(served.db)
+    return json_response({"workers": [_worker(each) for each in found if each.queue == name]})
+
+
+def _worker(worker: WorkerInfo) -> dict[str, Any]:
+    times = {"since": as_text(worker.since), "seen": as_text(worker.seen)}
+    return {**dataclasses.asdict(worker), **times}
