@@ -173,7 +173,10 @@ async def _invalid(request: Request, error: Any) -> JSONResponse:
 
 
 async def _refused(request: Request, error: Any) -> JSONResponse:
-    return _answer(request, error.status_code, str(error.detail), error.headers)
+    headers = error.headers
+    if error.status_code == 405 and request.url.path.startswith("/v1/"):
+        headers = {"allow": ", ".join(v1.allowed_methods(request.scope))}
+    return _answer(request, error.status_code, str(error.detail), headers)
 
 
 async def _gone(request: Request, error: Exception) -> JSONResponse:

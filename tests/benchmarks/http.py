@@ -42,7 +42,10 @@ REQUESTS = {
     "empty route": request("/nothing"),
     "HTTP push": request("/queue/jobs/push", BODY),
     "HTTP pop": request("/queue/jobs/pop"),
+    "/v1 push": request("/v1/queues/work/push", BODY),
 }
+JOBS = "/v1 claim, ack"
+"""The requests of consumers, each of which claims an item and acknowledges it."""
 
 
 def empty(port: Any) -> None:
@@ -72,15 +75,33 @@ async def nothing() -> dict[str, str]:
     return {"status": "ok"}
 
 
-async def requests(port: int, message: bytes, connections: int, seconds: float) -> list[float]:
-    """Send a request again and again on several connections; return the latencies."""
+def acknowledgement(body: bytes) -> bytes:
+    """Return the request that acknowledges what the response to a claim has."""
+    found = re.search(rb'"token":"([^"]+)"', body)
+    if found is None:
+        raise RuntimeError("there is nothing left to claim")
+    return request("/v1/queues/work/ack", b'{"token":"%b"}' % found[1])
+
+
+CLAIM = request("/v1/queues/work/claim", b"{}")
+
+
+async def requests(
+    port: int, message: bytes, connections: int, seconds: float, *, claims: bool = False
+) -> list[float]:
+    """Send a request again and again on several connections; return the latencies.
+
+    With `claims`, it is a claim, and every second request acknowledges it.
+    """
     latencies: list[float] = []
     end = time.perf_counter() + seconds
 
     async def connection() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        body, is_claimed = b"", False
         while (began := time.perf_counter()) < end:
-            writer.write(message)
+            writer.write(acknowledgement(body) if is_claimed else message)
+            is_claimed = claims and not is_claimed
             head = await reader.readuntil(b"\r\n\r\n")
             length = re.search(rb"content-length: (\d+)", head)
             body = await reader.readexactly(int(length[1])) if length else b""
@@ -136,9 +157,12 @@ def main() -> None:
         measured: dict[tuple[str, int], list[list[float]]] = {}
         for _ in track(range(given.rounds), "rounds", transient=True):
             for connections in (1, 32):
-                for name, message in REQUESTS.items():
+                for name, message in {**REQUESTS, JOBS: CLAIM}.items():
                     port = ports[empty if name == "empty route" else queues]
-                    latencies = asyncio.run(requests(port, message, connections, given.seconds))
+                    sending = requests(
+                        port, message, connections, given.seconds, claims=name == JOBS
+                    )
+                    latencies = asyncio.run(sending)
                     measured.setdefault((name, connections), []).append(latencies)
                 for name, call in calls.items():
                     latencies = direct(call, connections, given.seconds)

@@ -94,7 +94,7 @@ async def read_body(request: Request, model: type[_B]) -> _B:
 class Push(_Request):
     """An item to push, with the arguments of `push` in Python."""
 
-    item: JsonValue = Field(None, description="The value; for a task its payload.")
+    item: JsonValue = Field(description="The value; for a task its payload.")
     priority: Priority | None = Field(None, description="By default 0, or 3 for a task.")
     delay: Seconds | None = Field(None, description="Seconds until it is ready.")
     at: AwareDatetime | None = Field(None, description="ISO 8601 with a time zone: when it is due.")

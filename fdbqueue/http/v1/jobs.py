@@ -55,9 +55,24 @@ _KEY = {
 
 def _described(model: type[BaseModel], *parameters: dict[str, Any]) -> dict[str, Any]:
     """Return what OpenAPI has to know about a route that parses its own body."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    schema = model.model_json_schema()
+    schema = _inlined(schema, schema.pop("$defs", {}))
+    required = any(field.is_required() for field in model.model_fields.values())
+    body = {"required": required, "content": {"application/json": {"schema": schema}}}
     return {"parameters": [_NAME, *parameters], "requestBody": body}
+
+
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
+    """Return a JSON schema with its definitions in the places that refer to them."""
+    inline = partial(_inlined, definitions=definitions)
+    parts: Any = schema
+    if isinstance(schema, list):
+        return [*map(inline, parts)]
+    if isinstance(schema, dict):
+        if "$ref" in schema:
+            return inline(definitions[parts["$ref"].rpartition("/")[2]])
+        return dict(zip(parts, map(inline, parts.values())))
+    return parts
 
 
 async def _read(request: Request, model: type[_B]) -> _B:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends, Path, Query, Request
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from fdbqueue.http.routing import decoded
@@ -43,7 +44,8 @@ Wait: TypeAlias = Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds
 
 async def known_parameters(request: Request) -> None:
     """Refuse a request with a query parameter that its route does not have."""
-    known = {each.alias for each in request.scope["route"].dependant.query_params}
+    route: APIRoute = request.scope["route"]
+    known = {each.alias for each in route.dependant.query_params}
     unknown = sorted(set(request.query_params) - known)
     if unknown:
         has = f"; it has {', '.join(sorted(known))}" if known else ""
