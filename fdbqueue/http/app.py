@@ -38,7 +38,7 @@ from fdbqueue.http.metrics import Metrics
 from fdbqueue.http.n_queue import push_pop, routes
 from fdbqueue.http.n_queue.models import ERRORS
 from fdbqueue.http.responses import problem
-from fdbqueue.http.routing import RequestLog, SegmentPaths
+from fdbqueue.http.routing import RequestLog, SegmentPaths, fast_routes
 from fdbqueue.http.security import Guard, Limits, Tokens, grant_of
 from fdbqueue.http.served import Served
 from fdbqueue.types import Database
@@ -99,6 +99,7 @@ def create_app(
     app.state.stop = app.state.stopping.set
     app.state.served = Served(db)
     app.state.metrics = Metrics(db)
+    app.router.routes += [*v1.fast_routes(), *fast_routes(push_pop.router)]  # before all others
     app.include_router(dashboard.router)
     app.include_router(v1.router)
     app.include_router(push_pop.router)

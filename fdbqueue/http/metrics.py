@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -107,6 +108,14 @@ class Metrics:
         of_queues.register(_States(scan))
         return generate_latest(of_queues) + generate_latest(self._registry)
 
+    @functools.cache  # noqa: B019 - the arguments are few, and the metrics live with the server
+    def _metrics_of(self, method: str, route: str, status: int) -> tuple[Counter, Histogram]:
+        """Return the metrics of requests; to look them up takes as long as to change them."""
+        return (
+            self._requests.labels(method, route, status),
+            self._seconds.labels(method, route),
+        )
+
     def middleware(self, app: ASGIApp) -> Any:
         """Return ASGI middleware that counts and times requests."""
 
@@ -128,8 +137,9 @@ class Metrics:
                 # The route's template, because clients can invent any number of paths.
                 route = getattr(scope.get("route"), "path", "none")
                 method = scope["method"]
-                self._requests.labels(method, route, status).inc()
-                self._seconds.labels(method, route).observe(time.perf_counter() - began)
+                counter, histogram = self._metrics_of(method, route, status)
+                counter.inc()
+                histogram.observe(time.perf_counter() - began)
 
         return counting
 

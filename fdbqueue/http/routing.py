@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import secrets
@@ -10,8 +11,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import unquote
 
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fdbqueue.http.responses import REQUEST_ID
@@ -23,19 +25,50 @@ _access = logging.getLogger("fdbqueue.http.access")
 
 _SEPARATORS = re.compile("%(25|2[fF])")
 
-__all__ = ["DirectRoute", "RequestLog", "SegmentPaths", "decoded"]
+__all__ = ["DirectRoute", "RequestLog", "SegmentPaths", "decoded", "fast_routes"]
 
 
 class DirectRoute(APIRoute):
     """A route whose function takes the request and returns the response.
 
-    FastAPI's parsing takes as long as everything else together.
+    It describes itself to OpenAPI. `fast_routes` returns the routes that answer.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the endpoint itself."""
         handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
         return handler
+
+
+class _FastRoute(Route):
+    """A route that does nothing but call its function.
+
+    The selection of a FastAPI route among those of included routers, its parsing and its exit
+    stacks take longer than everything else together.
+    """
+
+    def __init__(self, route: DirectRoute, prefix: str) -> None:
+        handler = route.get_route_handler()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            response = await handler(Request(scope, receive, send))
+            await response(scope, receive, send)
+
+        super().__init__(prefix + route.path, route.endpoint, methods=[*(route.methods or ())])
+        self.app = app
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match a request with one of the methods only; other routes refuse the others."""
+        if scope["type"] != "http" or scope["method"] not in (self.methods or ()):
+            return Match.NONE, {}
+        match, child_scope = super().matches(scope)
+        child_scope["route"] = self
+        return match, child_scope
+
+
+def fast_routes(router: APIRouter, prefix: str = "") -> list[BaseRoute]:
+    """Return routes that answer the requests of the direct routes of a router, below a prefix."""
+    return [_FastRoute(each, prefix) for each in router.routes if isinstance(each, DirectRoute)]
 
 
 class SegmentPaths:
@@ -67,6 +100,9 @@ class RequestLog:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        # A random part for the server, because a random id would cost more than its request.
+        self._server = secrets.token_hex(6).encode()
+        self._numbers = itertools.count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request."""
@@ -77,7 +113,11 @@ class RequestLog:
         header: tuple[bytes, bytes] | None = None
         if scope["path"].startswith("/v1/"):
             given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
-            id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8).encode()
+            id = (
+                given
+                if _REQUEST_ID.fullmatch(given)
+                else b"%b-%x" % (self._server, next(self._numbers))
+            )
             scope[REQUEST_ID] = id.decode()
             header = (_HEADER, id)
         status = 0

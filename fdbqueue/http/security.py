@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hmac
 import logging
 import math
@@ -354,6 +355,7 @@ def _beyond(grant: Grant, method: str, path: str) -> str | None:
     return None
 
 
+@functools.lru_cache(1024)
 def _is_loopback(host: str) -> bool:
     """Return whether a Host header names the local machine."""
     try:

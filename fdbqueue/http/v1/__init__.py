@@ -1,12 +1,13 @@
 """The routes below `/v1`: everything that the library does, for queues of every kind."""
 
 from fastapi import APIRouter
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
+from fdbqueue.http import routing
 from fdbqueue.http.v1 import items, jobs, queues
 
-__all__ = ["allowed_methods", "router"]
+__all__ = ["allowed_methods", "fast_routes", "router"]
 
 _PREFIX = "/v1"
 _ROUTERS = (jobs.router, items.router, queues.router)  # those whose speed matters first
@@ -14,6 +15,11 @@ _ROUTERS = (jobs.router, items.router, queues.router)  # those whose speed matte
 router = APIRouter(prefix=_PREFIX)
 for _router in _ROUTERS:
     router.include_router(_router)
+
+
+def fast_routes() -> list[BaseRoute]:
+    """Return the routes that answer the requests whose speed matters."""
+    return routing.fast_routes(jobs.router, _PREFIX)
 
 
 def allowed_methods(scope: Scope) -> list[str]:
