@@ -37,7 +37,7 @@ from fdbqueue.http import dashboard, v1
 from fdbqueue.http.metrics import Metrics
 from fdbqueue.http.n_queue import push_pop, routes
 from fdbqueue.http.n_queue.models import ERRORS
-from fdbqueue.http.responses import problem
+from fdbqueue.http.responses import REQUEST_ID, problem
 from fdbqueue.http.routing import RequestLog, SegmentPaths, fast_routes
 from fdbqueue.http.security import Guard, Limits, Tokens, grant_of
 from fdbqueue.http.served import Served
@@ -214,4 +214,7 @@ async def _unavailable(request: Request, error: Any) -> JSONResponse:
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     _log.exception("%s %s", request.method, request.url.path, exc_info=error)
-    return _answer(request, 500, "the server failed; see its log")
+    # The middleware that adds the id is not part of this response.
+    id = request.scope.get(REQUEST_ID)
+    headers = None if id is None else {"x-request-id": id}
+    return _answer(request, 500, "the server failed; see its log", headers)

@@ -7,6 +7,7 @@ of the head, the time a client may take, and the number of open connections.
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import resource
@@ -256,6 +257,16 @@ class ServerConfig(uvicorn.Config):
             timeout_keep_alive=cast("int", limits.keep_alive_timeout),  # fractions work as well
             timeout_graceful_shutdown=stop_within,
         )
+
+    def load(self) -> None:
+        """Load the application, and exempt it from garbage collection.
+
+        Its routes and models are a large part of all objects. To visit them in each full collection
+        took about a sixth of the time of a request.
+        """
+        super().load()
+        gc.collect()
+        gc.freeze()
 
 
 class _Refused(Exception):

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    model_validator,
+)
 from starlette.exceptions import HTTPException
 
+from fdbqueue.queue.arguments import validate_client_name
 from fdbqueue.types import Change, State
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "MAX_ITEMS",
@@ -105,6 +118,12 @@ class Push(_Request):
     agent_name: Text | None = Field(None, description="For a task: the agent that it is for.")
     client_id: Text | None = Field(None, description="For a task: the client that it belongs to.")
 
+    @model_validator(mode="after")
+    def _has_one_time(self) -> Self:
+        if self.delay is not None and self.at is not None:
+            raise ValueError("give a delay or a time, not both")
+        return self
+
 
 class Batch(_Request):
     """Items to push in one transaction."""
@@ -140,7 +159,9 @@ class ClaimRequest(_Request):
     wait: Wait = 0
     within: int = Field(256, ge=1, le=10_000, description="Choose among this many first items.")
     agent: Text | None = Field(None, description="For a task queue: only tasks of this agent.")
-    client: Text | None = Field(None, description="The name that `claimed_by` shows.")
+    client: Annotated[Text, AfterValidator(validate_client_name)] | None = Field(
+        None, description="The name that `claimed_by` shows."
+    )
 
 
 class Ack(_Request):

@@ -55,9 +55,10 @@ async def items(
         if not isinstance(handle, aio.PriorityQueue):
             raise HTTPException(422, "priority: only a priority queue is filtered by priority")
         try:
-            chosen["priority"] = exact_priority(handle.queue, decode_json(priority.encode()))
+            value = decode_json(priority.encode())
         except ValueError as error:
-            raise HTTPException(422, f"priority: {error}") from None
+            raise HTTPException(422, f"priority: this is not JSON: {error}") from None
+        chosen["priority"] = exact_priority(handle.queue, value)
     listing = handle.items(
         served.db, state=state, limit=limit + 1, after=after, reverse=reverse, **chosen
     )

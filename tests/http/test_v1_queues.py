@@ -1,0 +1,280 @@
+"""Items, options, numbers and workers below `/v1`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue.queue.presence import Presence
+from tests.http.api import Api
+from tests.support.scan import assert_views_agree
+
+STATES = ("ready", "delayed", "claimed", "dead", "done")
+
+
+def in_all_states(db: Any, name: str, kind: str = "priority") -> tuple[Any, dict[str, str]]:
+    """Return a queue with an item in each state, and the ids of the items."""
+    kinds: dict[str, Any] = {"priority": PriorityQueue, "fifo": Queue, "task": TaskQueue}
+    queue = kinds[kind].named(db, name, keep=10)
+
+    def push(value: str) -> str:
+        if kind == "task":
+            id: str = queue.push(db, payload=value)
+            return id
+        pushed = queue.push(db, value) if kind == "priority" else queue.enqueue(db, value)
+        return pushed.id
+
+    ids = {"done": push("done")}
+    queue.ack(db, queue.claim(db), result={"sent": 3})
+    ids["dead"] = push("dead")
+    queue.set_max_attempts(db, 1)
+    queue.nack(db, queue.claim(db), error=ValueError("no such address"))
+    queue.set_max_attempts(db, 5)
+    ids["delayed"] = push("delayed")
+    queue.nack(db, queue.claim(db), delay=600, error="busy")
+    ids["claimed"] = push("claimed")
+    queue.claim(db, lease=600, client="shelf 7")
+    ids["ready"] = push("ready")
+    return queue, ids
+
+
+@pytest.mark.parametrize("kind", ["priority", "fifo", "task"])
+def test_items_are_listed_and_found_in_every_state(
+    client: TestClient, db: Any, name: str, kind: str
+) -> None:
+    _, ids = in_all_states(db, name, kind)
+    jobs = Api(client, name)
+    for state in STATES:
+        page = jobs.get("/items", state=state)
+        assert [(item["id"], item["state"]) for item in page["items"]] == [(ids[state], state)]
+        assert page["next"] is None
+        info = jobs.get(f"/items/{ids[state]}")
+        assert info == page["items"][0]
+        assert info["item"] == state
+    assert jobs.get("/items")["items"][0]["id"] == ids["ready"]
+    claimed = jobs.get(f"/items/{ids['claimed']}")
+    assert (claimed["claimed_by"], claimed["lease_ends"] is None) == ("shelf 7", False)
+    (attempt,) = jobs.get(f"/items/{ids['dead']}")["failed_attempts"]
+    assert attempt["error"] == "ValueError: no such address"
+    assert "no such address" in attempt["traceback"]
+    assert jobs.get(f"/items/{ids['done']}/result") == {"result": {"sent": 3}}
+    assert jobs.get(f"/items/{ids['ready']}/position") == {"position": 0}
+    assert jobs.get(f"/items/{ids['dead']}/position") == {"position": None}
+    stats = jobs.get("/stats")
+    assert [stats[state] for state in STATES] == [1] * 5
+
+
+def test_pages_follow_each_other_without_gaps(client: TestClient, db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    ids = [
+        item.id for item in queue.push_many(db, range(25), priorities=[n % 3 for n in range(25)])
+    ]
+    jobs, found, after = Api(client, name), [], None
+    while True:
+        query = {} if after is None else {"after": after}
+        page = jobs.get("/items", limit=10, **query)
+        found += [item["id"] for item in page["items"]]
+        after = page["next"]
+        if after is None:
+            break
+    assert sorted(found) == sorted(ids)
+    assert len(found) == 25
+    backwards = jobs.get("/items", limit=25, reverse=True)["items"]
+    assert [item["id"] for item in backwards] == found[::-1]
+    assert len(jobs.get("/items", priority=2)["items"]) == 8
+    assert "JSON" in jobs.problem("GET", "/items", priority="{")["detail"]
+    assert jobs.problem("GET", "/items", after="nonsense")["status"] == 422
+    assert jobs.problem("GET", "/items", state="gone")["status"] == 422
+
+
+@pytest.mark.parametrize("kind", ["priority", "fifo", "task"])
+def test_each_change_needs_its_state(client: TestClient, db: Any, name: str, kind: str) -> None:
+    queue, ids = in_all_states(db, name, kind)
+    jobs = Api(client, name)
+    changes = {"retry": "dead", "run-now": "delayed", "release": "claimed"}
+    for change, state in changes.items():
+        for other in STATES:
+            if other != state:
+                problem = jobs.problem("POST", f"/items/{ids[other]}/{change}")
+                assert problem["status"] == 409
+    assert jobs.problem("DELETE", f"/items/{ids['claimed']}")["status"] == 409
+    assert queue.stats(db).claimed == 1
+    for change, state in changes.items():
+        jobs.post(f"/items/{ids[state]}/{change}")
+        assert queue.state(db, ids[state]) == "ready"
+    for state in STATES:
+        assert jobs.send("DELETE", f"/items/{ids[state]}").status_code == 204
+        assert jobs.problem("DELETE", f"/items/{ids[state]}")["status"] == 404
+        assert jobs.problem("POST", f"/items/{ids[state]}/retry")["status"] == 404
+    assert jobs.problem("GET", "/items/nonsense")["status"] == 422
+    assert_views_agree(db, queue)
+
+
+def test_an_item_is_moved_and_keeps_its_id(client: TestClient, db: Any, name: str) -> None:
+    queue, ids = in_all_states(db, name)
+    jobs = Api(client, name)
+    for state in ("ready", "delayed", "dead"):
+        assert jobs.send("PATCH", f"/items/{ids[state]}", {"priority": 7}).status_code == 204
+        assert jobs.get(f"/items/{ids[state]}")["priority"] == 7
+    problem = jobs.problem("PATCH", f"/items/{ids['claimed']}", {"priority": 7})
+    assert (problem["status"], problem["type"]) == (409, "urn:fdbqueue:WrongState")
+    assert jobs.problem("PATCH", f"/items/{ids['ready']}", {})["status"] == 422
+    assert jobs.problem("PATCH", f"/items/{ids['ready']}", {"cost": 1})["status"] == 422
+    assert_views_agree(db, queue)
+    tasks, ids = in_all_states(db, f"{name}t", "task")
+    change = {"priority": 1, "item": "changed", "agent_name": "ada"}
+    assert Api(client, f"{name}t").send("PATCH", f"/items/{ids['ready']}", change).is_success
+    task = tasks.get_task(db, ids["ready"])
+    assert (task.priority, task.payload, task.agent_name) == (1, "changed", "ada")
+    assert_views_agree(db, tasks)
+
+
+def test_all_items_in_a_state_are_changed(client: TestClient, db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=1)
+    ids = [item.id for item in queue.push_many(db, range(250))]
+    queue.nack(db, queue.claim(db, n=250), error="busy")
+    jobs = Api(client, name)
+    queue.set_max_size(db, 249)
+    done = jobs.post("/change", {"change": "retry", "state": "dead"})
+    assert (done["changed"], done["unchanged"]) == (249, ids[-1:])
+    moved = jobs.post("/change", {"change": "reprioritize", "state": "ready", "to": 3})
+    assert moved["changed"] == 249
+    assert queue.counts(db) == {3: 249}
+    gone = jobs.post("/change", {"change": "remove", "state": "ready", "priority": 3, "limit": 9})
+    assert gone["changed"] == 9
+    problem = jobs.problem("POST", "/change", {"change": "retry", "state": "ready"})
+    assert "not a change of ready items" in problem["detail"]
+    assert jobs.problem("POST", "/change", {"change": "explode", "state": "ready"})["status"] == 422
+    assert_views_agree(db, queue)
+
+
+def test_a_result_is_waited_for(client: TestClient, db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=10)
+    item = queue.push(db, 20)
+    jobs = Api(client, name)
+    problem = jobs.problem("GET", f"/items/{item.id}/result")
+    assert (problem["status"], problem["state"]) == (409, "ready")
+    (claim,) = jobs.claim()
+    jobs.post("/ack", {"token": claim["token"], "result": 40})
+    assert jobs.get(f"/items/{item.id}/result", wait=60) == {"result": 40}
+    queue.remove(db, item)
+    assert jobs.problem("GET", f"/items/{item.id}/result")["status"] == 404
+
+
+@pytest.mark.parametrize("kind", ["priority", "fifo", "task"])
+def test_a_queue_is_created_described_changed_and_dropped(
+    client: TestClient, db: Any, name: str, kind: str
+) -> None:
+    jobs = Api(client, name)
+    made = jobs.send(
+        "PUT", "", {"kind": kind, "max_size": 100, "keep_number": 5, "keep_seconds": 60}
+    )
+    assert made.status_code == 201
+    found = jobs.get()
+    assert (found["name"], found["kind"], found["stats"]["ready"]) == (name, kind, 0)
+    assert made.json() == found
+    options = fdbqueue.existing_queue(db, name).options(db)
+    assert (options.max_size, options.keep_number, options.keep_seconds) == (100, 5, 60)
+    assert jobs.problem("PUT", "", {"kind": kind})["status"] == 409
+    etag = jobs.send("GET").headers["etag"]
+    jobs.headers["if-match"] = etag
+    changed = jobs.send("PATCH", "", {"max_size": None, "concurrency": 3, "kept_attempts": 2})
+    assert changed.status_code == 200
+    shown = changed.json()["options"]
+    assert (shown["max_size"], shown["concurrency"], shown["kept_attempts"]) == (None, 3, 2)
+    assert (shown["keep_number"], shown["keep_seconds"]) == (5, 60)
+    problem = jobs.problem("PATCH", "", {"max_size": 7})
+    assert (problem["status"], "have changed" in problem["detail"]) == (412, True)
+    assert jobs.get()["options"] == shown
+    jobs.headers["if-match"] = changed.headers["etag"]
+    jobs.send("PATCH", "", {"keep_number": None, "keep_seconds": None, "paused": True})
+    shown = jobs.get()["options"]
+    assert (shown["keep_seconds"], shown["keep_number"], shown["paused"]) == (None, 0, True)
+    assert jobs.claim() == []
+    jobs.headers.clear()
+    jobs.post("/resume")
+    jobs.push("job")
+    jobs.post("/pause")
+    assert jobs.claim() == []
+    assert jobs.post("/clear") == {"ready": 1, **dict.fromkeys(STATES[1:], 0)}
+    assert jobs.get("/stats")["ready"] == 0
+    jobs.push("job")
+    dropped = jobs.send("DELETE")
+    assert dropped.json()["ready"] == 1
+    assert jobs.problem("GET", "")["status"] == 404
+    assert name not in fdbqueue.queue_names(db)
+
+
+def test_a_queue_is_renamed_and_checked(client: TestClient, db: Any, name: str) -> None:
+    in_all_states(db, name)
+    jobs, renamed = Api(client, name), Api(client, f"{name}2")
+    jobs.post("/rename", {"name": f"{name}2"})
+    assert jobs.problem("GET", "")["status"] == 404
+    report = renamed.post("/check")
+    assert (report["problems"], [report[state] for state in STATES]) == ([], [1] * 5)
+    in_all_states(db, name)
+    assert jobs.problem("POST", "/rename", {"name": f"{name}2"})["status"] == 409
+
+
+def test_queues_are_listed_by_page_and_prefix(client: TestClient, db: Any, name: str) -> None:
+    names = [f"{name}/{n}" for n in range(7)]
+    for each in names:
+        PriorityQueue.named(db, each).push(db, 1)
+    PriorityQueue.named(db, f"{name}0").push(db, 1)
+    found: list[str] = []
+    query = {"prefix": f"{name}/", "limit": "3"}
+    while True:
+        page = client.get("/v1/queues", params=query).json()
+        found += [each["name"] for each in page["queues"]]
+        assert len(page["queues"]) <= 3
+        if page["next"] is None:
+            break
+        query["after"] = page["next"]
+    assert found == names
+    assert client.get("/v1/queues", params={"prefx": "x"}).status_code == 422
+
+
+def test_the_scale_counts_jobs_that_need_a_worker(client: TestClient, db: Any, name: str) -> None:
+    in_all_states(db, name)
+    scale = Api(client, name).get("/scale")
+    assert (scale["ready"], scale["claimed"], scale["delayed"]) == (1, 1, 1)
+    assert (scale["backlog"], scale["paused"], scale["oldest_age"] >= 0) == (2, False, True)
+
+
+def test_workers_are_listed(client: TestClient, db: Any, name: str) -> None:
+    presence = Presence("mailer", name, 4, 30)
+    PriorityQueue.named(db, name).push(db, 1)
+    fdbqueue.transactional(presence.renewal(2))(db)
+    (worker,) = Api(client, name).get("/workers")["workers"]
+    assert (worker["name"], worker["queue"], worker["concurrency"], worker["jobs"]) == (
+        "mailer",
+        name,
+        4,
+        2,
+    )
+    assert worker in client.get("/v1/workers").json()["workers"]
+
+
+def test_an_unknown_route_and_a_wrong_method_are_problems(client: TestClient, name: str) -> None:
+    jobs = Api(client, name)
+    assert jobs.problem("GET", "/nothing")["status"] == 404
+    assert jobs.problem("PUT", "/push", {})["status"] == 405
+    answer = client.post("/v1/queues/x/push", content=b"{", headers={"content-type": "text/plain"})
+    assert answer.status_code == 415
+    answer = client.post("/v1/queues/x/push", content=b'{"item": \xff}')
+    assert answer.status_code in (400, 415)
+
+
+def test_a_request_id_is_kept_or_made(client: TestClient, name: str) -> None:
+    given = client.get("/v1/queues", headers={"x-request-id": "trace-7"})
+    assert given.headers["x-request-id"] == "trace-7"
+    ids = {
+        client.get("/v1/queues", headers={"x-request-id": value}).headers["x-request-id"]
+        for value in ("", "two words", "x" * 129)
+    }
+    assert len(ids) == 3
+    assert "x-request-id" not in client.get("/queues").headers
