@@ -43,7 +43,7 @@ _SECONDS = Duration(min=0, min_open=True, max=86_400)
     "--token-file",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File of tokens for all requests, one per line; $FDBQ_TOKEN adds one.",
+    help="File of tokens, one per line, each with its role and queues; $FDBQ_TOKEN adds one.",
 )
 @click.option(
     "--read-only-token-file",
@@ -144,8 +144,11 @@ def serve(
     The dashboard is at /, the description of the API at /docs. The server needs the extra `server`:
     run `pip install '.[server]'` in a clone.
 
-    An address other than the loopback interface requires a token. Tokens are printable ASCII
-    without spaces; lines of a token file that start with # are comments.
+    An address other than the loopback interface requires a token. A token is printable ASCII
+    without spaces. A line of a token file may have a role after the token (`read`, `write`, or
+    `admin`, which is the default), and then the queues: a name, the beginning of names and `*`, or
+    `*` for all. Lines that start with # are comments. The server reads a file that has changed
+    again.
 
     Ctrl-C, SIGTERM or SIGHUP lets requests in progress finish; a second Ctrl-C ends the server at
     once.
@@ -163,6 +166,7 @@ def serve(
             Limits,
             Listener,
             ServerConfig,
+            TokenFile,
             Tokens,
             create_app,
         )
@@ -171,10 +175,9 @@ def serve(
             f"{error.name} is missing: run pip install '.[server]' in a clone of fdbqueue"
         ) from error
     try:
-        tokens = Tokens(
-            _tokens(token_file, "FDBQ_TOKEN"),
-            _tokens(read_only_token_file, "FDBQ_READ_ONLY_TOKEN"),
-        )
+        files = [TokenFile(token_file)] if token_file else []
+        files += [TokenFile(read_only_token_file, "read")] if read_only_token_file else []
+        tokens = Tokens(_token("FDBQ_TOKEN"), _token("FDBQ_READ_ONLY_TOKEN"), files)
         app = create_app(db, tokens=tokens, limits=Limits(body_limit, rate))
         # The default of `ConnectionLimits` depends on `ulimit -n`.
         connections = {} if connection_limit is None else {"connections": connection_limit}
@@ -236,20 +239,9 @@ def serve(
         sys.exit(128 + signal.SIGINT)
 
 
-def _tokens(file: Path | None, variable: str) -> list[str]:
-    """Return the tokens in a file and in an environment variable."""
-    tokens = [os.environ[variable].strip()] if os.environ.get(variable) else []
-    if file is not None:
-        try:
-            text = file.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise click.UsageError(f"{file} is not UTF-8 text") from error
-        lines = [line.strip() for line in text.splitlines()]
-        tokens_in_file = [line for line in lines if line and not line.startswith("#")]
-        if not tokens_in_file:
-            raise click.UsageError(f"{file} contains no token")
-        tokens += tokens_in_file
-    return tokens
+def _token(variable: str) -> list[str]:
+    """Return the token in an environment variable, if there is one."""
+    return [os.environ[variable].strip()] if os.environ.get(variable) else []
 
 
 def _is_loopback(host: str) -> bool:

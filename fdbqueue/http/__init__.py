@@ -6,7 +6,15 @@ The server needs the packages of the extra `server`: `pip install '.[server]'` i
 """
 
 from fdbqueue.http.app import create_app
-from fdbqueue.http.security import Limits, Tokens
+from fdbqueue.http.security import Limits, TokenFile, Tokens
 from fdbqueue.http.server import ConnectionLimits, Listener, ServerConfig
 
-__all__ = ["ConnectionLimits", "Limits", "Listener", "ServerConfig", "Tokens", "create_app"]
+__all__ = [
+    "ConnectionLimits",
+    "Limits",
+    "Listener",
+    "ServerConfig",
+    "TokenFile",
+    "Tokens",
+    "create_app",
+]

@@ -198,8 +198,10 @@ class TokenFile:
         for known in _ROLES:
             if role == known:
                 return Grant(_validate_token(token), known, queues)
+        # The message omits the word, which may be part of a mistyped secret.
         raise ValueError(
-            f"{self._path}, line {number}: a role is one of {', '.join(_ROLES)}, not {role[:20]!r}"
+            f"{self._path}, line {number}: a token is printable ASCII without spaces, and what "
+            f"follows it is its role: {', '.join(_ROLES)}"
         )
 
 

@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue.database.retrying import run
 from fdbqueue.queue.presence import Presence
 from tests.http.api import Api
 from tests.support.scan import assert_views_agree
@@ -248,7 +249,7 @@ def test_the_scale_counts_jobs_that_need_a_worker(client: TestClient, db: Any, n
 def test_workers_are_listed(client: TestClient, db: Any, name: str) -> None:
     presence = Presence("mailer", name, 4, 30)
     PriorityQueue.named(db, name).push(db, 1)
-    fdbqueue.transactional(presence.renewal(2))(db)
+    run(db, presence.renewal(2))
     (worker,) = Api(client, name).get("/workers")["workers"]
     assert (worker["name"], worker["queue"], worker["concurrency"], worker["jobs"]) == (
         "mailer",
