@@ -121,6 +121,25 @@ _SECONDS = Duration(min=0, min_open=True, max=86_400)
     type=_SECONDS,
     help="Time for which a connection stays open without a request.",
 )
+@click.option(
+    "--certfile",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Certificate in PEM format: serve over TLS.",
+)
+@click.option(
+    "--keyfile",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Private key of the certificate, unless that file has it, too.",
+)
+@click.option(
+    "--allow-origin",
+    "origins",
+    metavar="ORIGIN",
+    multiple=True,
+    help="Origin whose pages may use the API, such as https://app.example.com; repeatable.",
+)
 @command_options(creates=True)
 def serve(
     db: Database,
@@ -137,6 +156,9 @@ def serve(
     header_timeout: float,
     body_timeout: float,
     keep_alive_timeout: float,
+    certfile: str | None,
+    keyfile: str | None,
+    origins: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Serve the queues over HTTP, with a dashboard and an API.
@@ -178,7 +200,7 @@ def serve(
         files = [TokenFile(token_file)] if token_file else []
         files += [TokenFile(read_only_token_file, "read")] if read_only_token_file else []
         tokens = Tokens(_token("FDBQ_TOKEN"), _token("FDBQ_READ_ONLY_TOKEN"), files)
-        app = create_app(db, tokens=tokens, limits=Limits(body_limit, rate))
+        app = create_app(db, tokens=tokens, limits=Limits(body_limit, rate), origins=origins)
         # The default of `ConnectionLimits` depends on `ulimit -n`.
         connections = {} if connection_limit is None else {"connections": connection_limit}
         limits = ConnectionLimits(
@@ -194,7 +216,12 @@ def serve(
             limits,
             forwarded_allow_ips=forwarded_allow_ips.replace(",", " ").split(),
             verbose=logging.getLogger().isEnabledFor(logging.INFO),
+            certfile=certfile,
+            keyfile=keyfile,
         )
+        config.load()
+    except OSError as error:  # ssl.SSLError is one
+        raise click.UsageError(f"the certificate or its key cannot be used: {error}") from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if not tokens and not _is_loopback(host):
@@ -215,8 +242,9 @@ def serve(
                 for listening in server.sockets:
                     address, bound_port = listening.getsockname()[:2]
                     url_host = f"[{address}]" if ":" in address else address
+                    scheme = "http" if certfile is None else "https"
                     click.echo(
-                        f"serving on http://{url_host}:{bound_port}, OpenAPI at /docs", err=True
+                        f"serving on {scheme}://{url_host}:{bound_port}, OpenAPI at /docs", err=True
                     )
 
     try:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -74,7 +77,11 @@ class _Status(BaseModel):
 
 
 def create_app(
-    db: Database, *, tokens: Tokens | None = None, limits: Limits | None = None
+    db: Database,
+    *,
+    tokens: Tokens | None = None,
+    limits: Limits | None = None,
+    origins: Sequence[str] = (),
 ) -> FastAPI:
     """Return an ASGI application that serves the named queues of a database.
 
@@ -84,6 +91,11 @@ def create_app(
         db: A database.
         tokens: The tokens that requests must carry; `None` allows every request.
         limits: The limits of requests; `None` limits only the size of bodies.
+        origins: The origins whose pages may use the API from a browser, such as
+            `https://app.example.com`.
+
+    Raises:
+        ValueError: One of `origins` is not an origin.
 
     Example:
         >>> import fdbqueue
@@ -106,7 +118,11 @@ def create_app(
     app.include_router(routes.router)
     app.include_router(_router)
     app.add_middleware(app.state.metrics.middleware)
-    app.add_middleware(Guard, tokens=tokens or Tokens(), limits=limits or Limits())
+    app.add_middleware(
+        Guard, tokens=tokens or Tokens(), limits=limits or Limits(), origins=frozenset(origins)
+    )
+    if origins:
+        _allow_origins(app, origins)
     app.add_middleware(SegmentPaths, prefix="/v1/")
     app.add_middleware(RequestLog)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -148,6 +164,21 @@ async def _metrics(
     """For Prometheus: items by state, totals, ages, requests and their latencies."""
     text = await request.app.state.metrics.text(all_queues=queues == "all")
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
+    """Let pages of other origins use the API (CORS)."""
+    for origin in origins:
+        parts = urlsplit(origin)
+        if parts.scheme not in ("http", "https") or origin != f"{parts.scheme}://{parts.netloc}":
+            raise ValueError(f"an origin is like https://app.example.com, not {origin!r}")
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=["DELETE", "GET", "PATCH", "POST", "PUT"],
+        allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match"],
+        expose_headers=["ETag", "Retry-After", "X-Request-Id"],
+    )
 
 
 def _answer(

@@ -269,8 +269,11 @@ def _validate_token(token: str) -> bytes:
 class Guard:
     """ASGI middleware that refuses requests beyond the tokens and limits."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, limits: Limits) -> None:
+    def __init__(
+        self, app: ASGIApp, tokens: Tokens, limits: Limits, origins: frozenset[str]
+    ) -> None:
         self._app = app
+        self._origins = origins
         self._tokens = tokens
         self._limits = limits
 
@@ -312,7 +315,8 @@ class Guard:
         """Return why a request may be sent by another site's page; `None` if it is not."""
         host = headers.get(b"host", b"").decode("latin-1")
         origin = headers.get(b"origin", b"").decode("latin-1")
-        if method not in _READS and origin and origin.partition("://")[2] != host:
+        is_own = not origin or origin in self._origins or origin.partition("://")[2] == host
+        if method not in _READS and not is_own:
             return f"a page of {origin} must not change the queues"
         # Without tokens the server serves only this machine, under any of its names.
         if not self._tokens and not _is_loopback(host):

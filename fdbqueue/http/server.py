@@ -222,6 +222,8 @@ class ServerConfig(uvicorn.Config):
             a header.
         verbose: Whether to log each request.
         stop_within: Seconds for requests in progress to finish when the server stops.
+        certfile: A file in PEM format with the certificate of the server, for TLS; `None` for HTTP.
+        keyfile: A file with its private key; by default `certfile` has it, too.
 
     Raises:
         ValueError: One of `forwarded_allow_ips` is not an address or network.
@@ -235,6 +237,8 @@ class ServerConfig(uvicorn.Config):
         forwarded_allow_ips: Sequence[str] = (),
         verbose: bool = False,
         stop_within: int = 30,
+        certfile: str | None = None,
+        keyfile: str | None = None,
     ) -> None:
         for each in forwarded_allow_ips:
             if each != "*":
@@ -256,6 +260,8 @@ class ServerConfig(uvicorn.Config):
             forwarded_allow_ips=",".join(forwarded_allow_ips),
             timeout_keep_alive=cast("int", limits.keep_alive_timeout),  # fractions work as well
             timeout_graceful_shutdown=stop_within,
+            ssl_certfile=certfile,
+            ssl_keyfile=keyfile,
         )
 
     def load(self) -> None:

@@ -69,6 +69,23 @@ def test_a_cross_site_request_changes_nothing(made: Any, db: Any, name: str) -> 
     assert push(client, name, headers={"origin": "http://127.0.0.1"}).status_code == 201
 
 
+def test_only_pages_of_allowed_origins_use_the_api(made: Any, db: Any, name: str) -> None:
+    origin, other = "https://app.example.com", "https://evil.example"
+    client = made(origins=[origin])
+    wanted = {"access-control-request-method": "POST", "origin": origin}
+    allowed = client.options(f"/v1/queues/{name}/push", headers=wanted)
+    assert allowed.headers["access-control-allow-origin"] == origin
+    assert push(client, name, headers={"origin": origin}).status_code == 201
+    assert push(client, name, headers={"origin": other}).status_code == 403
+    refused = client.options(f"/v1/queues/{name}/push", headers={**wanted, "origin": other})
+    assert "access-control-allow-origin" not in refused.headers
+    answer = made().get("/v1/queues", headers={"origin": origin})
+    assert "access-control-allow-origin" not in answer.headers
+    for bad in ("*", "app.example.com", "https://app.example.com/", "ftp://x"):
+        with pytest.raises(ValueError, match="an origin is like"):
+            made(origins=[bad])
+
+
 @pytest.mark.parametrize(
     "host",
     [

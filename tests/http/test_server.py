@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -14,6 +15,9 @@ from typing import Any
 
 import httpx
 import pytest
+import trustme
+
+from tests.support.server import serving
 
 
 def refused(*options: str) -> str:
@@ -34,6 +38,28 @@ def test_listening_beyond_loopback_requires_a_token(tmp_path: Path) -> None:
     assert "contains no token" in refused("--token-file", str(tmp_path / "empty"))
     assert "rate must be like" in refused("--rate", "much")
     assert "does not appear to be" in refused("--forwarded-allow-ips", "proxy.example")
+
+
+def test_the_server_speaks_tls_with_a_certificate(
+    shared_url: str, db: Any, name: str, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "both.pem"))
+    with serving(shared_url, "--certfile", str(tmp_path / "both.pem")) as (_, address):
+        assert address.startswith("https://127.0.0.1:")
+        trusted = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        with httpx.Client(base_url=address, verify=trusted, timeout=60) as client:
+            body = {"item": {"n": 1}}
+            assert client.post(f"/v1/queues/{name}/push", json=body).status_code == 201
+            claim = client.post(f"/v1/queues/{name}/claim").json()["claims"][0]
+            answer = client.post(f"/v1/queues/{name}/ack", json={"token": claim["token"]})
+            assert answer.status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{address}/health")
+    (tmp_path / "not.pem").write_text("no certificate")
+    assert "the certificate or its key" in refused("--certfile", str(tmp_path / "not.pem"))
 
 
 def test_tokens_are_read_from_a_file_or_the_environment(

@@ -27,7 +27,7 @@ def in_all_states(db: Any, name: str, kind: str = "priority") -> tuple[Any, dict
             id: str = queue.push(db, payload=value)
             return id
         pushed = queue.push(db, value) if kind == "priority" else queue.enqueue(db, value)
-        return pushed.id
+        return str(pushed.id)
 
     ids = {"done": push("done")}
     queue.ack(db, queue.claim(db), result={"sent": 3})
@@ -76,7 +76,7 @@ def test_pages_follow_each_other_without_gaps(client: TestClient, db: Any, name:
     ]
     jobs, found, after = Api(client, name), [], None
     while True:
-        query = {} if after is None else {"after": after}
+        query: dict[str, Any] = {} if after is None else {"after": after}
         page = jobs.get("/items", limit=10, **query)
         found += [item["id"] for item in page["items"]]
         after = page["next"]

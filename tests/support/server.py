@@ -42,7 +42,7 @@ def serving(
         )
     try:
         line = process.stderr.readline()
-        found = re.search(r"serving on (http://\S+),", line)
+        found = re.search(r"serving on (https?://\S+),", line)
         assert found, line + process.stderr.read()
         yield process, found[1]
     finally:
