@@ -301,7 +301,9 @@ class LimitedProtocol(HttpToolsProtocol):
         assert isinstance(transport, Transport)
         super().connection_made(transport)
         # Writing counts as paused while any byte is unsent, so that its duration is known.
-        transport.set_write_buffer_limits(high=0)
+        # A TLS transport with a limit of 0 would never resume.
+        is_tls = transport.get_extra_info("sslcontext") is not None
+        transport.set_write_buffer_limits(high=int(is_tls), low=0)
         self._open.mark_idle(self)
         self._start_timer(self._limits.header_timeout)
 
