@@ -36,7 +36,12 @@ trap stop TERM INT
 stop() {
     trap 'exit 130' TERM INT
     stopping=yes
-    [ -z "$idle" ] || kill "$child" 2>/dev/null
+    end_idle_child
+}
+
+# End the child if nothing is lost by that. Just after the fork it still has the trap of this shell.
+end_idle_child() {
+    [ -z "$idle" ] || { sleep 1 && kill "$child" 2>/dev/null; }
 }
 
 say() { echo "consumer.sh: $*" >&2; }
@@ -50,7 +55,7 @@ jq() (
 # Wait for a child until it has ended: a signal to this shell ends `wait`, but not the child.
 await() {
     child=$1
-    [ -z "$idle" ] || [ -z "$stopping" ] || kill "$child" 2>/dev/null # the signal was earlier
+    [ -z "$stopping" ] || end_idle_child # the signal came just before
     while :; do
         wait "$child" 2>/dev/null # dash would say "Terminated"
         code=$?
@@ -84,7 +89,8 @@ back_off() {
 
 # Say why ACTION failed.
 reason() {
-    jq -er .detail "$dir/$1.answer" 2>/dev/null || echo "no answer from the server (status $status)"
+    detail=$(jq -r '.detail // empty' "$dir/$1.answer" 2>/dev/null)
+    echo "${detail:-no answer of fdbq serve} (status $status)"
 }
 
 # End the claim by ack or nack. Return 1 if the server refuses that for good.
@@ -188,7 +194,9 @@ while [ -z "$stopping" ]; do
     idle=yes
     request claim
     idle=''
-    if jq -e '.claims[0] // empty' "$dir/claim.answer" >"$dir/claim" 2>/dev/null; then
+    # A part of an answer is not JSON, and not a claim.
+    jq '.claims[0] // empty' "$dir/claim.answer" >"$dir/claim" 2>/dev/null
+    if [ -s "$dir/claim" ]; then
         delay=1
         if [ -z "$stopping" ]; then
             work "$@"

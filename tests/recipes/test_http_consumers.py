@@ -100,7 +100,7 @@ class Consumers:
 
     def began(self) -> list[str]:
         """Return the id of the item for each time that a handler began."""
-        return self._began.read_text().split() if self._began.exists() else []
+        return self._began.read_text().splitlines() if self._began.exists() else []
 
     def errors(self) -> str:
         return self._errors.read_text()
