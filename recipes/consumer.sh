@@ -79,7 +79,7 @@ request() {
 
 # Sleep before ACTION is tried again: twice as long each time up to 30 s, and at least Retry-After.
 back_off() {
-    pause=$(sed -n 's/^[Rr]etry-[Aa]fter: *\([0-9]\{1,6\}\).*/\1/p' "$dir/$1.headers")
+    pause=$(tr '[:upper:]' '[:lower:]' <"$dir/$1.headers" | sed -n 's/^retry-after: *\([0-9]\{1,6\}\).*/\1/p')
     [ "${pause:-0}" -gt "$delay" ] || pause=$delay
     say "$1: $(reason "$1"); trying again in $pause s"
     sleep "$pause" >/dev/null 2>&1 &

@@ -117,7 +117,10 @@ def consumers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Consum
     missing = [each for each in PROGRAMS[request.param] if shutil.which(each) is None]
     if missing:
         pytest.skip(f"consumer.{request.param} needs {' and '.join(missing)}")
-    if request.param == "mjs" and subprocess.run(["node", "-e", "fetch"], stderr=-3).returncode:
+    if (
+        request.param == "mjs"
+        and subprocess.run(["node", "-e", "fetch"], stderr=subprocess.DEVNULL).returncode
+    ):
         pytest.skip("consumer.mjs needs Node 18 or later")
     started = Consumers(request.param, tmp_path)
     yield started
