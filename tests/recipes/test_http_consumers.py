@@ -1,0 +1,309 @@
+"""Consumers over HTTP in other languages, with a server as users start it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from tests.support.pages import ROOT
+from tests.support.server import served, serving
+from tests.support.shell import MAX_WAIT, wait_until
+
+JOB_SH = """\
+item=$(cat)
+echo "$FDBQ_ID" >>"$BEGAN"
+field() { printf '%s' "$item" | jq -r ".$1"; }
+case $(field do) in
+fail) echo 'no such host' >&2 && exit 3 ;;
+wait) until [ -e "$(field for)" ]; do sleep 0.05; done ;;
+push) printf '%s' "$item" | jq -c '.jobs[]' >"$FDBQ_THEN" ;;
+esac
+printf '%s' "$item" | jq '{got: .}'
+"""
+
+JOB_MJS = """\
+import { appendFileSync, existsSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
+
+export default async function (item, { id, signal }) {
+  appendFileSync(process.env.BEGAN, `${id}\\n`);
+  if (item.do === "fail") throw new Error("no such host");
+  if (item.do === "wait") while (!existsSync(item.for)) await sleep(50, null, { signal });
+  return { result: { got: item }, then: item.jobs };
+}
+"""
+
+PROGRAMS = {"sh": ("curl", "jq"), "mjs": ("node",)}
+"""The programs that each recipe needs."""
+
+
+class Queue:
+    """A queue as a client of the server sees it."""
+
+    def __init__(self, client: httpx.Client, name: str) -> None:
+        self.name = name
+        self._client = client
+        self._route = f"/v1/queues/{quote(name, safe='')}"
+
+    def __call__(self, method: str, path: str = "", **body: Any) -> Any:
+        answer = self._client.request(method, self._route + path, json=body or None)
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    def push(self, *items: Any) -> list[str]:
+        ids: list[str] = self("POST", "/batch", items=[{"item": item} for item in items])["ids"]
+        return ids
+
+    def stats(self, *names: str) -> list[int]:
+        stats = self("GET", "/stats")
+        return [stats[name] for name in names]
+
+    def item(self, id: str) -> Any:
+        return self("GET", f"/items/{id}")
+
+
+class Consumers:
+    """Processes of one recipe, with a handler that does what the items say."""
+
+    def __init__(self, recipe: str, path: Path) -> None:
+        self._began = path / "began"
+        self._errors = path / "errors"
+        job = path / f"job.{recipe}"
+        job.write_text({"sh": JOB_SH, "mjs": JOB_MJS}[recipe])
+        self._command = [str(ROOT / "recipes" / f"consumer.{recipe}")]
+        self._handler = ["sh", str(job)] if recipe == "sh" else [str(job)]
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, url: Any, queue: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start a consumer; a signal to the process reaches only it, as that of a supervisor."""
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("FDBQ_")}
+        given = {"FDBQ_URL": str(url).rstrip("/"), "BEGAN": str(self._began), **environment}
+        with self._errors.open("ab") as errors:
+            process = subprocess.Popen(
+                [*self._command, queue, *self._handler],
+                env=inherited | given,
+                stderr=errors,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def began(self) -> list[str]:
+        """Return the id of the item for each time that a handler began."""
+        return self._began.read_text().splitlines() if self._began.exists() else []
+
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    def stop(self) -> None:
+        """Send SIGTERM to all; each must end well."""
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+        assert [process.wait(MAX_WAIT) for process in self.processes] == [0] * len(self.processes)
+
+
+@pytest.fixture(params=PROGRAMS)
+def consumers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Consumers]:
+    missing = [each for each in PROGRAMS[request.param] if shutil.which(each) is None]
+    if missing:
+        pytest.skip(f"consumer.{request.param} needs {' and '.join(missing)}")
+    if (
+        request.param == "mjs"
+        and subprocess.run(["node", "-e", "fetch"], stderr=subprocess.DEVNULL).returncode
+    ):
+        pytest.skip("consumer.mjs needs Node 18 or later")
+    started = Consumers(request.param, tmp_path)
+    yield started
+    for process in started.processes:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture
+def client(shared_url: str, db: Any) -> Iterator[httpx.Client]:
+    with served(shared_url) as (_, client):
+        yield client
+
+
+@pytest.fixture
+def queue(client: httpx.Client, name: str) -> Queue:
+    """Return a queue whose name has to be quoted, and which keeps done items."""
+    queue = Queue(client, f"{name}jobs/50% ä")
+    queue("PUT", kind="priority", keep_number=1000, max_attempts=3)
+    return queue
+
+
+def all_done(queue: Queue, number: int) -> Callable[[], bool]:
+    return lambda: queue.stats("ready", "delayed", "claimed", "done") == [0, 0, 0, number]
+
+
+def test_two_consumers_do_each_job_once_and_store_results(
+    consumers: Consumers, shared_url: str, db: Any, name: str, tmp_path: Path
+) -> None:
+    token = """'to"ken\\$HOME`;"""
+    (tmp_path / "tokens").write_text(token)
+    with served(shared_url, "--token-file", str(tmp_path / "tokens")) as (_, client):
+        client.headers["Authorization"] = f"Bearer {token}"
+        queue = Queue(client, f"{name}jobs")
+        queue("PUT", kind="fifo", keep_number=1000)
+        items = [{"do": "nothing", "text": f"{n} 'quoted\" $HOME `\\ \n"} for n in range(16)]
+        ids = queue.push(*items)
+        for _ in range(2):
+            consumers.start(client.base_url, queue.name, FDBQ_TOKEN=token)
+        wait_until(all_done(queue, len(ids)))
+        assert sorted(consumers.began()) == sorted(ids)
+        assert [queue.item(id)["result"] for id in ids] == [{"got": item} for item in items]
+        assert queue.stats("total_completed", "total_failed", "total_retried") == [16, 0, 0]
+        consumers.stop()
+
+
+def test_a_failed_job_becomes_a_dead_letter_with_the_error(
+    consumers: Consumers, queue: Queue, client: httpx.Client
+) -> None:
+    queue("PATCH", max_attempts=1)
+    bad, good = queue.push({"do": "fail"}, {"do": "nothing"})
+    consumers.start(client.base_url, queue.name)
+    wait_until(lambda: queue.stats("dead", "done") == [1, 1])
+    assert "no such host" in queue.item(bad)["error"]
+    assert queue.item(good)["state"] == "done"
+    consumers.stop()
+
+
+def test_a_long_job_keeps_its_lease(
+    consumers: Consumers, queue: Queue, client: httpx.Client, tmp_path: Path
+) -> None:
+    (id,) = queue.push({"do": "wait", "for": str(tmp_path / "go")})
+    consumers.start(client.base_url, queue.name, FDBQ_LEASE="3")
+    wait_until(lambda: len(consumers.began()) == 1)
+    first = queue.item(id)["lease_ends"]
+    wait_until(lambda: queue.item(id)["lease_ends"] > first)
+    second = queue.item(id)["lease_ends"]
+    wait_until(lambda: queue.item(id)["lease_ends"] > second)
+    (tmp_path / "go").touch()
+    wait_until(all_done(queue, 1))
+    assert consumers.began() == [id]
+    consumers.stop()
+
+
+def test_a_job_whose_lease_is_lost_is_stopped(
+    consumers: Consumers, queue: Queue, client: httpx.Client, tmp_path: Path
+) -> None:
+    (id,) = queue.push({"do": "wait", "for": str(tmp_path / "go")})
+    consumers.start(client.base_url, queue.name, FDBQ_LEASE="3")
+    wait_until(lambda: len(consumers.began()) == 1)
+    queue("POST", f"/items/{id}/release")
+    wait_until(lambda: len(consumers.began()) > 1)  # the one consumer has stopped the first
+    assert "the lease was lost" in consumers.errors()
+    (tmp_path / "go").touch()
+    wait_until(all_done(queue, 1))
+    assert queue.stats("total_completed") == [1]
+    consumers.stop()
+
+
+def test_sigterm_loses_nothing(
+    consumers: Consumers, queue: Queue, client: httpx.Client, tmp_path: Path
+) -> None:
+    ids = queue.push({"do": "wait", "for": str(tmp_path / "go")}, *[{"do": "nothing"}] * 2)
+    process = consumers.start(client.base_url, queue.name)
+    wait_until(lambda: consumers.began() == ids[:1])
+    process.send_signal(signal.SIGTERM)
+    (tmp_path / "go").touch()
+    assert process.wait(MAX_WAIT) == 0
+    assert queue.stats("done", "ready", "claimed", "total_failed") == [1, 2, 0, 0]
+    assert consumers.began() == ids[:1]
+
+
+def test_sigterm_ends_an_idle_consumer(
+    consumers: Consumers, queue: Queue, client: httpx.Client
+) -> None:
+    (id,) = queue.push({"do": "nothing"})
+    process = consumers.start(client.base_url, queue.name)
+    wait_until(all_done(queue, 1))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(MAX_WAIT) == 0
+    assert consumers.began() == [id]
+
+
+def test_a_job_that_ends_pushes_others_in_the_same_transaction(
+    consumers: Consumers, queue: Queue, client: httpx.Client, name: str
+) -> None:
+    full, other = Queue(client, f"{name}full"), Queue(client, f"{name}other")
+    full("PUT", kind="priority", max_size=1)
+    full.push("first")
+    jobs = [{"queue": other.name, "item": 1, "priority": 4}, {"queue": full.name, "item": "second"}]
+    queue.push({"do": "push", "jobs": jobs})
+    other("PUT", kind="priority")
+    consumers.start(client.base_url, queue.name)
+    wait_until(lambda: "trying again" in consumers.errors())
+    assert queue.stats("claimed", "done") == [1, 0]
+    assert other.stats("ready") == [0]  # all or nothing
+    assert full("POST", "/pop", n=1)["items"][0]["item"] == "first"
+    wait_until(all_done(queue, 1))
+    assert full("POST", "/pop", n=1)["items"][0]["item"] == "second"
+    (pushed,) = other("POST", "/pop", n=10)["items"]
+    assert (pushed["item"], pushed["priority"]) == (1, 4)
+    consumers.stop()
+
+
+def test_jobs_that_cannot_be_pushed_fail_the_job(
+    consumers: Consumers, queue: Queue, client: httpx.Client
+) -> None:
+    queue("PATCH", max_attempts=1)
+    (id,) = queue.push({"do": "push", "jobs": [{"queue": "other", "colour": "red"}]})
+    consumers.start(client.base_url, queue.name)
+    wait_until(lambda: queue.stats("dead") == [1])
+    assert "colour" in queue.item(id)["error"]
+    consumers.stop()
+
+
+def test_a_restart_of_the_server_loses_nothing(
+    consumers: Consumers, shared_url: str, db: Any, name: str, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        first = stack.enter_context(ExitStack())
+        _, address = first.enter_context(serving(shared_url))
+        client = stack.enter_context(httpx.Client(base_url=address, timeout=60))
+        queue = Queue(client, f"{name}jobs")
+        queue("PUT", kind="priority", keep_number=1000)
+        ids = queue.push({"do": "wait", "for": str(tmp_path / "go")}, {"do": "nothing"})
+        consumers.start(address, queue.name)
+        wait_until(lambda: consumers.began() == ids[:1])
+        first.close()
+        (tmp_path / "go").touch()
+        wait_until(lambda: "trying again" in consumers.errors())
+        stack.enter_context(serving(shared_url, "--port", address.rpartition(":")[2]))
+        wait_until(all_done(queue, 2))
+        assert consumers.began() == ids
+        consumers.stop()
+
+
+def test_a_consumer_waits_for_a_queue_that_does_not_exist_yet(
+    consumers: Consumers, client: httpx.Client, name: str
+) -> None:
+    queue = Queue(client, f"{name}jobs")
+    consumers.start(client.base_url, queue.name)
+    wait_until(lambda: "trying again" in consumers.errors())
+    queue.push({"do": "nothing"})
+    wait_until(lambda: queue.stats("total_completed") == [1])
+    consumers.stop()
+
+
+def test_a_consumer_without_a_token_ends_with_the_reason(
+    consumers: Consumers, shared_url: str, db: Any, name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tokens").write_text("secret")
+    with served(shared_url, "--token-file", str(tmp_path / "tokens")) as (_, client):
+        process = consumers.start(client.base_url, name)
+        assert process.wait(MAX_WAIT) == 1
+        assert "a token is required" in consumers.errors()
