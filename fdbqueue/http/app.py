@@ -200,8 +200,11 @@ async def _invalid(request: Request, error: Any) -> JSONResponse:
     is_json = "json" in request.headers.get("content-type", "")
     if not is_json and request.method == "POST" and first["loc"][:1] == ("body",):
         return _answer(request, 415, "send the body as JSON, with `Content-Type: application/json`")
-    location = ".".join(str(part) for part in first["loc"] if part != "body")
-    return _answer(request, 422, f"{location or 'the body'}: {first['msg']}")
+    is_v1 = request.url.path.startswith("/v1/")
+    skipped = ("body", "query", "path") if is_v1 else ("body",)
+    location = ".".join(str(part) for part in first["loc"] if part not in skipped)
+    reason = first["msg"].removeprefix("Value error, ")
+    return _answer(request, 422, f"{location or 'the body'}: {reason}")
 
 
 async def _refused(request: Request, error: Any) -> JSONResponse:
@@ -218,15 +221,16 @@ async def _gone(request: Request, error: Exception) -> JSONResponse:
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
-    grant = grant_of(request)
-    if isinstance(error, QueueNotFound) and grant is not None and grant.queues != "*":
-        error = QueueNotFound(error.name)  # without the names of queues that the token cannot read
     if isinstance(error, NoResult):
         status = 404 if error.state is None else 409
     if status == 503:
         _log.error("%s %s: %s", request.method, request.url.path, error)
         return _answer(request, 503, "the database cannot be used; see the server's log")
-    return _answer(request, status, str(error), error=error)
+    detail = str(error)
+    grant = grant_of(request)
+    if isinstance(error, QueueNotFound) and grant is not None and grant.queues != "*":
+        detail = f"there is no queue named {error.name!r}"  # no names that the token cannot see
+    return _answer(request, status, detail, error=error)
 
 
 async def _unavailable(request: Request, error: Any) -> JSONResponse:

@@ -67,7 +67,7 @@ def problem(
 
 def _fields(error: Exception) -> dict[str, Any]:
     """Return the fields of an error that are JSON values."""
-    kinds = (str, int, float, bool, type(None))
+    kinds = (str, int, bool, type(None))
     fields = {name: value for name, value in vars(error).items() if isinstance(value, kinds)}
     clean: dict[str, Any] = json.loads(json.dumps(fields).encode("utf-8", "replace"))
     return clean

@@ -106,14 +106,13 @@ class Served:
             if now < known_until:
                 return queue
             self._queues[name] = (now + _KNOWN_FOR, queue)  # one request looks, not all
-        found: Handle
         try:
             found = await aio.existing_queue(self.db, name)
         except QueueNotFound:
             self.forget(name)
             if must_exist:
                 raise
-            found = await aio.PriorityQueue.named(self.db, name)
+            return await aio.PriorityQueue.named(self.db, name)  # which its first push creates
         # Threads share transactions if they share the queue object.
         is_same = queue is not None and queue.subspace.key() == found.subspace.key()
         if queue is None or not is_same or type(queue) is not type(found):

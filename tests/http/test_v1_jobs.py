@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import threading
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -133,6 +135,29 @@ def test_a_push_takes_every_option(client: TestClient, db: Any, name: str, jobs:
     assert found.deadline == datetime.fromisoformat(soon)
 
 
+def test_a_push_says_whether_it_is_new_also_if_it_is_repeated(
+    client: TestClient, name: str
+) -> None:
+    for key, is_new in (("k1", True), ("k2", False)):
+        jobs = Api(client, name, **{"idempotency-key": key})
+        for _ in range(2):
+            pushed = jobs.post("/push", {"item": 1, "unique": "u"})
+            assert pushed["is_new"] == is_new
+
+
+def test_a_refused_acknowledgement_creates_no_queue(db: Any, name: str, jobs: Api) -> None:
+    jobs.push("job")
+    (claim,) = jobs.claim()
+    other = Api(jobs.client, f"{name}2")
+    wrong = [{"queue": f"{name}2", "item": 1, "priority": [1]}]
+    assert jobs.problem("POST", "/ack", {"token": claim["token"], "then": wrong})["status"] == 422
+    jobs.post("/release", {"token": claim["token"]})
+    then = [{"queue": f"{name}2", "item": 1}]
+    assert jobs.problem("POST", "/ack", {"token": claim["token"], "then": then})["status"] == 409
+    assert other.problem("GET", "")["status"] == 404
+    assert f"{name}2" not in fdbqueue.queue_names(db)
+
+
 def test_priorities_of_tuples_are_lists(client: TestClient, db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, priorities=(int, float))
     queue.push(db, "library", (1, 2.5))
@@ -227,8 +252,11 @@ def test_tasks_are_claimed_and_popped_for_an_agent(client: TestClient, db: Any, 
     [
         ("/push", {}, "item: Field required"),
         ("/push", {"item": 1, "prioriy": 1}, "prioriy: Extra inputs"),
-        ("/push", {"item": 1, "priority": "high"}, "priority"),
-        ("/push", {"item": 1, "priority": 1.0}, "priority"),
+        ("/push", {"item": 1, "priority": "high"}, "priority: a priority is an integer, or a list"),
+        ("/push", {"item": 1, "priority": 1.0}, "priority: a priority is an integer, or a list"),
+        ("/push", {"item": 1, "priority": True}, "priority: a priority is an integer, or a list"),
+        ("/push", {"item": math.nan}, "not JSON compliant"),
+        ("/push", {"item": [math.inf]}, "not JSON compliant"),
         ("/push", {"item": 1, "delay": -1}, "delay"),
         ("/push", {"item": 1, "delay": 1, "at": "2030-01-01T00:00:00Z"}, "not both"),
         ("/push", {"item": 1, "at": "2030-01-01T00:00:00"}, "at: "),
@@ -252,7 +280,9 @@ def test_bad_input_is_named_and_changes_nothing(
     db: Any, name: str, jobs: Api, route: str, body: Any, why: str
 ) -> None:
     jobs.push("job")
-    problem = jobs.problem("POST", route, body)
+    jobs.headers["content-type"] = "application/json"
+    answer = jobs.client.post(jobs.path + route, content=json.dumps(body), headers=jobs.headers)
+    problem = answer.json()
     assert (problem["status"], why in problem["detail"]) == (422, True), problem
     stats = assert_views_agree(db, queue_of(db, name))
     assert (stats.ready, stats.total_pushed) == (1, 1)

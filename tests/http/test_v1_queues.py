@@ -180,7 +180,9 @@ def test_a_queue_is_created_described_changed_and_dropped(
     assert made.json() == found
     options = fdbqueue.existing_queue(db, name).options(db)
     assert (options.max_size, options.keep_number, options.keep_seconds) == (100, 5, 60)
-    assert jobs.problem("PUT", "", {"kind": kind})["status"] == 409
+    for other in ("priority", "fifo", "task"):
+        problem = jobs.problem("PUT", "", {"kind": other})
+        assert (problem["status"], problem["type"]) == (409, "urn:fdbqueue:QueueExists")
     etag = jobs.send("GET").headers["etag"]
     jobs.headers["if-match"] = etag
     changed = jobs.send("PATCH", "", {"max_size": None, "concurrency": 3, "kept_attempts": 2})
@@ -194,7 +196,9 @@ def test_a_queue_is_created_described_changed_and_dropped(
     jobs.headers["if-match"] = changed.headers["etag"]
     jobs.send("PATCH", "", {"keep_number": None, "keep_seconds": None, "paused": True})
     shown = jobs.get()["options"]
-    assert (shown["keep_seconds"], shown["keep_number"], shown["paused"]) == (None, 0, True)
+    assert (shown["keep_seconds"], shown["keep_number"], shown["paused"]) == (None, None, True)
+    jobs.headers.clear()
+    assert jobs.send("PATCH", "", {k: v for k, v in shown.items() if k != "ageing"}).is_success
     assert jobs.claim() == []
     jobs.headers.clear()
     jobs.post("/resume")
@@ -257,6 +261,7 @@ def test_workers_are_listed(client: TestClient, db: Any, name: str) -> None:
         4,
         2,
     )
+    assert Api(client, f"{name}none").problem("GET", "/workers")["status"] == 404
     assert worker in client.get("/v1/workers").json()["workers"]
 
 

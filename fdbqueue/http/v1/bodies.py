@@ -10,10 +10,12 @@ from pydantic import (
     AfterValidator,
     AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 from starlette.exceptions import HTTPException
@@ -76,7 +78,20 @@ _MAX_SECONDS = 10**10
 
 Seconds = Annotated[float, Field(ge=0, lt=_MAX_SECONDS)]
 PositiveSeconds = Annotated[float, Field(gt=0, lt=10**9)]
-Priority = Annotated[int | list[JsonValue], Field(description="The lowest is taken first.")]
+
+
+def _validate_priority(value: Any) -> Any:
+    if type(value) not in (int, list):  # a bool is an int
+        raise ValueError("a priority is an integer, or a list for a tuple")
+    return value
+
+
+Priority = Annotated[
+    Any,
+    BeforeValidator(_validate_priority),
+    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "array"}]}),
+    Field(description="The lowest is taken first."),
+]
 Wait = Annotated[float, Field(ge=0, le=MAX_WAIT)]
 Limit = Annotated[int, Field(ge=1, le=2**63 - 1)]
 Text = Annotated[str, Field(min_length=1, max_length=_MAX_TEXT)]

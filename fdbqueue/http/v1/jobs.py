@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from fdbqueue import aio
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import LeaseLost
 from fdbqueue.http.idempotency import remembered
-from fdbqueue.http.responses import Delivered, ends_of_wait, is_gone, json_response
+from fdbqueue.http.responses import Delivered, ends_of_wait, json_response
 from fdbqueue.http.routing import DirectRoute, decoded
 from fdbqueue.http.security import authorize
 from fdbqueue.http.served import Handle, Served
@@ -106,8 +107,8 @@ async def push_one(request: Request) -> Response:
     key = request.headers.get("idempotency-key")
     if key is not None:
         store = partial(_push_ids, queue=queue, body=body)
-        (id,) = await aio.run(remembered, served.db, queue, key, await request.body(), store)
-        return json_response({"id": id, "is_new": True}, 201)
+        id, *known = await aio.run(remembered, served.db, queue, key, await request.body(), store)
+        return json_response({"id": id, "is_new": not known}, 201)
     method, args, kwargs = push_arguments(queue, body)
     pushed = await getattr(handle, method)(served.db, *args, **kwargs)
     if pushed is None:
@@ -117,7 +118,9 @@ async def push_one(request: Request) -> Response:
 
 
 def _push_ids(tr: Transaction, queue: AnyQueue, body: bodies.Push) -> list[str]:
-    return [push(tr, queue, body)]
+    """Push an item; return its id, and a mark if an unfinished item had its unique key."""
+    id, is_new = push(tr, queue, body)
+    return [id] if is_new else [id, "known"]
 
 
 @router.post(
@@ -209,24 +212,25 @@ async def claim(request: Request) -> Response:
     options = body.model_dump(exclude_none=True)
     if body.agent is not None and not isinstance(handle, aio.TaskQueue):
         raise HTTPException(422, "agent: only a task queue has agents")
+    claimed: Claim | None
     if body.wait:
         async with ends_of_wait(request) as ends:
             claimed = await aio.until(ends, handle, "claim", served.db, **options)
-        if claimed is not None and is_gone(request.receive):
-            await _release(handle, served.db, claimed)
-            claimed = None
     else:
         claimed = await handle.claim(served.db, **options)
-    claims = [] if claimed is None else [_claimed(handle, queue, each) for each in claimed]
-    return json_response({"claims": claims})
+    claims = [] if claimed is None else [*claimed]
+
+    def answer() -> Response:
+        return json_response({"claims": [_claimed(handle, queue, each) for each in claims]})
+
+    return Delivered(answer, partial(_release, handle, served.db, claimed))
 
 
-async def _release(handle: Handle, db: Database, claim: Claim) -> None:
+async def _release(handle: Handle, db: Database, claim: Claim | None) -> None:
     """Return the items of a client that has left."""
-    try:
-        await handle.release(db, claim)
-    except LeaseLost:
-        return  # they are back already
+    if claim is not None:
+        with suppress(LeaseLost):  # they are back already
+            await handle.release(db, claim)
 
 
 def _claimed(handle: Handle, queue: AnyQueue, claim: Claim) -> dict[str, Any]:
@@ -263,7 +267,7 @@ async def ack(request: Request) -> Response:
 
     def acknowledge(tr: Transaction) -> list[str]:
         queue.ack(tr, claim, result=body.result)
-        return [push(tr, target, each) for target, each in zip(targets, body.then)]
+        return [push(tr, target, each)[0] for target, each in zip(targets, body.then)]
 
     ids = await aio.run(run_once, served.db, acknowledge, layout_of(queue).receipts)
     return json_response({"ids": ids})

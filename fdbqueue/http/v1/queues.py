@@ -6,16 +6,16 @@ import dataclasses
 import hashlib
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.database.exactly_once import run_once
-from fdbqueue.errors import QueueExists
+from fdbqueue.errors import OptionsMismatch, QueueExists
 from fdbqueue.http.responses import json_response
-from fdbqueue.http.security import authorize, grant_of
+from fdbqueue.http.security import Grant, authorize, grant_of
 from fdbqueue.http.served import Handle
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, ServedQueues, known_parameters
@@ -51,16 +51,34 @@ async def queues(
     ] = "",
 ) -> Response:
     """Return the queues in order of their names, page by page, and the numbers of each."""
-    grant = grant_of(request)
-    longest = prefix if grant is None else max(prefix, grant.queues.rstrip("*"), key=len)
-    found = list((await served.numbers(after, limit + 1, longest)).items())
-    page = [
-        {"name": name, **stats_as_json(stats)}
-        for name, stats in found[:limit]
-        if name.startswith(prefix) and (grant is None or grant.includes(name))
-    ]
+    shown = _visible(grant_of(request), prefix)
+    if shown is None:
+        return json_response({"queues": [], "next": None})
+    found = list((await served.numbers(after, limit + 1, shown.prefix)).items())
+    if shown.is_name:  # of all names that begin with it, the first
+        found = [(name, stats) for name, stats in found if name == shown.prefix]
+    page = [{"name": name, **stats_as_json(stats)} for name, stats in found[:limit]]
     more = len(found) > limit
     return json_response({"queues": page, "next": found[limit - 1][0] if more else None})
+
+
+class _Visible(NamedTuple):
+    """The queues that a request sees: all that begin with a text, or the one of that name."""
+
+    prefix: str
+    is_name: bool = False
+
+
+def _visible(grant: Grant | None, prefix: str) -> _Visible | None:
+    """Return which queues with a prefix a token sees; `None` for none."""
+    if grant is None:
+        return _Visible(prefix)
+    allowed = grant.queues.rstrip("*")
+    if not grant.queues.endswith("*"):
+        return _Visible(allowed, is_name=True) if allowed.startswith(prefix) else None
+    if prefix.startswith(allowed):
+        return _Visible(prefix)
+    return _Visible(allowed) if allowed.startswith(prefix) else None
 
 
 @router.put("/queues/{name}", status_code=201, response_model=bodies.QueueDescription)
@@ -72,7 +90,10 @@ async def create(served: ServedQueues, name: AdminOf, body: bodies.CreateQueue) 
     options: dict[str, Any] = {}
     if body.ageing is not None:
         options["ageing"] = timedelta(seconds=body.ageing)
-    handle: Handle = await make.named(served.db, name, **options)
+    try:
+        handle: Handle = await make.named(served.db, name, **options)
+    except OptionsMismatch:
+        raise QueueExists(name) from None
 
     def store(tr: Transaction) -> None:
         queue: AnyQueue = handle.queue
@@ -105,7 +126,9 @@ async def _described(served: ServedQueues, name: str, status: int = 200) -> Resp
 
 
 def _options_as_json(options: Options) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in bodies.QueueOptions.model_fields}
+    # A number of 0 and a time of `None` stand for no done items at all.
+    shown = {name: getattr(options, name) for name in bodies.QueueOptions.model_fields}
+    return {**shown, "keep_number": options.keep_number or None}
 
 
 def _etag(options: Options) -> str:
@@ -266,6 +289,7 @@ async def workers(request: Request, served: ServedQueues) -> Response:
 @router.get("/queues/{name}/workers", response_model=bodies.WorkerList)
 async def workers_of_queue(served: ServedQueues, name: ReadOf) -> Response:
     """Return the running workers of a queue."""
+    await served.queue(name)  # raises if there is none
     found = await aio.workers(served.db)
     return json_response({"workers": [_worker(each) for each in found if each.queue == name]})
 

@@ -109,14 +109,13 @@ def push_arguments(queue: AnyQueue, body: Push) -> tuple[str, tuple[Any, ...], d
     return "push", (body.item,), options
 
 
-def push(tr: Transaction, queue: AnyQueue, body: Push) -> str:
-    """Push an item in a transaction and return its id; raise `QueueFull`."""
+def push(tr: Transaction, queue: AnyQueue, body: Push) -> tuple[str, bool]:
+    """Push an item in a transaction; return its id, and if it is new. Raise `QueueFull`."""
     method, args, kwargs = push_arguments(queue, body)
     pushed = getattr(queue, method)(tr, *args, **kwargs)
     if pushed is None:
         raise full(queue)
-    id: str = pushed if isinstance(pushed, str) else pushed.id
-    return id
+    return (pushed, True) if isinstance(pushed, str) else (pushed.id, pushed.is_new)
 
 
 def full(queue: AnyQueue) -> QueueFull:
