@@ -63,6 +63,31 @@ def _described(model: type[BaseModel], *parameters: dict[str, Any]) -> dict[str,
     return {"parameters": [_NAME, *parameters], "requestBody": body}
 
 
+def _links(expression: str, parameter: str, *operations: str) -> dict[str, Any]:
+    """Return the links from a response to the requests that can follow it, for OpenAPI.
+
+    Args:
+        expression: The part of the response that the requests need.
+        parameter: The parameter that takes it; `token` for the field of the body.
+        operations: The ids of the operations.
+    """
+    link: dict[str, Any] = {"parameters": {"name": "$request.path.name"}}
+    if parameter == "token":
+        link["requestBody"] = {"token": expression}
+    else:
+        link["parameters"][parameter] = expression
+    return {each: {**link, "operationId": each} for each in operations}
+
+
+_ITEM = "v1_queues__name__items__item_id_"
+_OF_ITEM = (
+    *(f"get_{_ITEM}_get", f"remove_{_ITEM}_delete", f"move_{_ITEM}_patch"),
+    *(f"retry_{_ITEM}_retry_post", f"run_now_{_ITEM}_run_now_post"),
+    *(f"position_{_ITEM}_position_get", f"result_{_ITEM}_result_get"),
+)
+_OF_CLAIM = tuple(f"{each}_v1_queues__name__{each}_post" for each in ("ack", "nack", "extend"))
+
+
 def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
     """Return a JSON schema with its definitions in the places that refer to them."""
     inline = partial(_inlined, definitions=definitions)
@@ -95,6 +120,7 @@ async def _open(request: Request, must_exist: bool = True) -> tuple[Served, Hand
     status_code=201,
     response_model=bodies.Pushed,
     openapi_extra=_described(bodies.Push, _KEY),
+    responses={201: {"links": _links("$response.body#/id", "item_id", *_OF_ITEM)}},
 )
 async def push_one(request: Request) -> Response:
     """Push an item; the first push creates a priority queue.
@@ -199,6 +225,7 @@ async def _put_back(handle: Handle, db: Database, items: list[Any]) -> None:
     "/queues/{name}/claim",
     response_model=bodies.Claims,
     openapi_extra=_described(bodies.ClaimRequest),
+    responses={200: {"links": _links("$response.body#/claims/0/token", "token", *_OF_CLAIM)}},
 )
 async def claim(request: Request) -> Response:
     """Claim the first items for the time of a lease; with `wait`, wait until there is one.
