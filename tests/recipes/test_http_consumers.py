@@ -260,7 +260,7 @@ def test_jobs_that_cannot_be_pushed_fail_the_job(
     consumers: Consumers, queue: Queue, client: httpx.Client
 ) -> None:
     queue("PATCH", max_attempts=1)
-    (id,) = queue.push({"do": "push", "jobs": [{"queue": "other", "colour": "red"}]})
+    (id,) = queue.push({"do": "push", "jobs": [{"queue": "other", "item": 1, "colour": "red"}]})
     consumers.start(client.base_url, queue.name)
     wait_until(lambda: queue.stats("dead") == [1])
     assert "colour" in queue.item(id)["error"]
