@@ -58,7 +58,6 @@ EXCEPTIONS = {
     },
     "cli.queues": {"layout"},
     "http.app": {"database.binding", "database.retrying"},
-    "http.dashboard": {"database.binding"},
     "http.idempotency": {"database.exactly_once", "layout", "layout.values"},
     "http.metrics": {"database.retrying"},
     "http.responses": {"layout.codecs"},

@@ -52,6 +52,9 @@ _TOKEN = re.compile(r"(?!#)[!-~]+")
 _OPEN = frozenset({"/", "/health", "/ready"})
 """Paths that reveal nothing about the queues."""
 
+_OPEN_PREFIX = "/dashboard/"
+"""The beginning of further such paths: the files of the dashboard."""
+
 
 Role: TypeAlias = Literal["read", "write", "admin"]
 """The requests that a token allows; each role includes the ones before it.
@@ -292,7 +295,7 @@ class Guard:
         if foreign is not None:
             await refuse(scope, send, 403, foreign)
             return
-        if self._tokens and scope["path"] not in _OPEN:
+        if self._tokens and not _is_open(scope["path"]):
             grant = self._tokens.find(headers.get(b"authorization", b""))
             if grant is None:
                 challenge = [(b"www-authenticate", b"Bearer")]
@@ -344,6 +347,11 @@ _QUEUE_PATHS = {
     "DELETE": re.compile(r"/queue/(.*?)(?:/items/[^/]*)?"),
 }
 """The paths with the name of a queue, except below `/v1`, where each route authorizes itself."""
+
+
+def _is_open(path: str) -> bool:
+    """Return whether a path needs no token."""
+    return path in _OPEN or path.startswith(_OPEN_PREFIX)
 
 
 def _beyond(grant: Grant, method: str, path: str) -> str | None:

@@ -25,7 +25,6 @@ Handle: TypeAlias = aio.PriorityQueue | aio.Queue | aio.TaskQueue
 """A queue of any kind."""
 
 _KNOWN_FOR = 1.0  # seconds for which a name is taken to be that of the same queue
-_NUMBERS_KEPT = 1.0  # seconds
 
 
 @dataclass
@@ -77,7 +76,6 @@ class Served:
         self.db = db
         self._queues: dict[str, tuple[float, Handle]] = {}
         self._numbers = SharedReads()
-        self._recent = SharedReads(_NUMBERS_KEPT)
 
     async def numbers(
         self, after: str | None, limit: int, prefix: str = ""
@@ -86,10 +84,6 @@ class Served:
         return await self._numbers.get(
             aio.overview, self.db, after=after, limit=limit, prefix=prefix
         )
-
-    async def recent_numbers(self, after: str | None, limit: int) -> dict[str, QueueStats]:
-        """Return the numbers of a page of queues, as they were a second ago or later."""
-        return await self._recent.get(aio.overview, self.db, after=after, limit=limit)
 
     async def queue(self, name: str, must_exist: bool = True) -> Handle:
         """Return the queue of a name, of its stored kind; a new one is a priority queue.

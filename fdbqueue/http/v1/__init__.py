@@ -5,12 +5,12 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
 from fdbqueue.http import routing
-from fdbqueue.http.v1 import items, jobs, queues
+from fdbqueue.http.v1 import items, jobs, me, queues
 
 __all__ = ["allowed_methods", "fast_routes", "router"]
 
 _PREFIX = "/v1"
-_ROUTERS = (jobs.router, items.router, queues.router)  # those whose speed matters first
+_ROUTERS = (jobs.router, items.router, queues.router, me.router)  # those whose speed matters first
 
 router = APIRouter(prefix=_PREFIX)
 for _router in _ROUTERS:

@@ -46,6 +46,7 @@ __all__ = [
     "Found",
     "Info",
     "Infos",
+    "Me",
     "Move",
     "Nack",
     "NamedStats",
@@ -434,6 +435,13 @@ class Scale(BaseModel):
     backlog: int = Field(description="Ready and claimed items: the jobs that need a worker now.")
     oldest_age: float = Field(description="Seconds since the oldest ready item was pushed; or 0.")
     paused: bool
+
+
+class Me(BaseModel):
+    """What a token allows: a role, and queues by their name or the beginning of it and `*`."""
+
+    role: Literal["read", "write", "admin"]
+    queues: str
 
 
 class WorkerList(BaseModel):

@@ -1,0 +1,113 @@
+// What can be done with items, singly and together.
+
+import { itemPath, post, queuePath, remove, request } from "./api.js";
+import { number, plural } from "./format.js";
+import { ask, attempt, h, toast } from "./ui.js";
+
+const PARALLEL = 6; // requests at a time
+
+/**
+ * @typedef {{name: string, icon: string, label: string, past: string, states: string[], danger?: boolean,
+ *   effect: string, single: (queue: string, id: string) => Promise<unknown>}} Action
+ */
+
+/** @type {Action[]} */
+const ACTIONS = [
+  {
+    name: "retry", icon: "retry", label: "Retry", past: "retried", states: ["dead"],
+    effect: "They return to their places in the queue, with all their attempts again.",
+    single: (queue, id) => post(`${itemPath(queue, id)}/retry`),
+  },
+  {
+    name: "run_now", icon: "play", label: "Run now", past: "made ready", states: ["delayed"],
+    effect: "They become ready at once.",
+    single: (queue, id) => post(`${itemPath(queue, id)}/run-now`),
+  },
+  {
+    name: "release", icon: "release", label: "Release", past: "released", states: ["claimed"],
+    effect: "They are taken away from the clients that hold them, and become ready. A client that still works on one cannot acknowledge it.",
+    single: (queue, id) => post(`${itemPath(queue, id)}/release`),
+  },
+  {
+    name: "remove", icon: "trash", label: "Remove", past: "removed", states: ["ready", "delayed", "dead", "done"], danger: true,
+    effect: "They are gone for good.",
+    single: (queue, id) => remove(itemPath(queue, id)),
+  },
+];
+
+/** Return what is possible with items in a state. */
+export const actionsFor = (state) => ACTIONS.filter((action) => action.states.includes(state));
+
+/** Do something with one item; ask first if it cannot be undone. Return whether it was done. */
+export async function actOnOne(action, queue, id) {
+  const single = () => action.single(queue, id);
+  if (!action.danger) return attempt(single, `The item was ${action.past}.`);
+  const answer = await ask({
+    title: `${action.label} this item?`, text: [h("p", {}, h("code", {}, id)), h("p", {}, "It is gone for good.")],
+    yes: action.label, danger: true, action: single,
+  });
+  if (answer) toast(`The item was ${action.past}.`);
+  return answer !== null;
+}
+
+/**
+ * Do something with all items in a state, or with some that the page has chosen.
+ *
+ * @param {Action} action
+ * @param {{queue: string, state: string, count: number, isMore?: boolean, priority?: string,
+ *   ids?: string[], which?: string}} chosen With `ids` only those; else all, perhaps of a priority (as JSON).
+ * @returns {Promise<boolean>} Whether it was done.
+ */
+export async function actOnMany(action, { queue, state, count, isMore = false, priority, ids, which = "" }) {
+  const noun = state === "dead" ? "dead letter" : `${state} item`;
+  const items = `${isMore ? "more than " : ""}${plural(count, noun)}`;
+  let outcome = "";
+  const answer = await ask({
+    title: `${action.label} ${items}?`,
+    text: [
+      h("p", {}, "This affects ", h("strong", {}, items), ` of ${queue}${which}.`),
+      h("p", {}, count === 1 && !isMore ? singular(action.effect) : action.effect),
+    ],
+    yes: `${action.label} ${isMore ? "all" : number(count)}`,
+    danger: action.danger,
+    async action() {
+      outcome = ids ? await each(action, queue, ids) : await all(action, queue, state, priority);
+    },
+  });
+  if (answer) toast(outcome);
+  return answer !== null;
+}
+
+const singular = (text) => text
+  .replace("They return to their places", "It returns to its place").replace("all their attempts", "all its attempts")
+  .replace("They become", "It becomes").replace("They are gone", "It is gone")
+  .replace("They are taken away from the clients that hold them, and become ready. A client that still works on one", "It is taken away from the client that holds it, and becomes ready. A client that still works on it");
+
+async function all(action, queue, state, priority) {
+  const body = { change: action.name, state };
+  if (priority) body.priority = JSON.parse(priority);
+  const { data } = await request("POST", `${queuePath(queue)}/change`, { body });
+  return report(action, data.changed, data.unchanged.length);
+}
+
+async function each(action, queue, ids) {
+  const left = [...ids];
+  let changed = 0;
+  const problems = [];
+  await Promise.all(Array.from({ length: PARALLEL }, async () => {
+    while (left.length) {
+      try {
+        await action.single(queue, left.shift());
+        changed++;
+      } catch (error) {
+        problems.push(error.message);
+      }
+    }
+  }));
+  return report(action, changed, problems.length) + (problems.length ? ` The first problem: ${problems[0]}` : "");
+}
+
+function report(action, changed, unchanged) {
+  const text = `${plural(changed, "item was", "items were")} ${action.past}.`;
+  return unchanged ? `${text} ${plural(unchanged, "item was", "items were")} not.` : text;
+}

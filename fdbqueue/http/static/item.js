@@ -1,0 +1,197 @@
+// One item: its payload, its history, its failed attempts, and what can be done with it.
+
+import { actOnOne, actionsFor } from "./actions.js";
+import { can, get, itemPath, patch } from "./api.js";
+import { clock, duration, plural, priorityText } from "./format.js";
+import { poll } from "./live.js";
+import { tree } from "./tree.js";
+import { ago, ask, badge, button, empty, h, icon, replaceKeepingFocus, skeleton, stateBadge, toast } from "./ui.js";
+
+/** Make the page of an item. */
+export function itemPage(queue, id) {
+  const back = `#/queues/${encodeURIComponent(queue)}`;
+  const crumb = h("a", { href: back }, queue);
+  const badges = h("span.badges");
+  const buttons = h("div.actions");
+  const content = h("div", {}, skeleton(8));
+  let shown = "";
+
+  async function load() {
+    const info = await get(itemPath(queue, id));
+    const position = info.state === "ready" ? (await get(`${itemPath(queue, id)}/position`)).position : null;
+    const text = JSON.stringify([info, position]);
+    if (text === shown) return;
+    shown = text;
+    crumb.setAttribute("href", `${back}?state=${info.state}`);
+    badges.replaceChildren(stateBadge(info.state), ...(info.attempts > 1 ? [badge(`attempt ${info.attempts}`)] : []));
+    replaceKeepingFocus(buttons, ...itemButtons(queue, info, refresh));
+    show(content, info, position);
+  }
+
+  const polling = poll(load, { failed(error) {
+    shown = "";
+    badges.replaceChildren();
+    buttons.replaceChildren(linkButton());
+    content.replaceChildren(empty(error.status === 404 ? "The item is gone." : "The item cannot be shown.",
+      h("p", {}, error.status === 404 ? "It has been completed, removed or popped, or it has expired." : error.message),
+      h("p", {}, h("a", { href: back }, `Go to ${queue}`))));
+  } });
+  const refresh = () => polling.now();
+
+  return {
+    title: `Item ${id}`,
+    nodes: [
+      h("nav.crumbs", { "aria-label": "Breadcrumb" }, h("a", { href: "#/" }, "Overview"), h("span", { "aria-hidden": "true" }, "/"), crumb),
+      h("div.title-row", {}, h("div.title", {}, h("h1", { tabindex: -1 }, "Item ", h("code", {}, id)), badges), buttons),
+      content,
+    ],
+    stop: polling.stop,
+  };
+}
+
+function linkButton() {
+  return button("Copy link", async () => {
+    try {
+      await navigator.clipboard.writeText(location.href);
+      toast("The link was copied.");
+    } catch {
+      toast("The browser does not allow it. Copy the address of this page."); // without TLS, beyond localhost
+    }
+  }, { icon: "link" });
+}
+
+function itemButtons(queue, info, refresh) {
+  const made = [linkButton()];
+  if (!can("write")) return made;
+  if (info.priority !== null && ["ready", "delayed", "dead"].includes(info.state)) {
+    made.push(button("Change priority", async () => {
+      await ask({
+        title: "Change the priority",
+        text: [h("p", {}, "The item moves behind the last one of that priority, and keeps its id. The lowest priority is taken first.")],
+        fields: [{ name: "priority", label: "Priority", value: priorityText(info.priority), required: true }],
+        yes: "Change",
+        async action({ priority }) {
+          await patch(itemPath(queue, info.id), { priority: parsed(priority) });
+          toast("The priority was changed.");
+        },
+      });
+      await refresh();
+    }, { icon: "queues" }));
+  }
+  for (const action of actionsFor(info.state)) {
+    made.push(button(action.label, async () => {
+      await actOnOne(action, queue, info.id);
+      await refresh();
+    }, { icon: action.icon, kind: action.danger ? "danger-quiet" : "primary" }));
+  }
+  return made;
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error("a priority is an integer, or a list such as [1, \"a\"]");
+  }
+}
+
+function show(content, info, position) {
+  const isOpen = new Map([...content.querySelectorAll("details[data-attempt]")].map((node) => [node.dataset.attempt, node.open]));
+  content.replaceChildren(
+    info.state === "claimed" ? holder(info) : "",
+    info.state === "dead" ? verdict(info) : "",
+    h("div.columns", {},
+      h("div.column-main", {},
+        card("Payload", payload(info.item)),
+        info.result !== null && card("Result", payload(info.result)),
+        info.failed_attempts.length > 0 && card(attemptsTitle(info), attempts(info, isOpen))),
+      h("div.column-side", {},
+        card("Facts", facts(info, position)),
+        card("Timeline", timeline(info)))));
+}
+
+const card = (title, ...content) => h("section.card", { "aria-label": title }, h("h2", {}, title), ...content);
+
+function holder(info) {
+  return h("p.notice", { data: { state: "claimed" } }, icon("workers"), h("span", {},
+    "Held by ", h("strong", {}, info.claimed_by || "an unknown client"),
+    info.claimed_at && [" since ", clock(info.claimed_at), " (", ago(info.claimed_at), ")"],
+    info.lease_ends && [". The lease ends ", ago(info.lease_ends), " unless the client extends it."]));
+}
+
+function verdict(info) {
+  return h("div.notice", { data: { state: "dead" } }, icon("alert"), h("div", {},
+    h("p", {}, "A dead letter after ", h("strong", {}, plural(info.attempts, "attempt")), info.died_at && [", since ", ago(info.died_at)], "."),
+    info.error && h("p.error-text", {}, info.error)));
+}
+
+function payload(value) {
+  const isTree = value !== null && typeof value === "object";
+  const raw = JSON.stringify(value, null, 2) ?? "null";
+  const copy = button("Copy JSON", async () => {
+    try {
+      await navigator.clipboard.writeText(raw);
+      toast("The JSON was copied.");
+    } catch {
+      toast("The browser does not allow it.", "error");
+    }
+  }, { kind: "small", icon: "copy" });
+  return [isTree ? tree(value) : h("pre.raw", { tabindex: 0 }, raw), h("div.card-foot", {}, copy)];
+}
+
+const attemptsTitle = (info) => (info.failed_attempts.length === 1 ? "1 failed attempt" : `${info.failed_attempts.length} failed attempts`);
+
+function attempts(info, isOpen) {
+  const last = info.failed_attempts.at(-1);
+  return h("ol.attempts", {}, [...info.failed_attempts].reverse().map((attempt) => {
+    const key = String(attempt.number);
+    const title = [h("strong", {}, `Attempt ${attempt.number}`), " ", ago(attempt.ended_at),
+      attempt.client && [h("span.muted", {}, " by "), h("span.client", {}, attempt.client)]];
+    const error = h("p.error-text", {}, attempt.error ?? "no error was given");
+    return h("li", {}, h("p.attempt-head", {}, title), error,
+      attempt.traceback && h("details", { open: isOpen.get(key) ?? attempt === last, data: { attempt: key } },
+        h("summary", {}, "Traceback"), h("pre.traceback", { tabindex: 0, "aria-label": `Traceback of attempt ${key}`, role: "region" }, attempt.traceback)));
+  }));
+}
+
+function facts(info, position) {
+  const given = [
+    ["Priority", priorityText(info.priority)],
+    ["Attempts", info.max_attempts === null ? String(info.attempts) : `${info.attempts} of ${info.max_attempts}`],
+    ["Ahead of it", position === null ? null : plural(position, "item")],
+    ["Due", info.due_at && ago(info.due_at)],
+    ["Expires", info.expires_at && ago(info.expires_at)],
+    ["Unique key", info.unique],
+    ["Agent", info.agent_name],
+    ["Client", info.client_id],
+    ["Deadline", info.deadline && ago(info.deadline)],
+    ["Cost", info.cost ? String(info.cost) : null],
+  ];
+  return h("dl.facts", {}, given.filter(([, value]) => value !== null && value !== undefined && value !== "")
+    .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+/** Make the list of what has happened to an item, and what will. */
+function timeline(info) {
+  const events = [
+    { at: info.pushed_at, text: "Pushed", state: "ready" },
+    ...info.failed_attempts.map((attempt) => ({
+      at: attempt.ended_at, text: `Attempt ${attempt.number} failed`, state: "dead", detail: attempt.error,
+    })),
+    { at: info.claimed_at, text: `Claimed by ${info.claimed_by || "an unknown client"}`, state: "claimed" },
+    { at: info.died_at, text: "Became a dead letter", state: "dead" },
+    { at: info.finished_at, text: "Done", state: "done", detail: took(info) },
+    { at: info.due_at, text: "Due", state: "delayed", isFuture: true },
+    { at: info.lease_ends, text: "The lease ends", state: "claimed", isFuture: true },
+    { at: info.expires_at, text: "Expires", state: "dead", isFuture: true },
+  ].filter((event) => event.at);
+  events.sort((a, b) => Date.parse(a.at) - Date.parse(b.at));
+  return h("ol.timeline", {}, events.map(({ at, text, state, detail, isFuture }) =>
+    h(`li${isFuture ? ".is-future" : ""}`, { data: { state } },
+      h("strong", {}, text), h("span.timeline-time", {}, clock(at), " · ", ago(at)), detail && h("span.timeline-detail", {}, detail))));
+}
+
+function took(info) {
+  if (!info.pushed_at || !info.finished_at) return null;
+  return `${duration((Date.parse(info.finished_at) - Date.parse(info.pushed_at)) / 1000)} after the push`;
+}

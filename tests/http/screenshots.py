@@ -1,0 +1,216 @@
+"""Take the screenshots of `docs/howto/dashboard/`: `python -m tests.http.screenshots`.
+
+A database with the queues of a small shop, a server, and workers of which one has a broken handler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import linecache
+import logging
+import random
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Queue, TaskQueue, Worker
+from tests.support.server import served
+
+TARGET = Path(__file__).parents[2] / "docs" / "howto" / "dashboard"
+
+BROKEN = '''\
+from mail import deliver, render
+
+
+def send(item):
+    order = item.value
+    text = render(order["template"], order["customer"])
+    deliver(to=order["customer"]["email"], text=text)
+'''
+
+NAMES = ("Ada", "Grace", "Edsger", "Barbara", "Donald", "Frances", "Tony", "Radia")
+
+_random = random.Random(7)
+
+
+def broken_handler() -> Callable[[Any], None]:
+    """Return a handler that fails for the orders of some customers."""
+    # As if it were deployed there, so that tracebacks have its lines.
+    path = "/srv/shop/mailer.py"
+    linecache.cache[path] = (len(BROKEN), None, BROKEN.splitlines(keepends=True), path)
+    space: dict[str, Any] = {}
+    source = BROKEN.replace("from mail import deliver, render", "deliver = render = lambda *a, **k: 0")
+    exec(compile(source, path, "exec"), space)  # noqa: S102
+    send: Callable[[Any], None] = space["send"]
+    return send
+
+
+def order(number: int, *, is_bad: bool = False) -> dict[str, Any]:
+    """Return an order; a bad one has a customer without an address."""
+    name = NAMES[number % len(NAMES)]
+    customer = {"id": 4000 + number, "name": name, "email": f"{name.lower()}@example.com"}
+    if is_bad:
+        customer["mail"] = customer.pop("email")
+    lines = [{"article": "INK-7", "pieces": 1 + number % 3, "price": 12.5}]
+    return {"template": "order-shipped", "order": 81000 + number, "customer": customer, "lines": lines, "express": number % 4 == 0}
+
+
+def sleep(seconds: float) -> Callable[[Any], Any]:
+    """Return a handler that takes some time."""
+
+    def work(item: Any) -> None:
+        time.sleep(_random.uniform(0.5, 1.5) * seconds)
+
+    return work
+
+
+def fill(db: Any) -> None:
+    """Make the queues that have no traffic."""
+    PriorityQueue.named(db, "backups").push(db, {"volume": "db-1"}, delay=3600)
+    exports = PriorityQueue.named(db, "exports/monthly")
+    exports.push_many(db, [{"month": month} for month in range(1, 13)], priorities=[1, 2, 3] * 4)
+    exports.pause(db)
+    imports = PriorityQueue.named(db, "imports/suppliers")
+    imports.set_concurrency(db, 2)
+    imports.push_many(db, [{"file": f"s3://suppliers/{n}.csv"} for n in range(34)])
+    Queue.named(db, "audit-log").enqueue(db, "started")
+    PriorityQueue.named(db, "search-index").push_many(db, [{"page": n} for n in range(2400)])
+    agents = TaskQueue.named(db, "support-tickets")
+    for n in range(26):
+        agents.push(db, priority=1 + n % 4, agent_name=("ada", "grace")[n % 2], payload={"ticket": n})
+
+
+@contextmanager
+def traffic(db: Any) -> Iterator[None]:
+    """Push to the busy queues, and run their workers."""
+    mails = PriorityQueue.named(db, "mails", max_attempts=3, keep=500)
+    thumbnails = PriorityQueue.named(db, "thumbnails", keep=100)
+    webhooks = PriorityQueue.named(db, "webhooks", max_attempts=8)
+    index = PriorityQueue.named(db, "search-index")
+    for n in range(42):
+        mails.push(db, order(n, is_bad=True), _random.choice((0, 5)), delay=0)
+    for n in range(9):
+        webhooks.push(db, {"url": f"https://example.com/hook/{n}", "event": "paid"}, delay=200 + n)
+
+    def refuse(item: Any) -> None:
+        time.sleep(1)
+        if item.value["event"] == "paid":
+            raise ConnectionError("https://example.com/hook answered 503 Service Unavailable")
+
+    send = broken_handler()
+
+    def send_slowly(item: Any) -> None:
+        time.sleep(0.3)
+        send(item)
+
+    workers = [
+        Worker(db, mails, send_slowly, concurrency=4, name="mail-1"),
+        Worker(db, thumbnails, sleep(1.2), concurrency=8, name="images-1"),
+        Worker(db, thumbnails, sleep(1.2), concurrency=8, name="images-2"),
+        Worker(db, webhooks, refuse, concurrency=2, name="hooks-1"),
+        Worker(db, index, sleep(0.3), concurrency=3, name="index-1"),
+    ]
+    stopping = threading.Event()
+
+    def push() -> None:
+        n = 100
+        while not stopping.wait(0.1):
+            n += 1
+            wave = 1 + n // 60 % 3
+            if n % 3 == 0:
+                mails.push(db, order(n), _random.choice((0, 5)))
+            thumbnails.push_many(db, [{"image": f"p/{n}-{k}.jpg", "width": 480} for k in range(wave)])
+            if n % 20 == 0:
+                webhooks.push(db, {"url": "https://example.com/hook/7", "event": _random.choice(("paid", "sent"))})
+
+    threads = [threading.Thread(target=worker.run) for worker in workers]
+    threads.append(threading.Thread(target=push))
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        for worker in workers:
+            worker.stop()
+        for thread in threads:
+            thread.join()
+
+
+def hasten(db: Any) -> None:
+    """Make failed jobs ready at once, so that their attempts are used up without their delays."""
+    mails = PriorityQueue.named(db, "mails")
+    end = time.monotonic() + 60
+    while mails.stats(db).dead < 42 and time.monotonic() < end:
+        mails.change_all(db, "run_now", state="delayed")
+        time.sleep(0.5)
+
+
+def pages_of(db: Any) -> dict[str, str]:
+    """Return the address of each page by its name."""
+    dead = next(iter(PriorityQueue.named(db, "mails").items(db, state="dead", limit=1)))
+    return {
+        "overview": "#/",
+        "queue": "#/queues/mails?state=dead",
+        "item": f"#/queues/mails/items/{dead.id}",
+        "workers": "#/workers",
+    }
+
+
+def shoot(page: Page, name: str) -> None:
+    """Store what a page shows, with few colours."""
+    path = TARGET / f"{name}.png"
+    page.screenshot(path=path)
+    if shutil.which("pngquant"):
+        subprocess.run(["pngquant", "--force", "--output", path, "--speed", "1", "128", path], check=True)
+
+
+def open_pages(browser: Browser, address: str, pages: dict[str, str], seconds: float) -> None:
+    """Open each page in each size and colour scheme, wait for lines in its charts, and store it."""
+    opened: list[tuple[str, Page]] = []
+    for scheme in ("light", "dark"):
+        for width, height in ((1280, 860), (360, 740)):
+            for name, hash in pages.items():
+                page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
+                page.goto(f"{address}/{hash}")
+                opened.append((f"{name}-{width}-{scheme}", page))
+    # Pages in the background do not draw, but their requests go on.
+    opened[0][1].wait_for_timeout(1000 * seconds)
+    for name, page in opened:
+        shoot(page, name)
+        if name == "queue-1280-light":
+            page.get_by_role("button", name="Retry all").click()
+            shoot(page, "retry-1280-light")
+        page.close()
+
+
+def main() -> None:
+    """Take the screenshots."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="for which the charts are drawn")
+    seconds: float = parser.parse_args().seconds
+    logging.disable(logging.CRITICAL)
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    TARGET.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as directory:
+        url = f"embedded:{directory}/shop"
+        db = fdbqueue.open(url)
+        fill(db)
+        with served(url) as (_, client), traffic(db), sync_playwright() as playwright:
+            hasten(db)
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            open_pages(browser, str(client.base_url).rstrip("/"), pages_of(db), seconds)
+            browser.close()
+
+
+if __name__ == "__main__":
+    main()
