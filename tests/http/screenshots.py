@@ -10,6 +10,7 @@ import linecache
 import logging
 import random
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
@@ -19,13 +20,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Route, sync_playwright
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue, Worker
 from tests.support.server import served
 
-TARGET = Path(__file__).parents[2] / "docs" / "howto" / "dashboard"
+ROOT = Path(__file__).parents[2]
+TARGET = ROOT / "docs" / "howto" / "dashboard"
 
 BROKEN = '''\
 from mail import deliver, render
@@ -174,6 +176,13 @@ def shoot(page: Page, name: str) -> None:
         subprocess.run(["pngquant", "--force", "--output", path, "--speed", "1", "128", path], check=True)
 
 
+def neutral(route: Route) -> None:
+    """Pass on a response without the paths and the name of this machine."""
+    response = route.fetch()
+    text = response.text().replace(str(ROOT), "/srv/shop/lib").replace(socket.gethostname(), "shop-1")
+    route.fulfill(response=response, body=text)
+
+
 def open_pages(browser: Browser, address: str, pages: dict[str, str], seconds: float) -> None:
     """Open each page in each size and colour scheme, wait for lines in its charts, and store it."""
     opened: list[tuple[str, Page]] = []
@@ -181,6 +190,8 @@ def open_pages(browser: Browser, address: str, pages: dict[str, str], seconds: f
         for width, height in ((1280, 860), (360, 740)):
             for name, hash in pages.items():
                 page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
+                page.route("**/v1/workers", neutral)
+                page.route("**/v1/queues/*/items/*", neutral)
                 page.goto(f"{address}/{hash}")
                 opened.append((f"{name}-{width}-{scheme}", page))
     # Pages in the background do not draw, but their requests go on.
@@ -190,6 +201,7 @@ def open_pages(browser: Browser, address: str, pages: dict[str, str], seconds: f
         if name == "queue-1280-light":
             page.get_by_role("button", name="Retry all").click()
             shoot(page, "retry-1280-light")
+        page.unroute_all(behavior="ignoreErrors")
         page.close()
 
 

@@ -70,7 +70,8 @@ function route() {
   main.replaceChildren(...page.nodes);
   document.title = `${page.title} · fdbqueue`;
   for (const link of document.querySelectorAll("#nav a")) {
-    if (link.getAttribute("href") === nav) link.setAttribute("aria-current", "page");
+    const isExact = link.getAttribute("href") === `#${path || "/"}`;
+    if (link.getAttribute("href") === nav) link.setAttribute("aria-current", isExact ? "page" : "true");
     else link.removeAttribute("aria-current");
   }
   if (!isFirst) {

@@ -43,6 +43,9 @@ export function relative(iso) {
   return seconds < 0 ? `in ${duration(-seconds)}` : `${duration(seconds)} ago`;
 }
 
+/** 5 min, for a time in the past */
+export const elapsed = (iso) => duration(Math.max(0, since(iso)));
+
 /** 2026-01-31 12:34:56, in the time zone of the browser */
 export function clock(iso) {
   const time = new Date(iso);

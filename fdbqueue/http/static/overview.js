@@ -5,7 +5,7 @@ import { sparkline, stateBar } from "./charts.js";
 import { duration, number, plural, rate, short, since } from "./format.js";
 import { note, poll, queues, recentRate, record } from "./live.js";
 import { pushItem } from "./push.js";
-import { STATES, ago, badge, button, cell, command, empty, h, icon, reconcile, row, setText, skeleton, table } from "./ui.js";
+import { STATES, age, badge, button, cell, command, empty, h, icon, reconcile, row, setText, skeleton, table } from "./ui.js";
 
 const PAGE = 1000; // queues in a response
 const ROWS = 50; // queues that are shown
@@ -23,12 +23,12 @@ const SORTS = {
   name: ["Name", () => 0],
   ready: ["Most ready", (a, b) => b.stats.ready - a.stats.ready],
   dead: ["Most dead", (a, b) => b.stats.dead - a.stats.dead],
-  oldest: ["Longest wait", (a, b) => age(b) - age(a)],
+  oldest: ["Longest wait", (a, b) => wait(b) - wait(a)],
   rate: ["Busiest", (a, b) => total(recentRate(b.history)) - total(recentRate(a.history))],
 };
 
 const total = (found) => found.in + found.out;
-const age = ({ stats }) => (stats.oldest ? since(stats.oldest) : -1);
+const wait = ({ stats }) => (stats.oldest ? since(stats.oldest) : -1);
 
 // Alerts
 
@@ -47,7 +47,7 @@ function alertsOf(queue) {
     found.push({ kind: "dead", badge: "dead letters", text: `has ${plural(stats.dead, "dead letter")}`, href: queueLink(name, "?state=dead") });
   }
   if (stats.paused) return found;
-  const waits = age(queue);
+  const waits = wait(queue);
   if (waits > longestWait) {
     found.push({ kind: "wait", badge: "long wait", text: `has an item that has waited for ${duration(waits)}`, href: queueLink(name) });
   }
@@ -225,7 +225,7 @@ function alertList(showAll) {
         const [, link, text] = item.children;
         link.setAttribute("href", alert.href);
         setText(link, alert.queue);
-        setText(text, ` ${alert.text}`);
+        setText(text, alert.text);
       });
       const hidden = found.length - ALERTS;
       if (hidden > 0 && !more.firstChild) more.append(button("", showAll, { kind: "link", key: "more" }));
@@ -282,9 +282,9 @@ function updateRow(node, queue) {
   const last = history.at(-1);
   if (differs("rates", last.time)) {
     const { recent } = lines.update(history);
-    setText(rates, `${rate(recent.in)} in, ${rate(recent.out)} out`);
+    setText(rates, recent.in || recent.out ? `${rate(recent.in)} in, ${rate(recent.out)} out` : "idle");
   }
-  if (differs("oldest", stats.oldest)) oldest.replaceChildren(stats.oldest ? ago(stats.oldest) : "–");
+  if (differs("oldest", stats.oldest)) oldest.replaceChildren(stats.oldest ? age(stats.oldest) : "–");
   setText(working, number(workers.get(queue.name) ?? 0));
 }
 

@@ -60,9 +60,10 @@ export function queuePage(name, query) {
   const place = h("div", {}, skeleton(6));
   const foot = h("div.list-foot");
   const problem = h("div");
-  const body = h("div", {},
-    h("div.queue-head", {}, h("section.card.rates-card", { "aria-label": "Rates" }, h("h2", {}, "Items in and out"), chart.node), side.node),
-    h("section.items", { "aria-label": "Items" }, tabs.node, h("div.panel", {}, h("div.filters", {}, bar.node, bulk), place, foot)));
+  const body = h("div.queue", {},
+    h("section.card.rates-card", { "aria-label": "Rates" }, h("h2", {}, "Items in and out"), chart.node),
+    h("section.items", { "aria-label": "Items" }, tabs.node, h("div.panel", {}, h("div.filters", {}, bar.node, bulk), place, foot)),
+    side.node);
 
   const isFiltered = () => Boolean(filters.agent || filters.error || (filters.priority && !filtersOnServer()));
   const filtersOnServer = () => description?.kind === "priority";
@@ -266,6 +267,12 @@ function stateTabs(name) {
 
 // Filters
 
+/** What comes first in the list of each state, and with `reverse`. */
+const ORDERS = {
+  ready: ["Next first", "Last first"], delayed: ["Next first", "Last first"], claimed: ["Ends first", "Ends last"],
+  dead: ["Next first", "Last first"], done: ["Newest first", "Oldest first"],
+};
+
 function filterBar(name, changed) {
   let timer = 0;
   const input = (label, key, props = {}) => {
@@ -298,8 +305,9 @@ function filterBar(name, changed) {
         if (isForced || document.activeElement !== node) node.value = filters[key];
       }
       order.value = filters.order;
-      order.options[0].textContent = filters.state === "done" ? "Newest first" : "Next first";
-      order.options[1].textContent = filters.state === "done" ? "Oldest first" : "Last first";
+      const [first, last] = ORDERS[filters.state];
+      setText(order.options[0], first);
+      setText(order.options[1], last);
     },
   };
 }

@@ -1,6 +1,6 @@
 // Elements, messages and dialogs. Text is always set as text, never as markup.
 
-import { clock, relative } from "./format.js";
+import { clock, elapsed, relative } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -117,16 +117,18 @@ export function iconButton(label, shape, onClick, props = {}) {
 
 // Times, which all change together
 
-/** Make an element that says how long ago a time was; the whole time is its title. */
-export function ago(iso) {
-  return h("time", { datetime: iso, title: clock(iso), data: { relative: "" } }, relative(iso));
-}
+/** Make an element that says how long ago a time was, or how far ahead; the exact time is its title. */
+export const ago = (iso) => h("time", { datetime: iso, title: clock(iso), data: { relative: "" } }, relative(iso));
+
+/** Make an element that says how much time has passed. */
+export const age = (iso) => h("time", { datetime: iso, title: `since ${clock(iso)}`, data: { elapsed: "" } }, elapsed(iso));
 
 /** Update all relative times each second. */
 export function keepTimesCurrent() {
   setInterval(() => {
     if (document.hidden) return;
     for (const node of document.querySelectorAll("time[data-relative]")) setText(node, relative(node.dateTime));
+    for (const node of document.querySelectorAll("time[data-elapsed]")) setText(node, elapsed(node.dateTime));
   }, 1000);
 }
 

@@ -4,11 +4,11 @@ import { can, get, queuePath } from "./api.js";
 import { actOnOne, actionsFor } from "./actions.js";
 import { number, plural, preview, shortId } from "./format.js";
 import { poll } from "./live.js";
-import { ago, badge, button, command, empty, h, replaceKeepingFocus, skeleton } from "./ui.js";
+import { age, ago, badge, button, command, empty, h, replaceKeepingFocus, skeleton } from "./ui.js";
 
 const MAX_QUEUES = 25; // whose claimed items are read
 const MAX_ITEMS = 200; // claimed items of a queue that are read
-const SHOWN = 10; // claimed items of a worker that are shown
+const SHOWN = 5; // claimed items of a worker that are shown
 
 /** Make the page. */
 export function workersPage() {
@@ -69,7 +69,8 @@ function workerCard(worker, items, refresh) {
     h("div.worker-head", {}, h("h2", {}, worker.name), badge(items.length ? "busy" : "idle", items.length ? "busy" : "idle")),
     h("dl.facts", {},
       fact("Queue", queueLink(worker.queue)),
-      fact("Jobs", `${items.length} of ${worker.concurrency}`),
+      fact("Holds", plural(items.length, "item")),
+      fact("Concurrency", number(worker.concurrency)),
       fact("Host", `${worker.host}, process ${worker.pid}`),
       fact("Started", ago(worker.since)),
       h("div", {}, h("dt", {}, "Last seen"), h("dd", { data: { seen: worker.name } }, ago(worker.seen)))),
@@ -82,10 +83,10 @@ function holding(items, withClient, refresh) {
   const [release] = actionsFor("claimed");
   return [h("ul.holding", {}, items.slice(0, SHOWN).map((item) => h("li", {},
     h("div.holding-item", {},
-      h("a", { href: `#/queues/${encodeURIComponent(item.queue)}/items/${encodeURIComponent(item.id)}`, data: { key: `item ${item.id}` } }, shortId(item.id)),
-      h("span.holding-text", {}, preview(item.item, 60)),
+      h("span.holding-head", {}, h("a", { href: `#/queues/${encodeURIComponent(item.queue)}/items/${encodeURIComponent(item.id)}`, data: { key: `item ${item.id}` } }, shortId(item.id)),
+        item.claimed_at && h("span.muted", {}, "for ", age(item.claimed_at))),
       withClient && h("span.muted", {}, `${item.claimed_by || "unknown client"} in ${item.queue}`),
-      item.claimed_at && h("span.muted", {}, "since ", ago(item.claimed_at))),
+      h("span.holding-text", {}, preview(item.item, 100))),
     can("write") && button("Release", async () => { await actOnOne(release, item.queue, item.id); await refresh(); },
       { kind: "small", key: `release ${item.id}`, "aria-label": `Release item ${item.id}` })))),
   items.length > SHOWN && h("p.muted", {}, `and ${plural(items.length - SHOWN, "more item")}`)];
