@@ -29,7 +29,7 @@ from tests.support.server import served
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "howto" / "dashboard"
 
-BROKEN = '''\
+BROKEN = """\
 from mail import deliver, render
 
 
@@ -37,7 +37,7 @@ def send(item):
     order = item.value
     text = render(order["template"], order["customer"])
     deliver(to=order["customer"]["email"], text=text)
-'''
+"""
 
 NAMES = ("Ada", "Grace", "Edsger", "Barbara", "Donald", "Frances", "Tony", "Radia")
 
@@ -50,8 +50,10 @@ def broken_handler() -> Callable[[Any], None]:
     path = "/srv/shop/mailer.py"
     linecache.cache[path] = (len(BROKEN), None, BROKEN.splitlines(keepends=True), path)
     space: dict[str, Any] = {}
-    source = BROKEN.replace("from mail import deliver, render", "deliver = render = lambda *a, **k: 0")
-    exec(compile(source, path, "exec"), space)  # noqa: S102
+    source = BROKEN.replace(
+        "from mail import deliver, render", "deliver = render = lambda *a, **k: 0"
+    )
+    exec(compile(source, path, "exec"), space)
     send: Callable[[Any], None] = space["send"]
     return send
 
@@ -63,7 +65,13 @@ def order(number: int, *, is_bad: bool = False) -> dict[str, Any]:
     if is_bad:
         customer["mail"] = customer.pop("email")
     lines = [{"article": "INK-7", "pieces": 1 + number % 3, "price": 12.5}]
-    return {"template": "order-shipped", "order": 81000 + number, "customer": customer, "lines": lines, "express": number % 4 == 0}
+    return {
+        "template": "order-shipped",
+        "order": 81000 + number,
+        "customer": customer,
+        "lines": lines,
+        "express": number % 4 == 0,
+    }
 
 
 def sleep(seconds: float) -> Callable[[Any], Any]:
@@ -88,7 +96,9 @@ def fill(db: Any) -> None:
     PriorityQueue.named(db, "search-index").push_many(db, [{"page": n} for n in range(2400)])
     agents = TaskQueue.named(db, "support-tickets")
     for n in range(26):
-        agents.push(db, priority=1 + n % 4, agent_name=("ada", "grace")[n % 2], payload={"ticket": n})
+        agents.push(
+            db, priority=1 + n % 4, agent_name=("ada", "grace")[n % 2], payload={"ticket": n}
+        )
 
 
 @contextmanager
@@ -130,9 +140,17 @@ def traffic(db: Any) -> Iterator[None]:
             wave = 1 + n // 60 % 3
             if n % 3 == 0:
                 mails.push(db, order(n), _random.choice((0, 5)))
-            thumbnails.push_many(db, [{"image": f"p/{n}-{k}.jpg", "width": 480} for k in range(wave)])
+            thumbnails.push_many(
+                db, [{"image": f"p/{n}-{k}.jpg", "width": 480} for k in range(wave)]
+            )
             if n % 20 == 0:
-                webhooks.push(db, {"url": "https://example.com/hook/7", "event": _random.choice(("paid", "sent"))})
+                webhooks.push(
+                    db,
+                    {
+                        "url": "https://example.com/hook/7",
+                        "event": _random.choice(("paid", "sent")),
+                    },
+                )
 
     threads = [threading.Thread(target=worker.run) for worker in workers]
     threads.append(threading.Thread(target=push))
@@ -173,13 +191,17 @@ def shoot(page: Page, name: str) -> None:
     path = TARGET / f"{name}.png"
     page.screenshot(path=path)
     if shutil.which("pngquant"):
-        subprocess.run(["pngquant", "--force", "--output", path, "--speed", "1", "128", path], check=True)
+        subprocess.run(
+            ["pngquant", "--force", "--output", path, "--speed", "1", "128", path], check=True
+        )
 
 
 def neutral(route: Route) -> None:
     """Pass on a response without the paths and the name of this machine."""
     response = route.fetch()
-    text = response.text().replace(str(ROOT), "/srv/shop/lib").replace(socket.gethostname(), "shop-1")
+    text = (
+        response.text().replace(str(ROOT), "/srv/shop/lib").replace(socket.gethostname(), "shop-1")
+    )
     route.fulfill(response=response, body=text)
 
 
@@ -189,7 +211,9 @@ def open_pages(browser: Browser, address: str, pages: dict[str, str], seconds: f
     for scheme in ("light", "dark"):
         for width, height in ((1280, 860), (360, 740)):
             for name, hash in pages.items():
-                page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
+                page = browser.new_page(
+                    viewport={"width": width, "height": height}, color_scheme=scheme
+                )  # type: ignore[arg-type]
                 page.route("**/v1/workers", neutral)
                 page.route("**/v1/queues/*/items/*", neutral)
                 page.goto(f"{address}/{hash}")

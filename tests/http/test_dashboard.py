@@ -1,22 +1,40 @@
-"""The dashboard in a real browser: live updates, keyboard, phone layout, escaping."""
+"""The dashboard in a real browser: what one can do on each page, accessibility, phones."""
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from starlette.testclient import TestClient
 
+import fdbqueue
+from fdbqueue import PriorityQueue, TaskQueue, Worker
+from fdbqueue.http import Tokens, create_app
+from fdbqueue.http.security import TokenFile
 from tests.support.many_queues import make_queues
 
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
+ROOT = Path(__file__).parents[2]
+AXE = Path(os.environ.get("AXE_PATH") or ROOT / "node_modules" / "axe-core" / "axe.min.js")
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the PATH")
+in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the PATH")
+with_axe = pytest.mark.skipif(
+    not AXE.exists(), reason=f"there is no axe-core at {AXE}; run `npm install --no-save axe-core`"
+)
+
+STATES = ("ready", "delayed", "claimed", "dead", "done")
+
+pytestmark = in_chromium
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +47,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """Return a page; its console must show no errors except a lost server."""
-    page = browser.new_page(viewport={"width": 1000, "height": 800})
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
     said: list[str] = []
     page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: said.append(str(error)))
@@ -39,135 +57,713 @@ def page(browser: Browser) -> Iterator[Page]:
     assert [text for text in said if not text.startswith(ignored)] == []
 
 
-def card(page: Page, name: str) -> Any:
-    return page.get_by_role("region", name=f"Queue {name}", exact=True)
+def address(client: Any, queue: str | None = None, *parts: str, query: str = "") -> str:
+    """Return the address of a page."""
+    path = "/".join(quote(part, safe="") for part in ("queues", queue, *parts)) if queue else ""
+    return f"{str(client.base_url).rstrip('/')}/#/{path}{query}"
+
+
+def queue_row(page: Page, name: str) -> Any:
+    link = page.get_by_role("link", name=name, exact=True)
+    return page.get_by_role("table", name="Queues").get_by_role("row").filter(has=link)
+
+
+def item_rows(page: Page) -> Any:
+    return page.locator(".items tbody tr")
+
+
+def tab(page: Page, state: str) -> Any:
+    return page.get_by_role("navigation", name="States").locator(f"[data-state={state}]")
+
+
+def button(page: Page, name: str) -> Any:
+    return page.get_by_role("main").get_by_role("button", name=name, exact=True)
+
+
+def confirm(page: Page, name: str) -> None:
+    page.get_by_role("dialog").get_by_role("button", name=name, exact=True).click()
+
+
+def toast(page: Page) -> Any:
+    return page.locator("#toasts")
+
+
+def fail(item: Any) -> None:
+    """Fail, as a handler of jobs."""
+    raise ConnectionError(f"cannot reach {item.value['to']}")
+
+
+def dead_letters(db: Any, name: str, *receivers: str) -> PriorityQueue:
+    """Return a queue whose items have failed twice, and are dead."""
+    queue = PriorityQueue.named(db, name, max_attempts=2)
+    for receiver in receivers:
+        queue.push(db, {"to": receiver, "lines": [{"article": "ink"}]}, 5)
+    worker = Worker(db, queue, fail, name="mailer")
+    worker.run(drain=True)
+    queue.change_all(db, "run_now", state="delayed")
+    worker.run(drain=True)
+    assert queue.stats(db).dead == len(receivers)
+    return queue
+
+
+def one_in_each_state(db: Any, name: str) -> PriorityQueue:
+    """Return a queue with one ready item, two delayed ones, and so on to five done ones."""
+    queue = PriorityQueue.named(db, name, keep=100, max_attempts=1)
+    for _ in range(5):
+        queue.push(db, "done")
+    for _ in range(5):
+        queue.ack(db, queue.claim(db))
+    for _ in range(4):
+        queue.push(db, "dead")
+    for _ in range(4):
+        queue.nack(db, queue.claim(db), error="ValueError: broken")
+    for _ in range(3):
+        queue.push(db, "claimed")
+    for _ in range(3):
+        queue.claim(db, lease=600, client="ada")
+    for _ in range(2):
+        queue.push(db, "delayed", delay=600)
+    queue.push(db, {"state": "ready"})
+    return queue
+
+
+# The files
+
+
+def test_the_files_are_open_and_the_browser_keeps_them(db: Any) -> None:
+    with TestClient(create_app(db, tokens=Tokens(["secret"])), "http://any.example") as client:
+        page = client.get("/")
+        assert page.status_code == 200
+        names = re.findall(r'(?:src|href)="dashboard/([^"]+)"', page.text)
+        assert {"app.js", "dashboard.css", "icon.svg", "theme.js"} == set(names)
+        script = client.get("/dashboard/app.js")
+        assert script.headers["content-type"] == "text/javascript; charset=utf-8"
+        again = {"if-none-match": script.headers["etag"]}
+        assert client.get("/dashboard/app.js", headers=again).status_code == 304
+        for each in ("nothing.js", "..%2Fapp.py", "%2e%2e/app.py"):
+            assert client.get(f"/dashboard/{each}").status_code in (401, 404)
+
+
+def test_the_policy_allows_only_files_of_the_server(db: Any) -> None:
+    with TestClient(create_app(db), "http://127.0.0.1") as client:
+        policy = client.get("/").headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "unsafe" not in policy
+    for path in (ROOT / "fdbqueue" / "http" / "static").glob("*.js"):
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", path.read_text()
+        )
+
+
+# The overview
 
 
 def test_queues_appear_change_and_disappear_without_a_reload(
     page: Page, serve: Any, name: str
 ) -> None:
     with serve() as (_, client):
-        page.goto(str(client.base_url))
-        expect(page.get_by_role("status")).to_have_text("Live")
+        page.goto(address(client))
+        expect(page.locator("#status")).to_have_text("Live")
         for priority in (0, 0, 1000):
-            client.post(f"/queue/{name}/push", json={"item": {}, "priority": priority})
-        shown = card(page, name)
-        expect(shown).to_contain_text("3 items, the oldest")
-        expect(shown.get_by_role("row")).to_have_text(["02", "10001"])
-        client.post(f"/queue/{name}/pop", params={"depth": 3})
-        expect(shown).to_contain_text("0 items")
-        expect(shown).to_contain_text("out 3")
-        client.delete(f"/queue/{name}")
+            client.post(f"/v1/queues/{name}/push", json={"item": {}, "priority": priority})
+        shown = queue_row(page, name)
+        expect(shown).to_contain_text("3 ready")
+        client.post(f"/v1/queues/{name}/pop", json={"n": 2})
+        expect(shown).to_contain_text("1 ready")
+        expect(shown).to_contain_text(re.compile(r"[1-9.]+/s out"))
+        client.post(f"/v1/queues/{name}/pause")
+        expect(shown).to_contain_text("paused")
+        client.delete(f"/v1/queues/{name}")
         expect(shown).to_have_count(0)
 
 
-def test_items_are_pushed_and_popped_and_queues_dropped_by_keyboard(
-    page: Page, serve: Any, name: str
+def test_the_overview_alerts(page: Page, serve: Any, db: Any, name: str) -> None:
+    dead_letters(db, f"{name}dead", "ada", "bob")
+    PriorityQueue.named(db, f"{name}alone").push(db, 1)
+    PriorityQueue.named(db, f"{name}quiet").push(db, 1, delay=600)
+    with serve() as (_, client):
+        page.goto(address(client))
+        alerts = page.get_by_role("region", name="Alerts")
+        expect(alerts).to_contain_text(f"{name}deadhas 2 dead letters")
+        expect(alerts).to_contain_text(f"{name}alonehas 1 ready item and no worker")
+        expect(alerts).not_to_contain_text(f"{name}quiet")
+        page.get_by_label("Show", exact=True).select_option("With alerts")
+        expect(queue_row(page, f"{name}quiet")).to_have_count(0)
+        expect(queue_row(page, f"{name}alone")).to_have_count(1)
+        alerts.get_by_role("link", name=f"{name}dead").click()
+        expect(page.get_by_role("heading", name=f"{name}dead")).to_be_focused()
+        expect(item_rows(page)).to_have_count(2)
+
+
+def test_a_long_wait_is_an_alert(page: Page, serve: Any, db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, [1, 2])
+    queue.claim(db, lease=600)  # a client works on the queue
+    with serve() as (_, client):
+        page.clock.install()
+        page.goto(address(client))
+        expect(queue_row(page, name)).to_contain_text("1 claimed")
+        expect(queue_row(page, name)).not_to_contain_text("long wait")
+        page.evaluate("localStorage.setItem('longest-wait', '0.001')")
+        page.reload()
+        expect(queue_row(page, name)).to_contain_text("long wait")
+
+
+def test_thousands_of_queues_can_be_searched_and_paged(
+    page: Page, serve: Any, db: Any, name: str
 ) -> None:
+    make_queues(db, name, 2500, busy={2400})
     with serve() as (_, client):
-        page.goto(str(client.base_url))
-        page.get_by_role("button", name="Push to another queue").focus()
-        page.keyboard.press("Enter")
-        for text in (name, '{"to": "ada"}', "7"):
-            page.keyboard.press("Control+A")
-            page.keyboard.type(text)
-            page.keyboard.press("Tab")
-        page.keyboard.press("Enter")
-        shown = card(page, name)
-        expect(shown.get_by_role("row")).to_have_text(["71"])
-        shown.get_by_text("Next items").press("Enter")
-        expect(shown.locator("pre")).to_have_text('7  {"to":"ada"}')
-        shown.get_by_role("button", name="Pop").press("Enter")
-        page.keyboard.press("Escape")
-        expect(shown).to_contain_text("1 items")
-        shown.get_by_role("button", name="Pop").press("Enter")
-        page.keyboard.press("Enter")
-        expect(page.get_by_role("status")).to_have_text('Popped: {"to":"ada"}')
-        shown.get_by_role("button", name="Drop").press("Enter")
-        page.keyboard.press("Enter")
-        expect(shown).to_have_count(0)
-        assert name not in client.get("/queues").text
+        page.goto(address(client))
+        pager = page.get_by_role("navigation", name="Pages")
+        search = page.get_by_label("Search queues")
+        search.fill(name)
+        expect(pager).to_contain_text("of 2,500 queues", timeout=30_000)
+        rows = page.locator(".queues tbody tr")
+        expect(rows).to_have_count(50)
+        pager.get_by_role("button", name="Next").click()
+        expect(queue_row(page, f"{name}000050")).to_have_count(1)
+        search.fill(f"{name}0024")
+        expect(pager).to_contain_text("of 100 queues")
+        expect(queue_row(page, f"{name}002400")).to_contain_text("2 ready")
+        page.get_by_label("Sort by").select_option("Most ready")
+        page.get_by_label("Show", exact=True).select_option("With items")
+        expect(rows).to_have_count(1)
+        search.fill("no such queue")
+        expect(page.get_by_text("No queue matches.")).to_be_visible()
 
 
-def test_the_page_reports_an_invalid_push(page: Page, serve: Any, name: str) -> None:
+def test_without_queues_the_overview_says_how_to_begin(
+    page: Page, serve: Any, db: Any, engine: str
+) -> None:
+    if engine == "cluster":
+        pytest.skip("the cluster may have queues of other tests")
     with serve() as (_, client):
-        client.post(f"/queue/{name}/push", json={"item": {}})
-        page.goto(str(client.base_url))
-        card(page, name).get_by_role("button", name="Push").click()
-        page.get_by_label("Priority").fill("-1")
-        page.get_by_role("dialog").get_by_role("button", name="Push").click()
-        expect(page.get_by_role("status")).to_contain_text("push: priority: ")
+        page.goto(address(client))
+        expect(page.get_by_text("There are no queues yet.")).to_be_visible()
+        expect(page.get_by_text("fdbq push")).to_be_visible()
 
 
-def test_stored_markup_is_displayed_as_text(page: Page, serve: Any, name: str) -> None:
-    evil = f"{name}<img src=x onerror=alert(1)>"
+def test_an_item_is_pushed(page: Page, serve: Any, db: Any, name: str) -> None:
     with serve() as (_, client):
-        client.post(
-            "/queue/" + evil.replace("<", "%3C").replace(" ", "%20") + "/push",
-            json={"item": {"x": evil}},
+        page.goto(address(client))
+        button(page, "Push an item").click()
+        page.get_by_label("Queue", exact=True).fill(name)
+        page.get_by_label("Item, as JSON").fill('{"to": ')
+        confirm(page, "Push")
+        expect(page.get_by_role("dialog")).to_contain_text("the item is not JSON")
+        page.get_by_label("Item, as JSON").fill('{"to": "ada"}')
+        page.get_by_label("Priority", exact=True).fill("-1")
+        confirm(page, "Push")
+        expect(page.get_by_role("dialog")).to_contain_text("priority: ")
+        page.get_by_label("Priority", exact=True).fill("7")
+        confirm(page, "Push")
+        expect(queue_row(page, name)).to_contain_text("1 ready")
+    assert PriorityQueue.named(db, name).stats(db).by_priority == {7: 1}
+
+
+# A queue
+
+
+def test_a_queue_shows_its_items_in_all_states(page: Page, serve: Any, db: Any, name: str) -> None:
+    one_in_each_state(db, name)
+    with serve() as (_, client):
+        page.goto(address(client, name))
+        for count, state in enumerate(STATES, 1):
+            expect(tab(page, state)).to_have_text(f"{state}{count}")
+            tab(page, state).click()
+            expect(item_rows(page)).to_have_count(count)
+            expect(page.get_by_role("table", name=f"Items that are {state}")).to_be_visible()
+            assert page.url.endswith(f"state={state}")
+        tab(page, "claimed").click()
+        expect(item_rows(page).first).to_contain_text("ada")
+        page.reload()  # the address has the state
+        expect(item_rows(page)).to_have_count(3)
+        expect(page.get_by_role("region", name="Totals")).to_contain_text("pushed15")
+
+
+def test_items_are_filtered(page: Page, serve: Any, db: Any, name: str) -> None:
+    queue = dead_letters(db, name, "ada", "bob")
+    queue.push_many(db, ["low", "high", "high"], priorities=[1, 9, 9])
+    tasks = TaskQueue.named(db, f"{name}tasks")
+    for agent in ("ada", "bob", "bob"):
+        tasks.push(db, agent_name=agent, payload=agent)
+    with serve() as (_, client):
+        page.goto(address(client, name, query="?state=dead"))
+        expect(item_rows(page)).to_have_count(2)
+        page.keyboard.press("/")
+        page.keyboard.type("reach BOB")
+        expect(item_rows(page)).to_have_count(1)
+        expect(page.get_by_text("1 item matches.")).to_be_visible()
+        assert "error=reach+BOB" in page.url
+        page.goto(address(client, name, query="?state=ready"))
+        expect(item_rows(page)).to_have_count(3)
+        page.get_by_label("Priority", exact=True).fill("9")
+        expect(item_rows(page)).to_have_count(2)
+        page.get_by_label("Priority", exact=True).fill("x")
+        expect(toast(page).or_(page.get_by_text("priority: ")).first).to_be_visible()
+        page.goto(address(client, f"{name}tasks"))
+        page.get_by_label("Agent").fill("bob")
+        expect(item_rows(page)).to_have_count(2)
+        id = next(iter(tasks.items(db))).id
+        page.get_by_label("Go to id").fill(id)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name=id)).to_be_focused()
+
+
+def test_a_filter_says_that_it_sees_only_the_first_items(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    queue = TaskQueue.named(db, name)
+    queue.push_many(db, [{"agent_name": "ada" if n % 2 else "bob"} for n in range(1010)])
+    with serve() as (_, client):
+        page.goto(address(client, name))
+        expect(page.get_by_text("The first 100 are shown.")).to_be_visible()
+        page.get_by_label("Agent").fill("ada")
+        expect(page.get_by_text("500 items match in the first 1,000.")).to_be_visible()
+
+
+def test_one_dead_letter_and_then_all_are_retried(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    queue = dead_letters(db, name, "ada", "bob", "cyd", "dan")
+    with serve() as (_, client):
+        page.goto(address(client, name, query="?state=dead"))
+        expect(item_rows(page)).to_have_count(4)
+        item_rows(page).first.get_by_role("button", name="Retry").click()
+        expect(toast(page)).to_contain_text("The item was retried.")
+        expect(item_rows(page)).to_have_count(3)
+        page.get_by_label("Error contains").fill("cyd")
+        button(page, "Retry these").click()
+        confirm(page, "Retry 1")
+        expect(page.get_by_text("No item matches")).to_be_visible()
+        assert queue.stats(db).dead == 2
+        page.get_by_label("Error contains").fill("")
+        button(page, "Retry all").click()
+        expect(page.get_by_role("dialog")).to_contain_text("This affects 2 dead letters")
+        confirm(page, "Cancel")
+        assert queue.stats(db).dead == 2
+        button(page, "Retry all").click()
+        confirm(page, "Retry 2")
+        expect(toast(page)).to_contain_text("2 items were retried.")
+        expect(page.get_by_text("There are no dead letters.")).to_be_visible()
+        expect(tab(page, "ready")).to_have_text("ready4")
+    assert queue.stats(db).ready == 4
+
+
+def test_items_of_a_priority_are_removed_and_claimed_ones_released(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, [1, 2, 3], priorities=[1, 9, 9])
+    with serve() as (_, client):
+        page.goto(address(client, name, query="?priority=9"))
+        expect(item_rows(page)).to_have_count(2)
+        button(page, "Remove all").click()
+        expect(page.get_by_role("dialog")).to_contain_text("2 ready items")
+        expect(page.get_by_role("dialog")).to_contain_text("priority 9")
+        confirm(page, "Remove 2")
+        expect(toast(page)).to_contain_text("2 items were removed.")
+        queue.claim(db, lease=600)
+        page.goto(address(client, name, query="?state=claimed"))
+        button(page, "Release all").click()
+        confirm(page, "Release 1")
+        expect(toast(page)).to_contain_text("1 item was released.")
+    assert queue.stats(db).by_priority == {1: 1}
+
+
+def test_a_queue_is_paused_resumed_and_dropped(page: Page, serve: Any, db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, 1)
+    with serve() as (_, client):
+        page.goto(address(client, name))
+        button(page, "Pause").click()
+        expect(button(page, "Resume")).to_be_visible()
+        expect(page.get_by_role("main")).to_contain_text("paused")
+        assert queue.stats(db).paused
+        button(page, "Resume").click()
+        expect(button(page, "Pause")).to_be_visible()
+        assert not queue.stats(db).paused
+        button(page, "Drop").click()
+        expect(page.get_by_role("dialog")).to_contain_text("1 ready")
+        page.get_by_label("Type the name").fill("another")
+        confirm(page, "Drop")
+        expect(page.get_by_role("dialog")).to_contain_text("not the name")
+        page.get_by_label("Type the name").fill(name)
+        confirm(page, "Drop")
+        expect(page.get_by_role("heading", name="Overview")).to_be_focused()
+    assert name not in fdbqueue.queue_names(db)
+
+
+def test_a_limit_is_changed_and_never_overwritten_silently(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=3)
+    queue.push(db, 1)
+    with serve() as (_, client):
+        page.goto(address(client, name))
+        button(page, "Options").click()
+        page.get_by_label("Maximum size").fill("50")
+        confirm(page, "Save")
+        expect(page.get_by_role("region", name="Limits")).to_contain_text("Maximum size50")
+        assert queue.options(db).max_size == 50
+        button(page, "Options").click()
+        dialog = page.get_by_role("dialog")
+        page.get_by_label("Maximum size").fill("60")
+        page.get_by_label("Maximum attempts").fill("9")
+        queue.set_max_attempts(db, 5)
+        confirm(page, "Save")
+        expect(dialog.get_by_role("alert")).to_contain_text(
+            "Maximum attempts: was 3, is now 5; you entered 9"
         )
-        page.goto(str(client.base_url))
-        shown = card(page, evil)
-        expect(shown.get_by_role("heading")).to_have_text(evil)
-        shown.get_by_text("Next items").click()
-        expect(shown.locator("pre")).to_contain_text("onerror")
-        assert page.locator("img[src]").count() == 0
-        policy = client.get("/").headers["content-security-policy"]
-        assert "default-src 'none'" in policy
-        assert "unsafe" not in policy
+        expect(page.get_by_label("Maximum attempts")).to_have_value("5")
+        expect(page.get_by_label("Maximum size")).to_have_value("60")
+        assert (queue.options(db).max_size, queue.options(db).max_attempts) == (50, 5)
+        confirm(page, "Save")
+        expect(dialog).to_have_count(0)
+    assert (queue.options(db).max_size, queue.options(db).max_attempts) == (60, 5)
+
+
+def test_an_unknown_queue_item_or_page_is_explained(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    PriorityQueue.named(db, name).push(db, 1)
+    with serve() as (_, client):
+        page.goto(address(client, f"{name}gone"))
+        expect(page.get_by_text("There is no such queue.")).to_be_visible()
+        client.post(f"/v1/queues/{name}gone/push", json={"item": 1})
+        expect(item_rows(page)).to_have_count(1)
+        page.goto(address(client, name, "items", "nothing"))
+        expect(page.get_by_text("The item c").or_(page.get_by_text("The item is"))).to_be_visible()
+        page.goto(f"{client.base_url}/#/nowhere/at/all")
+        expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
+
+
+# An item
+
+
+def test_an_item_shows_its_payload_attempts_and_tracebacks(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    queue = dead_letters(db, name, "ada")
+    (info,) = queue.items(db, state="dead")
+    with serve() as (_, client):
+        page.goto(address(client, name, query="?state=dead"))
+        item_rows(page).get_by_role("link").click()
+        expect(page.get_by_role("heading", name=info.id)).to_be_focused()
+        payload = page.get_by_role("region", name="Payload")
+        expect(payload).to_contain_text('to: "ada"')
+        expect(payload).to_contain_text('article: "ink"')
+        payload.get_by_text("lines: ").click()
+        expect(payload.get_by_text("article")).to_be_hidden()
+        attempts = page.get_by_role("region", name="2 failed attempts")
+        expect(attempts.get_by_role("listitem")).to_have_count(2)
+        expect(attempts).to_contain_text("Attempt 2")
+        expect(attempts).to_contain_text("mailer")
+        trace = page.get_by_role("region", name="Traceback of attempt 2")
+        expect(trace).to_contain_text("ConnectionError: cannot reach ada")
+        expect(trace).to_contain_text("in fail")
+        timeline = page.get_by_role("region", name="Timeline").get_by_role("listitem")
+        expect(timeline).to_contain_text(
+            ["Pushed", "Attempt 1 failed", "Attempt 2 failed", "dead letter"]
+        )
+        button(page, "Retry").click()
+        expect(page.get_by_role("main")).to_contain_text("Ahead of it0 items")
+        button(page, "Change priority").click()
+        page.get_by_label("Priority", exact=True).fill("8")
+        confirm(page, "Change")
+        expect(page.get_by_role("region", name="Facts")).to_contain_text("Priority8")
+        button(page, "Remove").click()
+        confirm(page, "Remove")
+        expect(page.get_by_text("The item is gone.")).to_be_visible()
+    assert queue.stats(db).is_empty
+
+
+def test_an_item_shows_its_client_and_is_released(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name, keep=10)
+    item = queue.push(db, [1, 2])
+    queue.claim(db, lease=600, client="ada")
+    with serve() as (_, client):
+        page.goto(address(client, name, "items", item.id))
+        main = page.get_by_role("main")
+        expect(main).to_contain_text("Held by ada")
+        expect(main).to_contain_text("The lease ends in 9 min")
+        expect(button(page, "Remove")).to_have_count(0)
+        button(page, "Release").click()
+        expect(button(page, "Remove")).to_be_visible()
+        queue.ack(db, queue.claim(db), result={"sum": 3})
+        expect(page.get_by_role("region", name="Result")).to_contain_text("sum: 3")
+        expect(page.get_by_role("region", name="Timeline")).to_contain_text("Done")
+
+
+def test_a_delayed_item_runs_now(page: Page, serve: Any, db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    item = queue.push(db, "later", delay=600)
+    with serve() as (_, client):
+        page.goto(address(client, name, "items", item.id))
+        expect(page.get_by_role("region", name="Facts")).to_contain_text("Duein 9 min")
+        button(page, "Run now").click()
+        expect(page.get_by_role("main")).to_contain_text("Ahead of it0 items")
+    assert queue.stats(db).ready == 1
+
+
+# Workers
+
+
+def test_workers_are_listed_with_what_they_hold(page: Page, serve: Any, db: Any, name: str) -> None:
+    queue, other = PriorityQueue.named(db, name), PriorityQueue.named(db, f"{name}other")
+    item = queue.push(db, "held")
+    other.push(db, "claimed")
+    other.claim(db, lease=600, client="script")
+    may_end = threading.Event()
+    worker = Worker(db, queue, lambda item: may_end.wait(60), name="mailer", concurrency=3)
+    thread = threading.Thread(target=worker.run)
+    with serve() as (_, client):
+        thread.start()
+        try:
+            page.goto(address(client).removesuffix("/") + "/workers")
+            card = page.get_by_role("region", name="Worker mailer")
+            expect(card).to_contain_text(f"Queue{name}")
+            expect(card).to_contain_text("Holds1 item")
+            expect(card).to_contain_text("Concurrency3")
+            expect(card.get_by_role("link", name=item.id[-12:])).to_be_visible()
+            expect(card.get_by_role("button", name="Release")).to_be_visible()
+            others = page.get_by_role("region", name="Other clients")
+            expect(others).to_contain_text(f"script in {name}other")
+        finally:
+            may_end.set()
+            worker.stop()
+            thread.join()
+        expect(card).to_have_count(0)
+
+
+def test_without_workers_the_page_says_how_to_start_one(
+    page: Page, serve: Any, db: Any, engine: str
+) -> None:
+    if engine == "cluster":
+        pytest.skip("the cluster may have workers of other tests")
+    with serve() as (_, client):
+        page.goto(address(client).removesuffix("/") + "/workers")
+        expect(page.get_by_text("No worker is running.")).to_be_visible()
+        expect(page.get_by_text("fdbq work")).to_be_visible()
+
+
+# Tokens
 
 
 def test_the_page_asks_for_a_token_once(page: Page, serve: Any, name: str) -> None:
     with serve(FDBQ_TOKEN="secret") as (_, client):
         headers = {"authorization": "Bearer secret"}
-        client.post(f"/queue/{name}/push", json={"item": {}}, headers=headers)
-        page.goto(str(client.base_url))
-        page.get_by_role("textbox", name="Token").fill("secret")
+        client.post(f"/v1/queues/{name}/push", json={"item": {}}, headers=headers)
+        page.goto(address(client))
+        page.get_by_label("Token", exact=True).fill("wrong")
         page.keyboard.press("Enter")
-        expect(card(page, name)).to_contain_text("1 items")
+        expect(page.get_by_role("dialog")).to_contain_text("does not accept this token")
+        page.get_by_label("Token", exact=True).fill("secret")
+        page.keyboard.press("Enter")
+        expect(queue_row(page, name)).to_contain_text("1 ready")
         page.reload()
-        expect(card(page, name)).to_contain_text("1 items")
+        expect(queue_row(page, name)).to_contain_text("1 ready")
+        page.get_by_role("button", name="Forget the token").click()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        expect(button(page, "Try again")).to_be_visible()
 
 
-def test_links_lead_to_the_next_and_the_first_queues(
-    page: Page, serve: Any, db: Any, name: str
+@pytest.mark.parametrize("role", ["read", "write", "admin"])
+def test_each_role_sees_the_buttons_that_it_may_use(
+    page: Page, serve: Any, db: Any, name: str, role: str, tmp_path: Path
 ) -> None:
-    make_queues(db, name, 130, busy={100})
+    queue = dead_letters(db, name, "ada")
+    (info,) = queue.items(db, state="dead")
+    file = tmp_path / "tokens"
+    file.write_text(f"secret {role} {name}*\n")
+    with serve("--token-file", str(file)) as (_, client):
+        page.goto(address(client))
+        page.evaluate("sessionStorage.setItem('token', 'secret')")
+        page.reload()
+        expect(queue_row(page, name)).to_contain_text("1 dead")
+        expect(button(page, "Push an item")).to_have_count(role != "read")
+        page.goto(address(client, name, query="?state=dead"))
+        expect(item_rows(page)).to_have_count(1)
+        expect(button(page, "Retry item " + info.id)).to_have_count(role != "read")
+        for label in ("Retry all", "Remove all", "Pause", "Options", "Drop"):
+            expect(button(page, label)).to_have_count(role == "admin")
+        page.goto(address(client, name, "items", info.id))
+        expect(page.get_by_role("region", name="Timeline")).to_be_visible()
+        for label in ("Retry", "Remove", "Change priority"):
+            expect(button(page, label)).to_have_count(role != "read")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("secret read mail/*", {"role": "read", "queues": "mail/*"}),
+        ("secret", {"role": "admin", "queues": "*"}),
+    ],
+)
+def test_the_api_says_what_a_token_allows(
+    db: Any, line: str, expected: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "tokens").write_text(line)
+    tokens = Tokens(files=[TokenFile(tmp_path / "tokens")])
+    with TestClient(create_app(db, tokens=tokens), "http://any.example") as client:
+        assert client.get("/v1/me").status_code == 401
+        headers = {"authorization": "Bearer secret"}
+        assert client.get("/v1/me", headers=headers).json() == expected
+    with TestClient(create_app(db), "http://127.0.0.1") as client:
+        assert client.get("/v1/me").json() == {"role": "admin", "queues": "*"}
+
+
+# What users stored is text
+
+
+def test_stored_markup_is_displayed_as_text(page: Page, serve: Any, db: Any, name: str) -> None:
+    evil = f"{name}<img src=x onerror=alert(1)>/%2F?#&\"'"
+    queue = PriorityQueue.named(db, evil, max_attempts=1)
+    queue.push(db, {evil: [evil, {"__proto__": evil}]}, unique=evil)
+    queue.nack(db, queue.claim(db, client=evil), error=evil)
+    (info,) = queue.items(db, state="dead")
+    queue.push(db, evil)
+    queue.claim(db, lease=600, client=evil)
     with serve() as (_, client):
-        page.goto(f"{client.base_url}/?after={name}!")
-        expect(card(page, f"{name}000099")).to_contain_text("0 items")
-        expect(card(page, f"{name}000100")).to_have_count(0)
-        page.get_by_role("link", name="Next queues").click()
-        expect(card(page, f"{name}000100")).to_contain_text("2 items")
-        expect(card(page, f"{name}000099")).to_have_count(0)
-        page.get_by_role("link", name="First queues").click()
-        expect(page.get_by_role("link", name="Next queues")).to_be_visible()
-        expect(page.get_by_role("link", name="First queues")).to_be_hidden()
-        client.delete(f"/queue/{name}000000")
-        expect(card(page, f"{name}000000")).to_have_count(0)
+        page.goto(address(client))
+        expect(queue_row(page, evil)).to_contain_text("1 dead")
+        page.get_by_role("region", name="Alerts").get_by_role("link", name=evil).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(evil)
+        expect(item_rows(page)).to_contain_text("onerror")
+        button(page, "Retry all").click()
+        expect(page.get_by_role("dialog")).to_contain_text(evil)
+        page.keyboard.press("Escape")
+        item_rows(page).get_by_role("link").click()
+        expect(page.get_by_role("heading", name=info.id)).to_be_focused()
+        expect(page.get_by_role("region", name="Payload")).to_contain_text("__proto__")
+        expect(page.get_by_role("region", name="Facts")).to_contain_text(evil)
+        page.goto(address(client).removesuffix("/") + "/workers")
+        expect(page.get_by_role("region", name="Other clients")).to_contain_text(evil)
+        assert page.locator("img").count() == 0
+
+
+# Keyboard, phones, colours, accessibility
+
+
+def test_the_keyboard_suffices(page: Page, serve: Any, db: Any, name: str) -> None:
+    queue = dead_letters(db, name, "ada")
+    with serve() as (_, client):
+        page.goto(address(client))
+        expect(queue_row(page, name)).to_be_visible()
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("main")).to_be_focused()
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog")).to_contain_text("Go to the workers")
+        page.keyboard.press("Escape")
+        page.keyboard.press("g")
+        page.keyboard.press("w")
+        expect(page.get_by_role("heading", name="Workers")).to_be_focused()
+        page.keyboard.press("g")
+        page.keyboard.press("o")
+        expect(page.get_by_role("heading", name="Overview")).to_be_focused()
+        page.keyboard.press("/")
+        page.keyboard.type(name)
+        expect(page.get_by_label("Search queues")).to_have_value(name)
+        queue_row(page, name).get_by_role("link").focus()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name=name)).to_be_focused()
+        tab(page, "dead").press("Enter")
+        expect(tab(page, "dead")).to_be_focused()
+        button(page, "Retry all").press("Enter")
+        expect(page.get_by_role("dialog").get_by_role("button", name="Cancel")).to_be_focused()
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("dialog").get_by_role("button", name="Retry 1")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("There are no dead letters.")).to_be_visible()
+    assert queue.stats(db).ready == 1
+
+
+def pages(client: Any, db: Any, name: str) -> dict[str, tuple[str, str]]:
+    """Return the address of each page, and a text that is shown when it has loaded."""
+    queue = dead_letters(db, name, "x" * 300)
+    (info,) = queue.items(db, state="dead")
+    queue.push_many(db, [{"y" * 60: "z" * 300}, 1], priorities=[1, 2])
+    queue.claim(db, lease=600, client="w" * 80)
+    return {
+        "overview": (address(client), "1 dead"),
+        "queue": (address(client, name, query="?state=dead"), "cannot reach"),
+        "item": (address(client, name, "items", info.id), "Traceback"),
+        "workers": (address(client).removesuffix("/") + "/workers", "Other clients"),
+        "nothing": (address(client, f"{name}gone"), "There is no such queue."),
+    }
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_fits_on_a_phone(
-    browser: Browser, serve: Any, name: str, scheme: Any, tmp_path: Path
+def test_the_pages_fit_on_a_phone(
+    browser: Browser, serve: Any, db: Any, name: str, scheme: Any
 ) -> None:
     with serve() as (_, client):
-        client.post(f"/queue/{name}{'x' * 120}/push", json={"item": {"text": "y" * 300}})
-        page = browser.new_page(viewport={"width": 360, "height": 640}, color_scheme=scheme)
-        page.goto(str(client.base_url))
-        page.get_by_text("Next items").first.click()
-        expect(page.locator("pre").first).to_contain_text("yyy")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        page.screenshot(path=tmp_path / f"{scheme}.png")
-        page.close()
+        for path, text in pages(client, db, f"{name}{'x' * 120}").values():
+            page = browser.new_page(viewport={"width": 360, "height": 640}, color_scheme=scheme)
+            page.goto(path)
+            expect(page.get_by_text(text).first).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
+            page.close()
+
+
+def violations(page: Page) -> list[str]:
+    """Return what axe finds, with the elements."""
+    page.evaluate(AXE.read_text())  # in a world of its own, beyond the policy of the page
+    found = page.evaluate("axe.run()")["violations"]
+    return [
+        f"{each['id']}: {node['html']} {node['failureSummary']}"
+        for each in found
+        for node in each["nodes"]
+    ]
+
+
+@with_axe
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_the_pages_have_no_violation_of_accessibility(
+    browser: Browser, serve: Any, db: Any, name: str, scheme: Any, width: int
+) -> None:
+    with serve() as (_, client):
+        for path, text in pages(client, db, name).values():
+            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            page.goto(path)
+            expect(page.get_by_text(text).first).to_be_visible()
+            assert violations(page) == []
+            for label in ("Retry all", "Options", "Push an item"):
+                if button(page, label).count():
+                    button(page, label).click()
+                    expect(page.get_by_role("dialog")).to_be_visible()
+                    assert violations(page) == []
+                    page.keyboard.press("Escape")
+            page.close()
+
+
+def test_the_chosen_colours_are_remembered(page: Page, serve: Any) -> None:
+    with serve() as (_, client):
+        page.goto(address(client))
+        page.get_by_role("button", name="Use dark colours").click()
+        page.reload()
+        assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+        page.get_by_role("button", name="Use light colours").click()
+        page.reload()
+        expect(page.get_by_role("button", name="Use dark colours")).to_be_visible()
 
 
 def test_the_page_recovers_after_the_server_was_unreachable(
     page: Page, serve: Any, name: str
 ) -> None:
-    with serve() as (process, client):
-        page.goto(str(client.base_url))
-        expect(page.get_by_role("status")).to_have_text("Live")
-        process.terminate()
-        expect(page.get_by_role("status")).to_contain_text("Not connected")
-        page.goto("about:blank")
+    with serve() as (_, client):
+        client.post(f"/v1/queues/{name}/push", json={"item": {}})
+        page.goto(address(client))
+        expect(page.locator("#status")).to_have_text("Live")
+        page.context.set_offline(True)
+        expect(page.locator("#status")).to_contain_text("Not connected")
+        expect(queue_row(page, name)).to_be_visible()
+        page.context.set_offline(False)
+        expect(page.locator("#status")).to_have_text("Live")

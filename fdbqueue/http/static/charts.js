@@ -44,7 +44,7 @@ export function sparkline({ width, height, what }) {
     update(history) {
       const points = rates(history);
       const end = points.at(-1)?.time ?? 0;
-      const seconds = Math.min(HISTORY, Math.max(30, end - (history[0]?.time ?? end)));
+      const seconds = Math.min(HISTORY, Math.max(30, end - (points[0]?.time ?? end)));
       const highest = Math.max(0, ...points.map((point) => Math.max(point.in, point.out)));
       const x = (time) => (width * (1 - (end - time) / seconds)).toFixed(1);
       const y = (value) => (height - 2 - (height - 4) * (value / Math.max(highest, 0.5))).toFixed(1);

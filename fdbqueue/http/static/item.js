@@ -5,7 +5,7 @@ import { can, get, itemPath, patch } from "./api.js";
 import { clock, duration, plural, priorityText } from "./format.js";
 import { poll } from "./live.js";
 import { tree } from "./tree.js";
-import { ago, ask, badge, button, empty, h, icon, replaceKeepingFocus, skeleton, stateBadge, toast } from "./ui.js";
+import { age, ago, ask, badge, button, empty, h, icon, replaceKeepingFocus, skeleton, stateBadge, toast } from "./ui.js";
 
 /** Make the page of an item. */
 export function itemPage(queue, id) {
@@ -115,13 +115,13 @@ const card = (title, ...content) => h("section.card", { "aria-label": title }, h
 function holder(info) {
   return h("p.notice", { data: { state: "claimed" } }, icon("workers"), h("span", {},
     "Held by ", h("strong", {}, info.claimed_by || "an unknown client"),
-    info.claimed_at && [" since ", clock(info.claimed_at), " (", ago(info.claimed_at), ")"],
-    info.lease_ends && [". The lease ends ", ago(info.lease_ends), " unless the client extends it."]));
+    info.claimed_at && [" for ", age(info.claimed_at), ", since ", clock(info.claimed_at)],
+    info.lease_ends && [". The lease ends ", ago(info.lease_ends), ", at ", clock(info.lease_ends), ", unless the client extends it."]));
 }
 
 function verdict(info) {
   return h("div.notice", { data: { state: "dead" } }, icon("alert"), h("div", {},
-    h("p", {}, "A dead letter after ", h("strong", {}, plural(info.attempts, "attempt")), info.died_at && [", since ", ago(info.died_at)], "."),
+    h("p", {}, "A dead letter", info.died_at && [" for ", age(info.died_at)], ", after ", h("strong", {}, plural(info.attempts, "attempt")), "."),
     info.error && h("p.error-text", {}, info.error)));
 }
 

@@ -282,12 +282,12 @@ function filterBar(name, changed) {
     } }, ...props });
     return { node, field: h("div.choice", { hidden: true }, h("label", { for: `filter-${key}` }, label), node) };
   };
-  const priority = input("Priority", "priority", { size: 6 });
-  const agent = input("Agent", "agent", { size: 10 });
-  const error = input("Text of the error", "error", { type: "search", size: 18 });
+  const priority = input("Priority", "priority", { size: 4 });
+  const agent = input("Agent", "agent", { size: 8 });
+  const error = input("Error contains", "error", { type: "search", size: 14 });
   const order = h("select", { id: "filter-order", on: { change: () => changed({ order: order.value }) } },
     h("option", { value: "" }, "First"), h("option", { value: "reverse" }, "Last"));
-  const id = h("input", { id: "filter-id", size: 14, autocomplete: "off", spellcheck: "false" });
+  const id = h("input", { id: "filter-id", size: 10, autocomplete: "off", spellcheck: "false" });
   const go = h("form.choice", { on: { submit: (event) => {
     event.preventDefault();
     if (id.value.trim()) location.hash = itemLink(name, id.value.trim());

@@ -3,7 +3,7 @@
 import { plural } from "./format.js";
 import { button, h } from "./ui.js";
 
-const OPEN = 2; // levels that are open at first
+const OPEN = 3; // levels that are open at first
 const MAX_CHILDREN = 100; // that are shown at first
 
 /** Make the tree of a JSON value. */
