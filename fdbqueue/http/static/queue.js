@@ -1,7 +1,7 @@
 // One queue: its items in each state, its rates, limits and options.
 
 import { actOnMany, actOnOne, actionsFor } from "./actions.js";
-import { can, get, post, queuePath, remove } from "./api.js";
+import { ApiError, can, get, post, queuePath, remove } from "./api.js";
 import { rateChart } from "./charts.js";
 import { number, plural, preview, priorityText, short, shortId } from "./format.js";
 import { poll, record } from "./live.js";
@@ -89,11 +89,21 @@ export function queuePage(name, query) {
 
   async function loadItems() {
     const asked = filters;
-    const answer = await get(`${queuePath(name)}/items`, {
-      state: asked.state, limit: isFiltered() ? MAX_ITEMS : limit,
-      priority: asked.priority && filtersOnServer() ? asked.priority : undefined,
-      reverse: asked.order === "reverse" ? true : undefined,
-    });
+    let answer;
+    try {
+      answer = await get(`${queuePath(name)}/items`, {
+        state: asked.state, limit: isFiltered() ? MAX_ITEMS : limit,
+        priority: asked.priority && filtersOnServer() ? asked.priority : undefined,
+        reverse: asked.order === "reverse" ? true : undefined,
+      });
+    } catch (error) {
+      if (!(error instanceof ApiError && error.status === 422)) throw error;
+      items = [];
+      place.replaceChildren(empty("The filter is invalid.", h("p", {}, error.message)));
+      bulk.replaceChildren();
+      foot.replaceChildren();
+      return;
+    }
     if (asked !== filters) return; // a later request shows what the user wants by now
     ({ items, next } = answer);
     isLoading = false;
@@ -131,7 +141,7 @@ export function queuePage(name, query) {
       return button(label, () => bulkChange(action), { icon: action.icon, kind: action.danger ? "danger-quiet" : "primary" });
     });
     const text = made.map((node) => node.textContent).join();
-    if (bulk.dataset.shown === text && made.length) return;
+    if (bulk.dataset.shown === text && bulk.children.length === made.length) return;
     bulk.dataset.shown = text;
     replaceKeepingFocus(bulk, ...made);
   }
@@ -166,7 +176,7 @@ export function queuePage(name, query) {
       if (limit < MAX_ITEMS) parts.push(button("Show more", () => { limit = MAX_ITEMS; round = 0; void polling.now(); }));
     }
     const text = parts.map((part) => part.textContent).join();
-    if (foot.dataset.shown === text) return;
+    if (foot.dataset.shown === text && foot.children.length === parts.length) return;
     foot.dataset.shown = text;
     replaceKeepingFocus(foot, ...parts);
   }
@@ -197,7 +207,6 @@ export function queuePage(name, query) {
       place.replaceChildren(skeleton(6));
       bulk.replaceChildren();
       foot.replaceChildren();
-      delete foot.dataset.shown;
       if (description) bar.update(description, filters, true);
       reload();
     },
