@@ -81,8 +81,6 @@ def test_the_next_page_begins_behind_a_name(client: TestClient, db: Any, name: s
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=", "after=%07"])
 def test_an_invalid_page_is_rejected(client: TestClient, query: str) -> None:
     assert client.get(f"/queues?{query}").status_code == 422
-    if query.startswith("after"):
-        assert client.get(f"/events?{query}").status_code == 422
 
 
 def reported(client: TestClient, name: str, **query: str) -> dict[str, list[float]]:
@@ -213,23 +211,3 @@ def test_a_result_is_kept_for_the_given_time() -> None:
         return [await kept.get(read) for _ in range(3)], [await fresh.get(read) for _ in range(3)]
 
     assert asyncio.run(main()) == ([0, 0, 0], [1, 2, 3])
-
-
-def test_the_dashboard_gets_a_page_of_queues(serve: Any, db: Any, name: str) -> None:
-    sizes = make_queues(db, name, 150, busy={100})
-    with serve() as (_, client):
-
-        def event(after: str) -> Any:
-            with client.stream("GET", "/events", params={"after": after}) as stream:
-                line = next(stream.iter_lines())
-            return json.loads(line.removeprefix("data: "))
-
-        names = list(sizes)
-        page = event(f"{name}!")
-        assert [queue["name"] for queue in page["queues"]] == names[:100]
-        assert page["next"] == names[99]
-        page = event(page["next"])
-        queues = page["queues"][:50]
-        assert [queue["name"] for queue in queues] == names[100:]
-        assert queues[0]["states"] == [["ready", 2], ["delayed", 0], ["claimed", 0], ["dead", 0]]
-        assert queues[0]["counts"] == [["0", 1], ["7", 1]]
