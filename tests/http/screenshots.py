@@ -213,7 +213,7 @@ def open_pages(browser: Browser, address: str, pages: dict[str, str], seconds: f
             for name, hash in pages.items():
                 page = browser.new_page(
                     viewport={"width": width, "height": height}, color_scheme=scheme
-                )  # type: ignore[arg-type]
+                )
                 page.route("**/v1/workers", neutral)
                 page.route("**/v1/queues/*/items/*", neutral)
                 page.goto(f"{address}/{hash}")

@@ -336,6 +336,7 @@ def test_one_dead_letter_and_then_all_are_retried(
         item_rows(page).first.get_by_role("button", name="Retry").click()
         expect(toast(page)).to_contain_text("The item was retried.")
         expect(item_rows(page)).to_have_count(3)
+        expect(item_rows(page).first.get_by_role("link")).to_be_focused()
         page.get_by_label("Error contains").fill("cyd")
         button(page, "Retry these").click()
         confirm(page, "Retry 1")
@@ -683,6 +684,7 @@ def test_the_keyboard_suffices(page: Page, serve: Any, db: Any, name: str) -> No
         expect(page.get_by_role("dialog").get_by_role("button", name="Retry 1")).to_be_focused()
         page.keyboard.press("Enter")
         expect(page.get_by_text("There are no dead letters.")).to_be_visible()
+        expect(tab(page, "dead")).to_be_focused()
     assert queue.stats(db).ready == 1
 
 

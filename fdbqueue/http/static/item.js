@@ -5,33 +5,55 @@ import { can, get, itemPath, patch } from "./api.js";
 import { clock, duration, plural, priorityText } from "./format.js";
 import { poll } from "./live.js";
 import { tree } from "./tree.js";
-import { age, ago, ask, badge, button, empty, h, icon, replaceKeepingFocus, skeleton, stateBadge, toast } from "./ui.js";
+import { age, ago, ask, badge, button, empty, h, icon, keepingFocus, replaceKeepingFocus, skeleton, stateBadge, toast } from "./ui.js";
+
+const QUICK = 100; // milliseconds
+const SLOW = 5; // requests of the item for one of its position
 
 /** Make the page of an item. */
 export function itemPage(queue, id) {
   const back = `#/queues/${encodeURIComponent(queue)}`;
   const crumb = h("a", { href: back }, queue);
+  const heading = h("h1", { tabindex: -1 }, "Item ", h("code", {}, id));
   const badges = h("span.badges");
   const buttons = h("div.actions");
   const content = h("div", {}, skeleton(8));
-  let shown = "";
+  let shown = ""; // the item, as JSON
+  let round = 0, lastPosition = null, positionTime = 0;
+
+  async function readPosition() {
+    const begin = performance.now();
+    try {
+      return (await get(`${itemPath(queue, id)}/position`)).position;
+    } catch {
+      return null; // it has just been taken, or too many are ahead for one transaction
+    } finally {
+      positionTime = performance.now() - begin;
+    }
+  }
 
   async function load() {
     const info = await get(itemPath(queue, id));
-    const position = info.state === "ready" ? (await get(`${itemPath(queue, id)}/position`)).position : null;
-    const text = JSON.stringify([info, position]);
-    if (text === shown) return;
+    const text = JSON.stringify(info);
+    const isSame = text === shown;
+    // The position costs a scan of the items ahead: it is read again only while that is quick.
+    if (isSame && (info.state !== "ready" || positionTime > QUICK || round++ % SLOW)) return;
+    const position = info.state === "ready" ? await readPosition() : null;
+    if (isSame && position === lastPosition) return;
     shown = text;
+    lastPosition = position;
     crumb.setAttribute("href", `${back}?state=${info.state}`);
     badges.replaceChildren(stateBadge(info.state), ...(info.attempts > 1 ? [badge(`attempt ${info.attempts}`)] : []));
-    replaceKeepingFocus(buttons, ...itemButtons(queue, info, refresh));
-    show(content, info, position);
+    keepingFocus(() => heading, () => {
+      replaceKeepingFocus(buttons, ...itemButtons(queue, info, refresh));
+      show(content, info, position);
+    });
   }
 
   const polling = poll(load, { failed(error) {
     shown = "";
     badges.replaceChildren();
-    buttons.replaceChildren(linkButton());
+    keepingFocus(() => heading, () => buttons.replaceChildren(linkButton()));
     content.replaceChildren(empty(error.status === 404 ? "The item is gone." : "The item cannot be shown.",
       h("p", {}, error.status === 404 ? "It has been completed, removed or popped, or it has expired." : error.message),
       h("p", {}, h("a", { href: back }, `Go to ${queue}`))));
@@ -42,7 +64,7 @@ export function itemPage(queue, id) {
     title: `Item ${id}`,
     nodes: [
       h("nav.crumbs", { "aria-label": "Breadcrumb" }, h("a", { href: "#/" }, "Overview"), h("span", { "aria-hidden": "true" }, "/"), crumb),
-      h("div.title-row", {}, h("div.title", {}, h("h1", { tabindex: -1 }, "Item ", h("code", {}, id)), badges), buttons),
+      h("div.title-row", {}, h("div.title", {}, heading, badges), buttons),
       content,
     ],
     stop: polling.stop,

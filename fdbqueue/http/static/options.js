@@ -67,12 +67,13 @@ export async function editOptions(queue) {
 
     async function submit(event) {
       event.preventDefault();
+      if (save.ariaBusy === "true") return;
       const body = Object.fromEntries(edited().map(({ name }) => {
         const { value } = inputs.get(name);
         return [name, value === "" ? null : Number(value)];
       }));
       if (Object.keys(body).length === 0) return close();
-      save.disabled = true;
+      save.ariaBusy = "true";
       try {
         await patch(queuePath(queue), body, { "If-Match": etag });
         isChanged = true;
@@ -82,7 +83,7 @@ export async function editOptions(queue) {
         if (error instanceof ApiError && error.status === 412) await reload();
         else setText(problem, error.message);
       } finally {
-        save.disabled = false;
+        save.ariaBusy = "false";
       }
     }
 

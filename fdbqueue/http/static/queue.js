@@ -8,7 +8,7 @@ import { poll, record } from "./live.js";
 import { editOptions, optionText, optionsOf } from "./options.js";
 import { pushItem } from "./push.js";
 import {
-  STATES, ago, ask, attempt, badge, button, cell, empty, h, reconcile, replaceKeepingFocus, row, setText, skeleton, table, toast,
+  STATES, ago, ask, attempt, badge, button, cell, empty, h, keepingFocus, reconcile, replaceKeepingFocus, row, setText, skeleton, table, toast,
 } from "./ui.js";
 
 const PAGE = 100; // items that are shown at first
@@ -107,7 +107,7 @@ export function queuePage(name, query) {
     if (asked !== filters) return; // a later request shows what the user wants by now
     ({ items, next } = answer);
     isLoading = false;
-    showItems();
+    keepingFocus(tabs.current, showItems);
   }
 
   function reload() {
@@ -263,6 +263,7 @@ function stateTabs(name) {
   });
   return {
     node: h("nav.tabs", { "aria-label": "States" }, parts.map(({ link }) => link)),
+    current: () => parts.find(({ link }) => link.hasAttribute("aria-current"))?.link,
     update(stats, filters) {
       for (const { state, count, link } of parts) {
         link.setAttribute("href", address(name, { ...filters, state, order: "" }));

@@ -53,21 +53,29 @@ export function setText(node, text) {
  */
 export function reconcile(parent, values, keyOf, create, update) {
   const known = (parent.byKey ??= new Map());
-  const kept = new Set();
+  const kept = new Set(values.map(keyOf));
+  for (const [key, element] of known) {
+    if (kept.has(key)) continue;
+    const hadFocus = element.contains(document.activeElement);
+    const neighbour = element.nextElementSibling ?? element.previousElementSibling;
+    element.remove();
+    known.delete(key);
+    if (hadFocus) neighbour?.querySelector("a, button")?.focus();
+  }
   values.forEach((value, n) => {
     const key = keyOf(value);
-    kept.add(key);
     let element = known.get(key);
     if (!element) known.set(key, (element = create(value)));
     update(element, value);
     if (parent.children[n] !== element) parent.insertBefore(element, parent.children[n] ?? null);
   });
-  for (const [key, element] of known) {
-    if (!kept.has(key)) {
-      element.remove();
-      known.delete(key);
-    }
-  }
+}
+
+/** Change a page; if that removes the focused element, the focus goes to another one. */
+export function keepingFocus(fallback, change) {
+  const hadFocus = document.activeElement !== document.body;
+  change();
+  if (hadFocus && document.activeElement === document.body) fallback()?.focus();
 }
 
 /** Replace the children of a node; the focus stays on the element with the same `data-key`. */
@@ -233,8 +241,9 @@ export async function ask({ title, text = [], fields = [], yes, danger = false, 
     const confirm = h(`button.button.${danger ? "danger" : "primary"}`, { type: "submit" }, yes);
     const submit = async (event) => {
       event.preventDefault();
+      if (confirm.ariaBusy === "true") return;
       const values = Object.fromEntries([...inputs].map(([name, input]) => [name, input.value]));
-      confirm.disabled = true;
+      confirm.ariaBusy = "true";
       setText(problem, "");
       try {
         await action?.(values);
@@ -243,7 +252,7 @@ export async function ask({ title, text = [], fields = [], yes, danger = false, 
       } catch (error) {
         setText(problem, error.message);
       } finally {
-        confirm.disabled = false;
+        confirm.ariaBusy = "false";
       }
     };
     return [h("form", { on: { submit } },
