@@ -208,12 +208,12 @@ def neutral(route: Route) -> None:
 def open_pages(browser: Browser, address: str, pages: dict[str, str], seconds: float) -> None:
     """Open each page in each size and colour scheme, wait for lines in its charts, and store it."""
     opened: list[tuple[str, Page]] = []
+    scheme: Any  # a literal, and the size below a TypedDict
     for scheme in ("light", "dark"):
-        for width, height in ((1280, 860), (360, 740)):
+        for width, height in ((1280, 860), (360, 900)):
             for name, hash in pages.items():
-                page = browser.new_page(
-                    viewport={"width": width, "height": height}, color_scheme=scheme
-                )
+                size: Any = {"width": width, "height": height + (420 if name == "item" else 0)}
+                page = browser.new_page(viewport=size, color_scheme=scheme)
                 page.route("**/v1/workers", neutral)
                 page.route("**/v1/queues/*/items/*", neutral)
                 page.goto(f"{address}/{hash}")

@@ -292,6 +292,15 @@ def test_items_are_filtered(page: Page, serve: Any, db: Any, name: str) -> None:
     with serve() as (_, client):
         page.goto(address(client, name, query="?state=dead"))
         expect(item_rows(page)).to_have_count(2)
+        errors = page.get_by_role("list", name="Errors")
+        expect(errors.get_by_role("listitem")).to_have_text(
+            ["1 ×ConnectionError: cannot reach ada", "1 ×ConnectionError: cannot reach bob"]
+        )
+        errors.get_by_role("button", name="ada").click()
+        expect(item_rows(page)).to_have_count(1)
+        page.get_by_label("Error contains").fill("")
+        expect(item_rows(page)).to_have_count(2)
+        page.get_by_role("heading", level=1).focus()
         page.keyboard.press("/")
         page.keyboard.type("reach BOB")
         expect(item_rows(page)).to_have_count(1)

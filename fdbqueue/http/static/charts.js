@@ -47,13 +47,14 @@ export function sparkline({ width, height, what }) {
       const seconds = Math.min(HISTORY, Math.max(30, end - (points[0]?.time ?? end)));
       const highest = Math.max(0, ...points.map((point) => Math.max(point.in, point.out)));
       const x = (time) => (width * (1 - (end - time) / seconds)).toFixed(1);
-      const y = (value) => (height - 2 - (height - 4) * (value / Math.max(highest, 0.5))).toFixed(1);
+      const y = (value) => (height - 2 - (height - 6) * (value / Math.max(highest, 0.5))).toFixed(1);
       for (const kind of ["in", "out"]) {
         const text = points.map((point, n) => `${n ? "L" : "M"}${x(point.time)} ${y(point[kind])}`).join("");
         lines[kind].setAttribute("d", text);
         if (kind === "in") area.setAttribute("d", text && `${text}L${width} ${height}L${x(points[0].time)} ${height}Z`);
       }
       const recent = recentRate(history);
+      drawing.classList.toggle("is-idle", highest === 0);
       drawing.setAttribute("aria-label", `Rates of ${what}: in ${rate(recent.in)}, out ${rate(recent.out)}`);
       return { highest, seconds, recent };
     },
@@ -63,19 +64,19 @@ export function sparkline({ width, height, what }) {
 /** Make a chart of the rates of a queue with its axes, with `update(history)`. */
 export function rateChart(what) {
   const lines = sparkline({ width: 600, height: 150, what });
-  const top = h("span.axis-top");
+  const top = h("span.legend-most");
   const begin = h("span");
   const legend = { in: h("strong"), out: h("strong") };
   const node = h("div.chart", {},
     h("div.legend", {},
-      h("span.legend-in", {}, "In ", legend.in), h("span.legend-out", {}, "Out ", legend.out)),
-    h("div.plot", {}, top, lines.node),
+      h("span.legend-in", {}, "In ", legend.in), h("span.legend-out", {}, "Out ", legend.out), top),
+    h("div.plot", {}, lines.node),
     h("div.axis", {}, begin, h("span", {}, "now")));
   return {
     node,
     update(history) {
       const { highest, seconds, recent } = lines.update(history);
-      setText(top, highest ? rate(highest) : "");
+      setText(top, highest ? `at most ${rate(highest)}` : "");
       setText(begin, `${duration(seconds)} ago`);
       setText(legend.in, rate(recent.in));
       setText(legend.out, rate(recent.out));

@@ -58,11 +58,17 @@ export function queuePage(name, query) {
   const side = sidePanel(name);
   const bulk = h("div.actions.bulk");
   const place = h("div", {}, skeleton(6));
+  const errors = errorSummary((error) => {
+    filters = { ...filters, error };
+    history.replaceState(null, "", address(name, filters));
+    bar.update(description, filters, true);
+    reload();
+  });
   const foot = h("div.list-foot");
   const problem = h("div");
   const body = h("div.queue", {},
     h("section.card.rates-card", { "aria-label": "Rates" }, h("h2", {}, "Items in and out"), chart.node),
-    h("section.items", { "aria-label": "Items" }, tabs.node, h("div.panel", {}, h("div.filters", {}, bar.node, bulk), place, foot)),
+    h("section.items", { "aria-label": "Items" }, tabs.node, h("div.panel", {}, h("div.filters", {}, bar.node, bulk), errors.node, place, foot)),
     side.node);
 
   const isFiltered = () => Boolean(filters.agent || filters.error || (filters.priority && !filtersOnServer()));
@@ -130,6 +136,7 @@ export function queuePage(name, query) {
     list.update(found, filters.state, description.kind);
     const node = found.length ? list.node : nothing(name, filters, isFiltered() || filters.priority);
     if (place.firstChild !== list.node || !found.length) place.replaceChildren(node);
+    errors.update(["dead", "delayed"].includes(filters.state) ? found : []);
     showBulk(found);
     showFoot(found);
   }
@@ -204,6 +211,7 @@ export function queuePage(name, query) {
       filters = filtersOf(query_);
       tabs.update(description?.stats, filters);
       items = [];
+      errors.update([]);
       place.replaceChildren(skeleton(6));
       bulk.replaceChildren();
       foot.replaceChildren();
@@ -333,6 +341,27 @@ function nothing(name, filters, isFiltered) {
   };
   const [title, text] = texts[filters.state];
   return empty(title, h("p", {}, text));
+}
+
+const MAX_ERRORS = 5; // that the summary shows
+
+/** Make the list of the errors of items, the most frequent first; each leads to its items. */
+function errorSummary(choose) {
+  const node = h("ul.errors", { "aria-label": "Errors" });
+  return {
+    node,
+    update(items) {
+      const counts = new Map();
+      for (const item of items) {
+        const line = item.error?.split("\n")[0].slice(0, 200);
+        if (line) counts.set(line, (counts.get(line) ?? 0) + 1);
+      }
+      const most = [...counts].sort((a, b) => b[1] - a[1]).slice(0, MAX_ERRORS);
+      reconcile(node, most, ([error]) => error,
+        ([error]) => h("li", {}, h("b"), button(error, () => choose(error), { kind: "link" })),
+        (element, [, count]) => setText(element.firstChild, `${number(count)} ×`));
+    },
+  };
 }
 
 // Items
