@@ -673,6 +673,7 @@ def test_the_keyboard_suffices(page: Page, serve: Any, db: Any, name: str) -> No
         page.keyboard.press("?")
         expect(page.get_by_role("dialog")).to_contain_text("Go to the workers")
         page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_have_count(0)
         page.keyboard.press("g")
         page.keyboard.press("w")
         expect(page.get_by_role("heading", name="Workers")).to_be_focused()

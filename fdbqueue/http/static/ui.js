@@ -217,7 +217,7 @@ export function dialog(title, content) {
   return new Promise((resolve) => {
     node.addEventListener("close", () => {
       node.remove();
-      if (opener?.isConnected) opener.focus();
+      if (document.activeElement === document.body && opener?.isConnected) opener.focus();
       resolve();
     }, { once: true });
   });
