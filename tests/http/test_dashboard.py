@@ -294,7 +294,10 @@ def test_items_are_filtered(page: Page, serve: Any, db: Any, name: str) -> None:
         expect(item_rows(page)).to_have_count(2)
         errors = page.get_by_role("list", name="Errors")
         expect(errors.get_by_role("listitem")).to_have_text(
-            ["1 ×ConnectionError: cannot reach ada", "1 ×ConnectionError: cannot reach bob"]
+            [
+                "1 \u00d7ConnectionError: cannot reach ada",
+                "1 \u00d7ConnectionError: cannot reach bob",
+            ]
         )
         errors.get_by_role("button", name="ada").click()
         expect(item_rows(page)).to_have_count(1)
