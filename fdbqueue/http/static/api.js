@@ -15,6 +15,7 @@ export class ApiError extends Error {
 let askToken = async () => null;
 /** @type {Promise<string | null> | null} */
 let asking = null;
+let isDeclined = false; // the user has no token: do not ask again with the next request
 
 /** Set the function that asks the user for a token. It returns null if the user has none. */
 export function onTokenNeeded(ask) {
@@ -45,16 +46,16 @@ export async function request(method, path, { query = {}, body, headers = {} } =
     const sent = { ...headers };
     if (token) sent.Authorization = `Bearer ${token}`;
     if (body !== undefined) sent["Content-Type"] = "application/json";
-    let response;
+    let response, text;
     try {
       response = await fetch(`v1/${path}${search}`, {
         method, headers: sent, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body),
       });
+      text = await response.text();
     } catch {
       throw new ApiError(0, "the server does not answer");
     }
     if (response.status === 401 && (await renewToken(token))) continue;
-    const text = await response.text();
     const data = text ? parsed(text) : null;
     if (!response.ok) throw new ApiError(response.status, data?.detail || response.statusText || `status ${response.status}`);
     noteServerTime(response.headers.get("date"));
@@ -73,9 +74,11 @@ function parsed(text) {
 /** Ask for a token unless there is another one by now; return whether there is one. */
 async function renewToken(refused) {
   if (sessionStorage.getItem(TOKEN) !== refused) return true;
+  if (isDeclined) return false;
   asking ??= askToken(refused !== null).finally(() => { asking = null; });
   const token = await asking;
-  if (token === null) return false;
+  isDeclined = token === null;
+  if (isDeclined) return false;
   sessionStorage.setItem(TOKEN, token);
   return true;
 }

@@ -36,8 +36,7 @@ export function poll(action, { interval = INTERVAL, failed } = {}) {
       if (!stopped) report(null);
     } catch (error) {
       if (stopped) return;
-      const isAnswer = error instanceof ApiError && error.status >= 400 && error.status < 500 && error.status !== 401;
-      if (isAnswer && failed) {
+      if (failed && error instanceof ApiError && isFinal(error.status)) {
         report(null);
         failed(error);
       } else if (error instanceof ApiError) report(error);
@@ -71,6 +70,9 @@ export function poll(action, { interval = INTERVAL, failed } = {}) {
     },
   };
 }
+
+/** Return whether a response says something about the page, not about the connection, the token or the rate. */
+const isFinal = (status) => status >= 400 && status < 500 && ![401, 408, 429].includes(status);
 
 // Numbers of queues
 
