@@ -11,13 +11,13 @@ import { button, dialog, h, labelled, setText, toast } from "./ui.js";
  */
 export const OPTIONS = [
   { name: "max_size", label: "Maximum size", none: "no limit", hint: "Ready, delayed and claimed items. Beyond it, pushes are rejected." },
-  { name: "max_attempts", label: "Maximum attempts", none: "no limit", hint: "An item that has failed so often becomes a dead letter." },
+  { name: "max_attempts", label: "Maximum attempts", none: "no limit", hint: "After this many failed attempts, an item becomes a dead letter." },
   { name: "concurrency", label: "Concurrency", none: "no limit", hint: "Items that are claimed at a time, by all clients together." },
   { name: "agent_concurrency", label: "Concurrency of an agent", none: "no limit", kind: "task", hint: "Tasks of one agent that are claimed at a time." },
   { name: "keep_seconds", label: "Keep done items for", none: "not set", unit: "s", hint: "Seconds. Without both values, done items are not kept." },
   { name: "keep_number", label: "Keep done items up to", none: "not set", hint: "The newest are kept." },
   { name: "kept_attempts", label: "Failed attempts kept", hint: "Of each item, with their errors." },
-  { name: "traceback_bytes", label: "Bytes of a traceback", min: 0, hint: "What is longer loses its beginning." },
+  { name: "traceback_bytes", label: "Bytes of a traceback", min: 0, hint: "A longer traceback loses its beginning." },
 ];
 
 export const optionsOf = (kind) => OPTIONS.filter((option) => !option.kind || option.kind === kind);
@@ -63,6 +63,7 @@ export async function editOptions(queue) {
           `${option.label}: was ${optionText(option, before[option.name])}, is now ${optionText(option, data.options[option.name])}`,
           mine.has(option.name) && `; you entered ${mine.get(option.name) || option.none}`)),
         before.paused !== data.options.paused && h("li", {}, data.options.paused ? "The queue was paused." : "The queue was resumed.")));
+      problem.scrollIntoView({ block: "nearest" });
     }
 
     async function submit(event) {
