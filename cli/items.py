@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
 import time
@@ -45,6 +44,7 @@ from .common import (
     echo_results,
     escaped,
     found_queue,
+    info_as_json,
     item_json,
     item_queue,
     json_line,
@@ -373,15 +373,7 @@ def _priority_text(priority: Any) -> str:
 
 def _info_json(info: ItemInfo, codec: str) -> dict[str, Any]:
     """Return everything about an item as a JSON object; a value that is not JSON as its `repr`."""
-    fields = {field.name: getattr(info, field.name) for field in dataclasses.fields(info)}
-    for name, value in fields.items():
-        if isinstance(value, datetime):
-            fields[name] = value.isoformat(timespec="milliseconds")
-    item = fields.pop("item")
-    fields["failed_attempts"] = [
-        {**dataclasses.asdict(each), "ended_at": each.ended_at.isoformat(timespec="milliseconds")}
-        for each in info.failed_attempts
-    ]
+    fields, item = info_as_json(info), info.item
     value = item.payload if isinstance(item, Task) else item and item.value
     priority = item and priority_as_json(item.priority)
     if codec not in ("json", "task"):

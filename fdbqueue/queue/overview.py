@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -23,9 +24,9 @@ from fdbqueue.layout import (
 )
 from fdbqueue.operations.views import begin_stats
 from fdbqueue.queue.arguments import validate_number
-from fdbqueue.types import KeyValue, QueueStats, ReadTransaction, ReadTransactor
+from fdbqueue.types import ItemInfo, KeyValue, QueueStats, ReadTransaction, ReadTransactor
 
-__all__ = ["overview", "read_queues", "stats_as_json"]
+__all__ = ["info_as_json", "overview", "read_queues", "stats_as_json", "time_as_json"]
 
 _LIMITS = (
     *("max_size", "max_attempts", "concurrency", "agent_concurrency"),
@@ -89,11 +90,42 @@ def stats_as_json(stats: QueueStats) -> dict[str, Any]:
         str(priority): number for priority, number in stats.by_priority.items()
     }
     for name in ("oldest", "next_due"):
-        fields[name] = fields[name] and fields[name].isoformat(timespec="milliseconds")
+        fields[name] = time_as_json(fields[name])
     options = fields.pop("options")
     if options is not None:
         fields |= {name: getattr(options, name) for name in _LIMITS}
     return fields
+
+
+def info_as_json(info: ItemInfo) -> dict[str, Any]:
+    """Return what is known of an item as a JSON object, without its value and its priority.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+    >>> fields = info_as_json(jobs.get(db, jobs.push(db, "x")))
+    >>> fields["state"], fields["attempts"], fields["failed_attempts"]
+    ('ready', 0, [])
+    """
+    fields = {field.name: getattr(info, field.name) for field in dataclasses.fields(info)}
+    del fields["item"]
+    for name, value in fields.items():
+        if isinstance(value, datetime):
+            fields[name] = time_as_json(value)
+    fields["failed_attempts"] = [
+        {**dataclasses.asdict(each), "ended_at": time_as_json(each.ended_at)}
+        for each in info.failed_attempts
+    ]
+    return fields
+
+
+def time_as_json(time: datetime | None) -> str | None:
+    """Return a time as ISO 8601 text.
+
+    >>> time_as_json(datetime.fromisoformat("2030-01-31T08:00+01:00"))
+    '2030-01-31T08:00:00.000+01:00'
+    """
+    return None if time is None else time.isoformat(timespec="milliseconds")
 
 
 def _stats(

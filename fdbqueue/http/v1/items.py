@@ -21,7 +21,7 @@ from fdbqueue.http.v1.parameters import (
     WriteOf,
     known_parameters,
 )
-from fdbqueue.http.v1.values import exact_priority, info_as_json, options_of
+from fdbqueue.http.v1.values import exact_priority, found_info, options_of
 from fdbqueue.layout.codecs import decode_json
 from fdbqueue.types import State
 
@@ -63,7 +63,7 @@ async def items(
         served.db, state=state, limit=limit + 1, after=after, reverse=reverse, **chosen
     )
     is_json = _is_json(handle)
-    page = [info_as_json(info, is_json=is_json) for info in await listing]
+    page = [found_info(info, is_json=is_json) for info in await listing]
     more = len(page) > limit
     return json_response({"items": page[:limit], "next": page[limit - 1]["id"] if more else None})
 
@@ -75,7 +75,7 @@ async def get(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
     info = await handle.get(served.db, item_id)
     if info is None:
         raise _unknown(item_id)
-    return json_response(info_as_json(info, is_json=_is_json(handle)))
+    return json_response(found_info(info, is_json=_is_json(handle)))
 
 
 def _unknown(item_id: str) -> HTTPException:

@@ -19,10 +19,10 @@ from fdbqueue.http.security import Grant, authorize, grant_of
 from fdbqueue.http.served import Handle
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, ServedQueues, known_parameters
-from fdbqueue.http.v1.values import AnyQueue, as_text, layout_of
+from fdbqueue.http.v1.values import AnyQueue, layout_of
 from fdbqueue.layout.codecs import json_bytes
 from fdbqueue.queue.check import check as check_queue
-from fdbqueue.queue.overview import stats_as_json
+from fdbqueue.queue.overview import stats_as_json, time_as_json
 from fdbqueue.queue.presence import WorkerInfo
 from fdbqueue.queue.task import TaskQueue
 from fdbqueue.types import Keep, Options, QueueStats, State, Transaction
@@ -295,5 +295,5 @@ async def workers_of_queue(served: ServedQueues, name: ReadOf) -> Response:
 
 
 def _worker(worker: WorkerInfo) -> dict[str, Any]:
-    times = {"since": as_text(worker.since), "seen": as_text(worker.seen)}
+    times = {"since": time_as_json(worker.since), "seen": time_as_json(worker.seen)}
     return {**dataclasses.asdict(worker), **times}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
-from datetime import datetime
 from itertools import groupby
 from typing import Any, cast
 
@@ -17,17 +14,17 @@ from fdbqueue.layout import Layout
 from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.queue.fifo import Queue
+from fdbqueue.queue.overview import info_as_json, time_as_json
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.task import TaskQueue
 from fdbqueue.types import Item, ItemInfo, Options, Task, Transaction
 
 __all__ = [
     "AnyQueue",
-    "as_text",
     "exact_priority",
     "found",
+    "found_info",
     "full",
-    "info_as_json",
     "json_queue",
     "layout_of",
     "options_of",
@@ -182,16 +179,11 @@ def _push_group(
 # Found
 
 
-def as_text(time: datetime | None) -> str | None:
-    """Return a time as ISO 8601."""
-    return None if time is None else time.isoformat(timespec="milliseconds")
-
-
 def found(queue: AnyQueue, item: Item | Task) -> dict[str, Any]:
     """Return an item as JSON."""
     fields: dict[str, Any] = {"id": item.id, **_content(item)}
     pushed_at = queue.pushed_at(item.id)
-    return {**fields, "pushed_at": as_text(pushed_at)}
+    return {**fields, "pushed_at": time_as_json(pushed_at)}
 
 
 def _content(item: Any) -> dict[str, Any]:
@@ -199,7 +191,7 @@ def _content(item: Any) -> dict[str, Any]:
         return {
             "priority": int(item.priority),
             "item": item.payload,
-            "deadline": as_text(item.deadline),
+            "deadline": time_as_json(item.deadline),
             "cost": item.cost,
             "agent_name": item.agent_name,
             "client_id": item.client_id,
@@ -210,19 +202,9 @@ def _content(item: Any) -> dict[str, Any]:
     }
 
 
-def info_as_json(info: ItemInfo, *, is_json: bool) -> dict[str, Any]:
+def found_info(info: ItemInfo, *, is_json: bool) -> dict[str, Any]:
     """Return everything about an item as JSON; a value that is not JSON as its `repr`."""
-    fields = {field.name: getattr(info, field.name) for field in dataclasses.fields(info)}
-    content = _content(fields.pop("item"))
+    content = _content(info.item)
     if not is_json:
         content["item"] = repr(content["item"])
-    for name, value in fields.items():
-        if isinstance(value, datetime):
-            fields[name] = as_text(value)
-    fields["failed_attempts"] = [*_attempts(info)]
-    return {**fields, **content}
-
-
-def _attempts(info: ItemInfo) -> Iterable[dict[str, Any]]:
-    for attempt in info.failed_attempts:
-        yield {**dataclasses.asdict(attempt), "ended_at": as_text(attempt.ended_at)}
+    return {**info_as_json(info), **content}
