@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import Request, Response
+from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
 from fdbqueue.layout.codecs import json_bytes
@@ -17,8 +18,10 @@ from fdbqueue.layout.codecs import json_bytes
 __all__ = [
     "REQUEST_ID",
     "Delivered",
+    "Numbers",
+    "QueueNumbers",
+    "Queues",
     "ends_of_wait",
-    "is_gone",
     "json_response",
     "problem",
     "refuse",
@@ -32,6 +35,55 @@ REQUEST_ID = "fdbqueue.request_id"
 _TURNS = 3
 
 _LAST_BYTES = 16_384  # of a response, held back until the client has taken the bytes before them
+
+
+class Numbers(BaseModel):
+    """The items of a queue by state, and its totals."""
+
+    ready: int
+    delayed: int
+    claimed: int
+    dead: int
+    done: int
+    by_priority: dict[str, int] = Field(description="The ready items of each priority.")
+    oldest: str | None = Field(description="ISO 8601: when the oldest ready item was pushed.")
+    next_due: str | None = Field(description="ISO 8601: when the next delayed item is ready.")
+    paused: bool
+    total_pushed: int
+    total_completed: int
+    total_failed: int
+    total_retried: int
+    total_expired: int
+    total_removed: int
+    total_died: int
+    total_put_back: int
+    total_rejected: int
+
+
+class QueueNumbers(Numbers):
+    """The numbers of a queue: its items by state, its totals, and its limits."""
+
+    max_size: int | None
+    max_attempts: int | None
+    concurrency: int | None
+    agent_concurrency: int | None
+    keep_seconds: int | None
+    keep_number: int | None
+    kept_attempts: int
+    traceback_bytes: int
+
+
+class _NamedNumbers(Numbers):
+    """The name of a queue, its items by state, and its totals."""
+
+    name: str
+
+
+class Queues(BaseModel):
+    """The queues, in order of their names, and the `after` of the next page, or null."""
+
+    queues: list[_NamedNumbers]
+    next: str | None
 
 
 def json_response(content: dict[str, Any], status: int = 200) -> Response:
@@ -131,11 +183,11 @@ class Delivered(Response):
         try:
             await asyncio.sleep(0)
         finally:
-            self._is_delivered = not is_gone(receive)
+            self._is_delivered = not _is_gone(receive)
         await send({"type": "http.response.body", "body": b""})
 
 
-def is_gone(receive: Receive) -> bool:
+def _is_gone(receive: Receive) -> bool:
     """Return whether the server has seen the client disconnect, without waiting."""
     asking: Any = receive()
     try:

@@ -359,7 +359,7 @@ def _beyond(grant: Grant, method: str, path: str) -> str | None:
     if path.startswith("/v1/"):
         return None
     role: Role = "read" if method in _READS else "write" if method == "POST" else "admin"
-    if not grant.allows(role, grant.queues.rstrip("*")):
+    if not grant.allows(role, grant.queues.removesuffix("*")):
         return (
             "this token allows only reads" if grant.role == "read" else "this token drops nothing"
         )

@@ -42,7 +42,7 @@ REQUESTS = {
     "empty route": request("/nothing"),
     "HTTP push": request("/queue/jobs/push", BODY),
     "HTTP pop": request("/queue/jobs/pop"),
-    "/v1 push": request("/v1/queues/work/push", BODY),
+    "/v1 push": request("/v1/queues/mail/push", BODY),
 }
 JOBS = "/v1 claim, ack"
 """The requests of consumers, each of which claims an item and acknowledges it."""
@@ -80,10 +80,10 @@ def acknowledgement(body: bytes) -> bytes:
     found = re.search(rb'"token":"([^"]+)"', body)
     if found is None:
         raise RuntimeError("there is nothing left to claim")
-    return request("/v1/queues/work/ack", b'{"token":"%b"}' % found[1])
+    return request("/v1/queues/mail/ack", b'{"token":"%b"}' % found[1])
 
 
-CLAIM = request("/v1/queues/work/claim", b"{}")
+CLAIM = request("/v1/queues/mail/claim", b"{}")
 
 
 async def requests(

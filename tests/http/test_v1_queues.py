@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.database.retrying import run
+from fdbqueue.queue.base import store_of
 from fdbqueue.queue.presence import Presence
 from tests.http.api import Api
 from tests.support.scan import assert_views_agree
@@ -212,6 +213,14 @@ def test_a_queue_is_created_described_changed_and_dropped(
     assert dropped.json()["ready"] == 1
     assert jobs.problem("GET", "")["status"] == 404
     assert name not in fdbqueue.queue_names(db)
+
+
+def test_a_queue_without_limits_pays_for_none(client: TestClient, db: Any, name: str) -> None:
+    """Claims and pops look for leases and limits once a queue has the mark that it may have any."""
+    assert Api(client, name).send("PUT", "", {"kind": "fifo", "max_attempts": 3}).is_success
+    queue = Queue.existing(db, name)
+    assert db[store_of(queue).layout.scheduled] is None
+    assert queue.options(db).max_attempts == 3
 
 
 def test_a_queue_is_renamed_and_checked(client: TestClient, db: Any, name: str) -> None:

@@ -23,8 +23,6 @@ __all__ = [
     "Popped",
     "Push",
     "Pushed",
-    "Queues",
-    "Stats",
     "found",
 ]
 
@@ -97,53 +95,6 @@ class Counts(BaseModel):
 
     counts: dict[str, int]
     size: int
-
-
-class _Numbers(BaseModel):
-    ready: int
-    delayed: int
-    claimed: int
-    dead: int
-    done: int
-    by_priority: dict[str, int] = Field(description="The ready items of each priority.")
-    oldest: str | None = Field(description="ISO 8601: when the oldest ready item was pushed.")
-    next_due: str | None = Field(description="ISO 8601: when the next delayed item is ready.")
-    paused: bool
-    total_pushed: int
-    total_completed: int
-    total_failed: int
-    total_retried: int
-    total_expired: int
-    total_removed: int
-    total_died: int
-    total_put_back: int
-    total_rejected: int
-
-
-class Stats(_Numbers):
-    """The numbers of a queue: its items by state, its totals, and its limits."""
-
-    max_size: int | None
-    max_attempts: int | None
-    concurrency: int | None
-    agent_concurrency: int | None
-    keep_seconds: int | None
-    keep_number: int | None
-    kept_attempts: int
-    traceback_bytes: int
-
-
-class NamedNumbers(_Numbers):
-    """The name of a queue, its items by state, and its totals."""
-
-    name: str
-
-
-class Queues(BaseModel):
-    """The queues, in order of their names, and the `after` of the next page, or null."""
-
-    queues: list[NamedNumbers]
-    next: str | None
 
 
 class Error(BaseModel):

@@ -20,11 +20,9 @@ from fdbqueue.http.n_queue.models import (
     Counts,
     Page,
     Popped,
-    Queues,
-    Stats,
     found,
 )
-from fdbqueue.http.responses import json_response
+from fdbqueue.http.responses import QueueNumbers, Queues, json_response
 from fdbqueue.http.served import Served, served
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.overview import stats_as_json
@@ -97,7 +95,7 @@ async def counts(served: ServedQueues, name: Name) -> Counts:
     )
 
 
-@router.get("/queue/{name:path}/stats", response_model=Stats)
+@router.get("/queue/{name:path}/stats", response_model=QueueNumbers)
 async def stats(served: ServedQueues, name: Name) -> Response:
     """Return how many items are in each state, the limits of the queue and its totals."""
     queue = await aio.existing_queue(served.db, name)

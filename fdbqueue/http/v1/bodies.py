@@ -20,6 +20,7 @@ from pydantic import (
 )
 from starlette.exceptions import HTTPException
 
+from fdbqueue.http.responses import Numbers
 from fdbqueue.queue.arguments import validate_client_name
 from fdbqueue.types import Change, State
 
@@ -49,7 +50,6 @@ __all__ = [
     "Me",
     "Move",
     "Nack",
-    "NamedStats",
     "NewOptions",
     "Pop",
     "Popped",
@@ -59,7 +59,6 @@ __all__ = [
     "Pushed",
     "QueueDescription",
     "QueueOptions",
-    "Queues",
     "Release",
     "Rename",
     "Result",
@@ -157,7 +156,7 @@ class FollowUp(Push):
 
 
 class Pop(_Request):
-    """What to pop, and how long to wait for it."""
+    """A pop: the number of items, and the seconds to wait for the first."""
 
     n: int = Field(1, ge=1, le=MAX_ITEMS)
     wait: Wait = 0
@@ -168,7 +167,7 @@ class Pop(_Request):
 
 
 class ClaimRequest(_Request):
-    """What to claim, for how long, and how long to wait for it."""
+    """A claim: the number of items, their lease, and the seconds to wait for the first."""
 
     n: int = Field(1, ge=1, le=MAX_ITEMS)
     lease: PositiveSeconds = Field(30, description="Seconds until others may take the items.")
@@ -260,7 +259,7 @@ class Rename(_Request):
 
 
 class Check(_Request):
-    """Whether to correct counters and indexes."""
+    """A check of a queue; with `repair`, it corrects counters and indexes."""
 
     repair: bool = False
 
@@ -350,13 +349,13 @@ class Position(BaseModel):
 
 
 class Result(BaseModel):
-    """What the handler of a done item returned."""
+    """The result of a done item, as its handler returned it."""
 
     result: Any
 
 
 class Changed(BaseModel):
-    """How many items were changed, and the ids of those that were not, up to 1,000."""
+    """The number of changed items, and the ids of up to 1,000 that were not changed."""
 
     changed: int
     unchanged: list[str]
@@ -370,35 +369,6 @@ class Cleared(BaseModel):
     claimed: int
     dead: int
     done: int
-
-
-class _Numbers(Cleared):
-    by_priority: dict[str, int]
-    oldest: str | None
-    next_due: str | None
-    paused: bool
-    total_pushed: int
-    total_completed: int
-    total_failed: int
-    total_retried: int
-    total_expired: int
-    total_removed: int
-    total_died: int
-    total_put_back: int
-    total_rejected: int
-
-
-class NamedStats(_Numbers):
-    """The name of a queue, its items by state, and its totals."""
-
-    name: str
-
-
-class Queues(BaseModel):
-    """The queues, in order of their names, and the `after` of the next page, or null."""
-
-    queues: list[NamedStats]
-    next: str | None
 
 
 class QueueOptions(BaseModel):
@@ -423,7 +393,7 @@ class QueueDescription(BaseModel):
     kind: str
     codec: str
     options: QueueOptions
-    stats: _Numbers
+    stats: Numbers
 
 
 class Scale(BaseModel):
@@ -438,7 +408,7 @@ class Scale(BaseModel):
 
 
 class Me(BaseModel):
-    """What a token allows: a role, and queues by their name or the beginning of it and `*`."""
+    """The role of a token, and its queues: a name, or the beginning of names and `*`."""
 
     role: Literal["read", "write", "admin"]
     queues: str
@@ -451,7 +421,7 @@ class WorkerList(BaseModel):
 
 
 class Problem(BaseModel):
-    """Why a request failed (RFC 9457); some types have further fields."""
+    """The reason why a request failed (RFC 9457); some types have further fields."""
 
     model_config = ConfigDict(extra="allow")
 

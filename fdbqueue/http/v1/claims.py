@@ -13,7 +13,7 @@ __all__ = ["claim_from_text", "claim_text"]
 
 
 class _Id(NamedTuple):
-    """What is known of an item."""
+    """An item of which only the id is known."""
 
     id: str
 

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from fdbqueue import aio
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import OptionsMismatch, QueueExists
-from fdbqueue.http.responses import json_response
+from fdbqueue.http.responses import QueueNumbers, Queues, json_response
 from fdbqueue.http.security import Grant, authorize, grant_of
 from fdbqueue.http.served import Handle
 from fdbqueue.http.v1 import bodies
@@ -38,7 +38,7 @@ _IfMatch = Annotated[
 ]
 
 
-@router.get("/queues", response_model=bodies.Queues)
+@router.get("/queues", response_model=Queues)
 async def queues(
     request: Request,
     served: ServedQueues,
@@ -73,7 +73,7 @@ def _visible(grant: Grant | None, prefix: str) -> _Visible | None:
     """Return which queues with a prefix a token sees; `None` for none."""
     if grant is None:
         return _Visible(prefix)
-    allowed = grant.queues.rstrip("*")
+    allowed = grant.queues.removesuffix("*")
     if not grant.queues.endswith("*"):
         return _Visible(allowed, is_name=True) if allowed.startswith(prefix) else None
     if prefix.startswith(allowed):
@@ -99,7 +99,9 @@ async def create(served: ServedQueues, name: AdminOf, body: bodies.CreateQueue) 
         queue: AnyQueue = handle.queue
         if tr[layout_of(queue).options].present():
             raise QueueExists(name)
-        _set_options(tr, queue, body.model_dump(exclude={"kind", "ageing"}))
+        given = body.model_fields_set - {"kind", "ageing"}
+        # The maximum size is always set, so that the queue is stored.
+        _set_options(tr, queue, {each: getattr(body, each) for each in {*given, "max_size"}})
 
     await aio.run(run_once, served.db, store, layout_of(handle.queue).receipts)
     served.forget(name)
@@ -244,7 +246,7 @@ async def check(served: ServedQueues, name: AdminOf, body: bodies.Check) -> Resp
     return json_response({**fields, "problems": problems, "repaired": report.repaired})
 
 
-@router.get("/queues/{name}/stats", response_model=bodies.Cleared)
+@router.get("/queues/{name}/stats", response_model=QueueNumbers)
 async def stats(served: ServedQueues, name: ReadOf) -> Response:
     """Return how many items are in each state, the limits of the queue and its totals."""
     handle = await served.queue(name)
