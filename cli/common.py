@@ -32,7 +32,7 @@ from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
 from fdbqueue.layout.codecs import json_bytes, with_stack
 from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.queue.base import Stop, store_of
-from fdbqueue.queue.overview import info_as_json, stats_as_json
+from fdbqueue.queue.overview import history_as_json, info_as_json, stats_as_json
 from fdbqueue.queue.registry import open_queue, wait_for_queue
 from fdbqueue.queue.transfer.importing import MAX_LINE
 from fdbqueue.types import Database, Priority, PriorityJson, State
@@ -60,6 +60,7 @@ __all__ = [
     "echo_results",
     "escaped",
     "found_queue",
+    "history_as_json",
     "info_as_json",
     "item_json",
     "item_queue",

@@ -28,6 +28,7 @@ _SECTIONS = {
         "show": "items",
         "result": "items",
         "stats": "queues",
+        "history": "queues",
         "counts": "queues",
         "top": "top",
         "workers": "queues",

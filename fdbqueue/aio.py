@@ -302,6 +302,7 @@ class _Handle(Generic[_Q]):
     size = _method(_Queue.size)
     is_empty = _method(_Queue.is_empty)
     stats = _method(_Queue.stats)
+    history = _method(_Queue.history)
     clear = _method(_Queue.clear)
 
 

@@ -331,6 +331,60 @@ class QueueStats:
         return not (self.unfinished or self.dead)
 
 
+@dataclass(frozen=True, slots=True)
+class HistoryBucket:
+    """What happened in a queue within one short period.
+
+    Attributes:
+        begin: When the period began. It lasts 30 seconds, or 15 minutes in the window of a day.
+        pushed: Items pushed.
+        taken: Items popped or claimed.
+        completed: Items popped or acknowledged.
+        failed: Attempts that failed.
+        died: Items that became dead letters.
+    """
+
+    begin: datetime
+    pushed: int
+    taken: int
+    completed: int
+    failed: int
+    died: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryWindow:
+    """What happened in a queue within the last minutes or hours, up to now.
+
+    An item waits from the moment at which it becomes ready, by its push, its delay or its retry,
+    until a pop or claim takes it. Each client notes the waiting times of one transaction a second,
+    so they are those of a sample of the items. They are accurate to about a sixth.
+
+    Attributes:
+        seconds: The length of the window: 300, 3,600 or 86,400 seconds.
+        since: When it began. Its last period is not over, so this is less than `seconds` ago.
+        pushed: Items pushed.
+        taken: Items popped or claimed.
+        completed: Items popped or acknowledged.
+        failed: Attempts that failed.
+        died: Items that became dead letters.
+        waiting_median: The seconds that half of the items waited at most; `None` if none was taken.
+        waiting_p95: The seconds that 95 % of the items waited at most.
+        buckets: The periods of the window in which something happened, in order.
+    """
+
+    seconds: int
+    since: datetime
+    pushed: int
+    taken: int
+    completed: int
+    failed: int
+    died: int
+    waiting_median: float | None
+    waiting_p95: float | None
+    buckets: tuple[HistoryBucket, ...]
+
+
 class Codec(Protocol):
     """An encoding of values as bytes, with `decode(encode(value)) == value`.
 

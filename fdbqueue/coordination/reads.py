@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from fdbqueue.database.binding import first_key, is_database
+from fdbqueue.database.binding import error_classes, first_key, is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import PAGE, read_pages
 from fdbqueue.database.retrying import read
@@ -18,12 +18,15 @@ from fdbqueue.layout.codecs import RowCodec, decode_json
 from fdbqueue.layout.items import UUID_SIZE, StoredItem, time_of
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import utc_time
+from fdbqueue.operations.history import read_history
 from fdbqueue.operations.items import Items, LocatedItem
 from fdbqueue.operations.schedule import begin_attempts
 from fdbqueue.operations.slots import ReadFirst
-from fdbqueue.operations.views import Views
+from fdbqueue.operations.views.listing import Views
 from fdbqueue.types import (
+    Database,
     DeadLetter,
+    HistoryWindow,
     Item,
     ItemInfo,
     KeyValue,
@@ -370,6 +373,11 @@ class Reads(Generic[_T]):
         now = milliseconds()
         return read(tr, lambda tr: self.views.stats(tr, now, self.given_options))
 
+    def history(self, tr: ReadTransactor) -> list[HistoryWindow]:
+        """Return what happened in the last 5 minutes, hour and day."""
+        now = milliseconds()
+        return read(tr, lambda tr: read_history(tr, self.layout, now))
+
     def size(self, tr: ReadTransactor) -> int:
         """Return the number of ready items."""
         now = milliseconds()
@@ -384,3 +392,11 @@ class Reads(Generic[_T]):
         """Return the number of ready items of each priority; omit priorities without items."""
         now = milliseconds()
         return read(tr, lambda tr: self.views.counts(tr, now))
+
+    def counts_text(self, db: Database) -> str:
+        """Return the counts as text, for a log: an error must not hide what has happened."""
+        try:
+            counts = self.counts(db)
+        except error_classes() as error:
+            return f"unknown ({error.code})"
+        return " ".join(f"{level}:{count:,}" for level, count in counts.items()) or "nothing"

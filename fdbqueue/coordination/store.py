@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter, itemgetter
+from time import time
 from typing import Any, Generic, TypeVar
 
 from fdbqueue.coordination.batches import (
@@ -26,7 +27,7 @@ from fdbqueue.coordination.staged_pops import MAX_ITEMS, StagedPops, seconds_to_
 from fdbqueue.coordination.steps import Call, Steps, Submit
 from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.coordination.waiting import Lines, Wanted, until_found
-from fdbqueue.database.binding import error_classes, is_database
+from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import client_name, milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
@@ -141,6 +142,7 @@ class Store(Generic[_T]):
         is_stored: Callable[[Any, Any], bool] | None = None,
     ) -> _R:
         """Run a change in the caller's transaction, or on a database exactly once."""
+        self.items.history.now = time()
         if is_database(tr):
             return run_once(tr, body, self.layout.receipts, wrote, committed, is_stored)
         return body(tr)
@@ -161,6 +163,7 @@ class Store(Generic[_T]):
         if not items:
             return []
         push = PushRequest(items, as_many_as_fit)
+        self.items.history.now = time()
         keys: list[bytes]
         if not is_database(tr):
             keys = yield Call(partial(self._push_in, tr, push))
@@ -260,6 +263,7 @@ class Store(Generic[_T]):
         """Take up to `n` first items without waiting."""
         if n == 0:
             return []
+        self.items.history.now = time()
         if not is_database(tr):
             items: list[_T] = yield Call(partial(self._take, tr, n, at_max))
             return items
@@ -394,6 +398,7 @@ class Store(Generic[_T]):
             undo(taken.claim)
 
         claim: Claim | None
+        self.items.history.now = time()
         db = tr if is_database(tr) else None
         if db is not None and self.sweeper.trim_is_due():
             yield Call(partial(self.sweeper.trim, db))  # before a claim that an error would lose
@@ -468,6 +473,7 @@ class Store(Generic[_T]):
 
     def ack_request(self, claim: Claim, returned: bytes | None = None) -> AckRequest:
         """Return the request of an acknowledgement, for `acks`."""
+        self.items.history.now = time()
         if self.schedule.keeps_done is False:  # as the last claim has read
             return AckRequest(claim)
         return AckRequest(claim, milliseconds(), returned)
@@ -679,12 +685,7 @@ class Store(Generic[_T]):
         return self.layout.name or self.layout.subspace.key()
 
     def _log_counts(self, db: Database, verb: str, items: list[_T]) -> list[_T]:
-        try:
-            counts = self.reads.counts(db)
-        except error_classes() as error:  # the items were pushed or popped all the same
-            left = f"unknown ({error.code})"
-        else:
-            left = " ".join(f"{level}:{count:,}" for level, count in counts.items()) or "nothing"
+        left = self.reads.counts_text(db)
         for item in items:
             _counts_log.info("%s %s, priority %s; left: %s", verb, self._title, item.priority, left)
         return items

@@ -165,6 +165,9 @@ class _States:
             "Age of the oldest ready item, by the clocks of this server and of its pusher.",
             labels=["queue"],
         )
+        backlog = GaugeMetricFamily(
+            "fdbqueue_backlog", "Ready and claimed items: the lag of the queue.", labels=["queue"]
+        )
         totals = {
             field: CounterMetricFamily(f"fdbqueue_{name}", help_text, labels=["queue"])
             for field, (name, help_text) in _TOTALS.items()
@@ -174,11 +177,12 @@ class _States:
             for state in _STATES:
                 items.add_metric([name, state], getattr(stats, state))
             paused.add_metric([name], stats.paused)
+            backlog.add_metric([name], stats.ready + stats.claimed)
             for field, total in totals.items():
                 total.add_metric([name], getattr(stats, field))
             if stats.oldest is not None:
                 age.add_metric([name], (now - stats.oldest).total_seconds())
-        yield from (number, items, paused, *totals.values(), age)
+        yield from (number, items, paused, backlog, *totals.values(), age)
 
 
 class _Retries:

@@ -12,7 +12,7 @@ that implements only the recipe, with any bytes for `random`, can use the key sp
 queue.
 
 The value of an item is its payload, or a reference to the payload's pieces. A header may precede
-it: how often the item was claimed, when it expires, and its unique key.
+it: how often the item was claimed, when it expires, its unique key, and since when it is ready.
 
 The `version` of a pop request is the read version of the transaction that wrote it. So requests are
 approximately in order of arrival. `name` makes the key unique. The result has the same version and
@@ -21,15 +21,8 @@ name. If it is too large for one value, it is stored in pieces.
 Any change to the keys needs a new layout version. `tests/layout/test_layout.py` pins the bytes.
 """
 
-from fdbqueue.layout.keys import (
-    MAX_PAYLOAD,
-    Counters,
-    Layout,
-    counters_range,
-    receipt_key,
-    receipts_before,
-    totals_range,
-)
+from fdbqueue.layout.items import Counters, counters_range, totals_range
+from fdbqueue.layout.keys import MAX_PAYLOAD, Layout, receipt_key, receipts_before
 from fdbqueue.layout.names import (
     NAMES,
     RENAMES,
@@ -51,7 +44,9 @@ from fdbqueue.layout.values import (
     MINUS_ONE,
     NO_HEADER,
     ONE,
+    SAMPLED,
     TALLIES,
+    WAIT_BOUNDS,
     ZERO,
     ClaimedItem,
     Header,
@@ -65,7 +60,9 @@ from fdbqueue.layout.values import (
     decode_metadata,
     decode_options,
     decode_receipt,
+    decode_sample,
     decode_tallies,
+    decode_waits,
     encode_attempt,
     encode_claim,
     encode_count,
@@ -75,7 +72,9 @@ from fdbqueue.layout.values import (
     encode_metadata,
     encode_options,
     encode_receipt,
+    encode_sample,
     encode_tallies,
+    encode_waits,
     header_of,
     with_header,
 )
@@ -89,7 +88,9 @@ __all__ = [
     "ONE",
     "RENAMES",
     "ROOT",
+    "SAMPLED",
     "TALLIES",
+    "WAIT_BOUNDS",
     "ZERO",
     "ClaimedItem",
     "Counters",
@@ -108,9 +109,11 @@ __all__ = [
     "decode_name",
     "decode_options",
     "decode_receipt",
+    "decode_sample",
     "decode_subspace",
     "decode_tallies",
     "decode_unfinished",
+    "decode_waits",
     "default_subspace",
     "encode_attempt",
     "encode_claim",
@@ -121,8 +124,10 @@ __all__ = [
     "encode_metadata",
     "encode_options",
     "encode_receipt",
+    "encode_sample",
     "encode_tallies",
     "encode_unfinished",
+    "encode_waits",
     "header_of",
     "key_table",
     "name_key",

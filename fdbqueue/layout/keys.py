@@ -22,11 +22,7 @@ from fdbqueue.layout.spaces import Space
 from fdbqueue.layout.values import (
     HEADER_MARK,
     NO_HEADER,
-    TALLIES,
     Header,
-    decode_count,
-    decode_level,
-    decode_tallies,
     header_of,
     with_header,
 )
@@ -35,12 +31,9 @@ from fdbqueue.types import KeyValue, Priority, ReadTransaction, State, Transacti
 __all__ = [
     "INTEGER_ITEM_KEY",
     "MAX_PAYLOAD",
-    "Counters",
     "Layout",
-    "counters_range",
     "receipt_key",
     "receipts_before",
-    "totals_range",
     "unpack_priority",
 ]
 
@@ -97,27 +90,6 @@ def unpack_priority(packed: bytes) -> Any:
     return fdb_tuple.unpack(packed)[0]
 
 
-_COUNTS, _ITEMS = _packed((Space.COUNTS,)), _packed((Space.ITEMS,))
-_TOTALS = _packed((Space.TOTALS,))
-_TOTAL_IN, _LATE_POPS = _packed((Space.TOTALS, 0)), _packed((Space.TOTALS, 1))
-_REJECTED, _TALLIES = _packed((Space.TOTALS, 4)), _packed((Space.TOTALS, 7))
-
-
-def counters_range(subspace: Subspace) -> tuple[bytes, bytes]:
-    """Return the range of a queue's counters: those of its levels, and its totals.
-
-    Of many queues this is much faster than to make a `Layout` of each.
-    """
-    prefix: bytes = subspace.key()
-    return prefix + _COUNTS, prefix + _TOTALS + b"\xff"
-
-
-def totals_range(subspace: Subspace) -> tuple[bytes, bytes]:
-    """Return the range of the counters that suffice for all numbers but `Counters.levels`."""
-    prefix: bytes = subspace.key()
-    return prefix + _TOTAL_IN, prefix + _TOTALS + b"\xff"
-
-
 def receipt_key(receipts: Subspace, hour: int, client_id: bytes) -> bytes:
     """Return the key of a client's receipt; `hour` since 1970 is when the client started.
 
@@ -130,69 +102,6 @@ def receipt_key(receipts: Subspace, hour: int, client_id: bytes) -> bytes:
 def receipts_before(receipts: Subspace, hour: int) -> tuple[bytes, bytes]:
     """Return the range of the receipts of clients that started before an hour."""
     return receipts.range().start, receipts.pack((hour,))
-
-
-class Counters:
-    """The counters of one queue.
-
-    Attributes:
-        levels: The number of ready items, by the prefix of the level, if it is not zero.
-        pushed: The number of items pushed.
-        completed: The number of items popped or acknowledged.
-        claimed: The number of claimed items, including those staged for waiting pops.
-        rejected: The number of items for which the queue had no room.
-        tallies: The tallies of the queue, by their names.
-    """
-
-    __slots__ = ("claimed", "completed", "levels", "pushed", "rejected", "tallies")
-
-    def __init__(self, subspace: Subspace, rows: Iterable[KeyValue]) -> None:
-        """Decode the rows of `counters_range` or `totals_range`."""
-        prefix: bytes = subspace.key()
-        items = prefix + _ITEMS
-        levels: dict[bytes, int] = {}
-        popped = claimed = total_in = self.rejected = 0
-        tallies = _NO_TALLIES
-        for row in rows:
-            key = row.key[len(prefix) :]
-            if key == _TOTAL_IN:
-                total_in = decode_count(row.value)
-            elif key == _TALLIES:
-                tallies = decode_tallies(row.value)
-            elif key == _REJECTED:
-                self.rejected = decode_count(row.value)
-            elif key == _LATE_POPS:
-                popped += decode_count(row.value)
-            elif key.startswith(_LATE_POPS):
-                ready, from_level, claimed_of_level = decode_level(row.value)
-                popped += from_level
-                claimed += claimed_of_level
-                # Clients of layout 4 that pop after the migration have counted in the other key.
-                level = items + key[len(_LATE_POPS) :]
-                if number := levels.pop(level, 0) + ready:
-                    levels[level] = number
-            elif key.startswith(_COUNTS):
-                levels[items + key[len(_COUNTS) :]] = decode_count(row.value)
-        self.levels = levels
-        self.tallies = tallies
-        self.pushed = total_in - tallies["moved"]
-        self.completed = popped + tallies["popped"] + tallies["acked"]
-        self.claimed = claimed + tallies["claimed"] - tallies["acked"] - tallies["returned"]
-
-    @property
-    def unfinished(self) -> int:
-        """The number of ready, delayed and claimed items."""
-        tallies = self.tallies
-        ended = self.completed + tallies["expired"] + tallies["removed"]
-        return self.pushed + tallies["put_back"] - ended - tallies["dead"]
-
-    @property
-    def ready(self) -> int:
-        """The number of ready items."""
-        return self.unfinished - self.tallies["delayed"] - self.claimed
-
-
-_NO_TALLIES = dict.fromkeys(TALLIES, 0)
 
 
 class Layout:
@@ -262,6 +171,9 @@ class Layout:
         self.done_times: bytes = key(Space.DONE_TIMES)
         self.returned: bytes = key(Space.RETURNED)
         self.moved: bytes = key(Space.MOVED)
+        self.history: bytes = key(Space.HISTORY)
+        self.waits: bytes = key(Space.HISTORY, 0)
+        self.samples: bytes = key(Space.HISTORY, 1)
         self.slots: bytes = key(Space.SLOTS)
         self.agent_slots: bytes = key(Space.SLOTS, 1)
         self.counters = (self.counts, self.level_counts, self.agent_counts, self.slots)
@@ -281,7 +193,7 @@ class Layout:
             *(self.items, self.pieces, self.results),
             *(self.counts, self.agent_counts, self.slots),
             *(*self.indexes, self.delayed, self.claims, self.dead, self.attempts),
-            *(self.done, self.returned),
+            *(self.done, self.returned, self.history),
         )
         self.scheduled: bytes = key(Space.QUEUE, "scheduled")
         # A view reads both at once: first the mark that the queue has timers, then the results.
@@ -628,6 +540,18 @@ class Layout:
         """Yield (key, value) of each item in the rows of the results of requests."""
         for _, pieces in groupby(rows, lambda row: self.unpack_request_key(row.key)):
             yield from chain.from_iterable(self.read_result(row.value for row in pieces))
+
+    # History
+
+    def sample_key(self, seconds: int, number: int) -> bytes:
+        """Return the key of the totals at the beginning of a period of this many seconds."""
+        packed: bytes = fdb_tuple.pack((seconds, number))
+        return self.samples + packed
+
+    def unpack_sample_key(self, key: bytes) -> tuple[int, int]:
+        """Return the length in seconds and the number of a period."""
+        seconds, number = fdb_tuple.unpack(key[len(self.samples) :])
+        return seconds, number
 
     # The queue itself
 

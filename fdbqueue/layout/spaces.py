@@ -189,6 +189,19 @@ class Space(IntEnum):
     DONE_TIMES = (26, ("(26, time, ref)", "empty: an item was done then", "ack"))
     RETURNED = (27, ("(27, ref)", "what the handler of a done item returned, as JSON", "ack"))
     MOVED = (28, ("(28, ref)", "another ref, which the item with this one has now", "reprioritize"))
+    HISTORY = (
+        29,
+        (
+            "(29, 0)",
+            "how many items waited for how long: 54 numbers, each in 8 bytes",
+            "pop, claim",
+        ),
+        (
+            "(29, 1, seconds, number)",
+            "the totals at the first change in this period of so many seconds since 1970",
+            "every change of the totals",
+        ),
+    )
 
 
 _NAME_ROWS = (

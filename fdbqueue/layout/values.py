@@ -7,6 +7,7 @@ import functools
 import hashlib
 import re
 import struct
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeAlias
@@ -22,7 +23,9 @@ __all__ = [
     "MINUS_ONE",
     "NO_HEADER",
     "ONE",
+    "SAMPLED",
     "TALLIES",
+    "WAIT_BOUNDS",
     "ZERO",
     "ClaimedItem",
     "Header",
@@ -40,7 +43,9 @@ __all__ = [
     "decode_progress",
     "decode_push",
     "decode_receipt",
+    "decode_sample",
     "decode_tallies",
+    "decode_waits",
     "encode_attempt",
     "encode_claim",
     "encode_claim_text",
@@ -53,7 +58,9 @@ __all__ = [
     "encode_progress",
     "encode_push",
     "encode_receipt",
+    "encode_sample",
     "encode_tallies",
+    "encode_waits",
     "header_of",
     "push_digest",
     "utc_time",
@@ -88,12 +95,14 @@ class Header(NamedTuple):
         expires: The time at which it expires, in milliseconds since 1970; `None` for never.
         unique: Its unique key, or `None`.
         origin: Its first position, if it was moved and its id encodes that position.
+        since: Since when it is ready, in milliseconds since 1970, if that is not its push.
     """
 
     attempts: int = 0
     expires: int | None = None
     unique: str | None = None
     origin: bytes | None = None
+    since: int | None = None
 
 
 NO_HEADER = Header()
@@ -103,9 +112,9 @@ def header_of(value: bytes) -> tuple[Header, bytes]:
     """Split the value of an item into its header and the rest.
 
     >>> header_of(with_header(Header(attempts=3), b"payload"))
-    (Header(attempts=3, expires=None, unique=None, origin=None), b'payload')
-    >>> header_of(b"payload")
-    (Header(attempts=0, expires=None, unique=None, origin=None), b'payload')
+    (Header(attempts=3, expires=None, unique=None, origin=None, since=None), b'payload')
+    >>> header_of(b"payload")[0] == NO_HEADER
+    True
     """
     if not value.startswith(HEADER_MARK):
         return NO_HEADER, value
@@ -117,8 +126,9 @@ def with_header(header: Header, value: bytes) -> bytes:
     """Return the value of an item with this header."""
     if header == NO_HEADER:
         return value
-    # Few items have been moved; the others have the three elements of earlier releases.
-    return HEADER_MARK + encode_metadata(header if header.origin else header[:3], value)
+    # Few items have been moved or delayed; the others have the three elements of earlier releases.
+    size = 5 if header.since else 4 if header.origin else 3
+    return HEADER_MARK + encode_metadata(header[:size], value)
 
 
 def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:
@@ -447,6 +457,54 @@ def encode_tallies(**changes: int) -> bytes:
 def decode_tallies(value: bytes) -> dict[str, int]:
     """Return the tallies of a queue by their names."""
     return dict(zip(TALLIES, _decode_fields(value, len(TALLIES))))
+
+
+SAMPLED = ("pushed", "taken", "completed", "failed", "died")
+"""The totals in a sample, in this order; waiting times follow, as `decode_waits` returns them."""
+
+
+def encode_sample(numbers: Sequence[int]) -> bytes:
+    """Return the value of a sample of the totals of a queue.
+
+    >>> decode_sample(encode_sample([5, 4, 3, 2, 1, 0, 7]))[:8]
+    (5, 4, 3, 2, 1, 0, 7, 0)
+    """
+    last = max((place for place, number in enumerate(numbers) if number), default=-1)
+    value: bytes = fdb_tuple.pack(tuple(numbers[: last + 1]))
+    return value
+
+
+def decode_sample(value: bytes) -> tuple[int, ...]:
+    """Return the numbers of a sample."""
+    numbers: tuple[int, ...] = fdb_tuple.unpack(value)
+    missing = len(SAMPLED) + len(WAIT_BOUNDS) + 1 - len(numbers)
+    return (*numbers, *[0] * missing)
+
+
+WAIT_BOUNDS = tuple(round(10 * 2 ** (i / 2)) for i in range(53))
+"""The bounds of the waiting times that are counted together, in milliseconds: 10 ms to 8 days."""
+
+
+def encode_waits(waits: Iterable[int]) -> bytes:
+    """Return waiting times in milliseconds as a change of the waiting times of a queue.
+
+    Atomic `add` counts them: below 10 ms, then in steps of the square root of 2.
+
+    >>> decode_waits(encode_waits([3, 12, 13]))[:4]
+    (1, 2, 0, 0)
+    """
+    fields = [0] * (len(WAIT_BOUNDS) + 1)
+    for wait in waits:
+        fields[bisect_right(WAIT_BOUNDS, wait)] += 1
+    return _encode_fields(fields)
+
+
+def decode_waits(value: bytes | None) -> tuple[int, ...]:
+    """Return how many items waited for less than each of the bounds, but not than the one before.
+
+    The last number is that of the items that waited for longer.
+    """
+    return tuple(_decode_fields(value or b"", len(WAIT_BOUNDS) + 1))
 
 
 def encode_receipt(sequence: int, try_number: int) -> bytes:

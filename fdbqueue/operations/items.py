@@ -32,6 +32,7 @@ from fdbqueue.layout import (
 )
 from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Levels
+from fdbqueue.operations.history import History
 from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import KeySelector, KeyValue, Options, ReadTransaction, State, Transaction
 
@@ -150,16 +151,19 @@ class Items:
     def __init__(self, layout: Layout, levels: Levels) -> None:
         self._layout = layout
         self.levels = levels
+        self.history = History(layout)
         self.waiters = Waiters(layout, layout.waiters)
 
     # Totals and counters
 
     def tally(self, tr: Transaction, **changes: int) -> None:
         """Add to tallies of the queue, by their names in `TALLIES`."""
+        self.history.note_change(tr)
         tr.add(self._layout.tallies, encode_tallies(**changes))
 
     def count_returned(self, tr: Transaction, n: int, **changes: int) -> None:
         """Count items that are not new, and wake clients; add to other tallies, too."""
+        self.history.note_change(tr)
         tr.add(self._layout.total_in, encode_count(n))
         self.tally(tr, moved=n, **changes)
         self.waiters.wake(tr, n)
@@ -171,6 +175,7 @@ class Items:
 
     def _count_taken(self, tr: Transaction, level: Level, n: int, taken: Taken | None) -> None:
         """Count items that the transaction takes out of a level; `None` if it counts the end."""
+        self.history.note_change(tr)
         counter = level.counter
         if counter is not None and level.counts_taken:
             tr.add(counter, encode_level(-n, **{taken: n} if taken else {}))
@@ -406,6 +411,7 @@ class Items:
                 delayed += 1
             keys.append(key)
         if keys:
+            self.history.note_change(tr)
             tr.add(layout.total_in, encode_count(len(keys)))
         if delayed:
             self.tally(tr, delayed=delayed)
@@ -496,6 +502,7 @@ class Items:
             else:
                 tr.clear_range(level.begin, in_level[-1].key + b"\x00")
             self._count_taken(tr, level, len(in_level), "popped")
+        self.history.note_taken(tr, items)
 
     def delete(self, tr: Transaction, items: list[StoredItem], taken: Taken | None) -> None:
         """Delete ready items, and conflict on them; keep what they own.
@@ -512,6 +519,8 @@ class Items:
             tr.clear(item.key)
         for level, group in groupby(items, _level_of):
             self._count_taken(tr, level, len(list(group)), taken)
+        if taken is not None:
+            self.history.note_taken(tr, items)
 
     def take(self, tr: Transaction, item: StoredItem, taken: Taken | None) -> None:
         """Delete a ready item as `delete` does, and what it owns."""
@@ -534,7 +543,7 @@ class Items:
         self.unpark(tr, layout.dead, position)
         layout.clear_attempts(tr, position)  # their numbers start again
         # The item may have expired since, but the caller wants to retry it.
-        header = header._replace(attempts=0, expires=None)
+        header = header._replace(attempts=0, expires=None, since=self.history.milliseconds)
         returned = ReturnedItem(position, with_header(header, dead.item.content))
         self.requeue(tr, [returned], dead=-1, retried=1)
         return True
@@ -542,7 +551,8 @@ class Items:
     def run_now(self, tr: Transaction, delayed: LocatedItem) -> bool:
         """Make a delayed item ready; return true, because it existed."""
         self.undelay(tr, self._layout.position(delayed.key), delayed.metadata[0])
-        self.insert(tr, delayed.key, delayed.item.value)
+        header = delayed.item.header._replace(since=self.history.milliseconds)
+        self.insert(tr, delayed.key, with_header(header, delayed.item.content))
         self.count_returned(tr, 1, delayed=-1)
         return True
 

@@ -426,15 +426,17 @@ class Schedule:
 
     def _make_available(self, tr: Transaction, timers: list[KeyValue], _: int) -> None:
         layout = self._layout
-        positions = [layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers]
+        dues = [layout.unpack_timer_key(layout.dues, timer.key) for timer in timers]
         # Start all reads before waiting for the first.
-        delayed = [tr[layout.delayed + position] for position in positions]
+        delayed = [tr[layout.delayed + position] for _, position in dues]
         n = 0
         self._clear_timers(tr, timers)
-        for position, stored in zip(positions, delayed):
+        for (due, position), stored in zip(dues, delayed):
             self._items.unpark(tr, layout.delayed, position)
             if stored.value is not None:
-                self._items.insert(tr, layout.items + position, decode_metadata(stored.value)[1])
+                header, content = header_of(decode_metadata(stored.value)[1])
+                value = with_header(header._replace(since=due), content)
+                self._items.insert(tr, layout.items + position, value)
                 n += 1
         if n:
             self._items.tally(tr, delayed=-n)
@@ -512,7 +514,7 @@ class Schedule:
                 self._items.park(tr, self._layout.dead, position, stored)
             else:
                 header, payload = header_of(value)
-                value = with_header(header._replace(attempts=attempts), payload)
+                value = with_header(header._replace(attempts=attempts, since=now), payload)
                 returned.append(ReturnedItem(position, value, due))
         n, died = len(failed), len(failed) - len(returned)
         counts = {"returned": n, "failed": n, "retried": n - died, "died": died, "dead": died}

@@ -11,7 +11,7 @@ from fdbqueue.layout import Header, Layout, decode_count
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.tasks import decode_header
 from fdbqueue.operations.items import Items, LocatedItem
-from fdbqueue.operations.views import Views
+from fdbqueue.operations.views.listing import Views
 from fdbqueue.types import ReadTransaction, Transaction
 
 __all__ = ["TaskIndex", "TaskItems"]

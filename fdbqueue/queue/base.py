@@ -42,6 +42,7 @@ from fdbqueue.types import (
     Database,
     DeadLetter,
     Duration,
+    HistoryWindow,
     Item,
     ItemInfo,
     Keep,
@@ -969,6 +970,30 @@ class BaseQueue(ABC, Generic[_T]):
             (1, 1, 1, 0, 3)
         """
         return self._store.reads.stats(tr)
+
+    def history(self, tr: ReadTransactor) -> list[HistoryWindow]:
+        """Return what happened within the last 5 minutes, hour and day.
+
+        The history is stored with the queue, by the transactions that change it. So it is complete
+        whoever looks, and whenever, and takes a bounded number of keys. Its times are those of the
+        clients that change the queue; a client whose clock is wrong counts in the wrong period. In
+        a transaction that writes, use `history(tr.snapshot)`, as for `stats`.
+
+        Cost: three reads of up to 220 small rows.
+
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["a", "b"]), jobs.pop(db)
+            >>> minutes, hour, day = jobs.history(db)
+            >>> minutes.seconds, minutes.pushed, minutes.taken, hour.pushed, day.pushed
+            (300, 2, 1, 2, 2)
+        """
+        return self._store.reads.history(tr)
 
     def clear(self, tr: Transactor) -> None:
         """Remove all items; the queue and its options stay.

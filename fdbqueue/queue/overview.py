@@ -22,11 +22,25 @@ from fdbqueue.layout import (
     name_key,
     names_with,
 )
-from fdbqueue.operations.views import begin_stats
+from fdbqueue.operations.views.stats import begin_stats
 from fdbqueue.queue.arguments import validate_number
-from fdbqueue.types import ItemInfo, KeyValue, QueueStats, ReadTransaction, ReadTransactor
+from fdbqueue.types import (
+    HistoryWindow,
+    ItemInfo,
+    KeyValue,
+    QueueStats,
+    ReadTransaction,
+    ReadTransactor,
+)
 
-__all__ = ["info_as_json", "overview", "read_queues", "stats_as_json", "time_as_json"]
+__all__ = [
+    "history_as_json",
+    "info_as_json",
+    "overview",
+    "read_queues",
+    "stats_as_json",
+    "time_as_json",
+]
 
 _LIMITS = (
     *("max_size", "max_attempts", "concurrency", "agent_concurrency"),
@@ -94,6 +108,24 @@ def stats_as_json(stats: QueueStats) -> dict[str, Any]:
     options = fields.pop("options")
     if options is not None:
         fields |= {name: getattr(options, name) for name in _LIMITS}
+    return fields
+
+
+def history_as_json(window: HistoryWindow) -> dict[str, Any]:
+    """Return a window of the history of a queue as a JSON object.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+    >>> _ = jobs.push(db, "x")
+    >>> minutes = history_as_json(jobs.history(db)[0])
+    >>> minutes["seconds"], minutes["pushed"], minutes["waiting_median"], len(minutes["buckets"])
+    (300, 1, None, 1)
+    """
+    fields = dataclasses.asdict(window)
+    fields["since"] = time_as_json(window.since)
+    for bucket in fields["buckets"]:
+        bucket["begin"] = time_as_json(bucket["begin"])
     return fields
 
 

@@ -21,7 +21,7 @@ from fdbqueue.errors import QueueExists, QueueNotFound
 from fdbqueue.layout import ROOT, Counters, Layout, name_key, totals_range
 from fdbqueue.layout.migration import migrate
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
-from fdbqueue.operations.views import begin_size
+from fdbqueue.operations.views.stats import begin_size
 from fdbqueue.queue.base import Stored, find_stored, open_stored
 from fdbqueue.queue.fifo import Queue
 from fdbqueue.queue.overview import read_queues

@@ -992,6 +992,22 @@ def test_dead_letters_that_do_not_fit_into_a_full_queue_are_reported(
     assert [letter.id for letter in queue.dead_letters(db)] == [ids[1]]
 
 
+def test_history_shows_what_happened(fdbq: Shell, name: str) -> None:
+    for number in range(3):
+        fdbq.output("push", name, str(number))
+    fdbq.output("pop", name)
+    title, *windows = fdbq.output("history", name).splitlines()
+    assert title.split()[:6] == ["last", "pushed", "taken", "completed", "failed", "died"]
+    assert [line.split()[-9:-4] for line in windows] == [["3", "1", "1", "0", "0"]] * 3
+    assert all(line.endswith(" s") for line in windows)
+    lines = [json.loads(line) for line in fdbq.output("history", name, "--json").splitlines()]
+    assert [(line["seconds"], line["pushed"]) for line in lines] == [
+        (300, 3),
+        (3600, 3),
+        (86400, 3),
+    ]
+
+
 def test_an_item_is_delayed(fdbq: Shell, name: str) -> None:
     fdbq.output("push", name, "1", "--delay", "0.5")
     fdbq.output("push", name, "2", "--at", "2100-01-01T00:00:00+01:00")

@@ -292,6 +292,7 @@ def test_metrics_are_exposed_for_prometheus(remote: Remote, name: str) -> None:
     assert f"fdbqueue_items_pushed_total{label} 3.0" in lines
     assert f"fdbqueue_items_completed_total{label} 1.0" in lines
     assert f"fdbqueue_queue_paused{label} 0.0" in lines
+    assert f"fdbqueue_backlog{label} 2.0" in lines
     ages = [line for line in lines if line.startswith(f"fdbqueue_oldest_item_age_seconds{label}")]
     assert 0 <= float(ages[0].split()[-1]) < 60
     pushes = 'method="POST",route="/queue/{name:path}/push",status="201"'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -257,6 +258,19 @@ def test_the_scale_counts_jobs_that_need_a_worker(client: TestClient, db: Any, n
     scale = Api(client, name).get("/scale")
     assert (scale["ready"], scale["claimed"], scale["delayed"]) == (1, 1, 1)
     assert (scale["backlog"], scale["paused"], scale["oldest_age"] >= 0) == (2, False, True)
+
+
+def test_the_history_says_what_happened(client: TestClient, db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, range(5))
+    queue.pop(db)
+    windows = Api(client, name).get("/history")["windows"]
+    assert [window["seconds"] for window in windows] == [300, 3600, 86400]
+    for window in windows:
+        assert (window["pushed"], window["taken"], window["failed"]) == (5, 1, 0)
+        assert 0 < window["waiting_median"] <= window["waiting_p95"]
+        assert sum(bucket["pushed"] for bucket in window["buckets"]) == 5
+        assert datetime.fromisoformat(window["since"]).tzinfo is not None
 
 
 def test_workers_are_listed(client: TestClient, db: Any, name: str) -> None:

@@ -27,6 +27,7 @@ from fdbqueue.layout import (
     name_key,
     renames_key,
 )
+from fdbqueue.layout.values import utc_time
 from fdbqueue.operations.items import Items
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
@@ -48,12 +49,12 @@ def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:
-    """Return all rows of a subspace except receipts, without the prefix of the subspace."""
+    """Return all rows of a queue except receipts and its history, without their prefix."""
     found = db.get_range_startswith(space.key())
     return {
         row.key.removeprefix(space.key()): row.value
         for row in found
-        if not space[4].contains(row.key)
+        if not space[4].contains(row.key) and not space[29].contains(row.key)
     }
 
 
@@ -103,6 +104,30 @@ def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(
         b"\x15\x02\x14": b"\x01" + bytes(7),
         b"\x15\x05\x02layout\x00": b"\x15\x06\x02fifo\x00\x02bytes\x00\x00" + NO_OTHERS,
     }
+
+
+def test_golden_bytes_of_the_history(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fdbqueue.coordination.store.time", lambda: 1_900_800_000.0)
+    monkeypatch.setattr("fdbqueue.layout.keys.time_of", lambda _: utc_time(1_900_799_999_985))
+    queue = PriorityQueue(space)
+    queue.push(db, 1)
+    queue.pop(db)
+    waits = [0, 0, 1] + [0] * 51  # 15 ms are more than 10 * sqrt(2), and less than 20
+    assert {
+        key: value
+        for row in db[space[29].range()]
+        for key, value in [(space.unpack(row.key), row.value)]
+    } == {
+        (29, 0): b"".join(wait.to_bytes(8, "little") for wait in waits),
+        (29, 1, 30, 63_360_000): b"",
+        (29, 1, 900, 2_112_000): b"",
+    }
+    monkeypatch.setattr("fdbqueue.coordination.store.time", lambda: 1_900_800_030.0)
+    queue.push(db, 2)
+    sample = db[space.pack((29, 1, 30, 63_360_001))]
+    assert bytes(sample) == fdb_tuple.pack((1, 1, 1, 0, 0, 0, 0, 1))
 
 
 def test_golden_bytes_of_a_payload_in_pieces(db: Any, space: Subspace, fixed_random: None) -> None:

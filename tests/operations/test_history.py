@@ -1,542 +1,308 @@
-"""Done items that a queue keeps, and the results of their handlers."""
+"""The history of a queue: what happened within the last 5 minutes, hour and day."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import threading
-import time
-from datetime import timedelta
+import random
+from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue, Worker, aio, check
-from fdbqueue.coordination import sweeper
-from fdbqueue.errors import InvalidItemId, InvalidValue, LeaseLost, NoResult, PayloadTooLarge
-from fdbqueue.layout import Space, decode_options
+from fdbqueue import HistoryBucket, HistoryWindow, PriorityQueue, Queue, check
+from fdbqueue.coordination import store
+from fdbqueue.database import clock
+from fdbqueue.errors import FDBError
+from fdbqueue.layout import Space
 from fdbqueue.queue.base import store_of
-from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
 from tests.support.kinds import KINDS, push
-from tests.support.scan import assert_views_agree
+
+MINUTE, HOUR, DAY = 60, 3_600, 86_400
+NOON = 1_900_800_000  # a multiple of a day
 
 
-def finish(db: Any, queue: Any, n: int, result: Any = None) -> list[str]:
-    """Push, claim and acknowledge `n` items; return their ids."""
-    ids = [push(db, queue, number) for number in range(n)]
-    for _ in range(n):
-        queue.ack(db, queue.claim(db), result=result)
-    return ids
+class Clock:
+    """The clock of this machine, which stands still unless a test moves it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.time = float(NOON)
+        monkeypatch.setattr(clock, "time", SimpleNamespace(time_ns=lambda: int(self.time * 10**9)))
+        monkeypatch.setattr(store, "time", lambda: self.time)
 
 
-def done_ids(db: Any, queue: Any, **options: Any) -> list[str]:
-    return [info.id for info in queue.items(db, state="done", **options)]
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
 
 
-def trim(db: Any, queue: Any) -> None:
-    """Let the process that claims next trim at once."""
-    store_of(queue).sweeper._next_trim = 0.0
-    assert queue.claim(db) is None
+def numbers(window: HistoryWindow | HistoryBucket) -> tuple[int, int, int, int, int]:
+    return window.pushed, window.taken, window.completed, window.failed, window.died
 
 
-def rows(db: Any, queue: Any, *spaces: Space) -> int:
-    return sum(len([*db[queue.subspace[space].range()]]) for space in spaces)
+def samples(db: Any, queue: PriorityQueue) -> int:
+    return len([*db[queue.subspace[Space.HISTORY][1].range()]])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_acknowledged_item_is_done_and_keeps_its_id(db: Any, name: str, kind: Any) -> None:
-    queue = kind.named(db, name, keep=100)
-    item_id = push(db, queue, "job")
-    queue.nack(db, queue.claim(db), delay=0, error="busy")
-    before = time.time()
-    queue.ack(db, queue.claim(db), result={"sent": 1})
-    stats = assert_views_agree(db, queue)
-    assert (stats.done, stats.total_completed, stats.is_empty) == (1, 1, True)
-    assert queue.state(db, item_id) == "done"
-    info = queue.get(db, item_id)
-    assert (info.state, info.attempts, info.result) == ("done", 2, {"sent": 1})
-    assert before - 1 < info.finished_at.timestamp() < time.time() + 1
-    assert [attempt.error for attempt in info.failed_attempts] == ["busy"]
-    value = info.item.payload if kind is TaskQueue else info.item.value
-    assert value == "job"
-    assert queue.result(db, item_id) == {"sent": 1}
-    assert queue.claim(db) is None
-    assert queue.position(db, item_id) is None
-
-
-def test_a_queue_without_keep_writes_and_reads_nothing_more(db: Any, name: str) -> None:
-    counting = CountingDatabase(db)
-    queue = PriorityQueue.named(counting, name)
-    finish(counting, queue, 1)
-    queue.push(counting, "job")
-    claim = queue.claim(counting)
-    assert claim is not None
-    counting.clear()
-    queue.ack(counting, claim)
-    assert counting.reads <= 2  # the claim, and a receipt
-    assert rows(db, queue, Space.DONE, Space.DONE_TIMES, Space.RETURNED) == 0
+def look(queue: PriorityQueue) -> PriorityQueue:
+    """Return the queue as another process opens it, which sweeps at once."""
+    return PriorityQueue(queue.subspace)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_done_items_are_listed_newest_first(db: Any, name: str, kind: Any) -> None:
-    queue = kind.named(db, name, keep=timedelta(days=1))
-    ids = finish(db, queue, 6)
-    listed = done_ids(db, queue)
-    assert sorted(listed) == sorted(ids)
-    times = [info.finished_at for info in queue.items(db, state="done")]
-    assert times == sorted(times, reverse=True)
-    assert done_ids(db, queue, reverse=True) == listed[::-1]
-    assert done_ids(db, queue, limit=2) == listed[:2]
-    assert done_ids(db, queue, after=listed[1], limit=2) == listed[2:4]
-    assert done_ids(db, queue, after=listed[4], reverse=True) == listed[:4][::-1]
-    assert done_ids(db, queue, after=listed[-1]) == []
-    waiting = push(db, queue, "waits")
-    with pytest.raises(InvalidItemId):
-        done_ids(db, queue, after=waiting)
-
-    @fdbqueue.transactional
-    def listed_in(tr: Any) -> list[str]:
-        return done_ids(tr.snapshot, queue, limit=3)
-
-    assert listed_in(db) == listed[:3]
-
-
-def test_done_items_of_one_priority_are_listed(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=100)
-    queue.push_many(db, range(10), priorities=[n % 2 for n in range(10)])
-    for _ in range(10):
-        claim = queue.claim(db)
-        assert claim is not None
-        queue.ack(db, claim)
-    odd = [info.item.value % 2 for info in queue.items(db, state="done", priority=1, limit=3)]
-    assert odd == [1, 1, 1]
-
-
-# What is kept
-
-
-def test_the_last_items_are_kept(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=3)
-    ids = finish(db, queue, 10)
-    trim(db, queue)
-    assert sorted(done_ids(db, queue)) == sorted(ids[-3:])
-    assert assert_views_agree(db, queue).done == 3
-    assert queue.state(db, ids[0]) is None
-    queue.set_keep(db, 1)
-    trim(db, queue)  # its claim reads the new number, and the next one obeys it
-    trim(db, queue)
-    assert done_ids(db, queue) == ids[-1:]
-    queue.set_keep(db, None)
-    trim(db, queue)
-    trim(db, queue)
-    assert done_ids(db, queue) == []
-    finish(db, queue, 1)
-    assert assert_views_agree(db, queue).done == 0
-    assert rows(db, queue, Space.DONE, Space.DONE_TIMES, Space.ATTEMPTS, Space.PIECES) == 0
-
-
-@pytest.mark.parametrize(
-    ("keep", "left"),
-    [(timedelta(seconds=2), 2), ((timedelta(seconds=2), 1), 1), ((timedelta(days=1), 3), 3)],
-)
-def test_items_are_kept_for_a_time(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, keep: Any, left: int
+def test_every_change_of_the_totals_counts_in_each_window(
+    db: Any, name: str, now: Clock, kind: Any
 ) -> None:
-    queue = PriorityQueue.named(db, name, keep=keep)
-    finish(db, queue, 4)
-    now = time.time_ns() // 10**6
-    monkeypatch.setattr(sweeper, "milliseconds", lambda: now + 2500)
-    monkeypatch.setattr("fdbqueue.coordination.store.milliseconds", lambda: now + 1000)
-    ids = finish(db, queue, 2)
-    trim(db, queue)
-    assert len(done_ids(db, queue)) == left
-    assert {*done_ids(db, queue)[:1]} <= {*ids}
-
-
-def test_trimming_deletes_payloads_attempts_and_results(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweeper, "_MAX_TRIMMED", 4)
-    queue = PriorityQueue.named(db, name, keep=2)
-    for number in range(11):
-        queue.push(db, "x" * 200_000 if number % 2 else number, unique=f"key{number}")
+    queue = kind.named(db, name)
+    queue.set_max_attempts(db, 2)
+    for number in range(6):
+        push(db, queue, number)
+    queue.dequeue(db) if kind is Queue else queue.pop(db)
+    queue.ack(db, queue.claim(db))
+    queue.release(db, queue.claim(db))
+    for _ in range(2):
         queue.nack(db, queue.claim(db), delay=0, error="busy")
-        queue.ack(db, queue.claim(db), result=number)
-    assert rows(db, queue, Space.UNIQUE_KEYS) == 0  # a done item holds no key
-    trim(db, queue)
-    assert rows(db, queue, Space.DONE) == rows(db, queue, Space.DONE_TIMES) == 2
-    assert rows(db, queue, Space.RETURNED) == rows(db, queue, Space.ATTEMPTS) == 2
-    assert rows(db, queue, Space.PIECES) == 3
-    assert_views_agree(db, queue)
+    windows = queue.history(db)
+    assert [window.seconds for window in windows] == [5 * MINUTE, HOUR, DAY]
+    assert [*map(numbers, windows)] == [(6, 5, 2, 2, 1)] * 3
+    now.time += 5 * MINUTE
+    assert [*map(numbers, queue.history(db))] == [(0,) * 5, (6, 5, 2, 2, 1), (6, 5, 2, 2, 1)]
+    now.time += HOUR
+    assert [*map(numbers, queue.history(db))] == [(0,) * 5, (0,) * 5, (6, 5, 2, 2, 1)]
+    now.time += DAY
+    assert [*map(numbers, queue.history(db))] == [(0,) * 5] * 3
 
 
-def test_trimming_leaves_the_unique_key_to_another_item(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=1)
+def test_a_change_counts_in_its_own_period(db: Any, queue: PriorityQueue, now: Clock) -> None:
+    """Also after a long time in which nothing happened."""
     for _ in range(3):
-        queue.push(db, "job", unique="key")
-        queue.ack(db, queue.claim(db))
-    again = queue.push(db, "job", unique="key")
-    claim = queue.claim(db)
-    trim(db, queue)
-    assert queue.push(db, "twice", unique="key").id == again.id
-    assert claim is not None
-    assert_views_agree(db, queue)
+        queue.push(db, "x")
+        now.time += 20 * MINUTE
+    queue.push_many(db, "ab")
+    _, hour, day = queue.history(db)
+    assert [(bucket.begin.timestamp() - NOON, bucket.pushed) for bucket in day.buckets] == [
+        (0, 1),
+        (15 * MINUTE, 1),
+        (30 * MINUTE, 1),
+        (60 * MINUTE, 2),
+    ]
+    assert [(bucket.begin.timestamp() - NOON, bucket.pushed) for bucket in hour.buckets] == [
+        (20 * MINUTE, 1),
+        (40 * MINUTE, 1),
+        (60 * MINUTE, 2),
+    ]
+    assert hour.since.timestamp() - NOON == 30
 
 
-def test_processes_that_trim_at_the_same_time_count_each_item_once(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=1)
-    finish(db, queue, 300)
-    others = [PriorityQueue.existing(db, name) for _ in range(6)]
-    for other in others:
-        assert other.claim(db) is None  # reads the options
-    threads = [threading.Thread(target=trim, args=(db, other)) for other in others]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert assert_views_agree(db, queue).done == 1
+def test_the_windows_agree_with_what_happened(db: Any, queue: PriorityQueue, now: Clock) -> None:
+    """Random operations of two clients, at random times."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    clients = [queue, look(queue)]
+    happened: list[tuple[float, str]] = []
+    for _ in range(150):
+        now.time += draw.choice([0, 0, 1, 17, 45, 400, 3_000])
+        client = draw.choice(clients)
+        if draw.random() < 0.5:
+            n = draw.randrange(1, 4)
+            client.push_many(db, range(n))
+            happened += [(now.time, "pushed")] * n
+        elif draw.random() < 0.5:
+            happened += [(now.time, "taken")] * len(client.pop_many(db, 2))
+        elif claim := client.claim(db, lease=DAY):
+            client.ack(db, claim)
+            happened.append((now.time, "taken"))
+    for window in queue.history(db):
+        length = 30 if window.seconds < DAY else 15 * MINUTE
+        wanted = Counter(
+            (int(time // length * length), what)
+            for time, what in happened
+            if time >= window.since.timestamp()
+        )
+        found = Counter[tuple[int, str]]()
+        for bucket in window.buckets:
+            begin = int(bucket.begin.timestamp())
+            found += Counter({(begin, "pushed"): bucket.pushed, (begin, "taken"): bucket.taken})
+        assert found == wanted
 
 
-def test_done_items_survive_errors_of_the_database(db: Any, name: str, rng: Any) -> None:
-    faulty = FaultyDatabase(
-        db, before=0.2, after=0.2, conflict=0.1, lost_as=(1021, 1039), seed=rng.randrange(99)
-    )
-    queue = PriorityQueue.named(faulty, name, keep=20)
-    finish(faulty, queue, 60, result="ok")
-    trim(faulty, queue)
-    stats = assert_views_agree(db, queue)
-    assert stats.total_completed == 60
-    assert 20 <= stats.done <= 60  # a trim without a known result is not repeated at once
-    trim(db, queue)
-    assert assert_views_agree(db, queue).done == 20
-
-
-@pytest.mark.parametrize(
-    "keep", [0, -1, True, 1.5, timedelta(0), (1, 2), (timedelta(1), timedelta(1)), (), "7d"]
-)
-def test_an_invalid_keep_is_rejected(db: Any, queue: PriorityQueue, keep: Any) -> None:
-    with pytest.raises(ValueError, match="keep is a timedelta"):
-        queue.set_keep(db, keep)
-    with pytest.raises(ValueError, match="keep is a timedelta"):
-        PriorityQueue(queue.subspace, keep=keep)
-
-
-def test_the_stored_keep_holds(db: Any, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    queue = PriorityQueue.named(db, name, keep=(timedelta(days=1), 10))
-    queue.push(db, 1)
-    again = PriorityQueue.named(db, name, keep=20)
-    again.push(db, 2)
-    assert "keep_number" in caplog.text
-    stored = decode_options(db[store_of(queue).layout.options])
-    assert (stored.keep_seconds, stored.keep_number, stored.keeps_done) == (86_400, 10, True)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_any_item_that_is_not_claimed_can_be_removed(db: Any, name: str, kind: Any) -> None:
-    queue = kind.named(db, name, keep=100)
-    queue.set_max_attempts(db, 1)
-    (done,) = finish(db, queue, 1, result=7)
-    dead = push(db, queue, "fails")
-    queue.nack(db, queue.claim(db))
-    claimed = push(db, queue, "claimed")
-    queue.claim(db)
-    ready = push(db, queue, "ready")
-    assert not queue.remove(db, claimed)
-    for item_id in (done, dead, ready):
-        assert queue.remove(db, item_id)
-        assert not queue.remove(db, item_id)
-        assert_views_agree(db, queue)
-    stats = queue.stats(db)
-    assert (stats.done, stats.dead, stats.ready, stats.claimed) == (0, 0, 0, 1)
-    assert (stats.total_completed, stats.total_removed) == (1, 2)
-    assert rows(db, queue, Space.DONE, Space.DONE_TIMES, Space.RETURNED) == 0
-
-
-def test_a_check_repairs_the_number_of_done_items_and_what_belongs_to_none(
-    db: Any, name: str
+def test_the_history_takes_a_bounded_number_of_keys(
+    db: Any, queue: PriorityQueue, now: Clock
 ) -> None:
-    queue = PriorityQueue.named(db, name, keep=100)
-    ids = finish(db, queue, 3, result=1)
-    layout = store_of(queue).layout
-    db.clear(layout.done + store_of(queue).codec.reference(ids[0]))
-    report = check(db, queue, repair=True)
-    assert any("number of done items" in problem for problem in report.problems)
-    assert any("index leads to no item" in problem for problem in report.problems)
-    assert any("result of no item" in problem for problem in report.problems)
+    for _ in range(300):
+        queue.push(db, "x")
+        now.time += 30
+    assert samples(db, queue) <= 121 + 97
+    for _ in range(110):
+        queue.push(db, "x")
+        now.time += 15 * MINUTE
+    assert samples(db, queue) <= 121 + 97
+    assert queue.history(db)[2].pushed == 95
+    now.time += 10 * DAY
+    queue.push(db, "x")
+    assert samples(db, queue) == 2
     assert check(db, queue).ok
-    assert check(db, queue).done == 2
 
 
-def test_a_clear_removes_done_items(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=100)
-    finish(db, queue, 3, result=1)
-    queue.clear(db)
-    assert assert_views_agree(db, queue).done == 0
-    assert rows(db, queue, Space.DONE, Space.DONE_TIMES, Space.RETURNED) == 0
+def test_waiting_times_are_those_of_ready_items(db: Any, queue: PriorityQueue, now: Clock) -> None:
+    """From the push, or from the end of the delay, until the pop or claim."""
+    for _ in range(90):
+        queue.push(db, "x")
+    now.time += 10
+    assert len(queue.pop_many(db, 90)) == 90
+    for _ in range(10):
+        queue.push(db, "x")
+    now.time += 100
+    claim = queue.claim(db, n=10)
+    minutes = queue.history(db)[0]
+    assert minutes.waiting_median == pytest.approx(10, rel=0.2)
+    assert minutes.waiting_p95 == pytest.approx(100, rel=0.2)
+    queue.ack(db, claim)
+    now.time += 5 * MINUTE
+    assert queue.history(db)[0].waiting_median is None
+    queue.push(db, "x", delay=HOUR)
+    now.time += HOUR + 20
+    assert look(queue).pop(db).value == "x"
+    assert queue.history(db)[0].waiting_median == pytest.approx(20, rel=0.2)
 
 
-# Results
+def test_a_retry_waits_from_its_own_beginning(db: Any, queue: PriorityQueue, now: Clock) -> None:
+    queue.set_max_attempts(db, 3)
+    item = queue.push(db, "x")
+    store_of(queue).sweeper.invalidate()
+    for delay, wait in ((0, 40), (50, 90)):
+        queue.nack(db, look(queue).claim(db), delay=delay)
+        now.time += 10 * MINUTE  # so that the windows of five minutes have one wait each
+        now.time += wait
+        claim = look(queue).claim(db)
+        assert claim is not None
+        waited = 10 * MINUTE + wait - delay
+        assert queue.history(db)[0].waiting_median == pytest.approx(waited, rel=0.2)
+        queue.release(db, claim)
+    queue.nack(db, look(queue).claim(db), delay=0)
+    now.time += HOUR
+    assert queue.retry_dead_letter(db, item.id)
+    now.time += 30
+    assert look(queue).pop(db) is not None
+    assert queue.history(db)[0].waiting_median == pytest.approx(30, rel=0.2)
 
 
-def test_a_worker_stores_what_its_handler_returns(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=100)
-    items = queue.push_many(db, [1, 2, 3])
-
-    def double(item: Any) -> int:
-        return int(2 * item.value)
-
-    assert Worker(db, queue, double, store_results=True).run(drain=True).done == 3
-    assert [queue.result(db, item) for item in items] == [2, 4, 6]
-    more = queue.push_many(db, [4, 5])
-    assert Worker(db, queue, double).run(drain=True).done == 2
-    assert [queue.result(db, item.id) for item in more] == [None, None]
-
-
-def test_the_result_and_the_effect_of_a_handler_are_one_commit(
-    db: Any, name: str, rng: Any
+def test_an_item_made_ready_by_hand_waits_from_then_on(
+    db: Any, queue: PriorityQueue, now: Clock
 ) -> None:
-    faulty = FaultyDatabase(
-        db, before=0.2, after=0.2, conflict=0.2, lost_as=(1021, 1039), seed=rng.randrange(99)
-    )
-    queue = PriorityQueue.named(db, name, keep=100)
-    items = queue.push_many(db, range(20))
-    total = queue.subspace.key() + b"\xfesum"
-
-    def add(tr: Any, item: Any) -> dict[str, int]:
-        tr.add(total, item.value.to_bytes(8, "little"))
-        return {"added": item.value}
-
-    Worker(faulty, queue, add, store_results=True).run(drain=True)
-    assert int.from_bytes(db[total], "little") == sum(range(20))
-    assert [queue.result(db, item) for item in items] == [{"added": n} for n in range(20)]
-    db.clear(total)
-    assert assert_views_agree(db, queue).done == 20
+    item = queue.push(db, "x", delay=DAY)
+    now.time += HOUR
+    assert queue.run_now(db, item)
+    now.time += 60
+    assert look(queue).pop(db) is not None
+    assert queue.history(db)[0].waiting_median == pytest.approx(60, rel=0.2)
 
 
-@pytest.mark.parametrize("in_transaction", [False, True])
-@pytest.mark.parametrize(
-    ("returned", "error"), [({1, 2}, "InvalidValue"), ("x" * 90_001, "PayloadTooLarge")]
-)
-def test_a_job_whose_result_cannot_be_stored_has_failed(
-    db: Any, name: str, returned: Any, error: str, in_transaction: bool
+def test_a_transaction_that_fails_leaves_the_sample_to_the_next_one(
+    db: Any, queue: PriorityQueue, now: Clock
 ) -> None:
-    queue = PriorityQueue.named(db, name, keep=100, max_attempts=1)
-    item = queue.push(db, 1)
-
-    def plain(_: Any) -> Any:
-        return returned
-
-    def body(tr: Any, _: Any) -> Any:
-        return returned
-
-    handler = body if in_transaction else plain
-    assert Worker(db, queue, handler, store_results=True).run(drain=True).failed == 1
-    info = queue.get(db, item)
-    assert info is not None
-    assert info.state == "dead"
-    assert error in str(info.error)
-    with pytest.raises(NoResult, match="it is a dead letter") as caught:
-        queue.result(db, item)
-    assert caught.value.error == info.error
-
-
-def test_a_worker_warns_if_the_queue_keeps_no_results(
-    db: Any, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, [1, 2])
-    with caplog.at_level(logging.WARNING, "fdbqueue.worker"):
-        report = Worker(db, queue, lambda item: {1}, store_results=True).run(drain=True)
-    assert report.done == 2
-    assert caplog.text.count("keeps no done items") == 1
-
-
-def test_an_acknowledgement_checks_its_result(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=100)
-    item = queue.push(db, 1)
-    claim = queue.claim(db)
-    assert claim is not None
-    with pytest.raises(InvalidValue):
-        queue.ack(db, claim, result={1})
-    with pytest.raises(PayloadTooLarge):
-        queue.ack(db, claim, result="x" * 90_000)
-    assert queue.state(db, item) == "claimed"
+    queue.push(db, "x")
+    now.time += MINUTE
 
     @fdbqueue.transactional
-    def body(tr: Any) -> None:
-        queue.ack(tr, claim, result="in a transaction")
+    def push_twice_and_fail(tr: Any) -> None:
+        queue.push(tr, "x")
+        queue.push(tr, "x")
+        raise RuntimeError("no")
 
-    body(db)
-    assert queue.result(db, item) == "in a transaction"
-    with pytest.raises(LeaseLost):
-        queue.ack(db, claim, result="again")
-    assert queue.result(db, item) == "in a transaction"
-
-
-def test_a_result_is_waited_for(db: Any, name: str, asleep: threading.Event) -> None:
-    """The waiting client is woken: it would sleep for ten minutes."""
-    queue = PriorityQueue.named(db, name, keep=100)
-    item = queue.push(db, 1)
-    claim = queue.claim(db)
-    assert claim is not None
-
-    def finish() -> None:
-        asleep.wait()
-        queue.ack(db, claim, result="done")
-
-    thread = threading.Thread(target=finish)
-    thread.start()
-    assert PriorityQueue.existing(db, name).result(db, item.id, wait=500) == "done"
-    thread.join()
+    with pytest.raises(RuntimeError, match="no"):
+        push_twice_and_fail(db)
+    queue.push(db, "x")
+    queue.push(db, "x")
+    buckets = queue.history(db)[0].buckets
+    assert [(bucket.begin.timestamp() - NOON, bucket.pushed) for bucket in buckets] == [
+        (0, 1),
+        (MINUTE, 2),
+    ]
 
 
-def test_waiting_for_a_result_ends_when_the_job_dies(
-    db: Any, name: str, asleep: threading.Event
+def test_a_caller_s_transaction_counts_too(db: Any, queue: PriorityQueue, now: Clock) -> None:
+    queue.push(db, "x")
+    now.time += MINUTE
+    attempts = 0
+
+    @fdbqueue.transactional
+    def move(tr: Any) -> None:
+        nonlocal attempts
+        attempts += 1
+        item = queue.pop(tr)
+        queue.push(tr, item.value)
+        if attempts == 1:
+            raise FDBError(1020)
+
+    move(db)
+    assert attempts == 2
+    buckets = queue.history(db)[0].buckets
+    assert [numbers(bucket)[:3] for bucket in buckets] == [(1, 0, 0), (1, 1, 1)]
+
+
+def test_a_busy_client_pays_once_in_a_period(db: Any, queue: PriorityQueue, now: Clock) -> None:
+    counting = CountingDatabase(db)
+
+    def cost() -> tuple[int, int]:
+        counting.clear()
+        now.time += 0.1
+        queue.push(counting, "x")
+        queue.ack(counting, queue.claim(counting))
+        prefix = queue.subspace[Space.HISTORY].key()
+        written = sum(bytes(key).startswith(prefix) for key in counting.mutations)
+        return counting.reads, written
+
+    costs = [cost() for _ in range(3)]
+    reads, written = costs[2]
+    assert written == 0
+    now.time += 5
+    assert cost() == (reads, 1)  # a client notes waiting times once a second
+    now.time += 30
+    assert cost()[1] == 3
+
+
+def test_a_client_that_finds_nothing_writes_nothing(
+    db: Any, queue: PriorityQueue, now: Clock
 ) -> None:
-    queue = PriorityQueue.named(db, name, max_attempts=1)
-    item = queue.push(db, 1)
-    claim = queue.claim(db)
-    assert claim is not None
-
-    def fail() -> None:
-        asleep.wait()
-        queue.nack(db, claim, error="broken")
-
-    thread = threading.Thread(target=fail)
-    thread.start()
-    with pytest.raises(NoResult, match="broken"):
-        PriorityQueue.existing(db, name).result(db, item.id, wait=500)
-    thread.join()
-
-
-def test_a_result_that_is_not_there_says_why(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name)
-    item = queue.push(db, 1)
-    with pytest.raises(NoResult, match="it is ready, not done yet") as caught:
-        queue.result(db, item, wait=0.01)
-    assert (caught.value.id, caught.value.state) == (item.id, "ready")
+    queue.push(db, "x")
     queue.pop(db)
-    with pytest.raises(NoResult, match="the queue does not know it"):
-        queue.result(db, item)
-    with pytest.raises(InvalidItemId):
-        queue.result(db, "no id")
-    with pytest.raises(ValueError, match="given a database"):
-        queue.result(db.create_transaction(), item, wait=1)
+    now.time += MINUTE
+    counting = CountingDatabase(db)
+    assert queue.pop(counting) is queue.claim(counting) is queue.peek(counting) is None
+    assert (counting.commits, counting.mutations) == (0, [])
 
 
-def test_asyncio_waits_for_results_of_many_jobs(db: Any, name: str) -> None:
-    async def main() -> None:
-        queue = await aio.PriorityQueue.named(db, name, keep=100)
-        items = await queue.push_many(db, range(20))
-        waiting = [asyncio.create_task(queue.result(db, item.id, wait=60)) for item in items]
-
-        async def square(item: Any) -> int:
-            return int(item.value**2)
-
-        worker = aio.Worker(db, queue, square, concurrency=4, store_results=True)
-        await worker.run(drain=True)
-        assert await asyncio.gather(*waiting) == [n**2 for n in range(20)]
-
-    asyncio.run(main())
-
-
-def test_acknowledgements_of_large_items_with_results_fit_into_transactions(
-    db: Any, name: str
+def test_a_clock_that_is_ahead_counts_nothing_twice(
+    db: Any, queue: PriorityQueue, now: Clock
 ) -> None:
-    """Those of many threads share transactions, which have room for 10 MB."""
-    queue = PriorityQueue.named(db, name, keep=1000)
-    n = 120
-    for _ in range(n // 10):
-        queue.push_many(db, ["x" * 85_000] * 10)
-    claims = [queue.claim(db) for _ in range(n)]
-    barrier = threading.Barrier(n)
-    failed: list[BaseException] = []
-
-    def ack(claim: Any) -> None:
-        barrier.wait()
-        try:
-            queue.ack(db, claim, result="y" * 85_000)
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=ack, args=(claim,)) for claim in claims]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
-    assert assert_views_agree(db, queue).done == n
+    queue.push(db, "x")
+    ahead = look(queue)
+    now.time += 10 * MINUTE
+    ahead.push(db, "x")
+    now.time -= 9 * MINUTE
+    look(queue).push(db, "x")
+    assert queue.history(db)[1].pushed == 3
+    now.time += 20 * MINUTE
+    look(queue).push(db, "x")
+    assert queue.history(db)[1].pushed == 4
 
 
-def test_a_result_for_too_many_items_is_rejected(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=1000)
-    queue.push_many(db, range(200))
-    claim = queue.claim(db, n=200)
-    assert claim is not None
-    with pytest.raises(PayloadTooLarge):
-        queue.ack(db, claim, result="x" * 85_000)
-    queue.ack(db, claim, result="x" * 30_000)
-    assert queue.stats(db).done == 200
-
-
-def test_a_claim_that_several_threads_acknowledge_is_done_once(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=1000)
-    n = 30
-    for number in range(n):
-        queue.push(db, number)
-        claim = queue.claim(db)
-        barrier = threading.Barrier(6)
-        outcomes: list[str] = []
-
-        def ack(claim: Any = claim, barrier: Any = barrier, outcomes: Any = outcomes) -> None:
-            barrier.wait()
-            try:
-                queue.ack(db, claim)
-                outcomes.append("done")
-            except LeaseLost:
-                outcomes.append("lost")
-
-        threads = [threading.Thread(target=ack) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(outcomes) == ["done"] + ["lost"] * 5
-    stats = assert_views_agree(db, queue)
-    assert (stats.done, stats.total_completed) == (n, n)
-
-
-@pytest.mark.parametrize("kind", [PriorityQueue, TaskQueue])
-def test_a_result_is_waited_for_while_the_job_is_moved(
-    db: Any, name: str, kind: Any, asleep: threading.Event
-) -> None:
-    """The waiting client is woken: it would sleep for ten minutes."""
-    queue = kind.named(db, name, keep=100)
-    item_id = push(db, queue, "job")
-    found: list[Any] = []
-    other = kind.existing(db, name)
-    thread = threading.Thread(target=lambda: found.append(other.result(db, item_id, wait=500)))
-    thread.start()
-    asleep.wait()
-    asleep.clear()
-    if kind is TaskQueue:
-        assert queue.reprioritize(db, item_id, cost=7)
-    else:
-        assert queue.reprioritize(db, item_id, 1)
-    assert asleep.wait(60)  # it looked, and sleeps again
-    claim = queue.claim(db)
-    if kind is TaskQueue:  # whose index changes with a claim
-        asleep.clear()
-        asleep.wait(1)
-    queue.ack(db, claim, result="done")
-    thread.join()
-    assert found == ["done"]
-
-
-def test_the_last_page_of_done_items_may_have_been_trimmed(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=2)
-    ids = finish(db, queue, 4)
-    trim(db, queue)
-    assert done_ids(db, queue, after=ids[0]) == []
+def test_the_history_follows_the_queue(db: Any, name: str, now: Clock) -> None:
+    """`clear` begins it again, `rename` and a copy take it along."""
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, range(3))
+    fdbqueue.rename_queue(db, name, name + "2")
+    copied = fdbqueue.open("memory:")
+    fdbqueue.copy_queue(db, copied, name + "2", name)
+    renamed = PriorityQueue.named(db, name + "2")
+    assert renamed.history(db) == PriorityQueue.named(copied, name).history(copied)
+    assert renamed.history(db)[0].pushed == 3
+    now.time += 10
+    renamed.clear(db)
+    assert renamed.history(db)[0].pushed == 0
+    renamed.push(db, "x")
+    assert renamed.history(db)[0].pushed == 1
+    assert check(db, renamed).ok

@@ -407,6 +407,40 @@ class Scale(BaseModel):
     paused: bool
 
 
+class HistoryBucket(BaseModel):
+    """What happened in a period: 30 seconds, or 15 minutes in the window of a day."""
+
+    begin: str = Field(description="ISO 8601.")
+    pushed: int
+    taken: int
+    completed: int
+    failed: int
+    died: int
+
+
+class HistoryWindow(BaseModel):
+    """What happened within the last 5 minutes, hour or day."""
+
+    seconds: int
+    since: str = Field(description="ISO 8601: when the window began.")
+    pushed: int
+    taken: int = Field(description="Items popped or claimed.")
+    completed: int = Field(description="Items popped or acknowledged.")
+    failed: int = Field(description="Failed attempts.")
+    died: int = Field(description="Items that became dead letters.")
+    waiting_median: float | None = Field(
+        description="The seconds that half of the items were ready before they were taken."
+    )
+    waiting_p95: float | None = Field(description="The same for 95 % of the items.")
+    buckets: list[HistoryBucket] = Field(description="The periods in which something happened.")
+
+
+class History(BaseModel):
+    """The history of a queue."""
+
+    windows: list[HistoryWindow]
+
+
 class Me(BaseModel):
     """The role of a token, and its queues: a name, or the beginning of names and `*`."""
 

@@ -22,7 +22,7 @@ from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, ServedQueues, kno
 from fdbqueue.http.v1.values import AnyQueue, layout_of
 from fdbqueue.layout.codecs import json_bytes
 from fdbqueue.queue.check import check as check_queue
-from fdbqueue.queue.overview import stats_as_json, time_as_json
+from fdbqueue.queue.overview import history_as_json, stats_as_json, time_as_json
 from fdbqueue.queue.presence import WorkerInfo
 from fdbqueue.queue.task import TaskQueue
 from fdbqueue.types import Keep, Options, QueueStats, State, Transaction
@@ -251,6 +251,14 @@ async def stats(served: ServedQueues, name: ReadOf) -> Response:
     """Return how many items are in each state, the limits of the queue and its totals."""
     handle = await served.queue(name)
     return json_response(stats_as_json(await handle.stats(served.db)))
+
+
+@router.get("/queues/{name}/history", response_model=bodies.History)
+async def history(served: ServedQueues, name: ReadOf) -> Response:
+    """Return what happened in a queue within the last 5 minutes, hour and day."""
+    handle = await served.queue(name)
+    windows = await handle.history(served.db)
+    return json_response({"windows": [*map(history_as_json, windows)]})
 
 
 @router.get("/queues/{name}/scale", response_model=bodies.Scale)

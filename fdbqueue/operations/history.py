@@ -1,0 +1,219 @@
+"""The history of a queue: samples of its totals, and the waiting times of items, within a day.
+
+The totals of a queue only grow. So what happened in a period is the difference between the totals
+at its beginning and those at the beginning of a later one. The first transaction of a period that
+changes them stores what they were, and deletes the samples that are too old. Nothing runs while
+nobody uses the queue, and a period without a sample is one in which nothing happened.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from fdb import fdboptions
+
+from fdbqueue.layout import (
+    SAMPLED,
+    WAIT_BOUNDS,
+    Counters,
+    Layout,
+    decode_sample,
+    decode_waits,
+    encode_sample,
+    encode_waits,
+    totals_range,
+)
+from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.values import utc_time
+from fdbqueue.types import HistoryBucket, HistoryWindow, ReadTransaction, Transaction
+
+__all__ = ["History", "read_history"]
+
+_WANT_ALL = fdboptions.StreamingMode["want_all"][0]
+
+_SECONDS_BETWEEN_WAITS = 1.0
+
+
+class _Periods(NamedTuple):
+    """The periods of one length, and how many of them have a sample at most."""
+
+    seconds: int
+    kept: int
+
+
+_SHORT, _LONG = _Periods(30, 120), _Periods(900, 96)
+
+_WINDOWS = ((300, _SHORT), (3_600, _SHORT), (86_400, _LONG))
+
+
+class History:
+    """What one client adds to the history of a queue, as part of its transactions.
+
+    Its methods cost nothing most of the time: a client looks once in each period of 30 seconds
+    whether there is a sample, and notes waiting times once a second.
+
+    Attributes:
+        now: The time of the client's last operation, in seconds since 1970. The operation sets it
+            before it begins its transaction; at 0, nothing is noted.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.now = 0.0
+        self._known = 0  # the number of a short period that has a sample, and all before it
+        self._sampled_by: Callable[[], object] = _nothing
+        self._waits_noted = 0.0
+
+    @property
+    def milliseconds(self) -> int:
+        """The time of the client's last operation, in milliseconds since 1970."""
+        return int(1000 * self.now)
+
+    def note_change(self, tr: Transaction) -> None:
+        """Store samples of the totals, unless there are some of the present periods.
+
+        Call this before the transaction changes the totals.
+        """
+        number = int(self.now // _SHORT.seconds)
+        if number <= self._known:
+            return
+        layout, snapshot = self._layout, tr.snapshot
+        keys = {
+            periods: layout.sample_key(periods.seconds, int(self.now // periods.seconds))
+            for periods in (_SHORT, _LONG)
+        }
+        # Start all reads before waiting for the first.
+        reads = {periods: snapshot.get(key) for periods, key in keys.items()}
+        missing = [periods for periods, read in reads.items() if read.value is None]
+        if not missing:
+            # A sample that this transaction itself has stored may never be committed.
+            if self._sampled_by() is not tr:
+                self._known = number
+            return
+        sample = encode_sample(_begin_sample(snapshot, layout)())
+        for periods in missing:
+            first_kept = int(self.now // periods.seconds) - periods.kept
+            tr[keys[periods]] = sample
+            oldest_kept = layout.sample_key(periods.seconds, max(0, first_kept))
+            tr.clear_range(layout.sample_key(periods.seconds, 0), oldest_kept)
+        self._sampled_by = weakref.ref(tr)
+
+    def note_taken(self, tr: Transaction, items: Iterable[StoredItem]) -> None:
+        """Count how long items were ready that the transaction pops or claims."""
+        now = self.now
+        if now == 0 or 0 < abs(now - self._waits_noted) < _SECONDS_BETWEEN_WAITS:
+            return
+        # A further try of the same transaction notes them again.
+        self._waits_noted = now
+        waits = [*filter(None, map(self._wait_of, items))]
+        if waits:
+            tr.add(self._layout.waits, encode_waits(waits))
+
+    def _wait_of(self, item: StoredItem) -> int | None:
+        """Return for how many milliseconds an item has been ready; `None` if nothing says so."""
+        since = item.header.since
+        if since is None and not item.header.attempts:
+            pushed = self._layout.pushed_at(item.key)
+            since = None if pushed is None else int(1000 * pushed.timestamp())
+        return None if since is None else max(1, self.milliseconds - since)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _begin_sample(tr: ReadTransaction, layout: Layout) -> Callable[[], tuple[int, ...]]:
+    """Start to read the totals of a queue; return a function that waits for them."""
+    rows = tr.get_range(*totals_range(layout.subspace), streaming_mode=_WANT_ALL)
+    waits = tr.get(layout.waits)
+
+    def finish() -> tuple[int, ...]:
+        counters = Counters(layout.subspace, rows)
+        totals = (counters.pushed, counters.taken, counters.completed)
+        failures = (counters.tallies["failed"], counters.tallies["died"])
+        return (*totals, *failures, *decode_waits(waits.value))
+
+    return finish
+
+
+def read_history(tr: ReadTransaction, layout: Layout, now: int) -> list[HistoryWindow]:
+    """Return the last 5 minutes, hour and day of a queue.
+
+    Args:
+        tr: A transaction.
+        layout: The keys of the queue.
+        now: The time in milliseconds since 1970.
+    """
+    rows = tr.get_range(*layout.range_of(layout.samples), streaming_mode=_WANT_ALL)
+    begun = _begin_sample(tr, layout)
+    samples: dict[int, dict[int, tuple[int, ...]]] = {_SHORT.seconds: {}, _LONG.seconds: {}}
+    for row in rows:
+        seconds, number = layout.unpack_sample_key(row.key)
+        if 1000 * seconds * number <= now:  # otherwise by a clock that is ahead
+            samples[seconds][number] = decode_sample(row.value)
+    present = begun()
+    return [
+        _window(seconds, periods.seconds, samples[periods.seconds], present, now)
+        for seconds, periods in _WINDOWS
+    ]
+
+
+def _window(
+    seconds: int,
+    length: int,
+    samples: dict[int, tuple[int, ...]],
+    present: tuple[int, ...],
+    now: int,
+) -> HistoryWindow:
+    """Return what changed within this many seconds, by periods of a length in seconds."""
+    first = now // (1000 * length) + 1 - seconds // length
+    # A sample by a clock that was ahead precedes one of a later time that has smaller totals.
+    ends = pairwise(accumulate([*samples.values(), present], _larger))
+    changes = {
+        number: [after - before for before, after in zip(*both)]
+        for number, both in zip(samples, ends)
+        if number >= first
+    }
+    totals = [*map(sum, zip(*changes.values()))] or [0] * len(present)
+    waits = totals[len(SAMPLED) :]
+    buckets = [
+        HistoryBucket(utc_time(1000 * length * number), **dict(zip(SAMPLED, change)))
+        for number, change in changes.items()
+        if any(change)
+    ]
+    return HistoryWindow(
+        seconds,
+        utc_time(1000 * length * first),
+        waiting_median=_quantile(waits, 0.5),
+        waiting_p95=_quantile(waits, 0.95),
+        buckets=tuple(buckets),
+        **dict(zip(SAMPLED, totals)),
+    )
+
+
+def _larger(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(max, one, other))
+
+
+def _quantile(waits: Sequence[int], part: float) -> float | None:
+    """Return the time in seconds that this part of the items did not exceed; `None` for no items.
+
+    >>> waits = decode_waits(encode_waits([1000] * 9 + [60_000]))
+    >>> round(_quantile(waits, 0.5), 1), round(_quantile(waits, 0.95))
+    (1.1, 65)
+    """
+    rank = part * sum(waits)
+    if not rank:
+        return None
+    counted = 0.0
+    begin = 0
+    for end, number in zip(WAIT_BOUNDS, waits):
+        if counted + number >= rank:
+            # As if the items were spread evenly between the bounds.
+            return (begin + (end - begin) * (rank - counted) / number) / 1000
+        counted += number
+        begin = end
+    return begin / 1000
