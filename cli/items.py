@@ -62,6 +62,7 @@ from .common import (
 )
 from .signals import defer_signals
 
+_PAGE = 500  # items that are read before they are printed
 _MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
 
 __all__ = ["clear", "items", "peek", "pop", "push", "rm", "show"]
@@ -303,6 +304,12 @@ def peek(db: Database, queue: str, highest: bool, count: int, as_json: bool) -> 
     type=click.IntRange(min=0),
     help="Maximum number of items; 0 for all.",
 )
+@click.option(
+    "--agent", metavar="TEXT", help="With --state, only tasks of an agent with this name."
+)
+@click.option("--id", metavar="TEXT", help="With --state, only items with this text in their id.")
+@click.option("--error", metavar="TEXT", help="With --state, only items with this last error.")
+@click.option("--client", metavar="TEXT", help="With --state claimed, only items of this client.")
 @click.option("--after", metavar="ID", help="List only items after this one.")
 @click.option("--reverse", is_flag=True, help="List items in reverse order.")
 @command_options()
@@ -315,20 +322,25 @@ def items(
     after: str | None,
     reverse: bool,
     as_json: bool,
+    **texts: str | None,
 ) -> None:
     """List the ready items of QUEUE in order: id, priority, value.
 
     With --state, the items in that state are listed: id, priority, attempts, what comes next or
-    went wrong, value. With --json, each line has all that `fdbq show` prints.
+    went wrong, value. With --json, each line has all that `fdbq show` prints. A TEXT is any part of
+    the name, id or error.
 
     \b
     Example:
       fdbq items jobs --limit 20
       fdbq items jobs --state delayed
+      fdbq items jobs --state dead --error KeyError
     """
     if state is not None:
-        _list_in_state(db, queue, state, priority, limit, after, reverse, as_json)
+        _list_in_state(db, queue, state, priority, limit, after, reverse, as_json, texts)
         return
+    if any(text is not None for text in texts.values()):
+        raise click.UsageError("--agent, --id, --error and --client need --state")
     target = json_queue(db, queue, must_exist=True)
     if isinstance(target, Queue):
         reject_for_fifo(queue, priority=priority is not None)
@@ -351,19 +363,33 @@ def _list_in_state(
     after: str | None,
     reverse: bool,
     as_json: bool,
+    texts: dict[str, str | None],
 ) -> None:
     target = existing_queue(db, queue)
     codec = target.options(db).codec
-    exact = _exact_priority(target, queue, priority)
-    if isinstance(target, PriorityQueue):
-        listed = target.items(
-            db, state=state, priority=exact, limit=limit, after=after, reverse=reverse
-        )
-    else:
-        listed = target.items(db, state=state, limit=limit, after=after, reverse=reverse)
-    for info in listed:
-        fields = _info_json(info, codec)
-        click.echo(json_line(fields) if as_json else _info_line(info, fields))
+    wanted: dict[str, Any] = {"priority": _exact_priority(target, queue, priority), **texts}
+    left = limit or math.inf
+    while left:
+        try:
+            page = target.search(
+                db,
+                state=state,
+                limit=int(min(left, _PAGE)),
+                after=after,
+                reverse=reverse,
+                **wanted,
+            )
+        except ValueError as error:
+            if isinstance(error, FdbqueueError):
+                raise
+            raise click.UsageError(str(error)) from error
+        for info in page.items:
+            fields = _info_json(info, codec)
+            click.echo(json_line(fields) if as_json else _info_line(info, fields))
+        left -= len(page.items)
+        after = page.next
+        if after is None:
+            break
     check_integrity(db)
 
 

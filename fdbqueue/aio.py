@@ -287,6 +287,8 @@ class _Handle(Generic[_Q]):
     set_attempt_history = _method(_Queue.set_attempt_history)
     result = _method(_Queue.result)
     change_all = _method(_Queue.change_all)
+    search = _method(_Queue.search)
+    count = _method(_Queue.count)
     ack = _method(_Queue.ack)
     nack = _method(_Queue.nack)
     extend = _method(_Queue.extend)

@@ -26,6 +26,7 @@ __all__ = [
     "KeyOrSelector",
     "KeySelector",
     "KeyValue",
+    "MatchCount",
     "Options",
     "Priority",
     "PriorityJson",
@@ -34,6 +35,7 @@ __all__ = [
     "RangeResult",
     "ReadTransaction",
     "ReadTransactor",
+    "SearchPage",
     "State",
     "Task",
     "TaskPriority",
@@ -263,6 +265,38 @@ class ItemInfo:
     error: str | None
     unique: str | None
     failed_attempts: tuple[FailedAttempt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPage:
+    """A page of the items that a search found.
+
+    Attributes:
+        items: The items that match, in order; perhaps none.
+        next: The `after` of the next page, which is the id of the last item that the search looked
+            at; `None` if it looked at all items.
+        scanned: How many items the search looked at.
+    """
+
+    items: list[ItemInfo]
+    next: str | None
+    scanned: int
+
+
+@dataclass(frozen=True, slots=True)
+class MatchCount:
+    """The number of items that match, among those that were looked at.
+
+    Attributes:
+        count: How many items match.
+        next: The `after` of the next call, which is the id of the last item that this one looked
+            at; `None` if it looked at all items.
+        scanned: How many items it looked at.
+    """
+
+    count: int
+    next: str | None
+    scanned: int
 
 
 @dataclass(frozen=True, slots=True)

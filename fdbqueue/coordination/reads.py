@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from fdbqueue.database.binding import error_classes, first_key, is_database
 from fdbqueue.database.clock import milliseconds
@@ -20,7 +20,7 @@ from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import utc_time
 from fdbqueue.operations.history import read_history
 from fdbqueue.operations.items import Items, LocatedItem
-from fdbqueue.operations.schedule import begin_attempts
+from fdbqueue.operations.schedule import begin_attempts, begin_last_error
 from fdbqueue.operations.slots import ReadFirst
 from fdbqueue.operations.views.listing import Views
 from fdbqueue.types import (
@@ -30,25 +30,48 @@ from fdbqueue.types import (
     Item,
     ItemInfo,
     KeyValue,
+    MatchCount,
     Options,
     Priority,
     QueueStats,
     ReadTransaction,
     ReadTransactor,
+    SearchPage,
     State,
     Task,
 )
 
-__all__ = ["Finished", "Reads"]
+__all__ = ["Filter", "Finished", "Reads"]
 
 _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
+
+_Show: TypeAlias = Callable[[ReadTransaction, list[LocatedItem]], list[_R]]
+"""A function that returns what is shown of each of some items."""
 
 
 class Finished(NamedTuple):
     """The end of an item that is done: what its handler returned, or `None`."""
 
     result: Any
+
+
+class Filter(NamedTuple):
+    """The items that a search looks for: those to which all of these apply. `None` is for any.
+
+    Attributes:
+        priority: Their priority.
+        agent: Text within the name of the agent of a task, ignoring case.
+        id: Text within the id.
+        error: Text within the error of the last failed attempt, ignoring case.
+        client: Text within the name of the client that has claimed the item, ignoring case.
+    """
+
+    priority: Any = None
+    agent: str | None = None
+    id: str | None = None
+    error: str | None = None
+    client: str | None = None
 
 
 class Reads(Generic[_T]):
@@ -279,18 +302,151 @@ class Reads(Generic[_T]):
         Done items are in order of their acknowledgement, the newest first.
         """
         if state == "done":
-            return self._done(tr, limit, after, reverse, priority)
+            infos = self._done(tr, Filter(priority), self._infos, after, reverse)
+            return islice((info for _, info in infos if info is not None), limit or None)
         bounds = self._bounds(tr, after, reverse, priority)
         return self._list(tr, state, self._info, *bounds, limit, reverse)
+
+    def matching(
+        self,
+        db: ReadTransactor,
+        state: State,
+        wanted: Filter,
+        limit: int = 0,
+        after: _T | str | None = None,
+        reverse: bool = False,
+    ) -> Iterator[ItemInfo]:
+        """Iterate over the items in a state that match, in order, page by page."""
+        found = self._scan(db, state, wanted, self._infos, after, reverse, 0)
+        return islice((info for _, info in found if info is not None), limit or None)
+
+    def search(
+        self,
+        db: ReadTransactor,
+        state: State,
+        wanted: Filter,
+        limit: int,
+        after: _T | str | None,
+        reverse: bool,
+        scan: int,
+    ) -> SearchPage:
+        """Return up to `limit` items in a state that match, among up to `scan` items."""
+
+        def show(tr: ReadTransaction, found: list[LocatedItem]) -> list[ItemInfo | None]:
+            return [*self._infos(tr, found[:limit]), *[None] * (len(found) - limit)]
+
+        items: list[ItemInfo] = []
+        last, scanned = None, 0
+        # One more item shows whether any follows.
+        most = min(limit, scan) if self._matches_by_key(state, wanted) else scan
+        for found, info in self._scan(db, state, wanted, show, after, reverse, most + 1):
+            if scanned == scan or len(items) == limit:
+                return SearchPage(items, last and self.codec.id_of(last.item), scanned)
+            last, scanned = found, scanned + 1
+            if info is not None:
+                items.append(info)
+        return SearchPage(items, None, scanned)
+
+    def count(
+        self, db: ReadTransactor, state: State, wanted: Filter, after: _T | str | None, scan: int
+    ) -> MatchCount:
+        """Return how many items in a state match, among up to `scan` items."""
+        last, count, scanned = None, 0, 0
+        for found, is_match in self._scan(db, state, wanted, _matches, after, False, scan + 1):
+            if scanned == scan:
+                return MatchCount(count, last and self.codec.id_of(last.item), scanned)
+            last, scanned = found, scanned + 1
+            count += is_match is not None
+        return MatchCount(count, None, scanned)
+
+    def _scan(
+        self,
+        db: ReadTransactor,
+        state: State,
+        wanted: Filter,
+        show: _Show[_R],
+        after: _T | str | None,
+        reverse: bool,
+        limit: int,
+    ) -> Iterator[tuple[LocatedItem, _R | None]]:
+        """Iterate over all items in a state, each with what is shown of it if it matches.
+
+        The items of another priority are left out where the range of keys tells them apart.
+        """
+        if state == "done":
+            return self._done(db, wanted, show, after, reverse, limit)
+        by_key = self.given_options.kind == "priority"
+        begin, end = self._bounds(db, after, reverse, wanted.priority if by_key else None)
+        now = milliseconds()
+
+        def rows(
+            tr: ReadTransaction, begin: bytes, end: bytes, n: int, reverse: bool
+        ) -> Iterator[LocatedItem]:
+            return self.views.listed(tr, state, begin, end, now, n, reverse)
+
+        page = partial(self._selected, wanted, show)
+        pages = read_pages(db, begin, end, page, limit=limit, reverse=reverse, rows=rows)
+        return chain.from_iterable(pages)
+
+    def _matches_by_key(self, state: State, wanted: Filter) -> bool:
+        """Return whether all items that `_scan` iterates over match."""
+        by_range = self.given_options.kind == "priority" and state != "done"
+        return wanted == (Filter(wanted.priority) if by_range else Filter())
+
+    def _selected(
+        self, wanted: Filter, show: _Show[_R], tr: ReadTransaction, items: list[LocatedItem]
+    ) -> list[tuple[LocatedItem, _R | None]]:
+        # Start all reads before waiting for the first.
+        tests = [self._begin_test(tr, wanted, found) for found in items]
+        matching = [found for found, test in zip(items, tests, strict=True) if test()]
+        shown = dict(zip((found.key for found in matching), show(tr, matching), strict=True))
+        return [(found, shown.get(found.key)) for found in items]
+
+    def _begin_test(
+        self, tr: ReadTransaction, wanted: Filter, found: LocatedItem
+    ) -> Callable[[], bool]:
+        """Start to read whether an item matches; return a function that waits for it."""
+        priority, agent, id, error, client = wanted
+        no = partial(bool)
+        if id is not None and id not in self.codec.id_of(found.item):
+            return no
+        if priority is not None and self.given_options.kind == "priority":
+            if not found.key.startswith(self.levels.level(priority).prefix):
+                return no
+        elif priority is not None or agent is not None:
+            task: Any = self._decoded_if_possible(tr, found)
+            if task is None or priority not in (None, task.priority):
+                return no
+            if not _has(task.agent_name, agent):
+                return no
+        known = found.metadata[2] if found.state == "dead" else None
+        begun_error = begun_lease = None
+        if error is not None and not known:
+            position = self.layout.position(found.key)
+            begun_error = begin_last_error(tr, self.layout, position)
+        if client is not None:
+            begun_lease = self.views.begin_lease(tr, found)
+
+        def test() -> bool:
+            lease = begun_lease and begun_lease()
+            return _has(begun_error() if begun_error else known, error) and _has(
+                lease and lease.client, client
+            )
+
+        return test
+
+    def _infos(self, tr: ReadTransaction, items: list[LocatedItem]) -> list[ItemInfo]:
+        return [finish() for finish in [self._info(tr, found) for found in items]]
 
     def _done(
         self,
         tr: ReadTransactor,
-        limit: int,
+        wanted: Filter,
+        show: _Show[_R],
         after: _T | str | None,
         reverse: bool,
-        priority: Priority | None,
-    ) -> Iterator[ItemInfo]:
+        limit: int = 0,
+    ) -> Iterator[tuple[LocatedItem, _R | None]]:
         times = self.layout.done_times
         begin, end = self.layout.range_of(times)
         if after is not None:
@@ -303,15 +459,13 @@ class Reads(Generic[_T]):
             position = self.layout.position(found.key)
             passed = self.layout.timer_key(times, found.metadata[0], position)
             begin, end = (passed + b"\x00", end) if reverse else (begin, passed)
-        prefix = b"" if priority is None else self.levels.level(priority).prefix
 
-        def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[ItemInfo]:
-            found = self._items.done_at(tr, rows)
-            infos = [self._info(tr, each) for each in found if each.key.startswith(prefix)]
-            return [finish() for finish in infos]
+        def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[tuple[LocatedItem, _R | None]]:
+            return self._selected(wanted, show, tr, self._items.done_at(tr, rows))
 
-        pages = read_pages(tr, begin, end, page, reverse=not reverse)
-        return islice(chain.from_iterable(pages), limit or None)
+        return chain.from_iterable(
+            read_pages(tr, begin, end, page, limit=limit, reverse=not reverse)
+        )
 
     def result(
         self, tr: ReadTransactor, item: _T | str, *, must_have_ended: bool = False
@@ -400,3 +554,12 @@ class Reads(Generic[_T]):
         except error_classes() as error:
             return f"unknown ({error.code})"
         return " ".join(f"{level}:{count:,}" for level, count in counts.items()) or "nothing"
+
+
+def _matches(_: ReadTransaction, items: list[LocatedItem]) -> list[bool]:
+    return [True] * len(items)
+
+
+def _has(text: str | None, part: str | None) -> bool:
+    """Return whether a text contains a part, ignoring case; any text has the part `None`."""
+    return part is None or part.casefold() in (text or "").casefold()

@@ -146,6 +146,14 @@ def begin_attempts(
     return finish
 
 
+def begin_last_error(
+    tr: ReadTransaction, layout: Layout, position: bytes
+) -> Callable[[], str | None]:
+    """Start to read the error of the last failed attempt of the item at a position."""
+    rows = tr.get_range(*layout.attempts_range(position), limit=1, reverse=True)
+    return lambda: next((decode_attempt(row.value)[2] for row in rows), None)
+
+
 class Swept(NamedTuple):
     """The progress of a sweep.
 

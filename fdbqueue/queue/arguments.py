@@ -11,6 +11,7 @@ from math import isfinite
 from numbers import Real
 from typing import Any, TypeGuard, get_args
 
+from fdbqueue.coordination.reads import Filter
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey
@@ -29,6 +30,7 @@ __all__ = [
     "validate_client_name",
     "validate_cost",
     "validate_delay",
+    "validate_filter",
     "validate_if_full",
     "validate_lease",
     "validate_name",
@@ -212,6 +214,40 @@ def validate_state(state: object) -> State:
             found: State = known
             return found
     raise ValueError(f"a state is one of {', '.join(get_args(State))}, not {state!r}")
+
+
+def validate_filter(kind: str, state: State, wanted: Filter) -> Filter:
+    """Return what to look for among the items in a state of a queue of this kind.
+
+    Raises:
+        ValueError: The items of this queue, or in this state, do not have what the filter names.
+        InvalidTask: The priority is not one of a task.
+
+    Example:
+        >>> validate_filter("fifo", "dead", Filter(error="refused")).error
+        'refused'
+        >>> validate_filter("fifo", "ready", Filter(agent="ada"))
+        Traceback (most recent call last):
+        ValueError: agent: only the items of a task queue have an agent, not those of a fifo queue
+    """
+    for name in ("agent", "id", "error", "client"):
+        text = getattr(wanted, name)
+        if text is not None and not (isinstance(text, str) and text):
+            raise ValueError(f"{name} is text of at least one character, not {text!r}")
+    if wanted.priority is not None:
+        if kind == "fifo":
+            raise ValueError("priority: the items of a fifo queue have no priorities")
+        if kind == "task":
+            validate_priority(wanted.priority)
+    if wanted.agent is not None and kind != "task":
+        raise ValueError(
+            f"agent: only the items of a task queue have an agent, not those of a {kind} queue"
+        )
+    if wanted.error is not None and state == "done":
+        raise ValueError("error: done items have no error")
+    if wanted.client is not None and state != "claimed":
+        raise ValueError(f"client: only claimed items have a client, not {state} ones")
+    return wanted
 
 
 def validate_unique(key: object) -> str:

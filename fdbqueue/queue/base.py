@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue.coordination.reads import Filter
 from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import engine_name, error_classes
@@ -29,6 +30,7 @@ from fdbqueue.queue.arguments import (
     validate_claim,
     validate_client_name,
     validate_delay,
+    validate_filter,
     validate_lease,
     validate_number,
     validate_range,
@@ -46,11 +48,13 @@ from fdbqueue.types import (
     Item,
     ItemInfo,
     Keep,
+    MatchCount,
     Options,
     Priority,
     QueueStats,
     ReadTransaction,
     ReadTransactor,
+    SearchPage,
     State,
     Task,
     Transaction,
@@ -58,6 +62,7 @@ from fdbqueue.types import (
 )
 
 __all__ = [
+    "MAX_SCAN",
     "BaseQueue",
     "Stop",
     "claim_until",
@@ -76,6 +81,9 @@ _Begin: TypeAlias = Callable[[Transaction], Callable[[str], bool]]
 
 _CHANGES = 100  # items that one transaction of `change_all` changes
 _TOO_LARGE = 2101
+
+MAX_SCAN = 10_000
+"""How many items one call of `search` or `count` looks at, unless the caller says so."""
 
 
 class BaseQueue(ABC, Generic[_T]):
@@ -534,10 +542,17 @@ class BaseQueue(ABC, Generic[_T]):
         *,
         state: State,
         priority: Priority | None = None,
+        agent: str | None = None,
+        id: str | None = None,
+        error: str | None = None,
+        client: str | None = None,
         limit: int = 0,
         to: Priority | None = None,
     ) -> dict[str, bool]:
         """Make the same change of all items in a state; return by id whether each was changed.
+
+        With `priority`, `agent`, `id`, `error` and `client`, only the items that match are changed,
+        as `search` finds them.
 
         Each transaction changes up to 100 items, and takes effect exactly once. Items that come
         into the state meanwhile may be changed or not. An item is not changed if it has left the
@@ -553,13 +568,21 @@ class BaseQueue(ABC, Generic[_T]):
                 `"run_now"` for delayed items, `"release"` for claimed ones, or `"reprioritize"` for
                 ready, delayed or dead ones of a priority or task queue; those keep their order.
             state: The state of the items.
-            priority: Only the items of this priority; for a priority queue.
+            priority: Only the items of this priority; not for a FIFO queue.
+            agent: Only tasks whose agent's name contains this text, ignoring case.
+            id: Only items whose id contains this text.
+            error: Only items whose last failed attempt has an error that contains this text,
+                ignoring case; for any state but done.
+            client: Only items that are claimed by a client whose name contains this text, ignoring
+                case.
             limit: The maximum number of items, 0 for all.
             to: The new priority, for `"reprioritize"`.
 
         Raises:
-            ValueError: The change is not one of items in this state, or of this queue.
-            InvalidPriority: `to` is not of the queue's type (in a task queue, `InvalidTask`).
+            ValueError: The change is not one of items in this state, or of this queue, or such
+                items do not have what a filter names.
+            InvalidPriority: `priority` or `to` is not of the queue's type (in a task queue,
+                `InvalidTask`).
 
         Example:
             >>> import fdbqueue
@@ -583,16 +606,133 @@ class BaseQueue(ABC, Generic[_T]):
         begin, states = changes.get(change, (partial(partial, store.remove), ()))
         if validate_state(state) not in states:
             raise ValueError(f"{change!r} is not a change of {state} items")
-        if priority is not None and store.given_options.kind != "priority":
-            raise ValueError("only the items of a priority queue are chosen by priority")
-        limit = validate_number(limit, "limit")
-        items = store.reads.inspect(db, state, limit, None, False, priority)
+        wanted = self._filter(state, Filter(priority, agent, id, error, client))
+        items = store.reads.matching(db, state, wanted, validate_number(limit, "limit"))
         results: dict[str, bool] = {}
         # An item that was moved to a later priority comes once more.
         new = (info.id for info in items if info.id not in results)
         while ids := [*islice(new, _CHANGES)]:
             results |= _change_some(store, db, begin, ids)
         return results
+
+    def search(
+        self,
+        db: Database,
+        *,
+        state: State,
+        priority: Priority | None = None,
+        agent: str | None = None,
+        id: str | None = None,
+        error: str | None = None,
+        client: str | None = None,
+        limit: int = 100,
+        after: _T | str | None = None,
+        reverse: bool = False,
+        scan: int = MAX_SCAN,
+    ) -> SearchPage:
+        """Return a page of the items in a state that match all filters, in order.
+
+        The call looks at up to `scan` items. So the page may have fewer items than `limit`, or
+        none, although more items match: call again with the `next` of the page as `after`, until
+        `next` is `None`. Each 500 items are read in a transaction of their own.
+
+        Cost: one read for each 500 items, and up to four for each item that matches. `error` reads
+        the last failed attempt of each item that is not dead, `client` the lease of each item. The
+        priority of a priority queue is found without looking at other items, except for done ones.
+
+        Args:
+            db: A database.
+            state: `"ready"`, `"delayed"`, `"claimed"`, `"dead"` or `"done"`.
+            priority: Only the items of this priority; not for a FIFO queue.
+            agent: Only tasks whose agent's name contains this text, ignoring case.
+            id: Only items whose id contains this text.
+            error: Only items whose last failed attempt has an error that contains this text,
+                ignoring case; for any state but done.
+            client: Only items that are claimed by a client whose name contains this text, ignoring
+                case.
+            limit: The maximum number of items in the page, from 1.
+            after: An item or the id of one: only the items behind it.
+            reverse: Search in the opposite order.
+            scan: The maximum number of items to look at, from 1.
+
+        Raises:
+            ValueError: Such items do not have what a filter names.
+            InvalidItemId: `after` is not the id of an item.
+            InvalidPriority: The priority is not of the queue's type (in a task queue,
+                `InvalidTask`).
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
+            >>> for error in ("no such address", "Timeout", "timeout"):
+            ...     _ = jobs.push(db, error)
+            ...     jobs.nack(db, jobs.claim(db), error=error)
+            >>> page = jobs.search(db, state="dead", error="timeout", scan=2)
+            >>> [info.error for info in page.items], page.scanned
+            (['Timeout'], 2)
+            >>> page = jobs.search(db, state="dead", error="timeout", after=page.next)
+            >>> [info.error for info in page.items], page.next
+            (['timeout'], None)
+        """
+        wanted = self._filter(state, Filter(priority, agent, id, error, client))
+        limit, scan = validate_number(limit, "limit", 1), validate_number(scan, "scan", 1)
+        return self._store.reads.search(db, state, wanted, limit, after, reverse, scan)
+
+    def count(
+        self,
+        db: Database,
+        *,
+        state: State,
+        priority: Priority | None = None,
+        agent: str | None = None,
+        id: str | None = None,
+        error: str | None = None,
+        client: str | None = None,
+        after: _T | str | None = None,
+        scan: int = MAX_SCAN,
+    ) -> MatchCount:
+        """Return how many items in a state match all filters, among up to `scan` items.
+
+        Like `search`, the call looks at up to `scan` items, and `next` is the `after` of the call
+        that counts the items behind them. `stats` has the number of all items in a state.
+
+        Cost: that of `search`, without that of the items that match.
+
+        Args:
+            db: A database.
+            state: `"ready"`, `"delayed"`, `"claimed"`, `"dead"` or `"done"`.
+            priority: Only the items of this priority; not for a FIFO queue.
+            agent: Only tasks whose agent's name contains this text, ignoring case.
+            id: Only items whose id contains this text.
+            error: Only items whose last failed attempt has an error that contains this text,
+                ignoring case; for any state but done.
+            client: Only items that are claimed by a client whose name contains this text, ignoring
+                case.
+            after: An item or the id of one: only the items behind it.
+            scan: The maximum number of items to look at, from 1.
+
+        Raises:
+            ValueError: Such items do not have what a filter names.
+            InvalidItemId: `after` is not the id of an item.
+            InvalidPriority: The priority is not of the queue's type (in a task queue,
+                `InvalidTask`).
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
+            >>> for agent in ("ada", "bob", "ada"):
+            ...     _ = tasks.push(db, agent_name=agent)
+            >>> tasks.count(db, state="ready", agent="ada")
+            MatchCount(count=2, next=None, scanned=3)
+        """
+        wanted = self._filter(state, Filter(priority, agent, id, error, client))
+        scan = validate_number(scan, "scan", 1)
+        return self._store.reads.count(db, state, wanted, after, scan)
+
+    def _filter(self, state: State, wanted: Filter) -> Filter:
+        return validate_filter(self._store.given_options.kind, validate_state(state), wanted)
 
     def _mover(self, to: Any) -> _Begin:
         """Return how to move items to this priority, except those that have it already."""

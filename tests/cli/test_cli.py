@@ -864,6 +864,33 @@ def test_nothing_is_done_if_standard_output_is_closed(
     assert filled.output("export", name) == before
 
 
+def test_items_are_listed_by_text_within_their_error_id_or_client(
+    fdbq: Shell, name: str, db: Any
+) -> None:
+    queue = fdbqueue.PriorityQueue.named(db, name, max_attempts=1)
+    ids = [item.id for item in queue.push_many(db, range(4))]
+    for number in range(3):
+        claim = queue.claim(db, lease=600)
+        assert claim is not None
+        queue.nack(db, claim, error="KeyError: 'email'" if number % 2 else "TimeoutError")
+    queue.claim(db, lease=600, client="mail-1")
+
+    def listed(*arguments: str) -> list[str]:
+        return [line.split()[0] for line in fdbq.output("items", name, *arguments).splitlines()]
+
+    assert listed("--state", "dead", "--error", "timeout") == [ids[0], ids[2]]
+    assert listed("--state", "dead", "--error", "timeout", "--limit", "1") == [ids[0]]
+    assert listed("--state", "dead", "--id", ids[1][-16:]) == [ids[1]]
+    assert listed("--state", "claimed", "--client", "mail") == [ids[3]]
+    assert listed("--state", "claimed", "--client", "other") == []
+    for arguments, reason in [
+        (("--error", "timeout"), "need --state"),
+        (("--state", "dead", "--agent", "ada"), "agent: only the items of a task queue"),
+    ]:
+        done = fdbq("items", name, *arguments)
+        assert (done.returncode, reason in done.stderr) == (2, True), done.stderr
+
+
 def test_items_that_are_not_ready_are_listed_shown_retried_and_released(
     fdbq: Shell, name: str, db: Any
 ) -> None:

@@ -155,6 +155,65 @@ def test_all_items_in_a_state_are_changed(client: TestClient, db: Any, name: str
     assert_views_agree(db, queue)
 
 
+def test_items_are_found_counted_and_changed_by_filters(
+    client: TestClient, db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=1)
+    queue.push_many(db, range(40), priorities=[n % 2 for n in range(40)])
+    while claim := queue.claim(db, lease=600):
+        error = "timeout" if claim.item.value >= 36 else "no such address"
+        queue.nack(db, claim, error=error)
+    jobs = Api(client, name)
+    query: dict[str, Any] = {"state": "dead", "error": "TIMEOUT"}
+    page = jobs.get("/items", **query, scan=25)
+    assert [item["item"] for item in page["items"]] == [36, 38]
+    assert page["scanned"] == 25
+    rest = jobs.get("/items", **query, after=page["next"])
+    assert ([item["item"] for item in rest["items"]], rest["next"]) == ([37, 39], None)
+    assert rest["scanned"] == 15
+    none = jobs.get("/items", **query, scan=5)
+    assert (none["items"], none["scanned"]) == ([], 5)
+    assert jobs.get("/items", **query, after=none["next"])["items"][0]["item"] == 36
+    assert jobs.get("/count", **query) == {"count": 4, "next": None, "scanned": 40}
+    part = jobs.get("/count", **query, scan=25)
+    assert (part["count"], part["scanned"]) == (2, 25)
+    assert jobs.get("/count", **query, after=part["next"])["count"] == 2
+    assert jobs.get("/count", **query, priority=1)["count"] == 2
+    (item,) = jobs.get("/items", state="dead", id=page["items"][0]["id"][-16:])["items"]
+    assert item == page["items"][0]
+    changed = jobs.post("/change", {"change": "retry", "state": "dead", "error": "timeout"})
+    assert changed == {"changed": 4, "unchanged": []}
+    claim = queue.claim(db, lease=600, client="mail-1")
+    assert jobs.get("/count", state="claimed", client="mail")["count"] == 1
+    assert jobs.get("/count", state="claimed", client="other")["count"] == 0
+    assert queue.stats(db).dead == 36
+
+
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [
+        ({"agent": "ada"}, "agent: only the items of a task queue"),
+        ({"state": "done", "error": "x"}, "error: done items have no error"),
+        ({"client": "mail-1"}, "client: only claimed items"),
+        ({"error": ""}, "error"),
+        ({"scan": 10_001}, "scan"),
+        ({"after": "nonsense"}, "nonsense"),
+        ({"colour": "red"}, "colour: this route has no such query parameter; it has after, agent"),
+    ],
+)
+def test_a_filter_that_does_not_fit_is_a_problem(
+    client: TestClient, db: Any, name: str, query: dict[str, Any], detail: str
+) -> None:
+    PriorityQueue.named(db, name).push(db, 1)
+    jobs = Api(client, name)
+    for path in ("/items", "/count"):
+        problem = jobs.problem("GET", path, **query)
+        assert (problem["status"], detail in problem["detail"]) == (422, True), problem
+    if not query.keys() & {"scan", "after"}:
+        body = {"change": "remove", "state": "ready", **query}
+        assert jobs.problem("POST", "/change", body)["status"] == 422
+
+
 def test_a_result_is_waited_for(client: TestClient, db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, keep=10)
     item = queue.push(db, 20)

@@ -158,5 +158,5 @@ def test_a_change_that_does_not_fit_the_state_is_rejected(db: Any, queue: Priori
     for change, to in [("reprioritize", None), ("remove", 1)]:
         with pytest.raises(ValueError, match="for 'reprioritize' alone"):
             queue.change_all(db, change, state="ready", to=to)
-    with pytest.raises(ValueError, match="only the items of a priority queue"):
+    with pytest.raises(ValueError, match="a fifo queue have no priorities"):
         fifo.change_all(db, "remove", state="ready", priority=1)

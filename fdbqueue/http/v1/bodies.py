@@ -96,6 +96,7 @@ Wait = Annotated[float, Field(ge=0, le=MAX_WAIT)]
 Limit = Annotated[int, Field(ge=1, le=2**63 - 1)]
 Text = Annotated[str, Field(min_length=1, max_length=_MAX_TEXT)]
 Token = Annotated[str, Field(min_length=1, max_length=2000)]
+Part = Annotated[str, Field(min_length=1, max_length=1000, description="As for the list of items.")]
 
 
 class _Request(BaseModel):
@@ -220,11 +221,15 @@ class Move(_Request):
 
 
 class ChangeAll(_Request):
-    """A change of all items in a state."""
+    """A change of all items in a state, or of those that match."""
 
     change: Change
     state: State
     priority: Priority | None = None
+    agent: Part | None = None
+    id: Part | None = None
+    error: Part | None = None
+    client: Part | None = None
     limit: int = Field(0, ge=0, description="The maximum number of items, 0 for all.")
     to: Priority | None = Field(None, description="The new priority, for `reprioritize`.")
 
@@ -336,10 +341,19 @@ class Info(BaseModel):
 
 
 class Infos(BaseModel):
-    """The items, in order, and the `after` of the next page, or null."""
+    """The items that match, in order, among those that were looked at."""
 
     items: list[Info]
-    next: str | None
+    next: str | None = Field(description="The `after` of the next page, or null.")
+    scanned: int = Field(description="How many items were looked at.")
+
+
+class Count(BaseModel):
+    """The number of items that match, among those that were looked at."""
+
+    count: int
+    next: str | None = Field(description="The `after` of the next request, or null.")
+    scanned: int = Field(description="How many items were looked at.")
 
 
 class Position(BaseModel):

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated, Any, TypeAlias
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
-from fdbqueue.errors import QueueFull
+from fdbqueue.errors import FdbqueueError
 from fdbqueue.http.responses import ends_of_wait, json_response
 from fdbqueue.http.served import Handle
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.parameters import (
     AdminOf,
+    After,
+    Filters,
     Page,
     ReadOf,
+    Scan,
     ServedQueues,
     Wait,
     WriteOf,
@@ -23,7 +29,7 @@ from fdbqueue.http.v1.parameters import (
 )
 from fdbqueue.http.v1.values import exact_priority, found_info, options_of
 from fdbqueue.layout.codecs import decode_json
-from fdbqueue.types import State
+from fdbqueue.queue.base import MAX_SCAN
 
 __all__ = ["router"]
 
@@ -36,36 +42,78 @@ def _is_json(handle: Handle) -> bool:
     return options_of(handle.queue).codec in ("json", "task")
 
 
+_Filters: TypeAlias = Annotated[Filters, Depends()]
+
+
+def _chosen(handle: Handle, filters: Filters) -> dict[str, Any]:
+    """Return the arguments that choose items."""
+    chosen = asdict(filters)
+    if filters.priority is not None:
+        try:
+            value = decode_json(filters.priority.encode())
+        except ValueError as error:
+            raise HTTPException(422, f"priority: this is not JSON: {error}") from None
+        chosen["priority"] = exact_priority(handle.queue, value)
+    return chosen
+
+
+@contextmanager
+def _invalid_values() -> Generator[None]:
+    """Answer 422 if the library refuses a value."""
+    try:
+        yield
+    except FdbqueueError:
+        raise
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from None
+
+
 @router.get("/queues/{name}/items", response_model=bodies.Infos)
 async def items(
     served: ServedQueues,
     name: ReadOf,
-    state: State = "ready",
-    priority: Annotated[
-        str | None, Query(max_length=1000, description="JSON: only the items of this priority.")
-    ] = None,
+    filters: _Filters,
     limit: Page = 100,
-    after: Annotated[str | None, Query(description="An item's id: only what follows it.")] = None,
+    after: After = None,
     reverse: bool = False,
+    scan: Scan = MAX_SCAN,
 ) -> Response:
-    """Return the items in a state, in order, page by page; done items newest first."""
+    """Return the items in a state that match all filters, page by page; done items newest first.
+
+    A request looks at up to `scan` items. So a page may have fewer items than `limit`, or none,
+    although more items match: the last page is the one whose `next` is null.
+    """
     handle = await served.queue(name)
-    chosen: dict[str, Any] = {}
-    if priority is not None:
-        if not isinstance(handle, aio.PriorityQueue):
-            raise HTTPException(422, "priority: only a priority queue is filtered by priority")
-        try:
-            value = decode_json(priority.encode())
-        except ValueError as error:
-            raise HTTPException(422, f"priority: this is not JSON: {error}") from None
-        chosen["priority"] = exact_priority(handle.queue, value)
-    listing = handle.items(
-        served.db, state=state, limit=limit + 1, after=after, reverse=reverse, **chosen
-    )
+    with _invalid_values():
+        page = await handle.search(
+            served.db,
+            **_chosen(handle, filters),
+            limit=limit,
+            after=after,
+            reverse=reverse,
+            scan=scan,
+        )
     is_json = _is_json(handle)
-    page = [found_info(info, is_json=is_json) for info in await listing]
-    more = len(page) > limit
-    return json_response({"items": page[:limit], "next": page[limit - 1]["id"] if more else None})
+    shown = [found_info(info, is_json=is_json) for info in page.items]
+    return json_response({"items": shown, "next": page.next, "scanned": page.scanned})
+
+
+@router.get("/queues/{name}/count", response_model=bodies.Count)
+async def count(
+    served: ServedQueues,
+    name: ReadOf,
+    filters: _Filters,
+    after: After = None,
+    scan: Scan = MAX_SCAN,
+) -> Response:
+    """Return how many items in a state match all filters, among up to `scan` items.
+
+    With the `next` of an answer as `after`, a request counts the items that follow.
+    """
+    handle = await served.queue(name)
+    with _invalid_values():
+        found = await handle.count(served.db, **_chosen(handle, filters), after=after, scan=scan)
+    return json_response(asdict(found))
 
 
 @router.get("/queues/{name}/items/{item_id}", response_model=bodies.Info)
@@ -175,25 +223,25 @@ async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.M
 
 @router.post("/queues/{name}/change", response_model=bodies.Changed)
 async def change_all(served: ServedQueues, name: AdminOf, body: bodies.ChangeAll) -> Response:
-    """Make the same change of all items in a state, 100 in a transaction.
+    """Make the same change of all items in a state, or of those that match, 100 in a transaction.
 
     The changes are `remove`, `retry` (dead letters), `run_now` (delayed items), `release` (claimed
     ones) and `reprioritize`.
     """
     handle = await served.queue(name)
-    try:
+    with _invalid_values():
         results = await handle.change_all(
             served.db,
             body.change,
             state=body.state,
             priority=exact_priority(handle.queue, body.priority),
+            agent=body.agent,
+            id=body.id,
+            error=body.error,
+            client=body.client,
             limit=body.limit,
             to=exact_priority(handle.queue, body.to),
         )
-    except QueueFull:
-        raise
-    except ValueError as error:
-        raise HTTPException(422, str(error)) from None
     unchanged = [item_id for item_id, is_changed in results.items() if not is_changed]
     changed = len(results) - len(unchanged)
     return json_response({"changed": changed, "unchanged": unchanged[:_MAX_UNCHANGED]})

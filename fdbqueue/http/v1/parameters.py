@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends, Path, Query, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
@@ -13,8 +15,21 @@ from fdbqueue.http.routing import decoded
 from fdbqueue.http.security import Role, authorize
 from fdbqueue.http.served import Served, served
 from fdbqueue.http.v1.bodies import MAX_ITEMS, MAX_WAIT
+from fdbqueue.queue.base import MAX_SCAN
+from fdbqueue.types import State
 
-__all__ = ["AdminOf", "Page", "ReadOf", "ServedQueues", "Wait", "WriteOf", "known_parameters"]
+__all__ = [
+    "AdminOf",
+    "After",
+    "Filters",
+    "Page",
+    "ReadOf",
+    "Scan",
+    "ServedQueues",
+    "Wait",
+    "WriteOf",
+    "known_parameters",
+]
 
 _Name = Annotated[str, Path(description="The queue's name, with `/` as `%2F`.")]
 
@@ -40,12 +55,47 @@ AdminOf: TypeAlias = Annotated[str, Depends(_of_role("admin"))]
 ServedQueues: TypeAlias = Annotated[Served, Depends(served)]
 Page: TypeAlias = Annotated[int, Query(ge=1, le=MAX_ITEMS, description="How many at most.")]
 Wait: TypeAlias = Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds to wait.")]
+After: TypeAlias = Annotated[
+    str | None, Query(description="An item's id: only the items that follow it.")
+]
+Scan: TypeAlias = Annotated[
+    int, Query(ge=1, le=MAX_SCAN, description="How many items to look at, at most.")
+]
+
+
+def _text(description: str) -> Any:
+    return Query(min_length=1, max_length=1000, description=description)
+
+
+@dataclass
+class Filters:
+    """The query parameters that choose among the items in a state."""
+
+    state: State = "ready"
+    priority: Annotated[str | None, _text("JSON: only the items of this priority.")] = None
+    agent: Annotated[
+        str | None, _text("Only tasks whose agent has this text in its name, ignoring case.")
+    ] = None
+    id: Annotated[str | None, _text("Only items that have this text in their id.")] = None
+    error: Annotated[
+        str | None, _text("Only items that have this text in their last error, ignoring case.")
+    ] = None
+    client: Annotated[
+        str | None, _text("Only items held by a client with this text in its name, ignoring case.")
+    ] = None
+
+
+def _names(dependant: Dependant) -> Iterator[str]:
+    """Yield the query parameters of a route, with those that it shares with others."""
+    yield from (each.alias for each in dependant.query_params)
+    for each in dependant.dependencies:
+        yield from _names(each)
 
 
 async def known_parameters(request: Request) -> None:
     """Refuse a request with a query parameter that its route does not have."""
     route: APIRoute = request.scope["route"]
-    known = {each.alias for each in route.dependant.query_params}
+    known = set(_names(route.dependant))
     unknown = sorted(set(request.query_params) - known)
     if unknown:
         has = f"; it has {', '.join(sorted(known))}" if known else ""

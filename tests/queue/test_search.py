@@ -1,0 +1,193 @@
+"""Search and count the items in a state that match, in calls that look at a limited number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Queue, TaskQueue
+from tests.support.counting import CountingDatabase
+
+STATES: Any = ("ready", "delayed", "claimed", "dead", "done")
+
+
+def failed(db: Any, name: str, *errors: str, state: Any = "dead") -> PriorityQueue:
+    """Return a queue with one item for each error, with which it failed."""
+    queue = PriorityQueue.named(db, name)
+    queue.set_max_attempts(db, 1 if state == "dead" else None)
+    for number, error in enumerate(errors):
+        queue.push(db, error, number % 3)
+    # The claim of all items is in their order, as are the values that it fails with.
+    for claim in [queue.claim(db, lease=600) for _ in errors]:
+        assert claim is not None
+        queue.nack(db, claim, delay=600 if state == "delayed" else 0, error=claim.item.value)
+    if state == "claimed":
+        queue.claim(db, lease=600, n=len(errors), client="again")
+    assert getattr(queue.stats(db), state) == len(errors)
+    return queue
+
+
+def matching(db: Any, queue: Any, state: Any, limit: int = 2, scan: int = 5, **wanted: Any) -> Any:
+    """Return the values of the items that match, from pages; compare these with the count."""
+    values: list[Any] = []
+    total = counted = 0
+    after = None
+    while True:
+        page = queue.search(db, state=state, limit=limit, scan=scan, after=after, **wanted)
+        assert len(page.items) <= limit
+        assert page.scanned <= scan
+        values += [info.item and getattr(info.item, "value", info.id) for info in page.items]
+        total += page.scanned
+        after = page.next
+        if after is None:
+            break
+    while True:
+        found = queue.count(db, state=state, scan=scan, after=after, **wanted)
+        counted += found.count
+        after = found.next
+        if after is None:
+            break
+    assert counted == len(values)
+    return values, total
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "claimed", "dead"])
+def test_items_are_found_by_their_last_error(db: Any, name: str, state: Any) -> None:
+    errors = [f"{'Timeout' if n % 4 == 0 else 'no such address'} of {n}" for n in range(20)]
+    queue = failed(db, name, *errors, state=state)
+    values, scanned = matching(db, queue, state, error="TIMEOUT")
+    all_in_order = [info.item.value for info in queue.items(db, state=state)]
+    assert values == [value for value in all_in_order if "T" in value]
+    assert (len(values), scanned) == (5, 20)
+    assert matching(db, queue, state, error="of 7") == (["no such address of 7"], 20)
+    assert matching(db, queue, state, error="missing") == ([], 20)
+    both = queue.search(db, state=state, error="TIMEOUT", priority=1)
+    assert {info.item.priority for info in both.items} == {1}
+    assert both.scanned == 7  # items of the priority
+
+
+def test_the_last_error_counts_and_not_the_one_before(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, "job")
+    for error in ("first", "second"):
+        queue.nack(db, queue.claim(db), delay=0, error=error)
+    assert queue.count(db, state="ready", error="first").count == 0
+    assert queue.count(db, state="ready", error="second").count == 1
+    queue.nack(db, queue.claim(db), delay=0)  # without an error
+    assert queue.count(db, state="ready", error="second").count == 0
+
+
+def test_items_are_found_by_priority_and_part_of_the_id(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=100)
+    items = queue.push_many(db, range(12), priorities=[n % 3 for n in range(12)])
+    assert matching(db, queue, "ready", priority=2) == ([2, 5, 8, 11], 4)
+    assert matching(db, queue, "ready", id=items[7].id) == ([7], 12)
+    assert matching(db, queue, "ready", id=items[7].id[-12:]) == ([7], 12)
+    assert matching(db, queue, "ready", id=items[7].id, priority=2) == ([], 4)
+    queue.ack(db, queue.claim(db, n=12))
+    assert sorted(matching(db, queue, "done", priority=2)[0]) == [2, 5, 8, 11]
+    assert matching(db, queue, "done", id=items[7].id)[0] == [7]
+    newest = queue.search(db, state="done", limit=12).items
+    oldest = queue.search(db, state="done", limit=12, reverse=True).items
+    assert [info.id for info in newest] == [info.id for info in oldest][::-1]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_tasks_are_found_by_agent_and_priority(db: Any, name: str, state: Any) -> None:
+    tasks = TaskQueue.named(db, name, max_attempts=1, keep=100)
+    wanted = set()
+    for number in range(12):
+        task = tasks.push(
+            db, priority=1 + number % 2, agent_name=("Ada", "bob", "adam", None)[number % 4]
+        )
+        if number % 4 == 2:
+            wanted.add(task)
+    if state != "ready":
+        claim = tasks.claim(db, n=12, lease=600, client="me")
+        assert claim is not None
+        if state == "done":
+            tasks.ack(db, claim)
+        elif state != "claimed":
+            tasks.set_max_attempts(db, 1 if state == "dead" else None)
+            tasks.nack(db, claim, delay=600)
+    values, scanned = matching(db, tasks, state, agent="DAM")
+    assert (set(values), scanned) == (wanted, 12)
+    assert len(matching(db, tasks, state, agent="ada")[0]) == 6
+    assert len(matching(db, tasks, state, priority=2)[0]) == 6
+    assert matching(db, tasks, state, agent="ada", priority=2)[0] == []
+
+
+@pytest.mark.parametrize("kind", [PriorityQueue, Queue, TaskQueue])
+def test_claimed_items_are_found_by_their_client(db: Any, name: str, kind: Any) -> None:
+    queue = kind.named(db, name)
+    push = queue.enqueue if kind is Queue else queue.push
+    for number in range(6):
+        push(db, payload=number) if kind is TaskQueue else push(db, number)
+        queue.claim(db, lease=600, client=("mail-1", "mail-2", "Images")[number % 3])
+    assert len(matching(db, queue, "claimed", client="mail")[0]) == 4
+    assert len(matching(db, queue, "claimed", client="images")[0]) == 2
+    assert matching(db, queue, "claimed", client="other") == ([], 6)
+
+
+def test_a_call_reads_no_more_items_than_it_may_look_at(db: Any, name: str) -> None:
+    queue = failed(db, name, *["refused"] * 30)
+    counting = CountingDatabase(db)
+    page = queue.search(counting, state="dead", error="missing", scan=10)
+    assert (page.items, page.scanned, page.next is None) == ([], 10, False)
+    assert queue.count(counting, state="dead", scan=10).scanned == 10
+    page = queue.search(db, state="dead", error="missing", scan=30)
+    assert (page.scanned, page.next) == (30, None)
+    page = queue.search(db, state="dead", error="refused", limit=3)
+    assert (len(page.items), page.scanned) == (3, 3)
+
+
+def test_items_that_cannot_be_decoded_do_not_end_a_search(db: Any, name: str) -> None:
+    tasks = TaskQueue.named(db, name, max_attempts=1)
+    tasks.push(db, agent_name="ada")
+    item = next(iter(tasks.items(db, state="ready"))).item
+    db[item.key] = b"not a task"
+    tasks.push(db, agent_name="ada")
+    found = tasks.count(db, state="ready", agent="ada")
+    assert (found.count, found.scanned) == (1, 2)
+    assert tasks.count(db, state="ready").count == 2
+
+
+def test_only_the_items_that_match_are_changed(db: Any, name: str) -> None:
+    queue = failed(db, name, *["refused", "no such address"] * 150)
+    assert len(queue.change_all(db, "retry", state="dead", error="REFUSED", limit=3)) == 3
+    results = queue.change_all(db, "remove", state="dead", error="address", priority=1)
+    assert len(results) == 50
+    assert all(results.values())
+    stats = queue.stats(db)
+    assert (stats.ready, stats.dead) == (3, 247)
+    first = next(iter(queue.items(db, state="dead"))).id
+    assert queue.change_all(db, "remove", state="dead", id=first) == {first: True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "wanted", "reason"),
+    [
+        (PriorityQueue, "ready", {"agent": "ada"}, "agent: only"),
+        (PriorityQueue, "done", {"error": "refused"}, "error: done items"),
+        (PriorityQueue, "dead", {"client": "mail-1"}, "client: only claimed"),
+        (PriorityQueue, "dead", {"error": ""}, "error is text"),
+        (PriorityQueue, "dead", {"id": 7}, "id is text"),
+        (PriorityQueue, "dead", {"scan": 0}, "scan is a number"),
+        (PriorityQueue, "dead", {"priority": "high"}, "priority"),
+        (PriorityQueue, "late", {}, "a state is one of"),
+        (Queue, "ready", {"priority": 1}, "priority: the items of a fifo"),
+        (TaskQueue, "ready", {"priority": 9}, "priority"),
+    ],
+)
+def test_a_filter_that_does_not_fit_is_rejected(
+    db: Any, name: str, kind: Any, state: Any, wanted: Any, reason: str
+) -> None:
+    queue = kind.named(db, name)
+    for call in (queue.search, queue.count):
+        with pytest.raises((ValueError, fdbqueue.FdbqueueError), match=reason):
+            call(db, state=state, **wanted)
+    if "scan" not in wanted:
+        with pytest.raises((ValueError, fdbqueue.FdbqueueError), match=reason):
+            queue.change_all(db, "remove", state=state, **wanted)
