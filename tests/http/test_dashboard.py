@@ -321,21 +321,77 @@ def test_items_are_filtered(page: Page, serve: Any, db: Any, name: str) -> None:
         page.get_by_label("Agent").fill("bob")
         expect(item_rows(page)).to_have_count(2)
         id = next(iter(tasks.items(db, state="ready"))).id
-        page.get_by_label("Go to id").fill(id)
+        page.get_by_label("Id", exact=True).fill(id[-8:])
+        expect(item_rows(page)).to_have_count(0)
+        page.get_by_label("Agent").fill("")
+        expect(item_rows(page)).to_have_count(1)
+        page.keyboard.press("Escape")
+        page.get_by_label("Id", exact=True).press("Enter")
+        expect(toast(page)).to_contain_text("No item has exactly this id.")
+        page.get_by_label("Id", exact=True).fill(id)
         page.keyboard.press("Enter")
         expect(page.get_by_role("heading", name=id)).to_be_focused()
 
 
-def test_a_filter_says_that_it_sees_only_the_first_items(
+def test_claimed_items_are_filtered_by_their_client(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name)
+    for client_name in ("mail-1", "mail-2", "images"):
+        queue.push(db, client_name)
+        queue.claim(db, lease=600, client=client_name)
+    with serve() as (_, client):
+        page.goto(address(client, name, query="?state=claimed"))
+        page.get_by_label("Held by").fill("MAIL")
+        expect(item_rows(page)).to_have_count(2)
+        button(page, "Release matches").click()
+        expect(page.get_by_role("dialog")).to_contain_text(
+            f"This affects 2 claimed items of {name}: all that are held by a client"
+        )
+        confirm(page, "Release 2")
+        expect(page.get_by_text("No item matches the filters.")).to_be_visible()
+        tab(page, "ready").click()  # which has no such filter
+        expect(item_rows(page)).to_have_count(2)
+        expect(page.get_by_label("Held by")).to_be_hidden()
+    assert queue.stats(db).claimed == 1
+
+
+def test_a_search_goes_on_behind_the_items_that_were_looked_at(
     page: Page, serve: Any, db: Any, name: str
 ) -> None:
     queue = TaskQueue.named(db, name)
-    queue.push_many(db, [{"agent_name": "ada" if n % 2 else "bob"} for n in range(1010)])
+    for _ in range(10):
+        queue.push_many(db, [{"agent_name": "ada"}] * 1010)
+    queue.push_many(db, [{"agent_name": "bob"}] * 3)
     with serve() as (_, client):
         page.goto(address(client, name))
-        expect(page.get_by_text("The first 100 are shown.")).to_be_visible()
-        page.get_by_label("Agent").fill("ada")
-        expect(page.get_by_text("500 items match in the first 1,000.")).to_be_visible()
+        foot = page.get_by_role("region", name="Items").get_by_role("status")
+        expect(foot).to_have_text("The first 100 of 10,103 are shown.")
+        button(page, "Load more").click()
+        expect(item_rows(page)).to_have_count(600)
+        expect(foot).to_contain_text("The first 600 of 10,103 are shown. As of ")
+        button(page, "Refresh").click()
+        expect(item_rows(page)).to_have_count(100)
+        page.get_by_label("Agent").fill("bob")
+        expect(page.get_by_text("No item matches so far.")).to_be_visible()
+        expect(foot).to_have_text("0 matches among the first 10,000 ready items.")
+        button(page, "Remove matches").click()
+        expect(page.get_by_role("dialog")).to_contain_text("This affects 3 ready items")
+        confirm(page, "Cancel")
+        button(page, "Search on").click()
+        expect(item_rows(page)).to_have_count(3)
+        expect(foot).to_contain_text("3 items match. As of ")
+        item_rows(page).first.get_by_role("button", name="Remove").click()
+        confirm(page, "Remove")
+        expect(item_rows(page)).to_have_count(2)
+        button(page, "Remove matches").click()
+        expect(page.get_by_role("dialog")).to_contain_text("This affects 2 ready items")
+        # Another client pushes an item that the question does not count.
+        queue.push(db, agent_name="bob")
+        confirm(page, "Remove 2")
+        expect(toast(page)).to_contain_text("2 items were removed.")
+        expect(tab(page, "ready")).to_have_text("ready10,101")
+    assert queue.count(db, state="ready", agent="bob", scan=20_000).count == 1
 
 
 def test_one_dead_letter_and_then_all_are_retried(
@@ -350,7 +406,7 @@ def test_one_dead_letter_and_then_all_are_retried(
         expect(item_rows(page)).to_have_count(3)
         expect(item_rows(page).first.get_by_role("link")).to_be_focused()
         page.get_by_label("Error contains").fill("cyd")
-        button(page, "Retry these").click()
+        button(page, "Retry matches").click()
         confirm(page, "Retry 1")
         expect(page.get_by_text("No item matches")).to_be_visible()
         assert queue.stats(db).dead == 2
@@ -375,7 +431,7 @@ def test_items_of_a_priority_are_removed_and_claimed_ones_released(
     with serve() as (_, client):
         page.goto(address(client, name, query="?priority=9"))
         expect(item_rows(page)).to_have_count(2)
-        button(page, "Remove all").click()
+        button(page, "Remove matches").click()
         expect(page.get_by_role("dialog")).to_contain_text("2 ready items")
         expect(page.get_by_role("dialog")).to_contain_text("priority 9")
         confirm(page, "Remove 2")
@@ -408,6 +464,38 @@ def test_a_queue_is_paused_resumed_and_dropped(page: Page, serve: Any, db: Any, 
         page.get_by_label("Type the name").fill(name)
         confirm(page, "Drop")
         expect(page.get_by_role("heading", name="Overview")).to_be_focused()
+    assert name not in fdbqueue.queue_names(db)
+
+
+def test_a_queue_is_renamed_and_cleared(page: Page, serve: Any, db: Any, name: str) -> None:
+    one_in_each_state(db, name)
+    PriorityQueue.named(db, f"{name}taken").push(db, 1)
+    everything = "1 ready, 2 delayed, 3 claimed, 4 dead, 5 done"
+    with serve() as (_, client):
+        page.goto(address(client, name))
+        dialog = page.get_by_role("dialog")
+        button(page, "Rename").click()
+        expect(dialog).to_contain_text(everything)
+        expect(page.get_by_label("New name")).to_have_value(name)
+        page.get_by_label("New name").fill(f"{name}taken")
+        confirm(page, "Rename")
+        expect(dialog.get_by_role("alert")).to_contain_text("taken")
+        page.get_by_label("New name").fill(f"{name}/new")
+        confirm(page, "Rename")
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"{name}/new")
+        expect(tab(page, "dead")).to_have_text("dead4")
+        button(page, "Clear").click()
+        expect(dialog).to_contain_text(everything)
+        expect(dialog).to_contain_text("The queue and its options stay.")
+        page.get_by_label("Type the name").fill(name)
+        confirm(page, "Clear")
+        expect(dialog.get_by_role("alert")).to_contain_text("not the name")
+        page.get_by_label("Type the name").fill(f"{name}/new")
+        confirm(page, "Clear")
+        expect(toast(page).last).to_contain_text("15 items were removed.")
+        expect(tab(page, "dead")).to_have_text("dead0")
+    stats = PriorityQueue.existing(db, f"{name}/new").stats(db)
+    assert (stats.ready, stats.dead, stats.done) == (0, 0, 0)
     assert name not in fdbqueue.queue_names(db)
 
 
@@ -611,8 +699,12 @@ def test_each_role_sees_the_buttons_that_it_may_use(
         page.goto(address(client, name, query="?state=dead"))
         expect(item_rows(page)).to_have_count(1)
         expect(button(page, "Retry item " + info.id)).to_have_count(int(role != "read"))
-        for label in ("Retry all", "Remove all", "Pause", "Options", "Drop"):
+        for label in ("Retry all", "Remove all", "Pause", "Options", "Rename", "Clear", "Drop"):
             expect(button(page, label)).to_have_count(int(role == "admin"))
+        page.get_by_label("Error contains").fill("ada")
+        expect(page.get_by_text("1 item matches.")).to_be_visible()
+        expect(button(page, "Retry matches")).to_have_count(int(role == "admin"))
+        expect(button(page, "Retry these")).to_have_count(int(role == "write"))
         page.goto(address(client, name, "items", info.id))
         expect(page.get_by_role("region", name="Timeline")).to_be_visible()
         for label in ("Retry", "Remove", "Change priority"):
@@ -759,7 +851,7 @@ def test_the_pages_have_no_violation_of_accessibility(
             page.goto(path)
             expect(page.get_by_text(text).first).to_be_visible()
             assert violations(page) == []
-            for label in ("Retry all", "Options", "Push an item"):
+            for label in ("Retry all", "Options", "Push an item", "Rename", "Clear"):
                 if button(page, label).count():
                     button(page, label).click()
                     expect(page.get_by_role("dialog")).to_be_visible()

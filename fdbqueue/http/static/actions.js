@@ -1,6 +1,6 @@
 // What can be done with items, singly and together.
 
-import { itemPath, post, queuePath, remove, request } from "./api.js";
+import { itemPath, post, queuePath, remove } from "./api.js";
 import { number, plural } from "./format.js";
 import { ask, attempt, h, toast } from "./ui.js";
 
@@ -51,27 +51,26 @@ export async function actOnOne(action, queue, id) {
 }
 
 /**
- * Do something with all items in a state, or with some that the page has chosen.
+ * Do something with all items in a state, with those that match filters, or with some that the page has chosen.
  *
  * @param {Action} action
- * @param {{queue: string, state: string, count: number, isMore?: boolean, priority?: string,
- *   ids?: string[], which?: string}} chosen With `ids` only those; else all, perhaps of a priority (as JSON).
+ * @param {{queue: string, state: string, count: number, filters: Object<string, unknown>, which: string,
+ *   ids?: string[]}} chosen With `ids` only those; else up to `count` that match the filters, which `which` describes.
  * @returns {Promise<boolean>} Whether it was done.
  */
-export async function actOnMany(action, { queue, state, count, isMore = false, priority, ids, which = "" }) {
-  const noun = state === "dead" ? "dead letter" : `${state} item`;
-  const items = `${isMore ? "more than " : ""}${plural(count, noun)}`;
+export async function actOnMany(action, { queue, state, count, filters, which, ids }) {
+  const items = plural(count, state === "dead" ? "dead letter" : `${state} item`);
   let outcome = "";
   const answer = await ask({
     title: `${action.label} ${items}?`,
     text: [
       h("p", {}, "This affects ", h("strong", {}, items), ` of ${queue}${which}.`),
-      h("p", {}, count === 1 && !isMore ? singular(action.effect) : action.effect),
+      h("p", {}, count === 1 ? singular(action.effect) : action.effect),
     ],
-    yes: `${action.label} ${isMore ? "all" : number(count)}`,
+    yes: `${action.label} ${number(count)}`,
     danger: action.danger,
     async action() {
-      outcome = ids ? await each(action, queue, ids) : await all(action, queue, state, priority);
+      outcome = ids ? await each(action, queue, ids) : await all(action, queue, { state, ...filters, limit: count });
     },
   });
   if (answer) toast(outcome);
@@ -83,11 +82,9 @@ const singular = (text) => text
   .replace("They become", "It becomes").replace("They are gone", "It is gone")
   .replace("They are taken away from the clients that hold them, and become ready. A client that still works on one", "It is taken away from the client that holds it, and becomes ready. A client that still works on it");
 
-async function all(action, queue, state, priority) {
-  const body = { change: action.name, state };
-  if (priority) body.priority = JSON.parse(priority);
-  const { data } = await request("POST", `${queuePath(queue)}/change`, { body });
-  return report(action, data.changed, data.unchanged.length);
+async function all(action, queue, chosen) {
+  const { changed, unchanged } = await post(`${queuePath(queue)}/change`, { change: action.name, ...chosen });
+  return report(action, changed, unchanged.length);
 }
 
 async function each(action, queue, ids) {

@@ -90,6 +90,7 @@ export function replaceKeepingFocus(node, ...children) {
 const ICONS = {
   alert: "M12 3.5 2.5 20h19L12 3.5zM12 10v4.5M12 17.2v.3",
   back: "M15 5l-7 7 7 7",
+  clear: "M4 6h16M4 12h9M4 18h6M16 15l5 5M21 15l-5 5",
   check: "M5 12.5l4.5 4.5L19 7.5",
   copy: "M9 9h10v11H9zM5 15V4h10",
   help: "M9.2 9a2.9 2.9 0 1 1 4.2 2.6c-.9.5-1.4 1.1-1.4 2.1M12 17.2v.3M12 21.5a9.5 9.5 0 1 0 0-19 9.5 9.5 0 0 0 0 19z",
@@ -97,6 +98,7 @@ const ICONS = {
   link: "M10 14a4 4 0 0 0 6 .4l3-3a4 4 0 0 0-5.7-5.7l-1.2 1.2M14 10a4 4 0 0 0-6-.4l-3 3a4 4 0 0 0 5.7 5.7l1.2-1.2",
   moon: "M20 14.5A8.5 8.5 0 0 1 9.5 4 8.5 8.5 0 1 0 20 14.5z",
   pause: "M8 5v14M16 5v14",
+  pen: "M4 20l1-4.5L16.5 4 20 7.5 8.5 19 4 20zM14 6.5l3.5 3.5",
   play: "M7 4.5v15l12-7.5-12-7.5z",
   plus: "M12 5v14M5 12h14",
   queues: "M4 6h16M4 12h11M4 18h7",
