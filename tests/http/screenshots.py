@@ -218,8 +218,10 @@ def open_pages(browser: Browser, address: str, pages: dict[str, str], seconds: f
     for name, page in opened:
         shoot(page, name)
         if name == "queue-1280-light":
-            page.get_by_role("button", name="Retry all").click()
-            shoot(page, "retry-1280-light")
+            for button, shown in (("Retry all", "retry-1280-light"), ("Clear", "clear-1280-light")):
+                page.get_by_role("button", name=button).click()
+                shoot(page, shown)
+                page.keyboard.press("Escape")
         page.unroute_all(behavior="ignoreErrors")
         page.close()
 
@@ -227,7 +229,7 @@ def open_pages(browser: Browser, address: str, pages: dict[str, str], seconds: f
 def main() -> None:
     """Take the screenshots."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60, help="for which the charts are drawn")
+    parser.add_argument("--seconds", type=float, default=270, help="for which the charts are drawn")
     seconds: float = parser.parse_args().seconds
     logging.disable(logging.CRITICAL)
     chromium = shutil.which("chromium") or shutil.which("google-chrome")

@@ -7,6 +7,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -543,6 +544,95 @@ def test_an_unknown_queue_item_or_page_is_explained(
         expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
 
 
+# The history of a queue
+
+
+def history_card(page: Page) -> Any:
+    return page.get_by_role("region", name="Items in and out")
+
+
+def history_rows(page: Page) -> list[list[str]]:
+    """Return the cells of the table of the history, without the times."""
+    rows = history_card(page).locator("tbody tr")
+    return [row.locator("td").all_text_contents() for row in rows.all()]
+
+
+def test_the_history_shows_what_came_in_went_out_and_failed(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=1)
+    queue.push_many(db, range(1200))
+    queue.pop_many(db, 700)
+    queue.nack(db, queue.claim(db, n=3), error="broken")
+    with serve() as (_, client):
+        page.goto(address(client, name))
+        card = history_card(page)
+        expect(card.get_by_role("radio", name="5 min")).to_be_checked()
+        expect(card).to_contain_text("Died3")
+        expect(card).to_contain_text(re.compile(r"Median wait[\d.]+ (ms|s|min)"))
+        drawing = card.get_by_role("img")
+        expect(drawing).to_have_attribute(
+            "aria-label", re.compile("in the last 5 minutes: in .*/s")
+        )
+        card.get_by_text("As a table").click()
+        expect(card.locator("tbody tr").first).to_be_visible()
+        # The 30 seconds may have ended between the calls above.
+        columns = zip(*history_rows(page), strict=True)
+        sums = [sum(int(text.replace(",", "")) for text in column) for column in columns]
+        assert sums == [1200, 703, 3]
+        card.get_by_role("radio", name="1 hour").check()
+        expect(drawing).to_have_attribute("aria-label", re.compile("in the last hour: in .*/min"))
+        page.reload()
+        expect(card.get_by_role("radio", name="1 hour")).to_be_checked()
+        expect(card).to_contain_text("Died3")
+
+
+def made_history(seconds: int, since: datetime, **fields: Any) -> dict[str, Any]:
+    """Return a window of a history as the server sends it, without the fields that are 0."""
+    counts = dict.fromkeys(("pushed", "taken", "completed", "failed", "died"), 0)
+    window = {"waiting_median": None, "waiting_p95": None, "buckets": [], **counts, **fields}
+    for bucket in window["buckets"]:
+        bucket |= {**counts, **bucket}
+    return {"seconds": seconds, "since": since.isoformat(timespec="milliseconds"), **window}
+
+
+def test_the_numbers_of_the_history_have_units_that_read_well(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    PriorityQueue.named(db, name).push(db, 1)
+    now = datetime.now(timezone.utc)
+    begin = now.replace(minute=30 * (now.minute // 30), second=0, microsecond=0)
+    times = [(begin - timedelta(minutes=minutes)).isoformat() for minutes in (20, 10)]
+    hour = made_history(
+        3600,
+        now - timedelta(hours=1),
+        pushed=43_200,
+        taken=720,
+        failed=12,
+        waiting_median=0.08,
+        waiting_p95=754.0,
+        buckets=[
+            {"begin": times[0], "pushed": 43_200, "taken": 20},
+            {"begin": times[1], "taken": 700, "failed": 12},
+        ],
+    )
+    windows = [made_history(300, now - timedelta(minutes=5)), hour]
+    windows.append(made_history(86400, now - timedelta(days=1)))
+    with serve() as (_, client):
+        page.route("**/history", lambda route: route.fulfill(json={"windows": windows}))
+        page.goto(address(client, name))
+        card = history_card(page)
+        card.get_by_role("radio", name="1 hour").check()
+        for text in ("In 12/s", "Out 12/min", "Failed 12/h", "wait80 ms", "at most12 min"):
+            expect(card).to_contain_text(text)
+        card.get_by_text("As a table").click()
+        expect(card.locator("tbody tr")).to_have_count(2)
+        assert history_rows(page) == [["0", "700", "12"], ["43,200", "20", "0"]]
+        card.get_by_role("radio", name="1 hour").press("ArrowRight")
+        expect(card).to_contain_text("Nothing came in or went out in the last day.")
+        expect(card).to_contain_text("Median wait\u2013")
+
+
 # An item
 
 
@@ -850,6 +940,9 @@ def test_the_pages_have_no_violation_of_accessibility(
             page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
             page.goto(path)
             expect(page.get_by_text(text).first).to_be_visible()
+            table = page.get_by_text("As a table")
+            if table.count():
+                table.click()
             assert violations(page) == []
             for label in ("Retry all", "Options", "Push an item", "Rename", "Clear"):
                 if button(page, label).count():

@@ -1,6 +1,6 @@
 // Bars of states, and lines of rates.
 
-import { duration, number, rate } from "./format.js";
+import { number, rate } from "./format.js";
 import { HISTORY, rates, recentRate } from "./live.js";
 import { STATES, h, s, setText } from "./ui.js";
 
@@ -40,7 +40,7 @@ export function sparkline({ width, height, what }) {
   }, area, lines.in, lines.out);
   return {
     node: drawing,
-    /** Draw the lines, and return what they show: the highest rate and the seconds. */
+    /** Draw the lines, and return the recent rates. */
     update(history) {
       const points = rates(history);
       const end = points.at(-1)?.time ?? 0;
@@ -56,30 +56,7 @@ export function sparkline({ width, height, what }) {
       const recent = recentRate(history);
       drawing.classList.toggle("is-idle", highest === 0);
       drawing.setAttribute("aria-label", `Rates of ${what}: in ${rate(recent.in)}, out ${rate(recent.out)}`);
-      return { highest, seconds, recent };
-    },
-  };
-}
-
-/** Make a chart of the rates of a queue with its axes, with `update(history)`. */
-export function rateChart(what) {
-  const lines = sparkline({ width: 600, height: 150, what });
-  const top = h("span.legend-most");
-  const begin = h("span");
-  const legend = { in: h("strong"), out: h("strong") };
-  const node = h("div.chart", {},
-    h("div.legend", {},
-      h("span.legend-in", {}, "In ", legend.in), h("span.legend-out", {}, "Out ", legend.out), top),
-    h("div.plot", {}, lines.node),
-    h("div.axis", {}, begin, h("span", {}, "now")));
-  return {
-    node,
-    update(history) {
-      const { highest, seconds, recent } = lines.update(history);
-      setText(top, highest ? `at most ${rate(highest)}` : "");
-      setText(begin, `${duration(seconds)} ago`);
-      setText(legend.in, rate(recent.in));
-      setText(legend.out, rate(recent.out));
+      return { recent };
     },
   };
 }

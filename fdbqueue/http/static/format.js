@@ -20,6 +20,13 @@ export function rate(value) {
   return `${value >= 10 || value === 0 ? Math.round(value) : value.toFixed(1)}/s`;
 }
 
+/** 4.2/s, 12/min, 3/h: the unit in which a number of items per second reads well. */
+export function pace(value) {
+  if (value === 0 || value >= 1) return rate(value);
+  const [factor, unit] = value >= 1 / 60 ? [60, "min"] : [3600, "h"];
+  return `${value * factor >= 10 ? Math.round(value * factor) : (value * factor).toFixed(1)}/${unit}`;
+}
+
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 
 /** 3 s, 5 min, 2 h 10 min */
@@ -31,6 +38,12 @@ export function duration(seconds) {
   const [nextSize, nextUnit] = UNITS[n + 1] ?? [1, ""];
   const rest = n < 2 ? Math.floor((seconds % size) / nextSize) : 0;
   return rest && whole < 10 ? `${whole} ${unit} ${rest} ${nextUnit}` : `${whole} ${unit}`;
+}
+
+/** 80 ms, 4.1 s, 5 min */
+export function wait(seconds) {
+  if (seconds < 0.9995) return `${Math.round(1000 * seconds)} ms`;
+  return seconds < 9.95 ? `${seconds.toFixed(1)} s` : duration(Math.round(seconds));
 }
 
 /** Seconds since a time of the server. */

@@ -1,11 +1,11 @@
-// One queue: its items in each state, its rates, limits and options.
+// One queue: its items in each state, its history, limits and options.
 
 import { get, queuePath } from "./api.js";
-import { rateChart } from "./charts.js";
 import { address, filterBar, filtersOf, inState } from "./filters.js";
 import { number, short } from "./format.js";
+import { historyCard } from "./history.js";
 import { itemListing } from "./listing.js";
-import { poll, record } from "./live.js";
+import { poll } from "./live.js";
 import { queueButtons } from "./manage.js";
 import { optionText, optionsOf } from "./options.js";
 import { STATES, badge, empty, h, reconcile, replaceKeepingFocus, setText } from "./ui.js";
@@ -27,19 +27,17 @@ export function queuePage(name, query) {
     },
     focus: tabs.current,
   });
-  const chart = rateChart(name);
+  const card = historyCard(name);
   const side = sidePanel(name);
   const { list, errors, foot, bulk } = listing.nodes;
   const problem = h("div");
   const body = h("div.queue", {},
-    h("section.card.rates-card", { "aria-label": "Rates" }, h("h2", {}, "Items in and out"), chart.node),
+    card.node,
     h("section.items", { "aria-label": "Items" }, tabs.node, h("div.panel", {}, h("div.filters", {}, bar.node, bulk), errors, list, foot)),
     side.node);
 
   async function load() {
     description = await get(queuePath(name));
-    const queue = record(name, description.stats);
-    chart.update(queue.history);
     side.update(description);
     tabs.update(description.stats, filters);
     bar.update(description, filters);
@@ -95,7 +93,10 @@ export function queuePage(name, query) {
       if (description) bar.update(description, filters, true);
       void polling.now();
     },
-    stop: polling.stop,
+    stop() {
+      polling.stop();
+      card.stop();
+    },
     search: () => bar.search(),
   };
 }
