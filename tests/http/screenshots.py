@@ -229,7 +229,7 @@ def open_pages(browser: Browser, address: str, pages: dict[str, str], seconds: f
 def main() -> None:
     """Take the screenshots."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=270, help="for which the charts are drawn")
+    parser.add_argument("--seconds", type=float, default=210, help="for which the charts are drawn")
     seconds: float = parser.parse_args().seconds
     logging.disable(logging.CRITICAL)
     chromium = shutil.which("chromium") or shutil.which("google-chrome")

@@ -373,6 +373,15 @@ def test_a_search_goes_on_behind_the_items_that_were_looked_at(
         expect(foot).to_contain_text("The first 600 of 10,103 are shown. As of ")
         button(page, "Refresh").click()
         expect(item_rows(page)).to_have_count(100)
+        button(page, "Load more").click()
+        expect(item_rows(page)).to_have_count(600)
+        # The task is gone behind which the next page begins.
+        last = item_rows(page).last.get_by_role("link").get_attribute("title")
+        assert last is not None
+        assert queue.remove(db, last)
+        button(page, "Load more").click()
+        expect(toast(page)).to_contain_text("The list begins again.")
+        expect(item_rows(page)).to_have_count(100)
         page.get_by_label("Agent").fill("bob")
         expect(page.get_by_text("No item matches so far.")).to_be_visible()
         expect(foot).to_have_text("0 matches among the first 10,000 ready items.")
@@ -391,7 +400,7 @@ def test_a_search_goes_on_behind_the_items_that_were_looked_at(
         queue.push(db, agent_name="bob")
         confirm(page, "Remove 2")
         expect(toast(page)).to_contain_text("2 items were removed.")
-        expect(tab(page, "ready")).to_have_text("ready10,101")
+        expect(tab(page, "ready")).to_have_text("ready10,100")
     assert queue.count(db, state="ready", agent="bob", scan=20_000).count == 1
 
 
