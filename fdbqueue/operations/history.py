@@ -72,6 +72,21 @@ class History:
         """The time of the client's last operation, in milliseconds since 1970."""
         return int(1000 * self.now)
 
+    def _sample_keys(self) -> dict[_Periods, bytes]:
+        """Return the keys of the samples of the present periods."""
+        return {
+            periods: self._layout.sample_key(periods.seconds, int(self.now // periods.seconds))
+            for periods in (_SHORT, _LONG)
+        }
+
+    def begin_again(self, tr: Transaction) -> None:
+        """Store samples without numbers, in a transaction that has cleared history and totals.
+
+        A client that knows of a sample of the present period does not look for it again.
+        """
+        for key in self._sample_keys().values():
+            tr[key] = encode_sample(())
+
     def note_change(self, tr: Transaction) -> None:
         """Store samples of the totals, unless there are some of the present periods.
 
@@ -81,10 +96,7 @@ class History:
         if number <= self._known:
             return
         layout, snapshot = self._layout, tr.snapshot
-        keys = {
-            periods: layout.sample_key(periods.seconds, int(self.now // periods.seconds))
-            for periods in (_SHORT, _LONG)
-        }
+        keys = self._sample_keys()
         # Start all reads before waiting for the first.
         reads = {periods: snapshot.get(key) for periods, key in keys.items()}
         missing = [periods for periods, read in reads.items() if read.value is None]

@@ -729,6 +729,7 @@ class Items:
         stored = tr[layout.options].value
         for prefix in (*layout.of_items, layout.totals, layout.imports):
             tr.clear_range(*layout.range_of(prefix))
+        self.history.begin_again(tr)
         if stored is not None and decode_options(stored).paused:
             self.tally(tr, paused=1)
 

@@ -305,4 +305,7 @@ def test_the_history_follows_the_queue(db: Any, name: str, now: Clock) -> None:
     assert renamed.history(db)[0].pushed == 0
     renamed.push(db, "x")
     assert renamed.history(db)[0].pushed == 1
+    renamed.clear(db)
+    renamed.push_many(db, "ab")
+    assert [window.pushed for window in renamed.history(db)] == [2, 2, 2]
     assert check(db, renamed).ok
