@@ -1,4 +1,4 @@
-"""Parts of routes: paths with names in them, the log of requests, and requests not parsed."""
+"""Parts of routes: names in paths, the log of requests, requests not parsed, and OpenAPI links."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
@@ -25,7 +25,25 @@ _access = logging.getLogger("fdbqueue.http.access")
 
 _SEPARATORS = re.compile("%(25|2[fF])")
 
-__all__ = ["DirectRoute", "RequestLog", "SegmentPaths", "decoded", "fast_routes"]
+__all__ = [
+    "SAME_QUEUE",
+    "DirectRoute",
+    "Links",
+    "RequestLog",
+    "SegmentPaths",
+    "decoded",
+    "fast_routes",
+    "links",
+    "links_to",
+    "next_page",
+    "operation_id",
+]
+
+Links: TypeAlias = dict[str, Any]
+"""Links of the OpenAPI description, from a response to the requests that can follow."""
+
+SAME_QUEUE = "$request.path.name"
+"""The expression for the queue of the request."""
 
 
 class DirectRoute(APIRoute):
@@ -155,3 +173,49 @@ def decoded(name: str) -> str:
     ('mail/out', '100%')
     """
     return unquote(name)
+
+
+# Links
+
+
+def links(status: int, *groups: Links) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of a route whose response with this status has links."""
+    return {status: {"links": {name: link for group in groups for name, link in group.items()}}}
+
+
+def links_to(path: str, routes: dict[str, str], **parameters: str) -> Links:
+    """Return links to operations, named after them.
+
+    Args:
+        path: The beginning of the paths.
+        routes: The functions of the operations, with their methods and the rest of the paths.
+        parameters: The expressions for the parameters.
+    """
+    ids = [operation_id(path, function, route) for function, route in routes.items()]
+    return {each: {"operationId": each, "parameters": {**parameters}} for each in ids}
+
+
+def next_page(path: str, function: str, *same: str, **parameters: str) -> Links:
+    """Return a link from a page to the next one, which is null on the last page.
+
+    Args:
+        path: The path of the operation.
+        function: The function of the operation.
+        same: The query parameters, apart from `limit`, that both requests have in common. An
+            expression without a value leaves out its parameter.
+        parameters: The expressions for other parameters.
+    """
+    query = {each: f"$request.query.{each}" for each in ("limit", *same)}
+    (link,) = links_to(path, {function: "GET"}, **parameters, **query).values()
+    link["parameters"]["after"] = "$response.body#/next"
+    return {"next_page": link}
+
+
+def operation_id(path: str, function: str, route: str) -> str:
+    """Return the id that FastAPI gives to an operation.
+
+    >>> operation_id("/v1/queues/{name}", "pop", "POST /pop")
+    'pop_v1_queues__name__pop_post'
+    """
+    method, _, rest = route.partition(" ")
+    return re.sub(r"\W", "_", f"{function}{path}{rest}_{method.lower()}")

@@ -20,10 +20,11 @@ from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.http.idempotency import MAX_KEY, push_once
+from fdbqueue.http.n_queue.links import of_item, of_queue
 from fdbqueue.http.n_queue.models import ERRORS, MAX_ITEMS, Popped, Push, Pushed, found
 from fdbqueue.http.n_queue.routes import priority_queue
 from fdbqueue.http.responses import Delivered, ends_of_wait, json_response
-from fdbqueue.http.routing import DirectRoute
+from fdbqueue.http.routing import DirectRoute, links
 from fdbqueue.types import Database, Item
 
 __all__ = ["router"]
@@ -85,6 +86,7 @@ _BODY = {
     status_code=201,
     response_model=Pushed,
     openapi_extra={"parameters": [_NAME, _KEY], "requestBody": _BODY},
+    responses=links(201, of_queue(), of_item("$response.body#/id")),
 )
 async def push(request: Request) -> Response:
     """Append an item to its priority. The first push creates the queue.

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from fdbqueue import aio
 from fdbqueue.errors import OptionsMismatch
 from fdbqueue.http.idempotency import MAX_KEY, push_once
+from fdbqueue.http.n_queue.links import of_item, of_queue
 from fdbqueue.http.n_queue.models import (
     ERRORS,
     HIGHEST,
@@ -23,6 +24,7 @@ from fdbqueue.http.n_queue.models import (
     found,
 )
 from fdbqueue.http.responses import QueueNumbers, Queues, json_response
+from fdbqueue.http.routing import SAME_QUEUE, links, next_page
 from fdbqueue.http.served import Served, served
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.overview import stats_as_json
@@ -50,7 +52,11 @@ async def priority_queue(served: Served, name: str, must_exist: bool = True) -> 
     return queue
 
 
-@router.post("/queue/{name:path}/batch", status_code=201)
+@router.post(
+    "/queue/{name:path}/batch",
+    status_code=201,
+    responses=links(201, of_queue(), of_item("$response.body#/ids/0")),
+)
 async def push_batch(
     served: ServedQueues,
     name: Name,
@@ -76,7 +82,11 @@ async def push_batch(
     return BatchPushed(ids=ids)
 
 
-@router.get("/queue/{name:path}/peek", response_model=Popped)
+@router.get(
+    "/queue/{name:path}/peek",
+    response_model=Popped,
+    responses=links(200, of_queue("pop"), of_item("$response.body#/items/0/id")),
+)
 async def peek(served: ServedQueues, name: Name, depth: Depth = 1) -> Response:
     """Return the item that a pop would take, without removing it."""
     queue = await priority_queue(served, name)
@@ -102,7 +112,16 @@ async def stats(served: ServedQueues, name: Name) -> Response:
     return json_response(stats_as_json(await queue.stats(served.db)))
 
 
-@router.get("/queue/{name:path}/items", response_model=Page)
+@router.get(
+    "/queue/{name:path}/items",
+    response_model=Page,
+    responses=links(
+        200,
+        of_queue("pop"),
+        of_item("$response.body#/items/0/id"),
+        next_page("/queue/{name}/items", "items", "priority", name=SAME_QUEUE),
+    ),
+)
 async def items(
     served: ServedQueues,
     name: Name,
@@ -137,7 +156,13 @@ async def drop(served: ServedQueues, name: Name) -> Response:
     return Response(status_code=204)
 
 
-@router.get("/queues", response_model=Queues)
+@router.get(
+    "/queues",
+    response_model=Queues,
+    responses=links(
+        200, of_queue(name="$response.body#/queues/0/name"), next_page("/queues", "queues")
+    ),
+)
 async def queues(
     served: ServedQueues,
     limit: Annotated[

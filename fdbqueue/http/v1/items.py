@@ -13,8 +13,10 @@ from starlette.exceptions import HTTPException
 from fdbqueue import aio
 from fdbqueue.errors import FdbqueueError
 from fdbqueue.http.responses import ends_of_wait, json_response
+from fdbqueue.http.routing import SAME_QUEUE, links, next_page
 from fdbqueue.http.served import Handle
 from fdbqueue.http.v1 import bodies
+from fdbqueue.http.v1.links import SAME_ITEM, of_item, of_queue
 from fdbqueue.http.v1.parameters import (
     AdminOf,
     After,
@@ -35,6 +37,8 @@ __all__ = ["router"]
 
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
 
+_OTHERS = ("remove", "move", "position", "result", "retry", "run_now", "release")
+_CHANGED_ITEM = links(204, of_item(SAME_ITEM, "get", "position"))
 _MAX_UNCHANGED = 1000  # ids in a response
 
 
@@ -68,7 +72,17 @@ def _invalid_values() -> Generator[None]:
         raise HTTPException(422, str(error)) from None
 
 
-@router.get("/queues/{name}/items", response_model=bodies.Infos)
+@router.get(
+    "/queues/{name}/items",
+    response_model=bodies.Infos,
+    responses=links(
+        200,
+        of_item("$response.body#/items/0/id"),
+        next_page(
+            *("/v1/queues/{name}/items", "items", "state", "priority", "reverse"), name=SAME_QUEUE
+        ),
+    ),
+)
 async def items(
     served: ServedQueues,
     name: ReadOf,
@@ -116,7 +130,11 @@ async def count(
     return json_response(asdict(found))
 
 
-@router.get("/queues/{name}/items/{item_id}", response_model=bodies.Info)
+@router.get(
+    "/queues/{name}/items/{item_id}",
+    response_model=bodies.Info,
+    responses=links(200, of_item(SAME_ITEM, *_OTHERS)),
+)
 async def get(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
     """Return everything about one item, in any state, with its failed attempts."""
     handle = await served.queue(name)
@@ -130,14 +148,22 @@ def _unknown(item_id: str) -> HTTPException:
     return HTTPException(404, f"the queue has no item {item_id}; perhaps it has ended")
 
 
-@router.get("/queues/{name}/items/{item_id}/position", response_model=bodies.Position)
+@router.get(
+    "/queues/{name}/items/{item_id}/position",
+    response_model=bodies.Position,
+    responses=links(200, of_item(SAME_ITEM, "get")),
+)
 async def position(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
     """Return the number of ready items ahead of this one, or null if it is not ready."""
     handle = await served.queue(name)
     return json_response({"position": await handle.position(served.db, item_id)})
 
 
-@router.get("/queues/{name}/items/{item_id}/result", response_model=bodies.Result)
+@router.get(
+    "/queues/{name}/items/{item_id}/result",
+    response_model=bodies.Result,
+    responses=links(200, of_item(SAME_ITEM, "get")),
+)
 async def result(
     request: Request, served: ServedQueues, name: ReadOf, item_id: str, wait: Wait = 0
 ) -> Response:
@@ -172,7 +198,7 @@ async def _changed(
     raise HTTPException(409, why)
 
 
-@router.post("/queues/{name}/items/{item_id}/retry", status_code=204)
+@router.post("/queues/{name}/items/{item_id}/retry", status_code=204, responses=_CHANGED_ITEM)
 async def retry(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
     """Return a dead letter to its place in the queue, with all its attempts again."""
     handle = await served.queue(name)
@@ -181,7 +207,7 @@ async def retry(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
     return await _changed(served, handle, item_id, changed, why)
 
 
-@router.post("/queues/{name}/items/{item_id}/run-now", status_code=204)
+@router.post("/queues/{name}/items/{item_id}/run-now", status_code=204, responses=_CHANGED_ITEM)
 async def run_now(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
     """Make a delayed item ready at once."""
     handle = await served.queue(name)
@@ -189,7 +215,7 @@ async def run_now(served: ServedQueues, name: WriteOf, item_id: str) -> Response
     return await _changed(served, handle, item_id, changed, "it is not delayed")
 
 
-@router.post("/queues/{name}/items/{item_id}/release", status_code=204)
+@router.post("/queues/{name}/items/{item_id}/release", status_code=204, responses=_CHANGED_ITEM)
 async def release(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
     """Take a claimed item away from the client that has claimed it."""
     handle = await served.queue(name)
@@ -197,7 +223,7 @@ async def release(served: ServedQueues, name: WriteOf, item_id: str) -> Response
     return await _changed(served, handle, item_id, bool(changed), "it is not claimed")
 
 
-@router.patch("/queues/{name}/items/{item_id}", status_code=204)
+@router.patch("/queues/{name}/items/{item_id}", status_code=204, responses=_CHANGED_ITEM)
 async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.Move) -> Response:
     """Move a ready, delayed or dead item behind the last one of a priority; it keeps its id.
 
@@ -221,7 +247,11 @@ async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.M
     return Response(status_code=204)
 
 
-@router.post("/queues/{name}/change", response_model=bodies.Changed)
+@router.post(
+    "/queues/{name}/change",
+    response_model=bodies.Changed,
+    responses=links(200, of_queue("items", "stats")),
+)
 async def change_all(served: ServedQueues, name: AdminOf, body: bodies.ChangeAll) -> Response:
     """Make the same change of all items in a state, or of those that match, 100 in a transaction.
 

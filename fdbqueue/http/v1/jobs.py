@@ -15,11 +15,12 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import LeaseLost
 from fdbqueue.http.idempotency import remembered
 from fdbqueue.http.responses import Delivered, ends_of_wait, json_response
-from fdbqueue.http.routing import DirectRoute, decoded
+from fdbqueue.http.routing import DirectRoute, decoded, links
 from fdbqueue.http.security import authorize
 from fdbqueue.http.served import Handle, Served
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.claims import claim_from_text, claim_text
+from fdbqueue.http.v1.links import SAME_TOKEN, of_claim, of_item, of_queue
 from fdbqueue.http.v1.values import (
     AnyQueue,
     found,
@@ -45,6 +46,7 @@ _NAME = {
     "description": "The queue's name, with `/` as `%2F`.",
     "schema": {"type": "string"},
 }
+_AFTER_A_PUSH = ("get", "stats", "items", "pop", "claim")
 _KEY = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -61,31 +63,6 @@ def _described(model: type[BaseModel], *parameters: dict[str, Any]) -> dict[str,
     required = any(field.is_required() for field in model.model_fields.values())
     body = {"required": required, "content": {"application/json": {"schema": schema}}}
     return {"parameters": [_NAME, *parameters], "requestBody": body}
-
-
-def _links(expression: str, parameter: str, *operations: str) -> dict[str, Any]:
-    """Return the links from a response to the requests that can follow it, for OpenAPI.
-
-    Args:
-        expression: The part of the response that the requests need.
-        parameter: The parameter that takes it; `token` for the field of the body.
-        operations: The ids of the operations.
-    """
-    link: dict[str, Any] = {"parameters": {"name": "$request.path.name"}}
-    if parameter == "token":
-        link["requestBody"] = {"token": expression}
-    else:
-        link["parameters"][parameter] = expression
-    return {each: {**link, "operationId": each} for each in operations}
-
-
-_ITEM = "v1_queues__name__items__item_id_"
-_OF_ITEM = (
-    *(f"get_{_ITEM}_get", f"remove_{_ITEM}_delete", f"move_{_ITEM}_patch"),
-    *(f"retry_{_ITEM}_retry_post", f"run_now_{_ITEM}_run_now_post"),
-    *(f"position_{_ITEM}_position_get", f"result_{_ITEM}_result_get"),
-)
-_OF_CLAIM = tuple(f"{each}_v1_queues__name__{each}_post" for each in ("ack", "nack", "extend"))
 
 
 def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
@@ -120,7 +97,7 @@ async def _open(request: Request, must_exist: bool = True) -> tuple[Served, Hand
     status_code=201,
     response_model=bodies.Pushed,
     openapi_extra=_described(bodies.Push, _KEY),
-    responses={201: {"links": _links("$response.body#/id", "item_id", *_OF_ITEM)}},
+    responses=links(201, of_item("$response.body#/id"), of_queue(*_AFTER_A_PUSH)),
 )
 async def push_one(request: Request) -> Response:
     """Push an item; the first push creates a priority queue.
@@ -154,6 +131,7 @@ def _push_ids(tr: Transaction, queue: AnyQueue, body: bodies.Push) -> list[str]:
     status_code=201,
     response_model=bodies.BatchPushed,
     openapi_extra=_described(bodies.Batch, _KEY),
+    responses=links(201, of_item("$response.body#/ids/0"), of_queue(*_AFTER_A_PUSH)),
 )
 async def push_batch(request: Request) -> Response:
     """Push several items in one transaction: all of them or none, or as many as fit."""
@@ -225,7 +203,11 @@ async def _put_back(handle: Handle, db: Database, items: list[Any]) -> None:
     "/queues/{name}/claim",
     response_model=bodies.Claims,
     openapi_extra=_described(bodies.ClaimRequest),
-    responses={200: {"links": _links("$response.body#/claims/0/token", "token", *_OF_CLAIM)}},
+    responses=links(
+        200,
+        of_claim("$response.body#/claims/0/token"),
+        of_item("$response.body#/claims/0/id", "get", "result", "release"),
+    ),
 )
 async def claim(request: Request) -> Response:
     """Claim the first items for the time of a lease; with `wait`, wait until there is one.
@@ -272,6 +254,11 @@ def _claimed(handle: Handle, queue: AnyQueue, claim: Claim) -> dict[str, Any]:
     "/queues/{name}/ack",
     response_model=bodies.BatchPushed,
     openapi_extra=_described(bodies.Ack),
+    responses=links(
+        200,
+        of_item("$response.body#/ids/0", name="$request.body#/then/0/queue"),
+        of_queue("claim"),
+    ),
 )
 async def ack(request: Request) -> Response:
     """Acknowledge a claim: its job is done. Push the items of `then` in the same transaction.
@@ -300,7 +287,12 @@ async def ack(request: Request) -> Response:
     return json_response({"ids": ids})
 
 
-@router.post("/queues/{name}/nack", status_code=204, openapi_extra=_described(bodies.Nack))
+@router.post(
+    "/queues/{name}/nack",
+    status_code=204,
+    openapi_extra=_described(bodies.Nack),
+    responses=links(204, of_queue("claim")),
+)
 async def nack(request: Request) -> Response:
     """Report that a job failed: it is retried after a delay, or becomes a dead letter."""
     body = await _read(request, bodies.Nack)
@@ -310,7 +302,12 @@ async def nack(request: Request) -> Response:
     return Response(status_code=204)
 
 
-@router.post("/queues/{name}/extend", status_code=204, openapi_extra=_described(bodies.Extend))
+@router.post(
+    "/queues/{name}/extend",
+    status_code=204,
+    openapi_extra=_described(bodies.Extend),
+    responses=links(204, of_claim(SAME_TOKEN)),
+)
 async def extend(request: Request) -> Response:
     """Restart the lease of a claim: it lasts for `lease` seconds from now."""
     body = await _read(request, bodies.Extend)
@@ -319,7 +316,12 @@ async def extend(request: Request) -> Response:
     return Response(status_code=204)
 
 
-@router.post("/queues/{name}/release", status_code=204, openapi_extra=_described(bodies.Release))
+@router.post(
+    "/queues/{name}/release",
+    status_code=204,
+    openapi_extra=_described(bodies.Release),
+    responses=links(204, of_queue("claim")),
+)
 async def release(request: Request) -> Response:
     """Return the item of a claim to its place, as if it had never been claimed."""
     body = await _read(request, bodies.Release)

@@ -15,9 +15,11 @@ from fdbqueue import aio
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import OptionsMismatch, QueueExists
 from fdbqueue.http.responses import QueueNumbers, Queues, json_response
+from fdbqueue.http.routing import links, next_page
 from fdbqueue.http.security import Grant, authorize, grant_of
 from fdbqueue.http.served import Handle
 from fdbqueue.http.v1 import bodies
+from fdbqueue.http.v1.links import of_queue
 from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, ServedQueues, known_parameters
 from fdbqueue.http.v1.values import AnyQueue, layout_of
 from fdbqueue.layout.codecs import json_bytes
@@ -31,6 +33,7 @@ __all__ = ["router"]
 
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
 
+_OTHERS = ("items", "stats", "scale", "workers_of_queue", "change")
 _STATES: tuple[State, ...] = ("ready", "delayed", "claimed", "dead", "done")
 
 _IfMatch = Annotated[
@@ -38,7 +41,22 @@ _IfMatch = Annotated[
 ]
 
 
-@router.get("/queues", response_model=Queues)
+def _with_etag(status: int, *only: str) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of a route that returns a queue with the ETag of its options."""
+    etag = {"description": "The ETag of the options.", "schema": {"type": "string"}}
+    responses = links(status, of_queue(*only, etag="$response.header.etag"))
+    return {status: {**responses[status], "headers": {"ETag": etag}}}
+
+
+@router.get(
+    "/queues",
+    response_model=Queues,
+    responses=links(
+        200,
+        of_queue(name="$response.body#/queues/0/name"),
+        next_page("/v1/queues", "queues", "prefix"),
+    ),
+)
 async def queues(
     request: Request,
     served: ServedQueues,
@@ -81,7 +99,12 @@ def _visible(grant: Grant | None, prefix: str) -> _Visible | None:
     return _Visible(allowed) if allowed.startswith(prefix) else None
 
 
-@router.put("/queues/{name}", status_code=201, response_model=bodies.QueueDescription)
+@router.put(
+    "/queues/{name}",
+    status_code=201,
+    response_model=bodies.QueueDescription,
+    responses=_with_etag(201),
+)
 async def create(served: ServedQueues, name: AdminOf, body: bodies.CreateQueue) -> Response:
     """Create a queue of any kind; 409 if there is one of this name already."""
     if body.kind != "task" and (body.ageing is not None or body.agent_concurrency is not None):
@@ -108,7 +131,11 @@ async def create(served: ServedQueues, name: AdminOf, body: bodies.CreateQueue) 
     return await _described(served, name, 201)
 
 
-@router.get("/queues/{name}", response_model=bodies.QueueDescription)
+@router.get(
+    "/queues/{name}",
+    response_model=bodies.QueueDescription,
+    responses=_with_etag(200, *_OTHERS),
+)
 async def get(served: ServedQueues, name: ReadOf) -> Response:
     """Return the kind of a queue, its options with their ETag, and its numbers."""
     return await _described(served, name)
@@ -138,7 +165,11 @@ def _etag(options: Options) -> str:
     return f'"{digest[:16]}"'
 
 
-@router.patch("/queues/{name}", response_model=bodies.QueueDescription)
+@router.patch(
+    "/queues/{name}",
+    response_model=bodies.QueueDescription,
+    responses=_with_etag(200, "get", "change"),
+)
 async def change(
     served: ServedQueues, name: AdminOf, body: bodies.NewOptions, if_match: _IfMatch = None
 ) -> Response:
@@ -189,21 +220,31 @@ def _keep(seconds: int | None, number: int | None) -> Keep | None:
     return timedelta(seconds=seconds) if seconds else number
 
 
-@router.post("/queues/{name}/pause", status_code=204)
+@router.post(
+    "/queues/{name}/pause", status_code=204, responses=links(204, of_queue("get", "resume"))
+)
 async def pause(served: ServedQueues, name: AdminOf) -> Response:
     """Stop handing out items until `resume`; pushes are still accepted."""
     await (await served.queue(name)).pause(served.db)
     return Response(status_code=204)
 
 
-@router.post("/queues/{name}/resume", status_code=204)
+@router.post(
+    "/queues/{name}/resume",
+    status_code=204,
+    responses=links(204, of_queue("get", "pop", "claim", "pause")),
+)
 async def resume(served: ServedQueues, name: AdminOf) -> Response:
     """Hand out items again."""
     await (await served.queue(name)).resume(served.db)
     return Response(status_code=204)
 
 
-@router.post("/queues/{name}/clear", response_model=bodies.Cleared)
+@router.post(
+    "/queues/{name}/clear",
+    response_model=bodies.Cleared,
+    responses=links(200, of_queue("get", "push_one", "drop")),
+)
 async def clear(served: ServedQueues, name: AdminOf) -> Response:
     """Remove all items; the queue and its options stay. Return how many items there were."""
     handle = await served.queue(name)
@@ -212,7 +253,9 @@ async def clear(served: ServedQueues, name: AdminOf) -> Response:
     return json_response(_by_state(stats))
 
 
-@router.delete("/queues/{name}", response_model=bodies.Cleared)
+@router.delete(
+    "/queues/{name}", response_model=bodies.Cleared, responses=links(200, of_queue("create"))
+)
 async def drop(served: ServedQueues, name: AdminOf) -> Response:
     """Drop a queue with all its items. Return how many items there were."""
     stats = await (await served.queue(name)).stats(served.db)
@@ -225,7 +268,11 @@ def _by_state(stats: QueueStats) -> dict[str, Any]:
     return {state: getattr(stats, state) for state in _STATES}
 
 
-@router.post("/queues/{name}/rename", status_code=204)
+@router.post(
+    "/queues/{name}/rename",
+    status_code=204,
+    responses=links(204, of_queue(name="$request.body#/name")),
+)
 async def rename(
     request: Request, served: ServedQueues, name: AdminOf, body: bodies.Rename
 ) -> Response:
@@ -236,7 +283,9 @@ async def rename(
     return Response(status_code=204)
 
 
-@router.post("/queues/{name}/check", response_model=dict[str, Any])
+@router.post(
+    "/queues/{name}/check", response_model=dict[str, Any], responses=links(200, of_queue("stats"))
+)
 async def check(served: ServedQueues, name: AdminOf, body: bodies.Check) -> Response:
     """Compare the counters and indexes of a queue with its items; correct them with `repair`."""
     handle = await served.queue(name)
