@@ -8,11 +8,12 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from pydantic import BeforeValidator
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,18 +27,39 @@ _access = logging.getLogger("fdbqueue.http.access")
 _SEPARATORS = re.compile("%(25|2[fF])")
 
 __all__ = [
+    "NAME_SCHEMA",
     "SAME_QUEUE",
     "DirectRoute",
+    "Integer",
     "Links",
     "RequestLog",
     "SegmentPaths",
     "decoded",
+    "exact_integer",
     "fast_routes",
     "links",
     "links_to",
     "next_page",
     "operation_id",
 ]
+
+NAME_SCHEMA: dict[str, Any] = {"minLength": 1, "maxLength": 255, "format": "queue-name"}
+"""What OpenAPI can say about the name of a queue. Its length is in bytes, not characters."""
+
+
+def exact_integer(value: Any) -> Any:
+    """Return a number without a fraction as an integer, and anything else as it is.
+
+    JSON has one kind of number: for JSON Schema, and so for OpenAPI, 1.0 is an integer.
+
+    >>> exact_integer(1.0), exact_integer(1.5), exact_integer("1")
+    (1, 1.5, '1')
+    """
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Integer: TypeAlias = Annotated[int, BeforeValidator(exact_integer)]
+"""An integer of a body."""
 
 Links: TypeAlias = dict[str, Any]
 """Links of the OpenAPI description, from a response to the requests that can follow."""

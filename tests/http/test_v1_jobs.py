@@ -247,19 +247,28 @@ def test_tasks_are_claimed_and_popped_for_an_agent(client: TestClient, db: Any, 
     assert "takes one task" in tasks.problem("POST", "/pop", {"agent": "ada", "n": 2})["detail"]
 
 
+def test_a_number_without_a_fraction_is_an_integer(jobs: Api) -> None:
+    id = jobs.push("job", priority=2.0)
+    assert jobs.get(f"/items/{id}")["priority"] == 2
+    (claim,) = jobs.claim(n=1.0, within=256.0)
+    assert claim["priority"] == 2
+    assert jobs.problem("POST", "/claim", {"n": 1.5})["status"] == 422
+
+
 @pytest.mark.parametrize(
     ("route", "body", "why"),
     [
         ("/push", {}, "item: Field required"),
         ("/push", {"item": 1, "prioriy": 1}, "prioriy: Extra inputs"),
         ("/push", {"item": 1, "priority": "high"}, "priority: a priority is an integer, or a list"),
-        ("/push", {"item": 1, "priority": 1.0}, "priority: a priority is an integer, or a list"),
+        ("/push", {"item": 1, "priority": 1.5}, "priority: a priority is an integer, or a list"),
         ("/push", {"item": 1, "priority": True}, "priority: a priority is an integer, or a list"),
         ("/push", {"item": math.nan}, "not JSON compliant"),
         ("/push", {"item": [math.inf]}, "not JSON compliant"),
         ("/push", {"item": 1, "delay": -1}, "delay"),
         ("/push", {"item": 1, "delay": 1, "at": "2030-01-01T00:00:00Z"}, "not both"),
         ("/push", {"item": 1, "at": "2030-01-01T00:00:00"}, "at: "),
+        ("/push", {"item": 1, "at": "1900000000"}, "at: a time is like"),
         ("/push", {"item": 1, "cost": 1}, "cost: a push to a priority queue has no such field"),
         ("/push", [], "the body"),
         ("/batch", {"items": []}, "items"),

@@ -129,10 +129,16 @@ def test_an_item_is_moved_and_keeps_its_id(client: TestClient, db: Any, name: st
     assert jobs.problem("PATCH", f"/items/{ids['ready']}", {"cost": 1})["status"] == 422
     assert_views_agree(db, queue)
     tasks, ids = in_all_states(db, f"{name}t", "task")
-    change = {"priority": 1, "item": "changed", "agent_name": "ada"}
+    deadline = "2030-01-31T12:00:00+00:00"
+    change = {"priority": 1, "item": "changed", "agent_name": "ada", "deadline": deadline}
     assert Api(client, f"{name}t").send("PATCH", f"/items/{ids['ready']}", change).is_success
     task = tasks.get_task(db, ids["ready"])
     assert (task.priority, task.payload, task.agent_name) == (1, "changed", "ada")
+    assert task.deadline == datetime.fromisoformat(deadline)
+    for invalid in ("2030-01-31T12:00:00", "1900000000", 1_900_000_000, "soon"):
+        change = {"deadline": invalid}
+        problem = Api(client, f"{name}t").problem("PATCH", f"/items/{ids['ready']}", change)
+        assert (problem["status"], "deadline: " in problem["detail"]) == (422, True)
     assert_views_agree(db, tasks)
 
 
@@ -251,6 +257,7 @@ def test_a_queue_is_created_described_changed_and_dropped(
     shown = changed.json()["options"]
     assert (shown["max_size"], shown["concurrency"], shown["kept_attempts"]) == (None, 3, 2)
     assert (shown["keep_number"], shown["keep_seconds"]) == (5, 60)
+    assert jobs.problem("PATCH", "", {"max_size": 2**53})["status"] == 422
     problem = jobs.problem("PATCH", "", {"max_size": 7})
     assert (problem["status"], "have changed" in problem["detail"]) == (412, True)
     assert jobs.get()["options"] == shown

@@ -24,7 +24,7 @@ from fdbqueue.http.n_queue.links import of_item, of_queue
 from fdbqueue.http.n_queue.models import ERRORS, MAX_ITEMS, Popped, Push, Pushed, found
 from fdbqueue.http.n_queue.routes import priority_queue
 from fdbqueue.http.responses import Delivered, ends_of_wait, json_response
-from fdbqueue.http.routing import DirectRoute, links
+from fdbqueue.http.routing import NAME_SCHEMA, DirectRoute, links
 from fdbqueue.types import Database, Item
 
 __all__ = ["router"]
@@ -47,7 +47,11 @@ def _parameter(name: str, location: str, description: str, **schema: Any) -> dic
 
 
 _NAME = _parameter(
-    "name", "path", "The queue's name: printable text up to 255 bytes.", type="string"
+    "name",
+    "path",
+    "The queue's name: printable text up to 255 bytes.",
+    type="string",
+    **NAME_SCHEMA,
 )
 _KEY = _parameter(
     "Idempotency-Key",

@@ -24,14 +24,20 @@ from fdbqueue.http.n_queue.models import (
     found,
 )
 from fdbqueue.http.responses import QueueNumbers, Queues, json_response
-from fdbqueue.http.routing import SAME_QUEUE, links, next_page
+from fdbqueue.http.routing import NAME_SCHEMA, SAME_QUEUE, links, next_page
 from fdbqueue.http.served import Served, served
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.overview import stats_as_json
 
 __all__ = ["priority_queue", "router"]
 
-Name = Annotated[str, Path(description="The queue's name: printable text up to 255 bytes.")]
+Name = Annotated[
+    str,
+    Path(
+        description="The queue's name: printable text up to 255 bytes.",
+        json_schema_extra=NAME_SCHEMA,  # the queue checks it
+    ),
+]
 Depth = Annotated[int, Query(ge=1, le=MAX_ITEMS, description="How many items at most.")]
 ServedQueues = Annotated[Served, Depends(served)]
 
@@ -169,7 +175,11 @@ async def queues(
         int, Query(ge=1, le=MAX_QUEUES, description="How many queues at most.")
     ] = MAX_QUEUES,
     after: Annotated[
-        str | None, Query(description="The name of a queue: only those that follow it.")
+        str | None,
+        Query(
+            description="The name of a queue: only those that follow it.",
+            json_schema_extra=NAME_SCHEMA,
+        ),
     ] = None,
 ) -> Response:
     """The queues in order of their names, page by page, and the numbers of each."""

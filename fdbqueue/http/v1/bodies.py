@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from fastapi import Request
@@ -14,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    TypeAdapter,
     ValidationError,
     WithJsonSchema,
     model_validator,
@@ -21,6 +24,7 @@ from pydantic import (
 from starlette.exceptions import HTTPException
 
 from fdbqueue.http.responses import Numbers
+from fdbqueue.http.routing import NAME_SCHEMA, Integer, exact_integer
 from fdbqueue.queue.arguments import validate_client_name
 from fdbqueue.types import Change, State
 
@@ -73,6 +77,7 @@ MAX_ITEMS = 1000
 MAX_WAIT = 300.0
 """Seconds for which a request waits at most."""
 
+_MAX_LIMIT = 2**53 - 1  # the largest integer that every JSON reader represents exactly
 _MAX_TEXT = 255  # characters of a name; fdbqueue counts bytes
 _MAX_SECONDS = 10**10
 
@@ -80,7 +85,26 @@ Seconds = Annotated[float, Field(ge=0, lt=_MAX_SECONDS)]
 PositiveSeconds = Annotated[float, Field(gt=0, lt=10**9)]
 
 
+def _time_from_text(value: Any) -> Any:
+    """Return the time of an ISO 8601 text.
+
+    A strict model reads one from JSON, but not from what FastAPI has parsed. A lenient one reads
+    a text of digits as seconds.
+    """
+    if isinstance(value, str):
+        if not _DATE_AND_TIME.match(value):
+            raise ValueError("a time is like 2030-01-31T12:00:00Z")
+        return _TIME.validate_python(value)
+    return value
+
+
+_DATE_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]", re.ASCII)
+_TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
+Time = Annotated[AwareDatetime, BeforeValidator(_time_from_text)]
+
+
 def _validate_priority(value: Any) -> Any:
+    value = exact_integer(value)
     if type(value) not in (int, list):  # a bool is an int
         raise ValueError("a priority is an integer, or a list for a tuple")
     return value
@@ -93,14 +117,17 @@ Priority = Annotated[
     Field(description="The lowest is taken first."),
 ]
 Wait = Annotated[float, Field(ge=0, le=MAX_WAIT)]
-Limit = Annotated[int, Field(ge=1, le=2**63 - 1)]
+# After the limits of a number: pydantic does not describe those of a validator.
+_EXACT = BeforeValidator(exact_integer)
+Limit = Annotated[int, Field(ge=1, le=_MAX_LIMIT), _EXACT]
 Text = Annotated[str, Field(min_length=1, max_length=_MAX_TEXT)]
+QueueName = Annotated[str, WithJsonSchema({"type": "string", **NAME_SCHEMA})]
 Token = Annotated[str, Field(min_length=1, max_length=2000)]
 Part = Annotated[str, Field(min_length=1, max_length=1000, description="As for the list of items.")]
 
 
 class _Request(BaseModel):
-    # A number such as 1.0 is not an integer, and an unknown field is an error.
+    # A text such as "1" is not a number, and an unknown field is an error.
     model_config = ConfigDict(strict=True, extra="forbid", ser_json_inf_nan="constants")
 
 
@@ -126,10 +153,10 @@ class Push(_Request):
     item: JsonValue = Field(description="The value; for a task its payload.")
     priority: Priority | None = Field(None, description="By default 0, or 3 for a task.")
     delay: Seconds | None = Field(None, description="Seconds until it is ready.")
-    at: AwareDatetime | None = Field(None, description="ISO 8601 with a time zone: when it is due.")
+    at: Time | None = Field(None, description="ISO 8601 with a time zone: when it is due.")
     ttl: PositiveSeconds | None = Field(None, description="Seconds until it expires.")
     unique: Text | None = Field(None, description="Push only if no unfinished item has this key.")
-    deadline: AwareDatetime | None = Field(None, description="For a task: when it is due.")
+    deadline: Time | None = Field(None, description="For a task: when it is due.")
     cost: float = Field(0, ge=0, description="For a task: the cheapest of equal ones is first.")
     agent_name: Text | None = Field(None, description="For a task: the agent that it is for.")
     client_id: Text | None = Field(None, description="For a task: the client that it belongs to.")
@@ -153,13 +180,13 @@ class Batch(_Request):
 class FollowUp(Push):
     """An item to push in the transaction of an acknowledgement."""
 
-    queue: Text
+    queue: QueueName
 
 
 class Pop(_Request):
     """A pop: the number of items, and the seconds to wait for the first."""
 
-    n: int = Field(1, ge=1, le=MAX_ITEMS)
+    n: Integer = Field(1, ge=1, le=MAX_ITEMS)
     wait: Wait = 0
     agent: Text | None = Field(None, description="For a task queue, with `n` of 1.")
     max: bool = Field(
@@ -170,10 +197,10 @@ class Pop(_Request):
 class ClaimRequest(_Request):
     """A claim: the number of items, their lease, and the seconds to wait for the first."""
 
-    n: int = Field(1, ge=1, le=MAX_ITEMS)
+    n: Integer = Field(1, ge=1, le=MAX_ITEMS)
     lease: PositiveSeconds = Field(30, description="Seconds until others may take the items.")
     wait: Wait = 0
-    within: int = Field(256, ge=1, le=10_000, description="Choose among this many first items.")
+    within: Integer = Field(256, ge=1, le=10_000, description="Choose among this many first items.")
     agent: Text | None = Field(None, description="For a task queue: only tasks of this agent.")
     client: Annotated[Text, AfterValidator(validate_client_name)] | None = Field(
         None, description="The name that `claimed_by` shows."
@@ -213,7 +240,7 @@ class Move(_Request):
     """The new place of an item: its priority, and for a task its other fields."""
 
     priority: Priority | None = None
-    deadline: AwareDatetime | None = None
+    deadline: Time | None = None
     cost: float = Field(0, ge=0)
     agent_name: Text | None = None
     client_id: Text | None = None
@@ -230,7 +257,7 @@ class ChangeAll(_Request):
     id: Part | None = None
     error: Part | None = None
     client: Part | None = None
-    limit: int = Field(0, ge=0, description="The maximum number of items, 0 for all.")
+    limit: Integer = Field(0, ge=0, description="The maximum number of items, 0 for all.")
     to: Priority | None = Field(None, description="The new priority, for `reprioritize`.")
 
 
@@ -239,12 +266,12 @@ class NewOptions(_Request):
 
     max_size: Limit | None = None
     max_attempts: Limit | None = None
-    concurrency: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    agent_concurrency: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    keep_seconds: Annotated[int, Field(ge=1, lt=_MAX_SECONDS)] | None = None
+    concurrency: Annotated[int, Field(ge=1, le=10_000), _EXACT] | None = None
+    agent_concurrency: Annotated[int, Field(ge=1, le=10_000), _EXACT] | None = None
+    keep_seconds: Annotated[int, Field(ge=1, lt=_MAX_SECONDS), _EXACT] | None = None
     keep_number: Limit | None = None
-    kept_attempts: int = Field(10, ge=1, le=1_000)
-    traceback_bytes: int = Field(8_000, ge=0, le=30_000)
+    kept_attempts: Integer = Field(10, ge=1, le=1_000)
+    traceback_bytes: Integer = Field(8_000, ge=0, le=30_000)
     paused: bool = False
 
 
@@ -252,7 +279,7 @@ class CreateQueue(NewOptions):
     """A queue to create, with its options."""
 
     kind: Literal["priority", "fifo", "task"] = "priority"
-    ageing: Annotated[int, Field(ge=1, lt=_MAX_SECONDS)] | None = Field(
+    ageing: Annotated[int, Field(ge=1, lt=_MAX_SECONDS), _EXACT] | None = Field(
         None, description="For a task queue: seconds until a task counts as more urgent."
     )
 
@@ -260,7 +287,7 @@ class CreateQueue(NewOptions):
 class Rename(_Request):
     """The new name of a queue."""
 
-    name: Text
+    name: QueueName
 
 
 class Check(_Request):

@@ -15,7 +15,7 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import LeaseLost
 from fdbqueue.http.idempotency import remembered
 from fdbqueue.http.responses import Delivered, ends_of_wait, json_response
-from fdbqueue.http.routing import DirectRoute, decoded, links
+from fdbqueue.http.routing import NAME_SCHEMA, DirectRoute, decoded, links
 from fdbqueue.http.security import authorize
 from fdbqueue.http.served import Handle, Served
 from fdbqueue.http.v1 import bodies
@@ -44,7 +44,7 @@ _NAME = {
     "in": "path",
     "required": True,
     "description": "The queue's name, with `/` as `%2F`.",
-    "schema": {"type": "string"},
+    "schema": {"type": "string", **NAME_SCHEMA},
 }
 _AFTER_A_PUSH = ("get", "stats", "items", "pop", "claim")
 _KEY = {

@@ -11,7 +11,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from fdbqueue.http.routing import decoded
+from fdbqueue.http.routing import NAME_SCHEMA, decoded
 from fdbqueue.http.security import Role, authorize
 from fdbqueue.http.served import Served, served
 from fdbqueue.http.v1.bodies import MAX_ITEMS, MAX_WAIT
@@ -31,7 +31,13 @@ __all__ = [
     "known_parameters",
 ]
 
-_Name = Annotated[str, Path(description="The queue's name, with `/` as `%2F`.")]
+_Name = Annotated[
+    str,
+    Path(
+        description="The queue's name, with `/` as `%2F`.",
+        json_schema_extra=NAME_SCHEMA,  # the queue checks it
+    ),
+]
 
 
 def _of_role(role: Role) -> Callable[[Request, str], Coroutine[Any, Any, str]]:

@@ -15,7 +15,7 @@ from fdbqueue import aio
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import OptionsMismatch, QueueExists
 from fdbqueue.http.responses import QueueNumbers, Queues, json_response
-from fdbqueue.http.routing import links, next_page
+from fdbqueue.http.routing import NAME_SCHEMA, links, next_page
 from fdbqueue.http.security import Grant, authorize, grant_of
 from fdbqueue.http.served import Handle
 from fdbqueue.http.v1 import bodies
@@ -62,7 +62,11 @@ async def queues(
     served: ServedQueues,
     limit: Page = 1000,
     after: Annotated[
-        str | None, Query(description="The name of a queue: only those that follow it.")
+        str | None,
+        Query(
+            description="The name of a queue: only those that follow it.",
+            json_schema_extra=NAME_SCHEMA,
+        ),
     ] = None,
     prefix: Annotated[
         str, Query(max_length=255, description="The beginning of the names to list.")
