@@ -3,9 +3,10 @@
     python -m tests.hostile.http_fuzz [--cases 5000] [--seed N]
 
 The phases are those of schemathesis: the bounds of each parameter, requests at random, and the
-stateful phase, which follows links. The last one repeats until there are enough cases. The table
-shows for each phase its operations, cases, and failures, and how many links were followed with
-success (2xx). All checks apply; `tests.http.openapi_checks` has their exceptions.
+stateful phase, which follows links. That one repeats until there are enough cases. The last phase
+follows each link once, with the requests that it needs before. The table shows for each phase its
+operations, cases, and failures, and how many links were followed with success (2xx). All checks
+apply; `tests.http.openapi_checks` has their exceptions.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import httpx
 import schemathesis
 from rich.console import Console
 from rich.table import Table
 from schemathesis.engine import Status, events, from_schema
 from schemathesis.specs.openapi.stateful import collect_transitions
 
+from tests.http.description import links_of
 from tests.http.openapi_checks import REPLACED
+from tests.http.walk import Walk
 from tests.support.server import serving
 
 PHASES = ("coverage", "fuzzing", "stateful")
@@ -119,28 +124,46 @@ def say(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def walk(address: str) -> Tally:
+    """Follow each link once, with the requests that it needs before."""
+    tally = Tally()
+    with httpx.Client(base_url=address, timeout=60) as client:
+        for link in links_of(client.get("/openapi.json").json()):
+            while names := [each["name"] for each in client.get("/v1/queues").json()["queues"]]:
+                for name in names:
+                    client.delete(f"/v1/queues/{quote(name, safe='')}")
+            way = Walk(client, link)
+            response = way.follow(way.send())
+            name = f"{link.source.label} -> [{link.status}] {link.name} -> {link.target.label}"
+            tally.cases += 1
+            tally.operations |= {link.source.label, link.target.label}
+            tally.statuses[f"{response.status_code // 100}xx"] += 1
+            tally.followed.add(name)
+            if response.is_success:
+                tally.succeeded.add(name)
+            else:
+                tally.failures[name, "link", ""] = response.text
+    return tally
+
+
 def report(tallies: dict[str, Tally], links: set[str], console: Console) -> int:
     """Print the table, the links that nothing followed, and the failures; return their number."""
-    table = Table(
-        "phase", "operations", "cases", "links followed", "with 2xx", "failures", "errors"
-    )
+    columns = "phase", "operations", "cases", "links followed", "with 2xx", "failures", "errors"
+    table = Table(*columns)
     for phase, tally in tallies.items():
-        followed, succeeded = (str(len(each)) for each in (tally.followed, tally.succeeded))
-        numbers = [len(tally.operations), f"{tally.cases:,}", followed, succeeded]
-        table.add_row(phase, *map(str, [*numbers, len(tally.failures), len(tally.errors)]))
-    console.print(table)
-    reached = set[str]().union(*(each.succeeded for each in tallies.values()))
-    cases = sum(each.cases for each in tallies.values())
-    console.print(f"{cases:,} cases; {len(reached)} of {len(links)} links followed with 2xx")
-    for link in sorted(links - reached):
-        console.print(
-            f"not followed with 2xx: {link}", highlight=False, markup=False, soft_wrap=True
+        counted = tally.followed, tally.succeeded, tally.failures, tally.errors
+        table.add_row(
+            phase, str(len(tally.operations)), f"{tally.cases:,}", *(str(len(x)) for x in counted)
         )
+    console.print(table)
+    cases = sum(each.cases for each in tallies.values())
+    reached = set[str]().union(*(each.succeeded for each in tallies.values()))
+    say(console, f"{cases:,} cases; {len(links & reached)} of {len(links)} links followed with 2xx")
+    for link in sorted(links - tallies["stateful"].succeeded):
+        say(console, f"not followed with 2xx in the stateful phase: {link}")
     for tally in tallies.values():
         for (label, check, _), text in tally.failures.items():
-            console.print(
-                f"\n{label}: {check}\n{text}", highlight=False, markup=False, soft_wrap=True
-            )
+            say(console, f"\n{label}: {check}\n{text}")
         for error in tally.errors:
             say(console, error)
     return sum(len(each.failures) + len(each.errors) for each in tallies.values())
@@ -167,6 +190,7 @@ def main() -> int:
         with serving(url) as (_, address):
             links = declared_links(address)
             tallies = fuzz(address, given.cases, given.seed, console)
+            tallies["links"] = walk(address)
             failures = report(tallies, links, console)
     console.print(f"{time.monotonic() - began:.0f} s")
     return 1 if failures else 0
