@@ -104,8 +104,7 @@ def fuzz(address: str, cases: int, seed: int, console: Console) -> dict[str, Tal
     tallies = {phase: Tally() for phase in PHASES}
     for phase in PHASES:
         tally = tallies[phase]
-        # Many rounds with few scenarios follow more links than the other way round.
-        examples = 8 if phase == "stateful" else max(10, cases // 100)
+        examples = max(10, cases // 100)
         for round in range(ROUNDS if phase == "stateful" else 1):
             for event in run(address, phase, examples, seed + round, round):
                 if isinstance(event, events.ScenarioFinished):
