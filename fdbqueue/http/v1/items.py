@@ -79,7 +79,9 @@ def _invalid_values() -> Generator[None]:
         200,
         of_item("$response.body#/items/0/id"),
         next_page(
-            *("/v1/queues/{name}/items", "items", "state", "priority", "reverse"), name=SAME_QUEUE
+            *("/v1/queues/{name}/items", "items"),
+            *("state", "priority", "agent", "id", "error", "client", "reverse", "scan"),
+            name=SAME_QUEUE,
         ),
     ),
 )

@@ -22,6 +22,7 @@ _OF_QUEUE = {
     "pop": "POST /pop",
     "claim": "POST /claim",
     "items": "GET /items",
+    "count": "GET /count",
     "change_all": "POST /change",
     "pause": "POST /pause",
     "resume": "POST /resume",
@@ -29,6 +30,7 @@ _OF_QUEUE = {
     "rename": "POST /rename",
     "check": "POST /check",
     "stats": "GET /stats",
+    "history": "GET /history",
     "scale": "GET /scale",
     "workers_of_queue": "GET /workers",
 }
