@@ -36,7 +36,10 @@ REASONS = re.compile(
             "a FIFO queue has no priorities",
             "a pop for an agent takes one task",
             "send the new `priority`, and no other field",
-            "only a priority queue is filtered by priority",
+            "^agent: only the items of a task queue",
+            "^client: only claimed items",
+            "^error: done items have no error",
+            "^priority: the items of a fifo queue have no priorities",
             # The priorities of a queue are integers, or tuples with elements of certain types.
             "^priority .* must be ",
             # Fields of one body that exclude each other.
