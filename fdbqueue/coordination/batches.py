@@ -205,6 +205,7 @@ class ClaimBatches:
             )
             admitted = self._slots.admit(tr, n, options(), first)
             has_written = has_written or bool(admitted)
+            self._leases.conflict_on(tr, admitted)
             remaining = iter(admitted)
             take = partial(self._leases.take, tr)
             requests = batch if start.tries == 1 else [each.for_try(start.tries) for each in batch]

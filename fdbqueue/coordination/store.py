@@ -443,6 +443,7 @@ class Store(Generic[_T]):
             admit = partial(self._slots.admit, tr, request.n, self.schedule.options(tr), look)
             while found := admit(may_skip=first is None):
                 has_written = True
+                self._leases.conflict_on(tr, found)
                 if claim := self._leases.take(tr, found, this, version, now):
                     return claim
             return None

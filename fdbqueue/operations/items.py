@@ -505,15 +505,13 @@ class Items:
         self.history.note_taken(tr, items)
 
     def delete(self, tr: Transaction, items: list[StoredItem], taken: Taken | None) -> None:
-        """Delete ready items, and conflict on them; keep what they own.
+        """Delete ready items on which the transaction conflicts; keep what they own.
 
         Args:
             tr: A transaction.
             items: The items.
             taken: What to count them as; `None` if the caller counts them.
         """
-        for item in items:
-            tr.add_read_conflict_key(item.key)
         self.remove_from_indexes(tr, items)
         for item in items:
             tr.clear(item.key)
@@ -523,7 +521,8 @@ class Items:
             self.history.note_taken(tr, items)
 
     def take(self, tr: Transaction, item: StoredItem, taken: Taken | None) -> None:
-        """Delete a ready item as `delete` does, and what it owns."""
+        """Delete a ready item and what it owns, and conflict on it."""
+        tr.add_read_conflict_key(item.key)
         self.delete(tr, [item], taken)
         self._layout.clear_owned(tr, self._layout.position(item.key), item.value)
 

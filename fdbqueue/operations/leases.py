@@ -176,6 +176,15 @@ class Leases:
         self._codec = codec
         self._schedule = schedule
 
+    @staticmethod
+    def conflict_on(tr: Transaction, candidates: list[Candidate]) -> None:
+        """Conflict on items to claim.
+
+        Call it before any write: the engine compares a read conflict with the writes before it.
+        """
+        for candidate in candidates:
+            tr.add_read_conflict_key(candidate.item.key)
+
     def take(
         self,
         tr: Transaction,
@@ -185,7 +194,7 @@ class Leases:
         now: int,
         mark: Value | None = None,
     ) -> Claim | None:
-        """Claim items that the transaction read, except those that cannot be decoded.
+        """Claim items on which the transaction conflicts, except those that cannot be decoded.
 
         Args:
             tr: A transaction.
@@ -204,7 +213,6 @@ class Leases:
         stored_items: list[StoredItem] = []
         delivery_counts: list[int] = []
         held: list[Limit] = []
-        # Before any other write: the engine compares each read conflict with the writes before it.
         self._items.delete(tr, [candidate.item for candidate in candidates], "claimed")
         for stored, limits in candidates:
             delivery_count = stored.header.attempts + 1
