@@ -172,8 +172,9 @@ class Delivered(Response):
         body = bytes(answer.body)
         head = {"status": answer.status_code, "headers": answer.raw_headers}
         await send({"type": "http.response.start", **head})
-        for part in (body[:-_LAST_BYTES], b""):  # the server waits here while its buffer is full
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+        if len(body) > _LAST_BYTES:
+            for part in (body[:-_LAST_BYTES], b""):  # the server waits while its buffer is full
+                await send({"type": "http.response.body", "body": part, "more_body": True})
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         last = body[-_LAST_BYTES:]

@@ -109,9 +109,15 @@ def test_a_vanishing_client_gets_its_items_or_they_return_at_whichever_iteration
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("sent", range(5))
+_MESSAGES = {1: 3, 5: 5}
+"""The number of messages of the response, by the number of items: one of 10,000 bytes is short."""
+
+_SENT = [(depth, sent) for depth, messages in _MESSAGES.items() for sent in range(messages)]
+
+
+@pytest.mark.parametrize(("depth", "sent"), _SENT)
 def test_a_response_that_cannot_be_written_returns_its_items(
-    db: Any, filled: PriorityQueue, sent: int
+    db: Any, filled: PriorityQueue, depth: int, sent: int
 ) -> None:
     class Leaving(Connection):
         async def send(self, message: Any) -> None:
@@ -122,17 +128,17 @@ def test_a_response_that_cannot_be_written_returns_its_items(
 
     async def main() -> list[Any]:
         path = f"/queue/{store_of(filled).layout.name}/pop"
-        return await Leaving(create_app(db), path, "depth=5").run()
+        return await Leaving(create_app(db), path, f"depth={depth}").run()
 
     parts: list[Any] = []
     whole = asyncio.run(main())
     assert filled.size(db) == 8 - len(whole)
-    assert bool(whole) == (sent == 4)  # the last part is empty
+    assert bool(whole) == (sent == _MESSAGES[depth] - 1)  # the last part is empty
 
 
-@pytest.mark.parametrize("sent", range(5))
+@pytest.mark.parametrize(("depth", "sent"), _SENT)
 def test_a_cancel_during_the_response_returns_the_items_unless_all_was_sent(
-    db: Any, filled: PriorityQueue, sent: int
+    db: Any, filled: PriorityQueue, depth: int, sent: int
 ) -> None:
     class Cancelled(Connection):
         async def send(self, message: Any) -> None:
@@ -142,12 +148,13 @@ def test_a_cancel_during_the_response_returns_the_items_unless_all_was_sent(
                 answering[0].cancel()
 
     async def main() -> None:
-        connection = Cancelled(create_app(db), f"/queue/{store_of(filled).layout.name}/pop")
+        path = f"/queue/{store_of(filled).layout.name}/pop"
+        connection = Cancelled(create_app(db), path, f"depth={depth}")
         answering.append(asyncio.ensure_future(connection.run()))
         await asyncio.wait(answering)
         whole = connection.body.endswith(b"]}")
-        assert filled.size(db) == 8 - whole
-        assert whole == (sent >= 3)
+        assert filled.size(db) == 8 - depth * whole
+        assert whole == (sent >= _MESSAGES[depth] - 2)
 
     parts: list[Any] = []
     answering: list[asyncio.Future[Any]] = []
