@@ -182,7 +182,7 @@ def _push_group(
 def found(queue: AnyQueue, item: Item | Task) -> dict[str, Any]:
     """Return an item as JSON."""
     fields: dict[str, Any] = {"id": item.id, **_content(item)}
-    pushed_at = queue.pushed_at(item.id)
+    pushed_at = cast("BaseQueue[Any]", queue).pushed_at(item)
     return {**fields, "pushed_at": time_as_json(pushed_at)}
 
 
