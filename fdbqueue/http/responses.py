@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import Request, Response
 from pydantic import BaseModel, Field
@@ -16,7 +16,9 @@ from starlette.types import Receive, Scope, Send
 from fdbqueue.layout.codecs import json_bytes
 
 __all__ = [
+    "CONNECTION",
     "REQUEST_ID",
+    "Connection",
     "Delivered",
     "Numbers",
     "QueueNumbers",
@@ -29,6 +31,9 @@ __all__ = [
 
 REQUEST_ID = "fdbqueue.request_id"
 """The id of a request in its scope, below `/v1`."""
+
+CONNECTION = "fdbqueue.connection"
+"""The `Connection` of a request in its scope, if the server is that of `fdbq serve`."""
 
 # Turns of the event loop until it notices that a client has disconnected: it reads the end of the
 # connection, calls `connection_lost`, and resumes the waiting code.
@@ -140,13 +145,26 @@ async def refuse(
     await send({"type": "http.response.body", "body": body})
 
 
+class Connection(Protocol):
+    """The connection that a response is written to."""
+
+    def has_left(self) -> bool:
+        """Return whether the client has disconnected, even if the event loop has not noticed."""
+        ...
+
+    def is_closing(self) -> bool:
+        """Return whether the connection is closed, or a write to it failed."""
+        ...
+
+
 class Delivered(Response):
     """A response with items that were taken, and that are returned if it cannot be delivered.
 
     A server discards what is written for a client that it knows to have disconnected. So the end of
     the response is held back until the server has had time to notice. After it is written, one
     check shows whether it was discarded. If anything fails before (an item cannot be encoded, the
-    request is cancelled), the items return as well.
+    request is cancelled), the items return as well. `fdbq serve` can tell at once that the client
+    is still connected, and whether it could write.
 
     Args:
         answer: Returns the response.
@@ -162,12 +180,14 @@ class Delivered(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond as an ASGI application."""
         try:
-            await self._send(self._answer(), receive, send)
+            await self._send(self._answer(), scope.get(CONNECTION), receive, send)
         finally:
             if not self._is_delivered:
                 await self._undo()
 
-    async def _send(self, answer: Response, receive: Receive, send: Send) -> None:
+    async def _send(
+        self, answer: Response, connection: Connection | None, receive: Receive, send: Send
+    ) -> None:
         """Send a response. Once its end is written, its items belong to the client."""
         body = bytes(answer.body)
         head = {"status": answer.status_code, "headers": answer.raw_headers}
@@ -175,16 +195,19 @@ class Delivered(Response):
         if len(body) > _LAST_BYTES:
             for part in (body[:-_LAST_BYTES], b""):  # the server waits while its buffer is full
                 await send({"type": "http.response.body", "body": part, "more_body": True})
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
+        if connection is None or connection.has_left():
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
         last = body[-_LAST_BYTES:]
         await send({"type": "http.response.body", "body": last, "more_body": True})
         # If it could not be written, the connection is closed before this turn ends. A client that
         # closes the connection after reading its response is not noticed that soon.
         try:
-            await asyncio.sleep(0)
+            if connection is None:
+                await asyncio.sleep(0)
         finally:
-            self._is_delivered = not _is_gone(receive)
+            is_lost = _is_gone(receive) if connection is None else connection.is_closing()
+            self._is_delivered = not is_lost
         await send({"type": "http.response.body", "body": b""})
 
 

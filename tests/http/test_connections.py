@@ -146,6 +146,29 @@ def test_a_large_body_does_not_count_as_head(serve: Any, name: str) -> None:
         assert answer.status_code == 201
 
 
+def test_a_response_without_a_body_is_sent(serve: Any, name: str) -> None:
+    with serve() as (_, client):
+        client.post(f"/queue/{name}/push", json={"item": {}})
+        for _ in range(2):
+            assert client.head("/").status_code < 500
+            token = client.post(f"/v1/queues/{name}/claim").json()["claims"][0]["token"]
+            released = client.post(f"/v1/queues/{name}/release", json={"token": token})
+            assert (released.status_code, released.content) == (204, b"")
+
+
+def test_a_client_may_wait_to_send_the_body(serve: Any, name: str) -> None:
+    with serve() as (_, client), connected(client) as [connection]:
+        answers = connection.makefile("rb")
+        for _ in range(2):
+            expect = b"expect: 100-continue\r\ncontent-length: 11\r\n\r\n"
+            connection.sendall(PUSH % name.encode() + expect)
+            assert answers.readline() + answers.readline() == b"HTTP/1.1 100 Continue\r\n\r\n"
+            connection.sendall(b'{"item":{}}')
+            assert answers.readline() == b"HTTP/1.1 201 Created\r\n"
+            headers = dict(line.split(b": ") for line in iter(answers.readline, b"\r\n"))
+            assert b"id" in answers.read(int(headers[b"content-length"]))
+
+
 def test_excess_pipelined_requests_are_rejected(serve: Any, name: str) -> None:
     with serve() as (process, client):
         for amount, closes in ((100, False), (1_000_000, True)):

@@ -166,6 +166,22 @@ def test_a_client_that_disconnects_while_waiting_takes_no_item(serve: Any, name:
         assert answer.json()["items"][0]["item"] == {"n": 1}
 
 
+def test_a_client_that_disconnects_at_once_takes_no_item(serve: Any, name: str) -> None:
+    with serve() as (_, client):
+        path = f"/v1/queues/{name}"
+        items = [{"item": {"n": n}} for n in range(3)]
+        client.post(f"{path}/batch", json={"items": items})
+        address = (client.base_url.host, client.base_url.port)
+        for each in ("pop", "claim") * 30:
+            with socket.create_connection(address, timeout=60) as leaving:
+                head = f"POST {path}/{each} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+                leaving.sendall(head.encode())
+        left = client.post(f"{path}/pop", json={"n": 3, "wait": 50}).json()["items"]
+        while len(left) < len(items):  # requests that came before may still hold some
+            left += client.post(f"{path}/pop", json={"n": 3, "wait": 50}).json()["items"]
+        assert sorted(each["item"]["n"] for each in left) == [0, 1, 2]
+
+
 def test_waiting_and_slow_clients_do_not_block_other_clients(serve: Any, name: str) -> None:
     with serve() as (_, client):
         client.post(f"/queue/{name}/push", json={"item": {}})
