@@ -33,7 +33,7 @@ REQUEST_ID = "fdbqueue.request_id"
 """The id of a request in its scope, below `/v1`."""
 
 CONNECTION = "fdbqueue.connection"
-"""The `Connection` of a request in its scope, if the server is that of `fdbq serve`."""
+"""The `Connection` of a request in its scope, if the server is `fdbq serve` without TLS."""
 
 # Turns of the event loop until it notices that a client has disconnected: it reads the end of the
 # connection, calls `connection_lost`, and resumes the waiting code.
@@ -163,8 +163,8 @@ class Delivered(Response):
     A server discards what is written for a client that it knows to have disconnected. So the end of
     the response is held back until the server has had time to notice. After it is written, one
     check shows whether it was discarded. If anything fails before (an item cannot be encoded, the
-    request is cancelled), the items return as well. `fdbq serve` can tell at once that the client
-    is still connected, and whether it could write.
+    request is cancelled), the items return as well. Without TLS, `fdbq serve` can tell at once
+    whether the client is still connected, and whether it could write.
 
     Args:
         answer: Returns the response.

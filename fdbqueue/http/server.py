@@ -400,7 +400,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._open.mark_busy(self)
         super().on_headers_complete()
         response = self.cycle.transport = _Response(self.transport)
-        if _DISCONNECTED:
+        # A TLS transport of Python 3.10 does not say that a write failed.
+        if _DISCONNECTED and self.scheme == "http":
             cast("dict[str, Any]", self.scope)[CONNECTION] = response
         self._answering.append(self.cycle)
 
