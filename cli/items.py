@@ -305,11 +305,17 @@ def peek(db: Database, queue: str, highest: bool, count: int, as_json: bool) -> 
     help="Maximum number of items; 0 for all.",
 )
 @click.option(
-    "--agent", metavar="TEXT", help="With --state, only tasks of an agent with this name."
+    "--agent", metavar="TEXT", help="With --state, only tasks with this text in the agent's name."
 )
 @click.option("--id", metavar="TEXT", help="With --state, only items with this text in their id.")
-@click.option("--error", metavar="TEXT", help="With --state, only items with this last error.")
-@click.option("--client", metavar="TEXT", help="With --state claimed, only items of this client.")
+@click.option(
+    "--error", metavar="TEXT", help="With --state, only items with this text in their last error."
+)
+@click.option(
+    "--client",
+    metavar="TEXT",
+    help="With --state claimed, only items held by a client with this text in its name.",
+)
 @click.option("--after", metavar="ID", help="List only items after this one.")
 @click.option("--reverse", is_flag=True, help="List items in reverse order.")
 @command_options()

@@ -47,7 +47,7 @@ _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
 
 _Show: TypeAlias = Callable[[ReadTransaction, list[LocatedItem]], list[_R]]
-"""A function that returns what is shown of each of some items."""
+"""A function that returns, for each of the given items, what to show of it."""
 
 
 class Finished(NamedTuple):

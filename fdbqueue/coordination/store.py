@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter, itemgetter
-from time import time
 from typing import Any, Generic, TypeVar
 
 from fdbqueue.coordination.batches import (
@@ -142,7 +141,7 @@ class Store(Generic[_T]):
         is_stored: Callable[[Any, Any], bool] | None = None,
     ) -> _R:
         """Run a change in the caller's transaction, or on a database exactly once."""
-        self.items.history.now = time()
+        self.items.history.now = milliseconds()
         if is_database(tr):
             return run_once(tr, body, self.layout.receipts, wrote, committed, is_stored)
         return body(tr)
@@ -163,7 +162,7 @@ class Store(Generic[_T]):
         if not items:
             return []
         push = PushRequest(items, as_many_as_fit)
-        self.items.history.now = time()
+        self.items.history.now = milliseconds()
         keys: list[bytes]
         if not is_database(tr):
             keys = yield Call(partial(self._push_in, tr, push))
@@ -263,7 +262,7 @@ class Store(Generic[_T]):
         """Take up to `n` first items without waiting."""
         if n == 0:
             return []
-        self.items.history.now = time()
+        self.items.history.now = milliseconds()
         if not is_database(tr):
             items: list[_T] = yield Call(partial(self._take, tr, n, at_max))
             return items
@@ -398,7 +397,7 @@ class Store(Generic[_T]):
             undo(taken.claim)
 
         claim: Claim | None
-        self.items.history.now = time()
+        self.items.history.now = milliseconds()
         db = tr if is_database(tr) else None
         if db is not None and self.sweeper.trim_is_due():
             yield Call(partial(self.sweeper.trim, db))  # before a claim that an error would lose
@@ -474,7 +473,7 @@ class Store(Generic[_T]):
 
     def ack_request(self, claim: Claim, returned: bytes | None = None) -> AckRequest:
         """Return the request of an acknowledgement, for `acks`."""
-        self.items.history.now = time()
+        self.items.history.now = milliseconds()
         if self.schedule.keeps_done is False:  # as the last claim has read
             return AckRequest(claim)
         return AckRequest(claim, milliseconds(), returned)

@@ -166,7 +166,9 @@ class _States:
             labels=["queue"],
         )
         backlog = GaugeMetricFamily(
-            "fdbqueue_backlog", "Ready and claimed items: the lag of the queue.", labels=["queue"]
+            "fdbqueue_backlog",
+            "Ready and claimed items: the jobs that need a worker now.",
+            labels=["queue"],
         )
         totals = {
             field: CounterMetricFamily(f"fdbqueue_{name}", help_text, labels=["queue"])

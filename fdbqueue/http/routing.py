@@ -223,7 +223,7 @@ def links_to(path: str, routes: dict[str, str], **parameters: str) -> Links:
 
 
 def next_page(path: str, function: str, *same: str, **parameters: str) -> Links:
-    """Return a link from a page to the next one, which is null on the last page.
+    """Return a link from a page to the next one; on the last page, its `after` is null.
 
     Args:
         path: The path of the operation.

@@ -291,7 +291,7 @@ class ServerConfig(uvicorn.Config):
 class _Response(Transport):
     """The transport of one response, which sends its head together with the bytes that follow.
 
-    Below `CONNECTION`, the scope of a request has it for `Delivered`.
+    The scope of a request holds it under the key `CONNECTION`, for `Delivered`.
 
     uvicorn writes the head and the body one after the other. Each write would be a system call that
     wakes the client, and takes a tenth of the time of a request.

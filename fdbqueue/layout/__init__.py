@@ -12,7 +12,7 @@ that implements only the recipe, with any bytes for `random`, can use the key sp
 queue.
 
 The value of an item is its payload, or a reference to the payload's pieces. A header may precede
-it: how often the item was claimed, when it expires, its unique key, and since when it is ready.
+it: how often the item was claimed, when it expires, its unique key, and when it became ready.
 
 The `version` of a pop request is the read version of the transaction that wrote it. So requests are
 approximately in order of arrival. `name` makes the key unique. The result has the same version and

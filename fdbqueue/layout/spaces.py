@@ -193,12 +193,12 @@ class Space(IntEnum):
         29,
         (
             "(29, 0)",
-            "how many items waited for how long: 54 numbers, each in 8 bytes",
+            "the histogram of waiting times: 54 counts of items, 8 bytes each",
             "pop, claim",
         ),
         (
             "(29, 1, seconds, number)",
-            "the totals at the first change in this period of so many seconds since 1970",
+            "the totals before the first change in a period: its length, and its number since 1970",
             "every change of the totals",
         ),
     )

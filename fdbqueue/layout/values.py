@@ -95,7 +95,7 @@ class Header(NamedTuple):
         expires: The time at which it expires, in milliseconds since 1970; `None` for never.
         unique: Its unique key, or `None`.
         origin: Its first position, if it was moved and its id encodes that position.
-        since: Since when it is ready, in milliseconds since 1970, if that is not its push.
+        since: When it became ready, in milliseconds since 1970, unless that was at its push.
     """
 
     attempts: int = 0
@@ -500,7 +500,7 @@ def encode_waits(waits: Iterable[int]) -> bytes:
 
 
 def decode_waits(value: bytes | None) -> tuple[int, ...]:
-    """Return how many items waited for less than each of the bounds, but not than the one before.
+    """Return how many items waited for less than each bound, but not less than the one before.
 
     The last number is that of the items that waited for longer.
     """

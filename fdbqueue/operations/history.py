@@ -34,7 +34,7 @@ __all__ = ["History", "read_history"]
 
 _WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 
-_SECONDS_BETWEEN_WAITS = 1.0
+_BETWEEN_WAITS = 1_000  # milliseconds
 
 
 class _Periods(NamedTuple):
@@ -42,6 +42,10 @@ class _Periods(NamedTuple):
 
     seconds: int
     kept: int
+
+    def number(self, now: int) -> int:
+        """Return the number of the period of a time in milliseconds since 1970."""
+        return now // (1000 * self.seconds)
 
 
 _SHORT, _LONG = _Periods(30, 120), _Periods(900, 96)
@@ -56,26 +60,21 @@ class History:
     whether there is a sample, and notes waiting times once a second.
 
     Attributes:
-        now: The time of the client's last operation, in seconds since 1970. The operation sets it
-            before it begins its transaction; at 0, nothing is noted.
+        now: The time of the client's last operation, in milliseconds since 1970. The operation sets
+            it before it begins its transaction; at 0, nothing is noted.
     """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self.now = 0.0
+        self.now = 0
         self._known = 0  # the number of a short period that has a sample, and all before it
         self._sampled_by: Callable[[], object] = _nothing
-        self._waits_noted = 0.0
-
-    @property
-    def milliseconds(self) -> int:
-        """The time of the client's last operation, in milliseconds since 1970."""
-        return int(1000 * self.now)
+        self._waits_noted = 0
 
     def _sample_keys(self) -> dict[_Periods, bytes]:
         """Return the keys of the samples of the present periods."""
         return {
-            periods: self._layout.sample_key(periods.seconds, int(self.now // periods.seconds))
+            periods: self._layout.sample_key(periods.seconds, periods.number(self.now))
             for periods in (_SHORT, _LONG)
         }
 
@@ -92,7 +91,7 @@ class History:
 
         Call this before the transaction changes the totals.
         """
-        number = int(self.now // _SHORT.seconds)
+        number = _SHORT.number(self.now)
         if number <= self._known:
             return
         layout, snapshot = self._layout, tr.snapshot
@@ -107,16 +106,16 @@ class History:
             return
         sample = encode_sample(_begin_sample(snapshot, layout)())
         for periods in missing:
-            first_kept = int(self.now // periods.seconds) - periods.kept
             tr[keys[periods]] = sample
-            oldest_kept = layout.sample_key(periods.seconds, max(0, first_kept))
-            tr.clear_range(layout.sample_key(periods.seconds, 0), oldest_kept)
+            first_kept = max(0, periods.number(self.now) - periods.kept)
+            oldest, end = (layout.sample_key(periods.seconds, n) for n in (0, first_kept))
+            tr.clear_range(oldest, end)
         self._sampled_by = weakref.ref(tr)
 
     def note_taken(self, tr: Transaction, items: Iterable[StoredItem]) -> None:
-        """Count how long items were ready that the transaction pops or claims."""
+        """Count how long the items that the transaction pops or claims were ready."""
         now = self.now
-        if now == 0 or 0 < abs(now - self._waits_noted) < _SECONDS_BETWEEN_WAITS:
+        if now == 0 or 0 < abs(now - self._waits_noted) < _BETWEEN_WAITS:
             return
         # A further try of the same transaction notes them again.
         self._waits_noted = now
@@ -130,7 +129,7 @@ class History:
         if since is None and not item.header.attempts:
             pushed = self._layout.pushed_at(item.key)
             since = None if pushed is None else int(1000 * pushed.timestamp())
-        return None if since is None else max(1, self.milliseconds - since)
+        return None if since is None else max(1, self.now - since)
 
 
 def _nothing() -> None:
@@ -168,21 +167,21 @@ def read_history(tr: ReadTransaction, layout: Layout, now: int) -> list[HistoryW
             samples[seconds][number] = decode_sample(row.value)
     present = begun()
     return [
-        _window(seconds, periods.seconds, samples[periods.seconds], present, now)
+        _window(seconds, periods, samples[periods.seconds], present, now)
         for seconds, periods in _WINDOWS
     ]
 
 
 def _window(
     seconds: int,
-    length: int,
+    periods: _Periods,
     samples: dict[int, tuple[int, ...]],
     present: tuple[int, ...],
     now: int,
 ) -> HistoryWindow:
-    """Return what changed within this many seconds, by periods of a length in seconds."""
-    first = now // (1000 * length) + 1 - seconds // length
-    # A sample by a clock that was ahead precedes one of a later time that has smaller totals.
+    """Return what changed within this many seconds, by periods."""
+    first = periods.number(now) + 1 - seconds // periods.seconds
+    # A client whose clock is ahead stores a sample too early: later ones may have smaller totals.
     ends = pairwise(accumulate([*samples.values(), present], _larger))
     changes = {
         number: [after - before for before, after in zip(*both)]
@@ -192,13 +191,13 @@ def _window(
     totals = [*map(sum, zip(*changes.values()))] or [0] * len(present)
     waits = totals[len(SAMPLED) :]
     buckets = [
-        HistoryBucket(utc_time(1000 * length * number), **dict(zip(SAMPLED, change)))
+        HistoryBucket(utc_time(1000 * periods.seconds * number), **dict(zip(SAMPLED, change)))
         for number, change in changes.items()
         if any(change)
     ]
     return HistoryWindow(
         seconds,
-        utc_time(1000 * length * first),
+        utc_time(1000 * periods.seconds * first),
         waiting_median=_quantile(waits, 0.5),
         waiting_p95=_quantile(waits, 0.95),
         buckets=tuple(buckets),

@@ -505,7 +505,7 @@ class Items:
         self.history.note_taken(tr, items)
 
     def delete(self, tr: Transaction, items: list[StoredItem], taken: Taken | None) -> None:
-        """Delete ready items on which the transaction conflicts; keep what they own.
+        """Delete ready items that have a read conflict key already; keep what they own.
 
         Args:
             tr: A transaction.
@@ -521,7 +521,7 @@ class Items:
             self.history.note_taken(tr, items)
 
     def take(self, tr: Transaction, item: StoredItem, taken: Taken | None) -> None:
-        """Delete a ready item and what it owns, and conflict on it."""
+        """Add a read conflict key for a ready item; delete it and what it owns."""
         tr.add_read_conflict_key(item.key)
         self.delete(tr, [item], taken)
         self._layout.clear_owned(tr, self._layout.position(item.key), item.value)
@@ -542,7 +542,7 @@ class Items:
         self.unpark(tr, layout.dead, position)
         layout.clear_attempts(tr, position)  # their numbers start again
         # The item may have expired since, but the caller wants to retry it.
-        header = header._replace(attempts=0, expires=None, since=self.history.milliseconds)
+        header = header._replace(attempts=0, expires=None, since=self.history.now)
         returned = ReturnedItem(position, with_header(header, dead.item.content))
         self.requeue(tr, [returned], dead=-1, retried=1)
         return True
@@ -550,7 +550,7 @@ class Items:
     def run_now(self, tr: Transaction, delayed: LocatedItem) -> bool:
         """Make a delayed item ready; return true, because it existed."""
         self.undelay(tr, self._layout.position(delayed.key), delayed.metadata[0])
-        header = delayed.item.header._replace(since=self.history.milliseconds)
+        header = delayed.item.header._replace(since=self.history.now)
         self.insert(tr, delayed.key, with_header(header, delayed.item.content))
         self.count_returned(tr, 1, delayed=-1)
         return True

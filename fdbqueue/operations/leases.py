@@ -178,7 +178,7 @@ class Leases:
 
     @staticmethod
     def conflict_on(tr: Transaction, candidates: list[Candidate]) -> None:
-        """Conflict on items to claim.
+        """Add read conflict keys for the items to claim.
 
         Call it before any write: the engine compares a read conflict with the writes before it.
         """
@@ -194,7 +194,7 @@ class Leases:
         now: int,
         mark: Value | None = None,
     ) -> Claim | None:
-        """Claim items on which the transaction conflicts, except those that cannot be decoded.
+        """Claim items that have a read conflict key, except those that cannot be decoded.
 
         Args:
             tr: A transaction.

@@ -83,7 +83,7 @@ _CHANGES = 100  # items that one transaction of `change_all` changes
 _TOO_LARGE = 2101
 
 MAX_SCAN = 10_000
-"""How many items one call of `search` or `count` looks at, unless the caller says so."""
+"""How many items one call of `search` or `count` looks at, unless the caller gives `scan`."""
 
 
 class BaseQueue(ABC, Generic[_T]):
@@ -634,7 +634,7 @@ class BaseQueue(ABC, Generic[_T]):
 
         The call looks at up to `scan` items. So the page may have fewer items than `limit`, or
         none, although more items match: call again with the `next` of the page as `after`, until
-        `next` is `None`. Each 500 items are read in a transaction of their own.
+        `next` is `None`. Every 500 items are read in a separate transaction.
 
         Cost: one read for each 500 items, and up to four for each item that matches. `error` reads
         the last failed attempt of each item that is not dead, `client` the lease of each item. The
@@ -656,7 +656,7 @@ class BaseQueue(ABC, Generic[_T]):
             scan: The maximum number of items to look at, from 1.
 
         Raises:
-            ValueError: Such items do not have what a filter names.
+            ValueError: Items of this queue, in this state, do not have what a filter names.
             InvalidItemId: `after` is not the id of an item.
             InvalidPriority: The priority is not of the queue's type (in a task queue,
                 `InvalidTask`).
@@ -713,7 +713,7 @@ class BaseQueue(ABC, Generic[_T]):
             scan: The maximum number of items to look at, from 1.
 
         Raises:
-            ValueError: Such items do not have what a filter names.
+            ValueError: Items of this queue, in this state, do not have what a filter names.
             InvalidItemId: `after` is not the id of an item.
             InvalidPriority: The priority is not of the queue's type (in a task queue,
                 `InvalidTask`).
@@ -1115,7 +1115,7 @@ class BaseQueue(ABC, Generic[_T]):
         """Return what happened within the last 5 minutes, hour and day.
 
         The history is stored with the queue, by the transactions that change it. So it is complete
-        whoever looks, and whenever, and takes a bounded number of keys. Its times are those of the
+        whenever it is read, and takes a bounded number of keys. Its times are those of the
         clients that change the queue; a client whose clock is wrong counts in the wrong period. In
         a transaction that writes, use `history(tr.snapshot)`, as for `stats`.
 

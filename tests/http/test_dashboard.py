@@ -388,7 +388,7 @@ def test_a_search_goes_on_behind_the_items_that_were_looked_at(
         button(page, "Remove matches").click()
         expect(page.get_by_role("dialog")).to_contain_text("This affects 3 ready items")
         confirm(page, "Cancel")
-        button(page, "Search on").click()
+        button(page, "Keep searching").click()
         expect(item_rows(page)).to_have_count(3)
         expect(foot).to_contain_text("3 items match. As of ")
         item_rows(page).first.get_by_role("button", name="Remove").click()

@@ -109,7 +109,9 @@ def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(
 def test_golden_bytes_of_the_history(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.coordination.store.time", lambda: 1_900_800_000.0)
+    now = [1_900_800_000]
+    to_nanoseconds = SimpleNamespace(time_ns=lambda: now[0] * 10**9)
+    monkeypatch.setattr("fdbqueue.database.clock.time", to_nanoseconds)
     monkeypatch.setattr("fdbqueue.layout.keys.time_of", lambda _: utc_time(1_900_799_999_985))
     queue = PriorityQueue(space)
     queue.push(db, 1)
@@ -124,7 +126,7 @@ def test_golden_bytes_of_the_history(
         (29, 1, 30, 63_360_000): b"",
         (29, 1, 900, 2_112_000): b"",
     }
-    monkeypatch.setattr("fdbqueue.coordination.store.time", lambda: 1_900_800_030.0)
+    now[0] += 30
     queue.push(db, 2)
     sample = db[space.pack((29, 1, 30, 63_360_001))]
     assert bytes(sample) == fdb_tuple.pack((1, 1, 1, 0, 0, 0, 0, 1))

@@ -11,7 +11,6 @@ import pytest
 
 import fdbqueue
 from fdbqueue import HistoryBucket, HistoryWindow, PriorityQueue, Queue, check
-from fdbqueue.coordination import store
 from fdbqueue.database import clock
 from fdbqueue.errors import FDBError
 from fdbqueue.layout import Space
@@ -29,7 +28,6 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.time = float(NOON)
         monkeypatch.setattr(clock, "time", SimpleNamespace(time_ns=lambda: int(self.time * 10**9)))
-        monkeypatch.setattr(store, "time", lambda: self.time)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ const WINDOWS = [
 /** What the chart shows, with the names of the counts. */
 const SERIES = [["in", "pushed", "In"], ["out", "taken", "Out"], ["failed", "failed", "Failed"]];
 
-/** The units of the axis: the largest rate that has at least 1 of it. */
+/** The units of the axis: the first one in which the highest rate is at least 1. */
 const UNITS = [[1, "/s"], [60, "/min"], [3600, "/h"]];
 
 /** Make the card of a queue; it reads its history until it is stopped. */
@@ -47,7 +47,7 @@ export function historyCard(queue) {
     h("div.axis", {}, begin, h("span", {}, "now")),
     h("dl.numbers", {},
       h("div", {}, h("dt", {}, "Median wait"), facts.median),
-      h("div", {}, h("dt", {}, "95 % wait at most"), facts.p95),
+      h("div", {}, h("dt", {}, "95 % waited at most"), facts.p95),
       h("div", {}, h("dt", {}, "Died"), facts.died)),
     table.node);
   const node = h("section.card.history", { "aria-label": "Items in and out" },
@@ -98,7 +98,7 @@ export function historyCard(queue) {
 
 /** Make the choice of a window. */
 function windowSwitch(chosen, choose) {
-  return h("fieldset.switch", {}, h("legend.visually-hidden", {}, "Period"), WINDOWS.map((window) =>
+  return h("fieldset.switch", {}, h("legend.visually-hidden", {}, "Window"), WINDOWS.map((window) =>
     h("label", {}, h("input", {
       type: "radio", name: "history-window", value: String(window.seconds), checked: window === chosen, on: { change: () => choose(window) },
     }), h("span", {}, window.label))));

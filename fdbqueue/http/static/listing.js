@@ -174,7 +174,7 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
     setText(said, footText(found));
     const made = [];
     if (isSearching) made.push(button("Stop", () => { isSearching = false; }, { key: "more" }));
-    else if (next() !== null) made.push(button(isFiltered(filters) && scanned() !== found.length ? "Search on" : "Load more", goOn, { key: "more" }));
+    else if (next() !== null) made.push(button(isFiltered(filters) && scanned() !== found.length ? "Keep searching" : "Load more", goOn, { key: "more" }));
     if (pages.length > 1 && !isSearching) made.push(button("Refresh", again));
     replaceIfDifferent(more, made);
     foot.hidden = !said.textContent && !made.length;
@@ -184,7 +184,7 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
     const end = filters.order === "reverse" ? "last" : "first";
     const asOf = pages.length > 1 && !isSearching ? ` As of ${clock(readAt).slice(11)}.` : "";
     if (!isFiltered(filters)) {
-      const of = total > found.length ? ` of ${number(total)}` : "";
+      const of = next() !== null && total > found.length ? ` of ${number(total)}` : "";
       return next() === null && !asOf ? "" : `${next() === null ? "All" : `The ${end}`} ${number(found.length)}${of} are shown.${asOf}`;
     }
     if (!pages.length) return "";
@@ -225,10 +225,10 @@ function replaceIfDifferent(node, made) {
 }
 
 const EMPTY = {
-  ready: ["No item is ready.", "Items that can be taken are here."],
-  delayed: ["No item is delayed.", "Items that were pushed with a delay, or wait for their next attempt, are here."],
-  claimed: ["No item is claimed.", "Items that a client works on are here."],
-  dead: ["There are no dead letters.", "Items that have failed too often are here."],
+  ready: ["No item is ready.", "Items that can be taken appear here."],
+  delayed: ["No item is delayed.", "Items that were pushed with a delay, or wait for their next attempt, appear here."],
+  claimed: ["No item is claimed.", "Items that a client works on appear here."],
+  dead: ["There are no dead letters.", "Items that have failed too often appear here."],
   done: ["No done items are kept.", "Acknowledged items are kept if the options of the queue say so."],
 };
 

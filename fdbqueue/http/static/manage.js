@@ -35,7 +35,7 @@ async function rename(name) {
   const values = await ask({
     title: `Rename ${name}?`,
     text: [
-      h("p", {}, "Its options and its items keep their places: ", itemsText(stats), "."),
+      h("p", {}, "The queue keeps its options and its items: ", itemsText(stats), "."),
       h("p", {}, "Workers and programs that have the queue open go on. Those that start later need the new name."),
     ],
     fields: [{ name: "name", label: "New name", value: name, required: true }],
@@ -54,7 +54,7 @@ async function clear(name) {
   const isDone = await ask({
     title: `Clear ${name}?`,
     text: [
-      h("p", {}, "All items are gone for good: ", itemsText(stats), ". The queue and its options stay."),
+      h("p", {}, "This removes all items for good: ", itemsText(stats), ". The queue and its options stay."),
       stats.claimed > 0 && h("p", {}, "A client that works on a claimed item cannot acknowledge it any more."),
     ].filter(Boolean),
     fields: [nameField],
@@ -72,7 +72,7 @@ async function drop(name) {
   const { stats } = await get(queuePath(name));
   const isDone = await ask({
     title: `Drop ${name}?`,
-    text: [h("p", {}, "The queue is gone for good, with its options and all its items: ", itemsText(stats), ".")],
+    text: [h("p", {}, "This removes the queue for good, with its options and all its items: ", itemsText(stats), ".")],
     fields: [nameField],
     yes: "Drop", danger: true,
     async action(values) {

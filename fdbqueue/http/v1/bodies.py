@@ -93,7 +93,7 @@ def _time_from_text(value: Any) -> Any:
     """
     if isinstance(value, str):
         if not _DATE_AND_TIME.match(value):
-            raise ValueError("a time is like 2030-01-31T12:00:00Z")
+            raise ValueError(f"{value!r} is not a time such as 2030-01-31T12:00:00Z")
         return _TIME.validate_python(value)
     return value
 
@@ -470,7 +470,7 @@ class HistoryWindow(BaseModel):
     failed: int = Field(description="Failed attempts.")
     died: int = Field(description="Items that became dead letters.")
     waiting_median: float | None = Field(
-        description="The seconds that half of the items were ready before they were taken."
+        description="The seconds that half of the items waited at most before they were taken."
     )
     waiting_p95: float | None = Field(description="The same for 95 % of the items.")
     buckets: list[HistoryBucket] = Field(description="The periods in which something happened.")

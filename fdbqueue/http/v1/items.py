@@ -255,7 +255,7 @@ async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.M
     responses=links(200, of_queue("items", "stats")),
 )
 async def change_all(served: ServedQueues, name: AdminOf, body: bodies.ChangeAll) -> Response:
-    """Make the same change of all items in a state, or of those that match, 100 in a transaction.
+    """Make the same change to all items in a state, or to those that match, 100 in a transaction.
 
     The changes are `remove`, `retry` (dead letters), `run_now` (delayed items), `release` (claimed
     ones) and `reprioritize`.
