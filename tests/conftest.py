@@ -205,10 +205,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """Run two tests per core, because many wait for a server, a process or a lease."""
+    """Run more tests than there are cores, because many wait for a server, process or lease."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # xdist reads the variable
-    return 2 * (os.cpu_count() or 1)
+    return 1 + 2 * (os.cpu_count() or 1)
 
 
 # One line at the end of a run names its engines.

@@ -214,7 +214,7 @@ def _quantile(waits: Sequence[int], part: float) -> float | None:
 
     >>> waits = decode_waits(encode_waits([1000] * 9 + [60_000]))
     >>> round(_quantile(waits, 0.5), 1), round(_quantile(waits, 0.95))
-    (1.1, 65)
+    (1.1, 70)
     """
     rank = part * sum(waits)
     if not rank:

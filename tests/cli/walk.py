@@ -95,12 +95,12 @@ def compare(
     assert {each: getattr(stats, each) for each in STATES} == expected
     assert fdbqueue.overview(db)[name].ready == fdbqueue.queues(db)[name] == expected["ready"]
     # The command line
-    for command in (("stats", name), ("ls",), ("top", "-n", "1"), ("check", name)):
+    numbers: dict[str, Any] = {}
+    for command in (("ls",), ("top", "-n", "1"), ("check", name), ("stats", name)):
         rows = [json.loads(line) for line in fdbq.output(*command, "--json").splitlines()]
-        (row,) = [row for row in rows if row["queue"] == name]
-        assert {each: row[each] for each in STATES} == expected, command
-    numbers = json.loads(fdbq.output("stats", name, "--json"))
-    for each in STATES:
+        (numbers,) = [row for row in rows if row["queue"] == name]
+        assert {each: numbers[each] for each in STATES} == expected, command
+    for each in STATES if state is None else [state]:
         listed = fdbq.output("items", name, "--state", each, "--json").splitlines()
         assert [json.loads(line)["id"] for line in listed] == [item_id] * expected[each]
     assert (
