@@ -42,6 +42,8 @@ REASONS = re.compile(
             "^priority: the items of a fifo queue have no priorities",
             # The priorities of a queue are integers, or tuples with elements of certain types.
             "^priority .* must be ",
+            # To JSON Schema 1.0 is an integer; the routes below `/queue` have always refused it.
+            "priority: Input should be a valid integer$",
             # Fields of one body that exclude each other.
             "give a delay or a time, not both",
             "is not a change of",

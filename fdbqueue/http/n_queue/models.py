@@ -7,7 +7,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from fdbqueue.aio import PriorityQueue
-from fdbqueue.http.routing import Integer
 from fdbqueue.types import Item
 
 __all__ = [
@@ -45,7 +44,7 @@ class Push(_Request):
     """An item to push."""
 
     item: dict[str, Any] = Field(description="A JSON object.")
-    priority: Integer = Field(0, ge=0, le=HIGHEST, description="The lowest is popped first.")
+    priority: int = Field(0, ge=0, le=HIGHEST, description="The lowest is popped first.")
 
 
 class Batch(_Request):
