@@ -70,6 +70,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     if "cluster" in metafunc.fixturenames:
         metafunc.parametrize("engine", ["cluster"])
+    elif "browser" in metafunc.fixturenames:
+        # A page sees only HTTP, whose tests run on every engine.
+        metafunc.parametrize("engine", ["embedded"])
     elif "shared_url" in metafunc.fixturenames:
         metafunc.parametrize("engine", [each for each in ENGINES if each != "memory"])
     else:
@@ -115,10 +118,13 @@ def remove(db: Any, space: Subspace, name: str) -> None:
     db.options.set_transaction_retry_limit(-1)
     db.options.set_transaction_size_limit(10_000_000)
     db.clear_range_startswith(space.key())
-    for queue in (name, *fdbqueue.queue_names(db, after=name)):
-        if queue.startswith(name):
-            with suppress(QueueNotFound):
-                fdbqueue.drop_queue(db, queue)  # a restored one is not among the keys below
+    # Queues that were restored, or are being restored, are not among the keys below.
+    names = db.get_range_startswith(NAMES.pack((name,)).removesuffix(b"\x00"))
+    restored = [NAMES.unpack(row.key) for row in names if row.value.startswith(ROOT[4].key())]
+    begun = db.get_range_startswith(ROOT[5].pack((name,)).removesuffix(b"\x00"))
+    for (queue,) in [*restored, *(ROOT[5].unpack(row.key) for row in begun)]:
+        with suppress(QueueNotFound):
+            fdbqueue.drop_queue(db, queue)
     for space_of_names in (NAMES, ROOT, ROOT[1]):
         db.clear_range_startswith(space_of_names.pack((name,)).removesuffix(b"\x00"))
 

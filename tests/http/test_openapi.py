@@ -22,8 +22,8 @@ from tests.http.description import Link, Sent, links_of
 from tests.http.openapi_checks import REPLACED
 from tests.http.walk import ITEM, NAME, Walk
 
-CASES = int(os.environ.get("FDBQ_OPENAPI_CASES", "30"))
-"""Examples per route: the same 30 in each run, or another number of random ones."""
+CASES = int(os.environ.get("FDBQ_OPENAPI_CASES", "15"))
+"""Examples per route: the same 15 in each run, or another number of random ones."""
 
 _app = create_app(fdbqueue.open("memory:"))
 schema = schemathesis.openapi.from_asgi("/openapi.json", _app, headers={"host": "127.0.0.1"})
