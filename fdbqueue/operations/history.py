@@ -224,7 +224,7 @@ def _quantile(waits: Sequence[int], part: float) -> float | None:
     for end, number in zip(WAIT_BOUNDS, waits):
         if counted + number >= rank:
             # As if the items were spread evenly between the bounds.
-            return (begin + (end - begin) * (rank - counted) / number) / 1000
+            return round((begin + (end - begin) * (rank - counted) / number) / 1000, 3)
         counted += number
         begin = end
     return begin / 1000
