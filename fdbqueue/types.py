@@ -367,7 +367,7 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class HistoryBucket:
-    """What happened in a queue within one short period.
+    """The changes of a queue within one short period.
 
     Attributes:
         begin: When the period began. It lasts 30 seconds, or 15 minutes in the window of a day.
@@ -388,7 +388,7 @@ class HistoryBucket:
 
 @dataclass(frozen=True, slots=True)
 class HistoryWindow:
-    """What happened in a queue within the last minutes or hours, up to now.
+    """The changes of a queue within the last minutes or hours, up to now.
 
     An item waits from the moment at which it becomes ready, by its push, its delay or its retry,
     until a pop or claim takes it. Each client notes the waiting times of one transaction a second,
@@ -404,7 +404,7 @@ class HistoryWindow:
         died: Items that became dead letters.
         waiting_median: The seconds that half of the items waited at most; `None` if none was taken.
         waiting_p95: The seconds that 95 % of the items waited at most.
-        buckets: The periods of the window in which something happened, in order.
+        buckets: The periods of the window in which something changed, in order.
     """
 
     seconds: int

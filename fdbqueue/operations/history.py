@@ -54,7 +54,7 @@ _WINDOWS = ((300, _SHORT), (3_600, _SHORT), (86_400, _LONG))
 
 
 class History:
-    """What one client adds to the history of a queue, as part of its transactions.
+    """The samples and waiting times that one client notes, as part of its transactions.
 
     Its methods cost nothing most of the time: a client looks once in each period of 30 seconds
     whether there is a sample, and notes waiting times once a second.

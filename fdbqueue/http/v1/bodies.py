@@ -449,7 +449,7 @@ class Scale(BaseModel):
 
 
 class HistoryBucket(BaseModel):
-    """What happened in a period: 30 seconds, or 15 minutes in the window of a day."""
+    """The changes of a queue in a period: 30 seconds, or 15 minutes in the window of a day."""
 
     begin: str = Field(description="ISO 8601.")
     pushed: int
@@ -460,7 +460,7 @@ class HistoryBucket(BaseModel):
 
 
 class HistoryWindow(BaseModel):
-    """What happened within the last 5 minutes, hour or day."""
+    """The changes of a queue within the last 5 minutes, hour or day."""
 
     seconds: int
     since: str = Field(description="ISO 8601: when the window began.")
