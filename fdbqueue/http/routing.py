@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 NAME_SCHEMA: dict[str, Any] = {"minLength": 1, "maxLength": 255, "format": "queue-name"}
-"""What OpenAPI can say about the name of a queue. Its length is in bytes, not characters."""
+"""The schema of a queue's name in OpenAPI. It counts characters; the limit is in bytes."""
 
 
 def exact_integer(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the token of a request allows."""
+"""The role and the queues that the token of a request allows."""
 
 from __future__ import annotations
 

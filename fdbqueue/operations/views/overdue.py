@@ -1,4 +1,4 @@
-"""What is over or due: the items that the next sweep moves."""
+"""The items that the next sweep moves, because something is over or due."""
 
 from __future__ import annotations
 
