@@ -28,7 +28,8 @@ ROOMS = {
     "worker": {"queue"},
     "queue": {"coordination", "database", "operations", "operations.views", "layout"},
     "queue.transfer": {"queue", "database", "operations", "layout"},
-    "coordination": {"database", "operations", "operations.views", "layout"},
+    "coordination": {"coordination.host", "database", "operations", "operations.views", "layout"},
+    "coordination.host": {"database", "operations", "layout"},
     "operations": {"operations.views", "layout"},
     "operations.views": {"layout"},
     "layout": set[str](),
@@ -41,6 +42,7 @@ ROOMS = {
 }
 ANYBODYS = {"errors", "types"}
 BESIDE = {
+    "coordination": {"coordination.combiner"},
     "embedded": {"embedded.limits", "embedded.mutations", "embedded.ranges"},
     "operations": {"operations.items", "operations.schedule"},
     "http": {"http.idempotency", "http.responses", "http.routing", "http.security", "http.served"},

@@ -47,6 +47,9 @@ class Batches(Generic[_Request, _Result]):
         receipts: The subspace of the queue's receipts.
     """
 
+    contended_until = 0.0
+    """A push conflicts with nothing, and an acknowledgement hardly ever."""
+
     def __init__(
         self, do: Callable[[Any, list[_Request]], list[_Result]], receipts: Subspace
     ) -> None:
@@ -56,12 +59,15 @@ class Batches(Generic[_Request, _Result]):
 
     def perform(self, db: Database, batch: Batch[_Request]) -> list[_Result]:
         """Perform the requests of a batch, and those that join it in time."""
+        reads_take_time = not getattr(db, "commits_are_certain", False)
 
         def body(tr: Transaction) -> list[_Result]:
-            if self._expected > 1:
+            if self._expected > 1 and reads_take_time:
                 tr.get_read_version().wait()  # meanwhile other threads can join the batch
-            batch.join()
-            return self._do(tr, batch)
+            batch.join(tr)
+            results = self._do(tr, batch)
+            batch.settle(tr, results)
+            return results
 
         results = run_once(db, body, self._receipts)
         self._expected = len(results)
@@ -176,7 +182,7 @@ class ClaimBatches:
             if tries == 2:
                 tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
             version = start.note_read(tr)  # meanwhile other threads can join the batch
-            batch.join()
+            batch.join(tr)
             n = sum(map(_n_of, batch))
             if tries > 1:
                 self._range = 2 * max(self._range, n)

@@ -12,7 +12,7 @@ from weakref import ref
 
 from fdbqueue.database.binding import error_classes
 from fdbqueue.errors import FDBError
-from fdbqueue.types import Database
+from fdbqueue.types import Database, Transaction
 
 __all__ = ["Batch", "Combiner", "Performer"]
 
@@ -149,7 +149,7 @@ class Combiner(Generic[_Request, _Result]):
         try:
             line.leader = threading.get_ident()
             batch = _OpenBatch(self._guard, line, calls, self._cost, self._budget)
-            batch.join()
+            batch.fill()
             results = line.performer.perform(db, batch)
             for call, result in zip(calls, results):
                 call.result = result
@@ -180,8 +180,30 @@ class Batch(list[_Request]):
 
     __slots__ = ()
 
-    def join(self) -> None:
+    def join(self, tr: Transaction) -> None:
+        """Add the requests that have arrived, within the budget; call this before any write.
+
+        A performer calls it as part of each transaction that performs the batch.
+        """
+
+    def fill(self) -> None:
         """Add the requests that have arrived, within the budget."""
+
+    def depend(self, tr: Transaction) -> None:
+        """Note what the transaction depends on because of the requests that have joined.
+
+        `join` does the same.
+        """
+
+    def is_own(self, index: int) -> bool:
+        """Return whether a thread of this process made a request."""
+        return True
+
+    def settle(self, tr: Transaction, results: Sequence[Any]) -> None:
+        """Store what processes need that made requests of the batch, given its results.
+
+        A performer calls it at the end of each transaction that performs the batch.
+        """
 
 
 class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
@@ -202,7 +224,10 @@ class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
         self._cost = cost
         self._left = budget
 
-    def join(self) -> None:
+    def join(self, tr: Transaction) -> None:
+        self.fill()
+
+    def fill(self) -> None:
         waiting = self._line.waiting
         if not waiting:
             return

@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from fdbqueue.coordination.combiner import Batch
+from fdbqueue.coordination.host.messages import MAX_CONTENT
 from fdbqueue.coordination.steps import sleep_on
 from fdbqueue.database.binding import error_classes
 from fdbqueue.database.clock import uuids
@@ -120,7 +121,8 @@ class StagedPops(Generic[_T]):
         (self._id,) = uuids(1)
         self._leading_as: bytes | None = None
         self._leading_until = 0.0
-        self._contended_until = 0.0
+        self.contended_until = 0.0
+        """Until then this process expects conflicts with others, by the monotonic clock."""
         self._last_version = 0
         self._fresh_until = 0.0
         self._numbers = count()
@@ -140,7 +142,7 @@ class StagedPops(Generic[_T]):
         name = b"%b%d" % (self._id, self._batches)
         pops = _Pops(self._layout, self._items, self._codec, batch, name, self._size)
         pops.may_stage = not getattr(db, "retries_hold_lock", False)
-        pops.is_contended = now < self._contended_until
+        pops.is_contended = now < self.contended_until
         pops.leading_as = self._leading_as
         if now < self._fresh_until and (pops.leading_as is not None or not pops.is_contended):
             pops.read_version = self._last_version
@@ -152,12 +154,12 @@ class StagedPops(Generic[_T]):
         finally:
             self._is_busy = False
         if pops.tries > 1 or outcome.met_others:
-            self._contended_until = time.monotonic() + _CONTENDED
+            self.contended_until = time.monotonic() + _CONTENDED
         self._leading_as = outcome.leading_as
         if self._leading_as is not None and not self._is_watched:
             # Unlike `Thread.start`, this call leaves nothing behind if it is interrupted.
             _thread.start_new_thread(self._resign_when_idle, (db,))
-        self._size = len(taken)
+        self._size = max(1, len(taken))
         if outcome.error is not None:
             raise outcome.error
         return taken
@@ -280,9 +282,16 @@ class _Pops(Generic[_T]):
         self.may_keep_leading = False
         self.takes_over = False
         self.read_version: int | None = None
+        self._is_older = False
 
     def body(self, tr: Transaction) -> _Outcome[_T]:
         """Take the items or a result, serve, or wait: the body of the transaction."""
+        outcome = self._attempt(tr)
+        if outcome.taken is not None:
+            self._batch.settle(tr, outcome.taken)
+        return outcome
+
+    def _attempt(self, tr: Transaction) -> _Outcome[_T]:
         self.tries += 1
         if self.tries == 1 and self.read_version is not None:
             tr.set_read_version(self.read_version)
@@ -290,13 +299,12 @@ class _Pops(Generic[_T]):
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
         is_first = self.tries == 1 and not self.is_contended and self.leading_as is None
         if is_first or not self.may_stage:
-            if self._expected > 1:
+            if self._expected > 1 and self.may_stage:
                 _wait_for_first(self._prefetch(tr))
             self._races += 1
-            self._batch.join()
+            self._join(tr)
             taken = self._decoded(tr, self._delete_first(tr, self._batch))
-            # At an older read version, the commit has to confirm that there are no items.
-            return _Outcome(taken, wrote=any(taken) or self.read_version is not None)
+            return _Outcome(taken, wrote=any(taken) or self._is_older)
         # Start all reads before waiting for the first.
         leader = tr.snapshot[self._layout.leader]
         requests = _read_requests(tr, self._layout) if self.leading_as else None
@@ -317,6 +325,13 @@ class _Pops(Generic[_T]):
             prefetched = self._prefetch(tr)
         _wait_for_first(prefetched)
         return self._serve(tr, holder, _live_requests(tr, self._layout, requests))
+
+    def _join(self, tr: Transaction) -> None:
+        n = len(self._batch)
+        self._batch.join(tr)
+        # The read version may be older than a pop, which may follow a push of its thread. Then the
+        # commit has to confirm that there are no items.
+        self._is_older = self.read_version is not None or len(self._batch) > n
 
     def _prefetch(self, tr: Transaction) -> RangeResult | None:
         """Start to read the rows that several pops will probably take; `None` for one pop."""
@@ -345,7 +360,7 @@ class _Pops(Generic[_T]):
         request = self.request
         if request is None:
             request = self._layout.request_key(tr.get_read_version().wait(), self.name)
-            self._batch.join()
+            self._batch.join(tr)
             tr[request] = self._layout.encode_request(self._batch, is_next=False)
             tr.add_read_conflict_key(self._layout.leader_ends)
         watch = tr.watch(request) if leading_as is None else None
@@ -354,6 +369,7 @@ class _Pops(Generic[_T]):
 
     def _collect(self, tr: Transaction, request: bytes) -> _Outcome[_T] | None:
         """Take the result of this batch's request; `None` if it has none."""
+        self._batch.depend(tr)
         waits = tr[request]
         begin, end = self._layout.result_range(request)
         pieces = [row.value for row in tr.get_range(begin, end, streaming_mode=WANT_ALL)]
@@ -365,12 +381,10 @@ class _Pops(Generic[_T]):
         results = self._layout.read_result(pieces)
         try:
             item = self._items.levels.item
-            taken = [[self._codec.decode(tr, item(*row)) for row in rows] for rows in results]
+            taken = self._decoded(tr, [[item(*row) for row in rows] for rows in results])
         except UndecodableItem as error:
             self._items.unstage(tr, chain.from_iterable(results))
             return _Outcome([], error=error)
-        for key, value in chain.from_iterable(results):
-            self._layout.clear_owned(tr, self._layout.position(key), value)
         self._items.tally(tr, acked=sum(map(len, results)))
         return _Outcome(taken)
 
@@ -380,7 +394,7 @@ class _Pops(Generic[_T]):
         """Take the first items, stage the next ones for the requests, keep or pass on the lead."""
         layout = self._layout
         requests_to_serve = [(key, pops) for key, pops in requests if key != self.request]
-        self._batch.join()
+        self._join(tr)
         own_pops = len(self._batch)
         is_leader = holder in (self.leading_as, self.name) and holder is not None
         keeps = self.may_keep_leading or (is_leader and not requests_to_serve)
@@ -389,7 +403,7 @@ class _Pops(Generic[_T]):
         drawn = self._delete_first(tr, pops)
         taken = self._decoded(tr, drawn[:own_pops])
         if holder is None and not requests and not any(taken):
-            return _Outcome(taken, wrote=any(taken) or self.read_version is not None)
+            return _Outcome(taken, wrote=self._is_older)
         if self.request is not None:
             tr.clear(self.request)
         remaining = iter(drawn[own_pops:])
@@ -414,11 +428,13 @@ class _Pops(Generic[_T]):
     def _delete_first(self, tr: Transaction, pops: list[Pop]) -> list[list[StoredItem]]:
         """Delete the items of the first pops, as far as one transaction has room; return them.
 
-        The first pop belongs to this process and gets all its items, regardless of their size. The
-        items of the other pops are stored again as results, so they must fit.
+        The first pop gets all its items, regardless of their size. The items of pops of other hosts
+        are stored again as results, so they must fit. What another process of this host waits for
+        must fit a message.
         """
         drawn: list[list[StoredItem]] = []
         size = 0
+        is_full = False
         for at_max, group in groupby(pops, itemgetter(1)):
             counts = list(map(itemgetter(0), group))
             first = self._items.first(tr, sum(counts), at_max)
@@ -427,18 +443,29 @@ class _Pops(Generic[_T]):
                 items = first[begin : begin + n]
                 if len(pops) > 1:
                     size += sum(map(self._layout.largest_payload, items))
-                if size > BATCH_BYTES and drawn:
+                is_full = size > BATCH_BYTES
+                if (drawn and is_full) or not self._fits_message(len(drawn), items):
+                    is_full = True
                     break
                 drawn.append(items)
                 begin += len(items)
             self._items.delete_first(tr, first[:begin])
-            if size > BATCH_BYTES:
+            if is_full:
                 break
         return drawn
 
+    def _fits_message(self, index: int, items: list[StoredItem]) -> bool:
+        """Return whether the items of a pop fit a message, if another process waits for them."""
+        is_local = index >= len(self._batch) or self._batch.is_own(index)
+        return is_local or sum(map(self._layout.largest_payload, items)) <= MAX_CONTENT
+
     def _decoded(self, tr: Transaction, drawn: list[list[StoredItem]]) -> list[list[_T]]:
         decode = partial(self._codec.decode, tr)
-        taken = [list(map(decode, items)) for items in drawn]
+        is_own = self._batch.is_own
+        # Other processes decode their items themselves.
+        taken: list[list[Any]] = [
+            [*map(decode, items)] if is_own(index) else items for index, items in enumerate(drawn)
+        ]
         for item in chain.from_iterable(drawn):
             self._layout.clear_owned(tr, self._layout.position(item.key), item.value)
         return taken

@@ -21,6 +21,8 @@ from fdbqueue.coordination.batches import (
     first_after,
 )
 from fdbqueue.coordination.combiner import Combiner
+from fdbqueue.coordination.host.messages import PopMessages, PushMessages
+from fdbqueue.coordination.host.sharing import Kind, Sharing
 from fdbqueue.coordination.reads import Finished, Reads
 from fdbqueue.coordination.staged_pops import MAX_ITEMS, StagedPops, seconds_to_sweep
 from fdbqueue.coordination.steps import Call, Steps, Submit
@@ -122,15 +124,18 @@ class Store(Generic[_T]):
         pushing = self._pusher = Pusher(layout, items, schedule, options, places)
         leases = self._leases = Leases(layout, items, codec, schedule, self._retry_delay)
         slots = self._slots = Slots(layout, schedule, agents, places)
-        receipts = layout.receipts
-        self.pushes = Combiner(lambda: Batches(pushing.push, receipts), _size_of, BATCH_BYTES)
-        self.pops = Combiner(lambda: StagedPops(layout, items, codec), _n_of, MAX_ITEMS)
+        sharing = self.sharing = Sharing(layout, options)
+        pushes, pops = PushMessages(layout, items, pushing), PopMessages(layout, items, codec)
+        new_pushes = partial(Batches[Any, Any], pushing.push, layout.receipts)
+        new_pops = partial(StagedPops[_T], layout, items, codec)
+        self.pushes = sharing.combiner(Kind(new_pushes, pushes, _size_of, BATCH_BYTES))
+        self.pops = sharing.combiner(Kind(new_pops, pops, _n_of, MAX_ITEMS))
         self.claims = Combiner(
             lambda: ClaimBatches(layout, items, leases, schedule, self.sweeper, slots),
             _size_of,
             MAX_ITEMS,
         )
-        self.acks = Combiner(lambda: Batches(leases.ack_each, receipts), _size_of, MAX_ITEMS)
+        self.acks = Combiner(lambda: Batches(leases.ack_each, layout.receipts), _size_of, MAX_ITEMS)
 
     def change(
         self,

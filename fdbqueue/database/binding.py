@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_fork",
     "client_api_version",
+    "database_identity",
     "engine_name",
     "error_classes",
     "first_greater_or_equal",
@@ -86,6 +87,21 @@ def first_greater_or_equal(key: bytes, offset: int) -> Selector:
     selectors: Any = KeySelector if binding is None else binding.KeySelector
     selector: Selector = selectors.first_greater_or_equal(key)
     return selector + offset
+
+
+def database_identity(db: Database) -> str | None:
+    """Return a text that is the same for all processes of this host that use a database.
+
+    It is `None` for a database that other processes cannot use, and for a wrapper of a cluster.
+
+    >>> import fdbqueue
+    >>> database_identity(fdbqueue.open("memory:"))
+    """
+    binding = sys.modules.get("fdb.impl")
+    if binding is not None and type(db) is binding.Database:  # a tenant has other keys
+        connection = db[b"\xff\xff/connection_string"]
+        return None if connection is None else f"cluster {connection.decode()}"
+    return getattr(db, "identity", None)
 
 
 def is_database(db_or_tr: ReadTransactor) -> TypeIs[Database]:

@@ -73,6 +73,8 @@ class Database:
             create=create,
         )
         self.durability = "os" if path is None else durability
+        self.commits_take_time = self.durability == "full"
+        """Whether a commit waits for the disk, so that processes gain by sharing transactions."""
         self.in_memory = path is None
         self.defaults = Settings()
         # Closes the database when it is garbage-collected or the program ends: a directory in
@@ -90,6 +92,19 @@ class Database:
     def url(self) -> str:
         """The argument of `fdbqueue.open` for this database, without its durability."""
         return "memory:" if self.in_memory else f"embedded:{self.path}"
+
+    @property
+    def identity(self) -> str | None:
+        """A text that is the same for all processes of this host; `None` in memory."""
+        if self.in_memory:
+            return None
+        status = self.path.stat()
+        return f"embedded {status.st_dev} {status.st_ino}"
+
+    @property
+    def lock_waits(self) -> int:
+        """How often this process has waited for other writers."""
+        return self.storage.lock_waits
 
     @property
     def options(self) -> DatabaseOptions:

@@ -325,7 +325,10 @@ class RowCodec(ABC, Generic[_T]):
 
     def decode(self, tr: ReadTransaction, item: StoredItem) -> _T:
         """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
-        payload = self._layout.read_payload(tr, item)
+        return self.decode_payload(item, self._layout.read_payload(tr, item))
+
+    def decode_payload(self, item: StoredItem, payload: bytes) -> _T:
+        """Return a stored item with this payload; raise `UndecodableItem` if decoding fails."""
         try:
             try:
                 value = self._codec.decode(payload)

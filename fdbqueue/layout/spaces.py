@@ -76,7 +76,12 @@ class Space(IntEnum):
     PIECES = (3, ("(3, random, number)", "90,000 bytes of a payload over that size", "push"))
     RECEIPTS = (
         4,
-        ("(4, hour, client id)", "(sequence, attempt) of the client's last operation", "run_once"),
+        (
+            "(4, hour, client id)",
+            "(sequence, attempt) of the client's last operation, or its number and results if "
+            "another process of its host performed it",
+            "run_once, a shared push or pop",
+        ),
     )
     QUEUE = (
         5,

@@ -42,6 +42,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import fdbqueue
+from fdbqueue.database.binding import database_identity
 from fdbqueue.embedded.database import Database as Embedded
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from recipes.high_contention_queue import HighContentionQueue
@@ -124,6 +125,11 @@ class Counting(FaultyDatabase):
     """Count the attempted commits of a database."""
 
     commits = 0
+
+    @property
+    def identity(self) -> str | None:
+        """Share transactions with the other processes, as the wrapped database does."""
+        return database_identity(self.db)
 
     def commit(self, transaction: FaultyTransaction) -> None:
         self.commits += 1

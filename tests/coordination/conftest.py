@@ -9,6 +9,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.coordination import staged_pops
+from fdbqueue.coordination.host import sharing
 from fdbqueue.embedded import Database
 from tests.coordination.line import Line, Sleeps, disable_timeouts
 
@@ -17,6 +18,12 @@ from tests.coordination.line import Line, Sleeps, disable_timeouts
 def stage_on_every_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pops be staged on the embedded engine, too, which has no need of it."""
     monkeypatch.setattr(Database, "retries_hold_lock", False)
+
+
+@pytest.fixture(autouse=True)
+def on_different_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what counts as several processes in a test be on different hosts."""
+    monkeypatch.setattr(sharing, "IS_AVAILABLE", False)
 
 
 @pytest.fixture

@@ -56,6 +56,8 @@ class WritersLock:
         # Reentrant, because a finalizer may end a hold while its thread is inside.
         self._inside = threading.RLock()
         self._hold: WriteLockHold | None = None
+        self.waits = 0
+        """How often a section has waited."""
         self._of_processes = ProcessLock(path, takes_slices=not durable)
 
     def run(
@@ -100,6 +102,7 @@ class WritersLock:
                 logger.warning("%s", LockTimeout(str(self._path), *self.holder()).reason)
             before_wait()
             with self._inside:
+                self.waits += 1
                 seconds = self._of_processes.wait(pause * random.uniform(0.5, 1))
             time.sleep(seconds)
             pause = min(_LONGEST_PAUSE, 1.5 * pause)

@@ -197,6 +197,11 @@ class Storage:
             return FDBError(1025)  # an expired snapshot was closed
         return explained(self.path, error)
 
+    @property
+    def lock_waits(self) -> int:
+        """How often this process has waited for the writers' lock."""
+        return self._lock.waits
+
     # Reading
 
     def begin(self) -> Snapshot:

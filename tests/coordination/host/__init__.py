@@ -1,0 +1,1 @@
+"""Tests of the transactions that the processes of a host share."""
