@@ -74,7 +74,7 @@ class Database:
         )
         self.durability = "os" if path is None else durability
         self.commits_take_time = self.durability == "full"
-        """Whether a commit waits for the disk, so that processes gain by sharing transactions."""
+        """True if a commit waits for the disk, so that processes gain by sharing transactions."""
         self.in_memory = path is None
         self.defaults = Settings()
         # Closes the database when it is garbage-collected or the program ends: a directory in

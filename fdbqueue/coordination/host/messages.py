@@ -1,7 +1,7 @@
 """The messages between the leader and the other processes of a host.
 
-They are never stored, and both sides run the same release, because the name of the leader's socket
-contains the version of this format.
+They are never stored. Both sides use the same format, because its version is part of what the name
+of the leader's socket is derived from.
 """
 
 from __future__ import annotations
