@@ -380,7 +380,10 @@ class _Host:
             return []
 
         try:
-            return run(db, body)
+            try:
+                return run(db, body)
+            except error_classes():
+                return run(db, body)  # one lost answer, or a timeout, does not make it unknown
         except error_classes() as error:
             raise FDBError(1021) from error
 

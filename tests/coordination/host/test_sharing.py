@@ -279,6 +279,24 @@ def test_unknown_results_of_the_leader_lose_and_double_nothing(
     assert leader.db.lost > ROUNDS
 
 
+def test_one_timeout_does_not_make_the_result_of_a_request_unknown(
+    leader: Process, new_process: Callable[..., Process], engine: str
+) -> None:
+    if engine == "cluster":
+        pytest.skip("a database with faults is not shared on a cluster")
+    follower = new_process(FaultyDatabase)
+    popped = follower.ask(follower.pop)
+
+    def time_out(_: object) -> None:
+        del follower.db.commit
+        raise fdbqueue.FDBError(1031)
+
+    follower.db.commit = time_out
+    leader.host.close()  # so the follower looks for its results itself
+    assert popped.result(TIMEOUT) == 0
+    assert "commit" not in vars(follower.db)
+
+
 def test_a_forked_child_does_not_keep_the_lead(leader: Process, engine: str) -> None:
     if engine == "cluster":
         pytest.skip("a process with a cluster open cannot be forked")
