@@ -476,6 +476,10 @@ class Store(Generic[_T]):
         elif (lost := (yield Submit(self.acks, tr, request))) is not None:
             raise lost
 
+    def begin_ack(self, tr: Transaction, claim: Claim) -> Callable[[], None]:
+        """Start to read the items of a claim; return a function that acknowledges the claim."""
+        return self._leases.begin_ack(tr, self.ack_request(claim))
+
     def ack_request(self, claim: Claim, returned: bytes | None = None) -> AckRequest:
         """Return the request of an acknowledgement, for `acks`."""
         self.items.history.now = milliseconds()

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from fdb.subspace_impl import Subspace
 
@@ -22,9 +22,12 @@ from fdbqueue.layout import (
 )
 from fdbqueue.types import Database, Transaction
 
-__all__ = ["run_once"]
+__all__ = ["Pausing", "can_pause", "run_once", "run_once_with_pauses"]
 
 _T = TypeVar("_T")
+
+Pausing: TypeAlias = Generator[None, None, _T]
+"""A call that pauses where it would wait for the database, so that its thread can do others."""
 
 
 def run_once(
@@ -74,9 +77,58 @@ def run_once(
     """
     if getattr(db, "commits_are_certain", False):
         return run(db, body)
+
+    def without_pause(tr: Transaction) -> Pausing[_T]:
+        yield from ()
+        return body(tr)
+
     check_fork(db)
     with _a_client() as client:
-        result: _T = _Operation(db, body, receipts, wrote, committed, is_stored, client).run()
+        once = _Operation(db, without_pause, receipts, wrote, committed, is_stored, client)
+        result: _T = _finish(once.run())
+        return result
+
+
+def run_once_with_pauses(
+    db: Database, body: Callable[[Transaction], Pausing[_T]], receipts: Subspace
+) -> Pausing[_T]:
+    """Run `body` as `run_once` does, and pause where it does and before waiting for a commit.
+
+    There are no pauses unless `can_pause(db)`.
+
+    >>> import fdbqueue
+    >>> def body(tr):
+    ...     value = tr[b"k"]
+    ...     yield
+    ...     return value.present()
+    >>> list(run_once_with_pauses(fdbqueue.open("memory:"), body, Subspace(("receipts",))))
+    []
+    """
+    if not can_pause(db):
+        return run_once(db, lambda tr: _finish(body(tr)), receipts)
+    check_fork(db)
+    with _a_client() as client:
+        once = _Operation(db, body, receipts, lambda _: True, lambda _: None, None, client)
+        result: _T = yield from once.run()
+        return result
+
+
+def can_pause(db: Database) -> bool:
+    """Return whether one thread can have several transactions under way.
+
+    On the embedded engine, a transaction that is tried again may hold the lock that others wait
+    for. Its commits do not return before their end, so pauses would gain nothing.
+    """
+    return not getattr(db, "retries_hold_lock", False)
+
+
+def _finish(call: Pausing[_T]) -> _T:
+    """Finish a call, and wait where it pauses."""
+    try:
+        while True:
+            next(call)
+    except StopIteration as end:
+        result: _T = end.value
         return result
 
 
@@ -119,7 +171,7 @@ class _Operation:
     def __init__(
         self,
         db: Database,
-        body: Callable[[Transaction], Any],
+        body: Callable[[Transaction], Pausing[Any]],
         receipts: Subspace,
         wrote: Callable[[Any], bool],
         committed: Callable[[Transaction], object],
@@ -136,8 +188,8 @@ class _Operation:
         self._key = receipt_key(receipts, client.hour, client.id)
         self._results: list[Any] = []
 
-    def run(self) -> Any:
-        """Run attempts until one commits or none can."""
+    def run(self) -> Pausing[Any]:
+        """Run attempts until one commits or none can; pause before waiting for a commit."""
         transaction = self._db.create_transaction()
         uncertain = False
         while True:
@@ -145,14 +197,16 @@ class _Operation:
             try:
                 if uncertain and (done := self._committed_attempt(transaction)) is not None:
                     return self._results[done]
-                result = self._body(transaction)
+                result = yield from self._body(transaction)
                 # After an unknown result even an attempt that wrote nothing must fence the earlier
                 # one off.
                 if uncertain or self._wrote(result):
                     self._results.append(result)
                     self._fence(transaction, len(self._results) - 1)
                     committing = True
-                transaction.commit().wait()
+                commit = transaction.commit()
+                yield
+                commit.wait()
             except error_classes() as error:
                 uncertain = uncertain or (committing and error.code in _MAYBE_COMMITTED)
                 try:

@@ -519,8 +519,9 @@ def encode_receipt(sequence: int, try_number: int) -> bytes:
     >>> decode_receipt(encode_receipt(7, 0))
     (7, 0)
     """
-    value: bytes = fdb_tuple.pack((sequence, try_number))
-    return value
+    # Equal to fdb.tuple.pack((sequence, try_number)), and several times faster.
+    size = (sequence.bit_length() + 7) // 8
+    return b"%c%b%b" % (0x14 + size, sequence.to_bytes(size, "big"), _packed((try_number,)))
 
 
 def decode_receipt(value: bytes) -> tuple[int, int]:

@@ -305,18 +305,22 @@ class Leases:
         for position, item in ended:
             self._layout.clear_owned(tr, position, item.value)
 
+    def begin_ack(self, tr: Transaction, request: AckRequest) -> Callable[[], None]:
+        """Start to read the items of a claim; return a function that acknowledges the claim."""
+        return partial(self.ack, tr, request, self._begin(tr, request.claim))
+
     def ack_each(self, tr: Transaction, requests: list[AckRequest]) -> list[LeaseLost | None]:
         """Acknowledge several claims; return `None` or `LeaseLost` for each."""
         # Start all reads before waiting for the first.
-        pending = [self._begin(tr, request.claim) for request in requests]
+        pending = [self.begin_ack(tr, request) for request in requests]
         ended: set[bytes] = set()
         errors: list[LeaseLost | None] = []
-        for request, reads in zip(requests, pending):
+        for request, ack in zip(requests, pending):
             keys = request.claim.keys
             if ended and not ended.isdisjoint(keys):  # read before the other one was acknowledged
                 errors.append(LeaseLost(request.claim.items[0].id))
                 continue
-            errors.append(_lost(partial(self.ack, tr, request, reads)))
+            errors.append(_lost(ack))
             if errors[-1] is None:
                 ended.update(keys)
         return errors

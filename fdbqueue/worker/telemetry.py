@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 try:
@@ -36,17 +38,33 @@ class Telemetry:
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
+        self._tracer: Any = None
+        self._metrics: dict[str, tuple[Any, Any]] = {}
 
     def count(self, outcome: str, seconds: float) -> None:
         """Count a job that ended, in the default registry of `prometheus_client`."""
-        if _jobs is not None:
-            _jobs.labels(self._queue, outcome).inc()
-            _seconds.labels(self._queue, outcome).observe(seconds)
+        if _jobs is None:
+            return
+        if outcome not in self._metrics:
+            labels = self._queue, outcome
+            self._metrics[outcome] = _jobs.labels(*labels), _seconds.labels(*labels)
+        jobs, durations = self._metrics[outcome]
+        jobs.inc()
+        durations.observe(seconds)
 
-    def span(self, item_id: str, attempt: int) -> AbstractContextManager[Any]:
-        """Return a span for one job, by OpenTelemetry's messaging conventions."""
+    @contextmanager
+    def span(
+        self, item_id: str, attempt: int
+    ) -> Generator[Callable[[], AbstractContextManager[Any]]]:
+        """Open a span for one job, by OpenTelemetry's messaging conventions.
+
+        The result makes it the current span while the handler runs: other jobs may run in between.
+        """
         if trace is None:
-            return nullcontext()
+            yield nullcontext
+            return
+        if self._tracer is None:
+            self._tracer = trace.get_tracer("fdbqueue")
         attributes: dict[str, Any] = {
             "messaging.system": "fdbqueue",
             "messaging.destination.name": self._queue,
@@ -54,8 +72,19 @@ class Telemetry:
             "messaging.message.id": item_id,
             "fdbqueue.attempt": attempt,
         }
-        tracer = trace.get_tracer("fdbqueue")
-        span: AbstractContextManager[Any] = tracer.start_as_current_span(
+        span = self._tracer.start_span(
             f"process {self._queue}", kind=trace.SpanKind.CONSUMER, attributes=attributes
         )
-        return span
+        if not span.get_span_context().is_valid:  # the program has set no provider of traces
+            yield nullcontext
+            return
+        try:
+            yield partial(
+                trace.use_span, span, record_exception=False, set_status_on_exception=False
+            )
+        except Exception as error:
+            span.record_exception(error)
+            span.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            span.end()

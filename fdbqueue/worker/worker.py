@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent import futures
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fdbqueue.database.binding import error_classes, is_database
-from fdbqueue.database.exactly_once import run_once
+from fdbqueue.database.exactly_once import Pausing, can_pause, run_once_with_pauses
 from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost
 from fdbqueue.operations.leases import error_text
 from fdbqueue.queue.arguments import (
@@ -30,9 +30,7 @@ from fdbqueue.queue.presence import LOOK, Presence
 from fdbqueue.types import Claim, Database, Duration, Transaction
 from fdbqueue.worker.handler import Handler
 from fdbqueue.worker.telemetry import Telemetry
-
-if TYPE_CHECKING:
-    from queue import SimpleQueue
+from fdbqueue.worker.threads import Threads
 
 __all__ = ["Worker", "WorkerReport"]
 
@@ -93,7 +91,8 @@ class Worker:
     end of the job are one transaction and take effect exactly once, however often the job is
     started. The body may run several times and must finish within five seconds; a slower one has
     failed. The job is acknowledged before the body runs, so the body can push an item with the same
-    unique key.
+    unique key. On a cluster, two threads run all these handlers while they take less than a
+    millisecond: while the database commits one job, the thread continues with others.
 
     `stop`, SIGTERM or SIGINT let running jobs finish and return the jobs that have not started. A
     second signal ends the process immediately. A worker's death costs every job it held one
@@ -104,7 +103,8 @@ class Worker:
         db: A database.
         queue: A `PriorityQueue`, `TaskQueue` or `Queue`.
         handler: The function to call for each job.
-        concurrency: The number of jobs that run at a time, each in a thread, from 1.
+        concurrency: The number of jobs that are under way at a time, from 1, as a rule each in a
+            thread.
         lease: Seconds until other workers may take over the jobs of a worker that died.
         agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
         store_results: Store what the handler returns, a JSON value of up to 90,000 bytes, with each
@@ -197,41 +197,31 @@ class Worker:
         Returns:
             The numbers of jobs that succeeded, failed, or lost their lease.
         """
-        # Imported here because a script may have the same name, as one in `recipes/` does.
-        from queue import SimpleQueue
 
-        ready: SimpleQueue[_Job | None] = SimpleQueue()
+        def run(job: _Job) -> Pausing[None]:
+            return self._do(job, threads.note, acks.submit, progress)
 
-        def work() -> None:
-            while (job := ready.get()) is not None:
-                if self._stop.is_set:
-                    self._release([job])
-                else:
-                    self._do(job, acks.submit, progress)
-
+        can_overlap = self._handler.in_transaction and can_pause(self._db)
+        threads = Threads(self._concurrency, run, can_overlap)
         with (
             closing(self._handler),
             self._signals(),
             self._extending(),
             futures.ThreadPoolExecutor(1) as acks,
-            futures.ThreadPoolExecutor(self._concurrency) as threads,
         ):
-            workers = [threads.submit(work) for _ in range(self._concurrency)]
             try:
-                self._feed(ready, drain)
-            except BaseException:
-                self.stop()
-                raise
+                with threads:
+                    try:
+                        self._feed(threads, drain)
+                    except BaseException:
+                        self.stop()
+                        raise
             finally:
-                for _ in workers:
-                    ready.put(None)
-                for each in workers:
-                    each.result()
                 with self._ended:
                     self._ended.wait_for(lambda: not self._held)
         return self.report
 
-    def _feed(self, ready: SimpleQueue[_Job | None], drain: bool) -> None:
+    def _feed(self, threads: Threads[_Job], drain: bool) -> None:
         """Claim jobs while there is room for more."""
         errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
         options = {"lease": self._lease, "wait": 0 if drain else math.inf, **self._options}
@@ -249,8 +239,7 @@ class Worker:
                 self._stop.wait(_PAUSE)
                 continue
             if claim is not None:
-                for job in self._kept(claim):
-                    ready.put(job)
+                threads.put(self._kept(claim))
             elif drain and was_idle:
                 return
             elif drain:
@@ -295,10 +284,21 @@ class Worker:
     def _do(
         self,
         job: _Job,
+        note: Callable[[float], object],
         start: Callable[[Callable[[], None]], object],
         progress: Callable[[WorkerReport], object],
-    ) -> None:
-        """Run one job and report its end, whatever happens."""
+    ) -> Pausing[None]:
+        """Run one job and report its end, whatever happens.
+
+        Args:
+            job: The job.
+            note: Called with the seconds that a handler took that is part of a transaction.
+            start: Starts a function in the background.
+            progress: Called with the report.
+        """
+        if self._stop.is_set:
+            self._release([job])
+            return
         claim = job.claim
         began = time.perf_counter()
 
@@ -321,8 +321,13 @@ class Worker:
             if time.monotonic() > job.lease_end:
                 # This process may have been stopped for a while: make sure the claim still holds.
                 self._queue.extend(self._db, claim, self._lease)
-            with self._telemetry.span(claim.item.id, claim.attempt):
-                returned = self._handle(claim)
+            with self._telemetry.span(claim.item.id, claim.attempt) as in_span:
+                if self._handler.in_transaction:
+                    returned = None
+                    yield from self._run_in_transaction(claim, in_span, note)
+                else:
+                    with in_span():
+                        returned = self._encoded(self._handler(claim.item))
         except LeaseLost:
             end("lost")
         except _Stopped:
@@ -342,43 +347,44 @@ class Worker:
     def _encoded(self, returned: object) -> bytes | None:
         return validate_result(returned) if self._stores_results else None
 
-    def _handle(self, claim: Claim) -> bytes | None:
-        """Run the handler, together with the acknowledgement if it is part of a transaction.
-
-        Returns:
-            What it returned, if that is to be stored with the acknowledgement.
-        """
-        if not self._handler.in_transaction:
-            return self._encoded(self._handler(claim.item))
+    def _run_in_transaction(
+        self,
+        claim: Claim,
+        in_span: Callable[[], AbstractContextManager[Any]],
+        note: Callable[[float], object],
+    ) -> Pausing[bool]:
+        """Run the handler in a transaction that also acknowledges the job."""
         tries = 0
         seconds = 0.0
 
-        def body(tr: Transaction) -> bool:
+        def body(tr: Transaction) -> Pausing[bool]:
             nonlocal tries, seconds
             if tries and self._stop.is_set:
                 raise _Stopped
             if seconds > _TRANSACTION:
                 raise HandlerTooSlow(seconds)
             tries += 1
-            self._queue.ack(tr, claim)
+            ack = self._store.begin_ack(tr, claim)
+            yield
+            ack()
             began = time.monotonic()
             try:
-                returned = self._encoded(self._handler(tr, claim.item))
+                with in_span():
+                    returned = self._encoded(self._handler(tr, claim.item))
             finally:
                 seconds = time.monotonic() - began
+                note(seconds)
             if returned is not None:
                 self._store.store_returned(tr, claim, returned)
             return True
 
-        run_once(self._db, body, self._store.layout.receipts)
-        return None
+        return run_once_with_pauses(self._db, body, self._store.layout.receipts)
 
     def _end(self, job: _Job, outcome: str, seconds: float, error: BaseException | None) -> None:
         """Count and log a job that ended."""
         with self._ended:
-            self._held.remove(job)
             setattr(self.report, outcome, getattr(self.report, outcome) + 1)
-            self._ended.notify()
+            self._let_go(job)
         self._telemetry.count(outcome, seconds)
         _log.log(
             _LEVELS[outcome],
@@ -425,8 +431,13 @@ class Worker:
             except Exception as error:
                 _log.error("%s %s: cannot be returned: %s", self._name, job.claim.item.id, error)
             with self._ended:
-                self._held.remove(job)
-                self._ended.notify()
+                self._let_go(job)
+
+    def _let_go(self, job: _Job) -> None:
+        """Hold a job no longer. The caller has the lock."""
+        self._held.remove(job)
+        if not self._held or self._room():
+            self._ended.notify()
 
     @contextmanager
     def _extending(self) -> Generator[None]:

@@ -33,6 +33,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport, check
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
+from fdbqueue.worker import threads
 from tests.support.forked import Forked
 from tests.support.leases import come_due, lapse
 from tests.support.shell import Shell, error_of, has_handlers, wait_until
@@ -242,6 +243,27 @@ def test_jobs_are_reported_to_prometheus_and_opentelemetry(
     spans = [span for span in exporter.get_finished_spans() if span.name == f"process {name}"]
     assert [span.status.status_code.name for span in spans] == ["UNSET", "ERROR"]
     assert dict(spans[0].attributes)["messaging.operation.type"] == "process"
+
+
+def test_spans_of_a_handler_belong_to_its_job_while_jobs_overlap(
+    db: Any, name: str, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "_QUICK", 1e6)
+    queue = PriorityQueue.named(db, name)
+    ids = {item.id for item in queue.push_many(db, range(30))}
+
+    def handler(tr: Any, item: Any) -> None:
+        with trace.get_tracer("program").start_as_current_span(f"part of {name}") as span:
+            span.set_attribute("id", item.id)
+
+    Worker(db, queue, handler, concurrency=8).run(drain=True)
+    spans = exporter.get_finished_spans()
+    jobs = {span.context.span_id: span for span in spans if span.name == f"process {name}"}
+    parts = [span for span in spans if span.name == f"part of {name}"]
+    assert {span.attributes["id"] for span in parts} == ids
+    for part in parts:
+        job = jobs[part.parent.span_id]
+        assert job.attributes["messaging.message.id"] == part.attributes["id"]
 
 
 def test_undecodable_items_do_not_block_the_other_items(

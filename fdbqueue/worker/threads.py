@@ -1,0 +1,169 @@
+"""The threads of a worker: two of them run quick jobs, which overlap; slow jobs have one each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent import futures
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from fdbqueue.database.exactly_once import Pausing
+
+__all__ = ["Threads"]
+
+_Job = TypeVar("_Job")
+
+_QUICK = 0.001  # seconds that a quick handler takes at most, on average
+_SLOW = 1.0  # seconds that a handler counts as long as nothing is known
+_WEIGHT = 0.1  # weight of the latest handler in the moving average
+_FEW = 2  # threads that run quick jobs: one continues while the other one waits
+_PATIENCE = 0.05  # seconds after which the other threads help these
+
+
+class Threads(Generic[_Job]):
+    """The threads of a worker, which run its jobs.
+
+    As a rule there is a thread for each job that is under way. But transactions with quick handlers
+    mostly wait for the database, and waking another thread for each answer would cost more than the
+    handlers. So while handlers take less than a millisecond, two threads run all jobs: at each
+    pause of a job they continue with the one that has paused for longest, which probably has its
+    answer. If both are busy for a twentieth of a second while other jobs could continue, all
+    threads work again.
+
+    The caller puts jobs within a `with` block, whose end waits for all of them.
+
+    Args:
+        n: The number of threads, and of jobs that are under way at a time.
+        run: `run(job)` runs a job, and pauses where it would wait for the database.
+        can_overlap: Whether two threads may run all jobs.
+
+    Example:
+        >>> done = []
+        >>> def run(number):
+        ...     yield
+        ...     done.append(number)
+        >>> with Threads(4, run, can_overlap=True) as threads:
+        ...     threads.put(range(10))
+        >>> sorted(done) == list(range(10))
+        True
+    """
+
+    def __init__(self, n: int, run: Callable[[_Job], Pausing[None]], can_overlap: bool) -> None:
+        self._n = n
+        self._run = run
+        self._can_overlap = can_overlap and n >= 2 * _FEW
+        self._seconds = _SLOW  # moving average of the duration of a handler
+        self._ready: deque[_Job] = deque()
+        self._paused: deque[Pausing[None]] = deque()
+        self._under_way = 0
+        self._continued_at = 0.0
+        self._is_watched = False
+        self._is_closed = False
+        lock = threading.Lock()
+        self._first = threading.Condition(lock)
+        """Notifies the threads that run quick jobs."""
+        self._others = threading.Condition(lock)
+        """Notifies the other threads."""
+        self._pool = futures.ThreadPoolExecutor(n)
+        self._threads: list[futures.Future[None]] = []
+
+    def __enter__(self) -> Threads[_Job]:
+        self._threads = [self._pool.submit(self._work, i < _FEW) for i in range(self._n)]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._first:
+            self._is_closed = True
+            self._first.notify_all()
+            self._others.notify_all()
+        self._pool.shutdown()
+        for thread in self._threads:
+            thread.result()
+
+    @property
+    def overlap(self) -> bool:
+        """True while two threads run all jobs."""
+        return self._can_overlap and self._seconds < _QUICK
+
+    def put(self, jobs: Iterable[_Job]) -> None:
+        """Add jobs, which begin in this order."""
+        with self._first:
+            self._ready.extend(jobs)
+            n = len(self._ready)
+            self._first.notify(n)
+            self._others.notify(not self._is_watched if self.overlap else n)
+
+    def note(self, seconds: float) -> None:
+        """Note how long a handler took."""
+        overlapped = self.overlap
+        self._seconds += _WEIGHT * (seconds - self._seconds)
+        if overlapped and not self.overlap:
+            with self._others:
+                self._others.notify_all()
+
+    def _work(self, is_first: bool) -> None:
+        job = self._next(is_first)
+        while job is not None:
+            for _ in job:
+                job = self._next(is_first, paused=job)
+                break
+            else:
+                job = self._next(is_first, ended=1)
+
+    def _next(
+        self, is_first: bool, paused: Pausing[None] | None = None, ended: int = 0
+    ) -> Pausing[None] | None:
+        """Return the next job to begin or to continue; wait for one; `None` at the end.
+
+        Args:
+            is_first: Whether this thread runs quick jobs.
+            paused: The job that this thread has just run up to a pause.
+            ended: The number of jobs that it has just ended.
+        """
+        with self._first:
+            self._under_way -= ended
+            if paused is not None:
+                self._paused.append(paused)
+                if not is_first:
+                    self._first.notify()  # handlers may just have become quick
+            while True:
+                is_wanted = is_first or self._is_closed or not self.overlap
+                if is_wanted and self._can_begin:
+                    self._under_way += 1
+                    job = self._run(self._ready.popleft())
+                elif is_wanted and self._paused:
+                    job = self._paused.popleft()
+                elif self._is_closed and not self._ready:
+                    return None
+                else:
+                    self._wait(is_first, is_wanted)
+                    continue
+                self._continued_at = time.monotonic()
+                return job
+
+    @property
+    def _can_begin(self) -> bool:
+        return bool(self._ready) and self._under_way < self._n
+
+    def _wait(self, is_first: bool, is_wanted: bool) -> None:
+        """Wait for a job; help the first threads if both have been busy for too long."""
+        if is_first:
+            self._first.wait()
+        elif is_wanted or self._is_watched or not (self._ready or self._paused):
+            self._others.wait()
+        else:
+            self._is_watched = True
+            self._others.wait(_PATIENCE)
+            self._is_watched = False
+            has_work = self._paused or self._can_begin
+            if has_work and time.monotonic() - self._continued_at > _PATIENCE:
+                self._seconds = _SLOW
+                self._others.notify_all()

@@ -1,0 +1,185 @@
+"""Two threads run the jobs of quick handlers, which overlap; other jobs have a thread each."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import PriorityQueue, Worker, WorkerReport, check
+from fdbqueue.database.exactly_once import Pausing
+from fdbqueue.testing import FaultyDatabase
+from fdbqueue.worker import threads as module
+from fdbqueue.worker.threads import Threads
+from tests.support.shell import wait_until
+
+N = 8
+FOREVER = 1e6  # seconds
+TIMEOUT = 30  # seconds after which a test fails instead of waiting
+
+
+class Jobs:
+    """Jobs that pause twice, as a transaction does that reads and commits."""
+
+    def __init__(self) -> None:
+        self.guard = threading.Lock()
+        self.begun: list[int] = []
+        self.done = 0
+        self.most_under_way = 0
+        self.threads: set[int] = set()
+
+    def run(self, number: int) -> Pausing[None]:
+        with self.guard:
+            self.begun.append(number)
+            self.most_under_way = max(self.most_under_way, len(self.begun) - self.done)
+        yield
+        self.threads.add(threading.get_ident())
+        yield
+        with self.guard:
+            self.done += 1
+
+
+def make_quick(threads: Threads[Any]) -> None:
+    for _ in range(1_000):
+        threads.note(0.0)
+    assert threads.overlap
+
+
+def test_two_threads_run_quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE", FOREVER)
+    jobs = Jobs()
+    with Threads(N, jobs.run, can_overlap=True) as threads:
+        make_quick(threads)
+        threads.put(range(1_000))
+        wait_until(lambda: jobs.done == 1_000)
+        assert len(jobs.threads) <= 2
+    assert sorted(jobs.begun) == [*range(1_000)]
+    assert 2 < jobs.most_under_way <= N
+
+
+@pytest.mark.parametrize("can_overlap", [False, True])
+def test_each_slow_job_has_a_thread(can_overlap: bool) -> None:
+    meeting = threading.Barrier(N, timeout=TIMEOUT)
+
+    def run(_: int) -> Pausing[None]:
+        yield
+        meeting.wait()
+
+    with Threads(N, run, can_overlap) as pool:
+        make_quick(pool) if can_overlap else None
+        pool.note(FOREVER)
+        pool.put(range(3 * N))
+    assert not meeting.broken
+
+
+def test_all_threads_help_if_the_jobs_of_both_suddenly_take_long() -> None:
+    """So jobs that wait for each other go on, however quick they were before."""
+    meeting = threading.Barrier(N, timeout=TIMEOUT)
+
+    def run(_: int) -> Pausing[None]:
+        yield
+        meeting.wait()
+
+    with Threads(N, run, can_overlap=True) as pool:
+        make_quick(pool)
+        pool.put(range(N))
+        wait_until(lambda: not pool.overlap)
+    assert not meeting.broken
+
+
+def test_the_two_threads_continue_a_job_that_another_one_has_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another thread stops in the middle of a job once jobs are quick."""
+    monkeypatch.setattr(module, "_PATIENCE", FOREVER)
+    meeting, done = threading.Barrier(N, timeout=TIMEOUT), list[int]()
+
+    def run(number: int) -> Pausing[None]:
+        meeting.wait()  # so each thread has a job
+        make_quick(pool)
+        yield
+        done.append(number)
+
+    with Threads(N, run, can_overlap=True) as pool:
+        pool.put(range(N))
+        wait_until(lambda: len(done) == N)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_few_threads_run_their_jobs_as_before(n: int) -> None:
+    jobs = Jobs()
+    with Threads(n, jobs.run, can_overlap=True) as threads:
+        for _ in range(1_000):
+            threads.note(0.0)
+        assert not threads.overlap
+        threads.put(range(100))
+    assert jobs.done == 100
+    assert jobs.most_under_way <= n
+    assert n > 1 or jobs.begun == [*range(100)]
+
+
+def test_the_end_waits_for_all_jobs_in_any_order(rng: random.Random) -> None:
+    for _ in range(200):
+        jobs = Jobs()
+        with Threads(rng.randint(1, N), jobs.run, can_overlap=True) as threads:
+            for begin in range(0, 50, 10):
+                threads.note(rng.choice([0.0, 0.0, FOREVER]))
+                threads.put(range(begin, begin + 10))
+        assert jobs.done == 50
+
+
+def test_an_error_of_a_job_that_nobody_expected_is_raised_at_the_end() -> None:
+    def run(number: int) -> Pausing[None]:
+        yield
+        raise RuntimeError(number)
+
+    with pytest.raises(RuntimeError, match="7"), Threads(N, run, can_overlap=True) as threads:
+        threads.put([7])
+
+
+def test_overlapping_jobs_take_effect_once_despite_faults(
+    db: Any,
+    queue: PriorityQueue,
+    space: Subspace,
+    engine: str,
+    rng: random.Random,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Commits fail, conflict, or succeed without an answer, while others are under way."""
+    db.options.set_transaction_max_retry_delay(1)
+    monkeypatch.setattr(module, "_QUICK", FOREVER)
+    monkeypatch.setattr(module, "_PATIENCE", FOREVER)
+    faulty = FaultyDatabase(db, before=0.1, after=0.1, conflict=0.1, seed=rng.randrange(2**32))
+    queue.push_many(db, range(300))
+    used: set[int] = set()
+
+    def count(tr: Any, item: Any) -> None:
+        used.add(threading.get_ident())
+        tr.add(space["done"][item.value], b"\x01")
+
+    report = Worker(faulty, queue, count, concurrency=N).run(drain=True)
+    assert report == WorkerReport(done=300)
+    assert len(used) <= 2 or engine != "cluster"
+    assert [row.value for row in db[space["done"].range()]] == 300 * [b"\x01"]
+    assert faulty.lost > 0
+    assert check(db, queue).ok
+
+
+def test_a_conflict_of_an_overlapping_job_repeats_that_job_alone(
+    db: Any, queue: PriorityQueue, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All jobs read and write one key, so most that are under way at the same time conflict."""
+    db.options.set_transaction_max_retry_delay(1)
+    monkeypatch.setattr(module, "_QUICK", FOREVER)
+    queue.push_many(db, range(50))
+    key = space["sum"].key()
+
+    def add(tr: Any, item: Any) -> None:
+        tr[key] = b"%d" % (int(tr[key].value or b"0") + item.value)
+
+    worker = Worker(FaultyDatabase(db), queue, add, concurrency=N)
+    assert worker.run(drain=True) == WorkerReport(done=50)
+    assert int(db[key]) == sum(range(50))
