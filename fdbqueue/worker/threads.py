@@ -1,4 +1,4 @@
-"""The threads of a worker: two of them run quick jobs, which overlap; slow jobs have one each."""
+"""The threads of a worker: one of them runs all quick jobs, which overlap; others have one each."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _Job = TypeVar("_Job")
 _QUICK = 0.001  # seconds that a quick handler takes at most, on average
 _SLOW = 1.0  # seconds that a handler counts as long as nothing is known
 _WEIGHT = 0.1  # weight of the latest handler in the moving average
-_FEW = 2  # threads that run quick jobs: one continues while the other one waits
-_PATIENCE = 0.05  # seconds after which the other threads help these
+_PATIENCE = 0.05  # seconds after which the other threads help the one that runs quick jobs
 
 
 class Threads(Generic[_Job]):
@@ -28,17 +27,16 @@ class Threads(Generic[_Job]):
 
     As a rule there is a thread for each job that is under way. But transactions with quick handlers
     mostly wait for the database, and waking another thread for each answer would cost more than the
-    handlers. So while handlers take less than a millisecond, two threads run all jobs: at each
-    pause of a job they continue with the one that has paused for longest, which probably has its
-    answer. If both are busy for a twentieth of a second while other jobs could continue, all
-    threads work again.
+    handlers. So while handlers take less than a millisecond, one thread runs all jobs: at each
+    pause of a job it continues with the one that has paused for longest, which probably has its
+    answer. If a job keeps it busy for a twentieth of a second, all threads work again.
 
     The caller puts jobs within a `with` block, whose end waits for all of them.
 
     Args:
         n: The number of threads, and of jobs that are under way at a time.
         run: `run(job)` runs a job, and pauses where it would wait for the database.
-        can_overlap: Whether two threads may run all jobs.
+        can_overlap: Whether one thread may run all jobs.
 
     Example:
         >>> done = []
@@ -54,7 +52,7 @@ class Threads(Generic[_Job]):
     def __init__(self, n: int, run: Callable[[_Job], Pausing[None]], can_overlap: bool) -> None:
         self._n = n
         self._run = run
-        self._can_overlap = can_overlap and n >= 2 * _FEW
+        self._can_overlap = can_overlap and n > 1
         self._seconds = _SLOW  # moving average of the duration of a handler
         self._ready: deque[_Job] = deque()
         self._paused: deque[Pausing[None]] = deque()
@@ -64,14 +62,14 @@ class Threads(Generic[_Job]):
         self._is_closed = False
         lock = threading.Lock()
         self._first = threading.Condition(lock)
-        """Notifies the threads that run quick jobs."""
+        """Notifies the thread that runs quick jobs."""
         self._others = threading.Condition(lock)
         """Notifies the other threads."""
         self._pool = futures.ThreadPoolExecutor(n)
         self._threads: list[futures.Future[None]] = []
 
     def __enter__(self) -> Threads[_Job]:
-        self._threads = [self._pool.submit(self._work, i < _FEW) for i in range(self._n)]
+        self._threads = [self._pool.submit(self._work, i == 0) for i in range(self._n)]
         return self
 
     def __exit__(
@@ -90,7 +88,7 @@ class Threads(Generic[_Job]):
 
     @property
     def overlap(self) -> bool:
-        """True while two threads run all jobs."""
+        """True while one thread runs all jobs."""
         return self._can_overlap and self._seconds < _QUICK
 
     def put(self, jobs: Iterable[_Job]) -> None:
@@ -98,7 +96,7 @@ class Threads(Generic[_Job]):
         with self._first:
             self._ready.extend(jobs)
             n = len(self._ready)
-            self._first.notify(n)
+            self._first.notify()
             self._others.notify(not self._is_watched if self.overlap else n)
 
     def note(self, seconds: float) -> None:
@@ -124,7 +122,7 @@ class Threads(Generic[_Job]):
         """Return the next job to begin or to continue; wait for one; `None` at the end.
 
         Args:
-            is_first: Whether this thread runs quick jobs.
+            is_first: Whether this thread is the one that runs quick jobs.
             paused: The job that this thread has just run up to a pause.
             ended: The number of jobs that it has just ended.
         """
@@ -154,7 +152,7 @@ class Threads(Generic[_Job]):
         return bool(self._ready) and self._under_way < self._n
 
     def _wait(self, is_first: bool, is_wanted: bool) -> None:
-        """Wait for a job; help the first threads if both have been busy for too long."""
+        """Wait for a job; help the first thread if one has kept it busy for too long."""
         if is_first:
             self._first.wait()
         elif is_wanted or self._is_watched or not (self._ready or self._paused):

@@ -91,8 +91,8 @@ class Worker:
     end of the job are one transaction and take effect exactly once, however often the job is
     started. The body may run several times and must finish within five seconds; a slower one has
     failed. The job is acknowledged before the body runs, so the body can push an item with the same
-    unique key. On a cluster, two threads run all these handlers while they take less than a
-    millisecond: while the database commits one job, the thread continues with others.
+    unique key. On a cluster, one thread runs all these handlers while they take less than a
+    millisecond: while the database commits one job, it continues with others.
 
     `stop`, SIGTERM or SIGINT let running jobs finish and return the jobs that have not started. A
     second signal ends the process immediately. A worker's death costs every job it held one

@@ -260,10 +260,10 @@ def test_spans_of_a_handler_belong_to_its_job_while_jobs_overlap(
     spans = exporter.get_finished_spans()
     jobs = {span.context.span_id: span for span in spans if span.name == f"process {name}"}
     parts = [span for span in spans if span.name == f"part of {name}"]
-    assert {span.attributes["id"] for span in parts} == ids
+    assert {dict(part.attributes)["id"] for part in parts} == ids
     for part in parts:
-        job = jobs[part.parent.span_id]
-        assert job.attributes["messaging.message.id"] == part.attributes["id"]
+        job = dict(jobs[part.parent.span_id].attributes)
+        assert job["messaging.message.id"] == dict(part.attributes)["id"]
 
 
 def test_undecodable_items_do_not_block_the_other_items(
