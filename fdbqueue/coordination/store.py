@@ -667,12 +667,7 @@ class Store(Generic[_T]):
 
     def clear(self, tr: Transactor) -> None:
         """Delete all items, with their claims, dead letters and counters."""
-
-        def body(tr: Transaction) -> bool:
-            self.items.clear(tr)
-            return True
-
-        self.change(tr, body)
+        self.change(tr, self.items.clear, lambda _: True)
 
     def log(self, tr: Transactor, items: list[_T], *, popped: bool = False) -> Steps[None]:
         """Log a line for each item that was pushed or popped.

@@ -22,7 +22,7 @@ from fdbqueue.layout import (
 )
 from fdbqueue.types import Database, Transaction
 
-__all__ = ["Pausing", "can_pause", "run_once", "run_once_with_pauses"]
+__all__ = ["Pausing", "run_once", "run_once_with_pauses"]
 
 _T = TypeVar("_T")
 
@@ -77,14 +77,10 @@ def run_once(
     """
     if getattr(db, "commits_are_certain", False):
         return run(db, body)
-
-    def without_pause(tr: Transaction) -> Pausing[_T]:
-        yield from ()
-        return body(tr)
-
     check_fork(db)
     with _a_client() as client:
-        once = _Operation(db, without_pause, receipts, wrote, committed, is_stored, client)
+        steps = _without_pause(body)
+        once = _Operation(db, steps, receipts, wrote, committed, is_stored, client)
         result: _T = _finish(once.run())
         return result
 
@@ -94,32 +90,47 @@ def run_once_with_pauses(
 ) -> Pausing[_T]:
     """Run `body` as `run_once` does, and pause where it does and before waiting for a commit.
 
-    There are no pauses unless `can_pause(db)`.
+    On the embedded engine, only commits take time. The body does not pause there, because a
+    transaction that is tried again may hold the lock that others wait for.
 
     >>> import fdbqueue
     >>> def body(tr):
-    ...     value = tr[b"k"]
+    ...     tr[b"k"] = b"v"
     ...     yield
-    ...     return value.present()
     >>> list(run_once_with_pauses(fdbqueue.open("memory:"), body, Subspace(("receipts",))))
-    []
+    [None]
     """
-    if not can_pause(db):
-        return run_once(db, lambda tr: _finish(body(tr)), receipts)
+    holds_lock = getattr(db, "retries_hold_lock", False)
+    steps = _without_pause(lambda tr: _finish(body(tr))) if holds_lock else body
+    if getattr(db, "commits_are_certain", False):
+        return (yield from _run_with_pauses(db, steps))
     check_fork(db)
     with _a_client() as client:
-        once = _Operation(db, body, receipts, lambda _: True, lambda _: None, None, client)
+        once = _Operation(db, steps, receipts, lambda _: True, lambda _: None, None, client)
         result: _T = yield from once.run()
         return result
 
 
-def can_pause(db: Database) -> bool:
-    """Return whether one thread can have several transactions under way.
+def _without_pause(body: Callable[[Transaction], _T]) -> Callable[[Transaction], Pausing[_T]]:
+    def steps(tr: Transaction) -> Pausing[_T]:
+        yield from ()
+        return body(tr)
 
-    On the embedded engine, a transaction that is tried again may hold the lock that others wait
-    for. Its commits do not return before their end, so pauses would gain nothing.
-    """
-    return not getattr(db, "retries_hold_lock", False)
+    return steps
+
+
+def _run_with_pauses(db: Database, body: Callable[[Transaction], Pausing[_T]]) -> Pausing[_T]:
+    """Run `body` as `run` does, and pause where it does and before waiting for a commit."""
+    transaction = db.create_transaction()
+    while True:
+        try:
+            result = yield from body(transaction)
+            commit = transaction.commit()
+            yield
+            commit.wait()
+            return result
+        except error_classes() as error:
+            prepare_retry(transaction, error)
 
 
 def _finish(call: Pausing[_T]) -> _T:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent import futures
 from types import TracebackType
 from typing import Generic, TypeVar
-
-from fdbqueue.database.exactly_once import Pausing
 
 __all__ = ["Threads"]
 
@@ -49,13 +47,15 @@ class Threads(Generic[_Job]):
         True
     """
 
-    def __init__(self, n: int, run: Callable[[_Job], Pausing[None]], can_overlap: bool) -> None:
+    def __init__(
+        self, n: int, run: Callable[[_Job], Generator[None, None, None]], can_overlap: bool
+    ) -> None:
         self._n = n
         self._run = run
         self._can_overlap = can_overlap and n > 1
         self._seconds = _SLOW  # moving average of the duration of a handler
         self._ready: deque[_Job] = deque()
-        self._paused: deque[Pausing[None]] = deque()
+        self._paused: deque[Generator[None, None, None]] = deque()
         self._under_way = 0
         self._continued_at = 0.0
         self._is_watched = False
@@ -117,8 +117,8 @@ class Threads(Generic[_Job]):
                 job = self._next(is_first, ended=1)
 
     def _next(
-        self, is_first: bool, paused: Pausing[None] | None = None, ended: int = 0
-    ) -> Pausing[None] | None:
+        self, is_first: bool, paused: Generator[None, None, None] | None = None, ended: int = 0
+    ) -> Generator[None, None, None] | None:
         """Return the next job to begin or to continue; wait for one; `None` at the end.
 
         Args:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue.database.binding import error_classes, is_database
-from fdbqueue.database.exactly_once import Pausing, can_pause, run_once_with_pauses
+from fdbqueue.database.exactly_once import Pausing, run_once_with_pauses
 from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost
 from fdbqueue.operations.leases import error_text
 from fdbqueue.queue.arguments import (
@@ -91,8 +91,8 @@ class Worker:
     end of the job are one transaction and take effect exactly once, however often the job is
     started. The body may run several times and must finish within five seconds; a slower one has
     failed. The job is acknowledged before the body runs, so the body can push an item with the same
-    unique key. On a cluster, one thread runs all these handlers while they take less than a
-    millisecond: while the database commits one job, it continues with others.
+    unique key. One thread runs all these handlers while they take less than a millisecond: while
+    the database commits one job, it continues with others.
 
     `stop`, SIGTERM or SIGINT let running jobs finish and return the jobs that have not started. A
     second signal ends the process immediately. A worker's death costs every job it held one
@@ -201,8 +201,7 @@ class Worker:
         def run(job: _Job) -> Pausing[None]:
             return self._do(job, threads.note, acks.submit, progress)
 
-        can_overlap = self._handler.in_transaction and can_pause(self._db)
-        threads = Threads(self._concurrency, run, can_overlap)
+        threads = Threads(self._concurrency, run, can_overlap=self._handler.in_transaction)
         with (
             closing(self._handler),
             self._signals(),

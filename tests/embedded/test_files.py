@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -224,6 +225,69 @@ def test_a_commit_is_synced_before_it_is_acknowledged(
     with Database(tmp_path / "os", "os") as db:
         db[b"k"] = b"v"
         assert synced == []
+
+
+def committed(db: Database, key: bytes) -> Any:
+    """Commit, and return the future of the commit."""
+    transaction = db.create_transaction()
+    transaction[key] = b"v"
+    return transaction.commit()
+
+
+def test_one_sync_covers_the_commits_that_a_thread_has_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are visible at once."""
+    synced: list[int] = []
+    with Database(tmp_path / "db") as db, Database(tmp_path / "db") as other:
+        monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", synced.append)
+        commits = [committed(db, b"%d" % number) for number in range(10)]
+        assert [other[b"%d" % number] for number in range(10)] == 10 * [b"v"]
+        assert synced == []
+        for commit in reversed(commits):
+            commit.wait()
+        assert len(synced) == 1
+
+
+@pytest.mark.parametrize("use", ["wait", "result", "exception", "is_ready", "on_ready"])
+def test_each_use_of_a_durable_commit_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    synced: list[int] = []
+    with Database(tmp_path / "db") as db:
+        monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", synced.append)
+        commit = committed(db, b"k")
+        called: list[object] = []
+        getattr(commit, use)(*([called.append] if use == "on_ready" else []))
+        assert len(synced) == 1
+        assert called == ([commit] if use == "on_ready" else [])
+
+
+def test_closing_a_database_syncs_the_commits_that_nobody_has_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    with Database(tmp_path / "db") as db:
+        monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", synced.append)
+        commit = committed(db, b"k")
+    assert len(synced) == 1
+    commit.wait()
+    assert len(synced) == 1
+
+
+def test_every_wait_for_a_commit_with_a_failed_sync_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with Database(tmp_path / "db") as db:
+        commit = committed(db, b"k")
+        monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", fail)
+        for _ in range(2):
+            with pytest.raises(StorageError, match="did not confirm"):
+                commit.wait()
+        assert isinstance(commit.exception(), StorageError)
 
 
 class SlowSync:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
+import fdbqueue
 from fdbqueue import PriorityQueue, Worker, WorkerReport, check
 from fdbqueue.database.exactly_once import Pausing
 from fdbqueue.testing import FaultyDatabase
@@ -140,7 +142,6 @@ def test_overlapping_jobs_take_effect_once_despite_faults(
     db: Any,
     queue: PriorityQueue,
     space: Subspace,
-    engine: str,
     rng: random.Random,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -158,10 +159,29 @@ def test_overlapping_jobs_take_effect_once_despite_faults(
 
     report = Worker(faulty, queue, count, concurrency=N).run(drain=True)
     assert report == WorkerReport(done=300)
-    assert len(used) == 1 or engine != "cluster"
+    assert len(used) == 1
     assert [row.value for row in db[space["done"].range()]] == 300 * [b"\x01"]
     assert faulty.lost > 0
     assert check(db, queue).ok
+
+
+def test_overlapping_jobs_of_one_process_share_syncs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_QUICK", FOREVER)
+    monkeypatch.setattr(module, "_PATIENCE", FOREVER)
+    synced: list[int] = []
+    with fdbqueue.open(f"embedded:{tmp_path}/db") as db:
+        jobs = PriorityQueue.named(db, "jobs")
+        jobs.push_many(db, range(400))
+        monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", synced.append)
+
+        def write(tr: Any, item: Any) -> None:
+            tr[b"%d" % item.value] = b"done"
+
+        assert Worker(db, jobs, write, concurrency=N).run(drain=True).done == 400
+        assert len(db[b"0":b":"]) == 400
+    assert len(synced) < 400  # those of the claims included
 
 
 def test_a_conflict_of_an_overlapping_job_repeats_that_job_alone(

@@ -18,6 +18,7 @@ import shutil
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -257,7 +258,10 @@ class Storage:
                 break
         if now >= ceiling:
             try:
-                self.commit(None, None, [], [], [], (), time.monotonic())  # raises the ceiling
+                # This raises the ceiling.
+                _, wait_for_disk = self.commit(None, None, [], [], [], (), time.monotonic())
+                if wait_for_disk is not None:
+                    wait_for_disk()
             except LockTimeout:
                 now = ceiling - 1
         return max(snapshot.version, now)
@@ -373,10 +377,10 @@ class Storage:
         writes: list[bytes],
         stamped_keys: tuple[bytes, ...],
         deadline: float | None,
-    ) -> int:
+    ) -> tuple[int, Callable[[], None] | None]:
         """Commit and return the version. The snapshot is ended in any case.
 
-        If the database is durable, the commit is on disk when this returns.
+        If the database is durable, also return a function that waits until the commit is on disk.
 
         Args:
             snapshot: The snapshot of the transaction; `None` if it has read nothing.
@@ -404,9 +408,7 @@ class Storage:
                 if snapshot is not None:
                     self.end(snapshot)
                 raise
-        if self._durable:
-            sync.wait(ticket)
-        return version
+        return version, partial(sync.wait, ticket) if self._durable else None
 
     def _commit(
         self,

@@ -203,11 +203,14 @@ class Attempt:
             self.version = self.storage.read_version(snapshot) if present is None else present
         return self.version
 
-    def commit(self) -> int:
-        """Commit the writes and return the version; -1 if there are none."""
+    def commit(self) -> tuple[int, Callable[[], None] | None]:
+        """Commit the writes; return the version, or -1 if there are none, and as the storage does.
+
+        The second result waits until a durable commit is on disk.
+        """
         if not self.mutations and not self.writes:
             self.release()
-            return -1
+            return -1, None
         if self.snapshot is None:
             if self.reads:
                 self.view().settle()  # conflict ranges added without a read count from now

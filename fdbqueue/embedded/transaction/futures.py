@@ -2,7 +2,7 @@
 
 A read of the embedded engine is complete when its call returns, so these futures are ready from the
 start. The error of a read is kept and raised where the binding raises it, by `wait()` or by the
-first use of the value. Only a watch and the delay after an error take time.
+first use of the value. Only a durable commit, a watch and the delay after an error take time.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from fdbqueue.types import KeyLike
 
 __all__ = [
     "Callback",
+    "CommitFuture",
     "Future",
     "FutureInt64",
     "FutureKeyArray",
@@ -142,6 +143,42 @@ class FutureVoid(Future):
         """Return, or raise the error."""
         if self._error is not None:
             raise fresh(self._error)
+
+
+class CommitFuture(FutureVoid):
+    """The result of a commit that has to be on disk.
+
+    The first call that asks for it waits for the disk, also `is_ready`.
+    """
+
+    __slots__ = ("_wait_for_disk",)
+
+    def __init__(self, wait_for_disk: Callable[[], None]) -> None:
+        super().__init__()
+        self._wait_for_disk: Callable[[], None] | None = wait_for_disk
+
+    wait = Future.wait
+
+    def is_ready(self) -> bool:
+        """Wait until the commit is on disk, and return true."""
+        self.block_until_ready()
+        return True
+
+    def block_until_ready(self) -> None:
+        """Wait until the commit is on disk."""
+        wait_for_disk = self._wait_for_disk
+        if wait_for_disk is None:
+            return
+        try:
+            wait_for_disk()
+        except FdbqueueError as error:
+            self._error = error.with_traceback(None)
+        self._wait_for_disk = None
+
+    def on_ready(self, callback: Callback) -> None:
+        """Wait until the commit is on disk, and call `callback(self)`."""
+        self.block_until_ready()
+        super().on_ready(callback)
 
 
 class FutureInt64(Future):

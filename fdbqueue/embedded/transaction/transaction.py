@@ -24,6 +24,7 @@ from fdbqueue.embedded.transaction.attempt import (
     key_size_limit,
 )
 from fdbqueue.embedded.transaction.futures import (
+    CommitFuture,
     FutureInt64,
     FutureVoid,
     Key,
@@ -327,8 +328,9 @@ class Transaction(TransactionRead):
     def commit(self) -> FutureVoid:
         """Apply all writes atomically, unless a key that was read has changed (1020).
 
-        The result is always known: 1021 does not occur here. If the database is durable, the commit
-        is on disk when this returns.
+        The writes are visible when this returns. If the database is durable, they are on disk once
+        the future is ready: whoever asks it first waits for the disk, and one wait covers all
+        commits before it. The result is always known: 1021 does not occur here.
         """
         attempt = self._attempt
         try:
@@ -342,7 +344,7 @@ class Transaction(TransactionRead):
                 size_limit = self._settings.size_limit
                 if 5 * attempt.size > size_limit and attempt.is_too_large(size_limit):
                     raise FDBError(2101)
-                self._committed_version = attempt.commit()
+                self._committed_version, wait_for_disk = attempt.commit()
             except BaseException as error:
                 attempt.release()
                 if isinstance(error, FdbqueueError):
@@ -356,7 +358,7 @@ class Transaction(TransactionRead):
                 self._set_watches()
         except FdbqueueError as error:
             return FutureVoid(error)
-        return _DONE
+        return _DONE if wait_for_disk is None else CommitFuture(wait_for_disk)
 
     def _finish_versionstamp(self, future: VersionstampFuture) -> None:
         if self._committed_version < 0:
