@@ -258,13 +258,16 @@ class Storage:
                 break
         if now >= ceiling:
             try:
-                # This raises the ceiling.
-                _, wait_for_disk = self.commit(None, None, [], [], [], (), time.monotonic())
-                if wait_for_disk is not None:
-                    wait_for_disk()
+                self._raise_ceiling()
             except LockTimeout:
                 now = ceiling - 1
         return max(snapshot.version, now)
+
+    def _raise_ceiling(self) -> None:
+        """Commit nothing, which raises the ceiling, unless another process holds the lock."""
+        _, wait_for_disk = self.commit(None, None, [], [], [], (), time.monotonic())
+        if wait_for_disk is not None:
+            wait_for_disk()
 
     def begin_at(self, version: int) -> Snapshot:
         """Return a snapshot at a version that the caller names.
@@ -380,7 +383,7 @@ class Storage:
     ) -> tuple[int, Callable[[], None] | None]:
         """Commit and return the version. The snapshot is ended in any case.
 
-        If the database is durable, also return a function that waits until the commit is on disk.
+        Also return a function that waits until the commit is on disk, or `None` if it need not be.
 
         Args:
             snapshot: The snapshot of the transaction; `None` if it has read nothing.

@@ -204,9 +204,9 @@ class Attempt:
         return self.version
 
     def commit(self) -> tuple[int, Callable[[], None] | None]:
-        """Commit the writes; return the version, or -1 if there are none, and as the storage does.
+        """Commit the writes; return the version, which is -1 if there are none.
 
-        The second result waits until a durable commit is on disk.
+        Also return a function that waits until the commit is on disk, or `None` if it need not be.
         """
         if not self.mutations and not self.writes:
             self.release()

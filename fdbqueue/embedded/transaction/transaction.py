@@ -329,8 +329,8 @@ class Transaction(TransactionRead):
         """Apply all writes atomically, unless a key that was read has changed (1020).
 
         The writes are visible when this returns. If the database is durable, they are on disk once
-        the future is ready: whoever asks it first waits for the disk, and one wait covers all
-        commits before it. The result is always known: 1021 does not occur here.
+        the future is ready. The first call that asks for its result waits for the disk, and one
+        wait covers all commits before it. The result is always known: 1021 does not occur here.
         """
         attempt = self._attempt
         try:
