@@ -27,7 +27,7 @@ __all__ = ["Pausing", "run_once", "run_once_with_pauses"]
 _T = TypeVar("_T")
 
 Pausing: TypeAlias = Generator[None, None, _T]
-"""A call that pauses where it would wait for the database, so that its thread can do others."""
+"""A call that pauses where it would wait for the database, so its thread can run other calls."""
 
 
 def run_once(
@@ -62,7 +62,8 @@ def run_once(
             the embedded engine, nor if only the receipt revealed the commit.
         is_stored: Returns whether an attempt with this result has committed, by reading what it
             stored. If others have deleted that since, return false: the operation then runs again,
-            or raises its error. What the result does not name, such as a sweep, may have committed.
+            or raises its error. The earlier attempt may still have committed what
+            its result does not name, such as a sweep.
             By default, receipts are written.
 
     Raises:
@@ -88,7 +89,7 @@ def run_once(
 def run_once_with_pauses(
     db: Database, body: Callable[[Transaction], Pausing[_T]], receipts: Subspace
 ) -> Pausing[_T]:
-    """Run `body` as `run_once` does, and pause where it does and before waiting for a commit.
+    """Run `body` as `run_once` does; pause where `body` pauses, and before waiting for a commit.
 
     On the embedded engine, only commits take time. The body does not pause there, because a
     transaction that is tried again may hold the lock that others wait for.
@@ -120,7 +121,7 @@ def _without_pause(body: Callable[[Transaction], _T]) -> Callable[[Transaction],
 
 
 def _run_with_pauses(db: Database, body: Callable[[Transaction], Pausing[_T]]) -> Pausing[_T]:
-    """Run `body` as `run` does, and pause where it does and before waiting for a commit."""
+    """Run `body` as `run` does; pause where `body` pauses, and before waiting for a commit."""
     transaction = db.create_transaction()
     while True:
         try:

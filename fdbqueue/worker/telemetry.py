@@ -58,7 +58,8 @@ class Telemetry:
     ) -> Generator[Callable[[], AbstractContextManager[Any]]]:
         """Open a span for one job, by OpenTelemetry's messaging conventions.
 
-        The result makes it the current span while the handler runs: other jobs may run in between.
+        Run the handler within `with result():`, which makes the span the current one. It is not
+        current for the whole job, because other jobs may run on this thread in between.
         """
         if trace is None:
             yield nullcontext

@@ -15,7 +15,7 @@ __all__ = ["Threads"]
 _Job = TypeVar("_Job")
 
 _QUICK = 0.001  # seconds that a quick handler takes at most, on average
-_SLOW = 1.0  # seconds that a handler counts as long as nothing is known
+_SLOW = 1.0  # seconds assumed for a handler at first, and after one has blocked the others
 _WEIGHT = 0.1  # weight of the latest handler in the moving average
 _PATIENCE = 0.05  # seconds after which the other threads help the one that runs quick jobs
 

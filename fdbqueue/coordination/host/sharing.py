@@ -46,10 +46,10 @@ _Result = TypeVar("_Result")
 
 _CONTENDED = 1.0  # seconds that a process expects contention to last after it met some
 _TURN = 0.1  # seconds that a process leads while its own threads go on working
-_IDLE_CHECK = 0.002  # seconds between checks whether they still do
+_IDLE_CHECK = 0.002  # seconds between checks whether its threads still work
+_IDLE_WAIT = 0.1  # seconds that an idle leader waits for a message
 _GATHER = 0.0005  # seconds to wait for the threads that took part in the last message
 _PATIENCE = 1.0  # seconds after which a process performs its requests itself
-_IDLE_WAIT = 0.1  # seconds to wait for a message after that
 _POKE = 0.05  # seconds between checks whether the leader is alive
 _REST = 5.0  # seconds without an attempt after a leader did not answer
 _UNDO_TIMEOUT = 3_000  # milliseconds
@@ -91,9 +91,10 @@ class Sharing:
 
     A process leaves its requests with the leader until a deadline. The leader's transaction writes
     their results to a receipt of that process, and conflicts on it. A process without an answer
-    writes the receipt itself after the deadline, or as soon as the leader is gone, unless it
-    contains the results. The transaction of a leader began before the deadline, or the leader does
-    not commit it. So it conflicts with the other one, and each request takes effect exactly once.
+    reads its receipt after the deadline, or as soon as the leader is gone. If the receipt lacks the
+    results, the process writes to it. The leader commits only if its transaction did its reads
+    before the deadline, so that transaction conflicts with this write. Each request takes effect
+    exactly once.
 
     Args:
         layout: The keys of the queue.
@@ -125,7 +126,7 @@ class Sharing:
             return self._hosts[db]
 
     def forget(self) -> None:
-        """Begin anew in a forked child: all sockets belong to its parent."""
+        """Drop all state in a forked child: the sockets belong to its parent."""
         self._guard = threading.Lock()
         for host in self._hosts.values():
             host.close(is_forked=True)
@@ -202,7 +203,7 @@ class _Host:
         self._number: int = 0
 
     def close(self, is_forked: bool = False) -> None:
-        """Close the sockets, which the parent of a forked process still uses."""
+        """Close the sockets; in a forked child, leave their files to the parent."""
         self._resign()
         self._disconnect(is_forked)
 
@@ -222,7 +223,7 @@ class _Host:
         self._contended_until = time.monotonic() + _CONTENDED
 
     def _rest(self) -> None:
-        """Share with nobody for a while."""
+        """Share no transactions for a while."""
         self._rests_until = time.monotonic() + _REST
 
     def perform(self, name: bytes, db: Database, batch: Batch[_Request]) -> Sequence[Any]:
@@ -306,7 +307,7 @@ class _Host:
         return results
 
     def _renew_identity(self, db: Database) -> None:
-        """Begin a receipt for this hour, and delete the receipts of the day before."""
+        """Begin a receipt for this hour, and delete receipts more than a day old."""
         hour = int(time.time() // 3600)
         if hour == self._hour:
             return
@@ -358,7 +359,7 @@ class _Host:
         return self._settle(db) or None
 
     def _settle(self, db: Database, timeout: int = 0) -> list[list[bytes]]:
-        """Return the results of the last requests; if there are none, make sure of that.
+        """Return the results of the last requests; if there are none, prevent later ones.
 
         Args:
             db: The database.
@@ -383,7 +384,7 @@ class _Host:
             try:
                 return run(db, body)
             except error_classes():
-                return run(db, body)  # one lost answer, or a timeout, does not make it unknown
+                return run(db, body)  # after one lost answer or timeout, try once more
         except error_classes() as error:
             raise FDBError(1021) from error
 
@@ -409,8 +410,8 @@ class _Host:
                 self._resign()
                 self._rest()
                 return self.performers[name].perform(db, batch)
-        # Requests of the same kind join this batch. Others have waited for it since the last one,
-        # because many processes push and pop in turns. If that was in vain, they precede it.
+        # Requests of the same kind join this batch. Those of the other kind waited for it in case
+        # it was theirs, because many processes push and pop in turns. It is not, so they go first.
         for other in {remote.request.kind for remote in self._held} - {name}:
             try:
                 _SharedBatch(Batch(), other, self).perform(db)

@@ -148,7 +148,7 @@ class FutureVoid(Future):
 class CommitFuture(FutureVoid):
     """The result of a commit that has to be on disk.
 
-    The first call that asks for it waits for the disk, also `is_ready`.
+    The first call that asks for the result waits for the disk, even if that call is `is_ready`.
     """
 
     __slots__ = ("_wait_for_disk",)
