@@ -23,7 +23,7 @@ from fdbqueue.operations.schedule import (
     text_end,
 )
 from fdbqueue.operations.slots import Candidate, Limit
-from fdbqueue.types import Claim, Transaction, Value
+from fdbqueue.types import Claim, Options, Transaction, Value
 
 __all__ = ["AckRequest", "ClaimRequest", "Leases", "error_text", "traceback_text"]
 
@@ -289,10 +289,26 @@ class Leases:
         stored = [read.value for _, read in self._begin(tr, claim)]
         return any(item is not None and decode_claim(item).token == claim.token for item in stored)
 
-    def ack(self, tr: Transaction, request: AckRequest, reads: _Reads | None = None) -> None:
+    def ack(self, tr: Transaction, request: AckRequest) -> None:
         """Acknowledge a claim: delete its items, or keep them as done if the queue does so."""
+        self.begin_ack(tr, request)()
+
+    def begin_ack(self, tr: Transaction, request: AckRequest) -> Callable[[], None]:
+        """Start to read the items of a claim; return a function that acknowledges the claim."""
+        reads = self._begin(tr, request.claim)
+        is_known = request.now is None  # that the queue keeps no done items
+        options = None if is_known else self._schedule.begin_options(tr.snapshot)
+        return partial(self._ack, tr, request, reads, options)
+
+    def _ack(
+        self,
+        tr: Transaction,
+        request: AckRequest,
+        reads: _Reads,
+        begun_options: Callable[[], Options | None] | None,
+    ) -> None:
         claim, now, returned = request
-        options = None if now is None else self._schedule.options(tr.snapshot)
+        options = None if begun_options is None else begun_options()
         ended = self._end(tr, claim, reads)
         n = len(ended)
         if now is not None and options is not None and options.keeps_done:
@@ -304,10 +320,6 @@ class Leases:
         self._items.tally(tr, acked=n)
         for position, item in ended:
             self._layout.clear_owned(tr, position, item.value)
-
-    def begin_ack(self, tr: Transaction, request: AckRequest) -> Callable[[], None]:
-        """Start to read the items of a claim; return a function that acknowledges the claim."""
-        return partial(self.ack, tr, request, self._begin(tr, request.claim))
 
     def ack_each(self, tr: Transaction, requests: list[AckRequest]) -> list[LeaseLost | None]:
         """Acknowledge several claims; return `None` or `LeaseLost` for each."""

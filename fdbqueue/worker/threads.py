@@ -14,8 +14,8 @@ __all__ = ["Threads"]
 
 _Job = TypeVar("_Job")
 
-_QUICK = 0.001  # seconds that a quick handler takes at most, on average
-_SLOW = 1.0  # seconds assumed for a handler at first, and after one has blocked the others
+_QUICK = 0.0002  # seconds that a quick handler takes at most, on average
+_UNKNOWN = 1.0  # seconds assumed for a handler at first
 _WEIGHT = 0.1  # weight of the latest handler in the moving average
 _PATIENCE = 0.05  # seconds after which the other threads help the one that runs quick jobs
 
@@ -25,9 +25,9 @@ class Threads(Generic[_Job]):
 
     As a rule there is a thread for each job that is under way. But transactions with quick handlers
     mostly wait for the database, and waking another thread for each answer would cost more than the
-    handlers. So while handlers take less than a millisecond, one thread runs all jobs: at each
+    handlers. So while handlers take less than 0.2 milliseconds, one thread runs all jobs: at each
     pause of a job it continues with the one that has paused for longest, which probably has its
-    answer. If a job keeps it busy for a twentieth of a second, all threads work again.
+    answer. If a job keeps it busy for a twentieth of a second, all threads work until it ends.
 
     The caller puts jobs within a `with` block, whose end waits for all of them.
 
@@ -53,23 +53,26 @@ class Threads(Generic[_Job]):
         self._n = n
         self._run = run
         self._can_overlap = can_overlap and n > 1
-        self._seconds = _SLOW  # moving average of the duration of a handler
+        self._seconds = _UNKNOWN  # moving average of the duration of a handler
         self._ready: deque[_Job] = deque()
         self._paused: deque[Generator[None, None, None]] = deque()
         self._under_way = 0
         self._continued_at = 0.0
         self._is_watched = False
+        self._is_stuck = False
         self._is_closed = False
-        lock = threading.Lock()
-        self._first = threading.Condition(lock)
+        # Python leaves the `with` statement of this lock in one step, unlike that of a condition.
+        self._lock = threading.Lock()
+        self._first = threading.Condition(self._lock)
         """Notifies the thread that runs quick jobs."""
-        self._others = threading.Condition(lock)
+        self._others = threading.Condition(self._lock)
         """Notifies the other threads."""
         self._pool = futures.ThreadPoolExecutor(n)
-        self._threads: list[futures.Future[None]] = []
+        self._errors: list[BaseException] = []
 
     def __enter__(self) -> Threads[_Job]:
-        self._threads = [self._pool.submit(self._work, i == 0) for i in range(self._n)]
+        for i in range(self._n):
+            self._pool.submit(self._work, i == 0)
         return self
 
     def __exit__(
@@ -78,22 +81,22 @@ class Threads(Generic[_Job]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._first:
+        with self._lock:
             self._is_closed = True
             self._first.notify_all()
             self._others.notify_all()
         self._pool.shutdown()
-        for thread in self._threads:
-            thread.result()
+        if self._errors:
+            raise self._errors[0]
 
     @property
     def overlap(self) -> bool:
         """True while one thread runs all jobs."""
-        return self._can_overlap and self._seconds < _QUICK
+        return self._can_overlap and not self._is_stuck and self._seconds < _QUICK
 
     def put(self, jobs: Iterable[_Job]) -> None:
         """Add jobs, which begin in this order."""
-        with self._first:
+        with self._lock:
             self._ready.extend(jobs)
             n = len(self._ready)
             self._first.notify()
@@ -101,36 +104,44 @@ class Threads(Generic[_Job]):
 
     def note(self, seconds: float) -> None:
         """Note how long a handler took."""
-        overlapped = self.overlap
-        self._seconds += _WEIGHT * (seconds - self._seconds)
-        if overlapped and not self.overlap:
-            with self._others:
+        with self._lock:
+            overlapped = self.overlap
+            self._seconds += _WEIGHT * (seconds - self._seconds)
+            if overlapped and not self.overlap:
                 self._others.notify_all()
 
     def _work(self, is_first: bool) -> None:
         job = self._next(is_first)
         while job is not None:
-            for _ in job:
-                job = self._next(is_first, paused=job)
-                break
-            else:
-                job = self._next(is_first, ended=1)
+            paused = None
+            try:
+                for _ in job:
+                    paused = job
+                    break
+            except BaseException as error:  # no job raises one unless the program's logging does
+                self._errors.append(error)
+            job = self._next(is_first, paused, has_ended=paused is None)
 
     def _next(
-        self, is_first: bool, paused: Generator[None, None, None] | None = None, ended: int = 0
+        self,
+        is_first: bool,
+        paused: Generator[None, None, None] | None = None,
+        has_ended: bool = False,
     ) -> Generator[None, None, None] | None:
         """Return the next job to begin or to continue; wait for one; `None` at the end.
 
         Args:
             is_first: Whether this thread is the one that runs quick jobs.
             paused: The job that this thread has just run up to a pause.
-            ended: The number of jobs that it has just ended.
+            has_ended: Whether it has just ended a job.
         """
-        with self._first:
-            self._under_way -= ended
+        with self._lock:
+            self._under_way -= has_ended
+            if is_first:
+                self._is_stuck = False
             if paused is not None:
                 self._paused.append(paused)
-                if not is_first:
+                if self.overlap:
                     self._first.notify()  # handlers may just have become quick
             while True:
                 is_wanted = is_first or self._is_closed or not self.overlap
@@ -163,5 +174,5 @@ class Threads(Generic[_Job]):
             self._is_watched = False
             has_work = self._paused or self._can_begin
             if has_work and time.monotonic() - self._continued_at > _PATIENCE:
-                self._seconds = _SLOW
+                self._is_stuck = True
                 self._others.notify_all()

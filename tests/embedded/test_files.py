@@ -290,6 +290,69 @@ def test_every_wait_for_a_commit_with_a_failed_sync_raises(
         assert isinstance(commit.exception(), StorageError)
 
 
+def test_a_commit_that_nobody_waits_for_is_soon_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    with Database(tmp_path / "db") as db:
+        monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", synced.append)
+        committed(db, b"k")
+        wait_until(lambda: len(synced) == 1)
+
+
+def test_a_versionstamp_is_ready_once_its_commit_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    synced: list[int] = []
+    with Database(tmp_path / "db") as db:
+        monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", synced.append)
+        stamped = db.create_transaction()
+        stamped[b"k"] = b"v"
+        stamp = stamped.get_versionstamp()
+        stamped.commit()
+        assert stamp.is_ready()
+        assert len(synced) == 1
+        monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", fail)
+        failed = db.create_transaction()
+        failed[b"k"] = b"v"
+        stamp = failed.get_versionstamp()
+        commit = failed.commit()
+        assert not stamp.is_ready()
+        with pytest.raises(StorageError, match="did not confirm"):
+            commit.wait()
+
+
+def test_no_version_is_returned_before_its_ceiling_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failure of the machine, versions continue from the ceiling on disk."""
+    monkeypatch.setattr("fdbqueue.embedded.storage.storage._CEILING_STEP", 1)
+    synced: list[int] = []
+    with Database(tmp_path / "db") as db, Database(tmp_path / "db") as other:
+        monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", synced.append)
+        committed(db, b"k")  # above the ceiling, which it raises
+        assert len(synced) == 1
+        other.create_transaction().get_read_version().wait()  # raises it again
+        assert len(synced) == 2
+
+
+def test_a_failed_sync_is_the_result_of_its_commits_also_after_the_database_was_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    db = Database(tmp_path / "db")
+    commit = committed(db, b"k")
+    monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", fail)
+    db.close()
+    with pytest.raises(StorageError, match="did not confirm"):
+        commit.wait()
+
+
 class SlowSync:
     """A disk whose first sync takes until the test lets it end."""
 

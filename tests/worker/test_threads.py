@@ -79,17 +79,41 @@ def test_each_slow_job_has_a_thread(can_overlap: bool) -> None:
 
 def test_all_threads_help_if_a_quick_job_suddenly_takes_long() -> None:
     """So jobs that wait for each other go on, however quick they were before."""
-    meeting = threading.Barrier(N, timeout=TIMEOUT)
+    meeting, done = threading.Barrier(N, timeout=TIMEOUT), list[int]()
 
-    def run(_: int) -> Pausing[None]:
+    def run(number: int) -> Pausing[None]:
         yield
         meeting.wait()
+        done.append(number)
 
     with Threads(N, run, can_overlap=True) as pool:
         make_quick(pool)
         pool.put(range(N))
-        wait_until(lambda: not pool.overlap)
-    assert not meeting.broken
+        wait_until(lambda: len(done) == N)
+
+
+def test_all_threads_work_until_a_long_job_ends() -> None:
+    """The others stay quick, but one thread would be too few."""
+    rest_done, used, done = threading.Event(), set[int](), list[int]()
+
+    def run(number: int) -> Pausing[None]:
+        yield
+        if number == 0:
+            assert rest_done.wait(TIMEOUT)
+        else:
+            assert not pool.overlap
+            pool.note(0.0)
+        used.add(threading.get_ident())
+        done.append(number)
+
+    with Threads(N, run, can_overlap=True) as pool:
+        make_quick(pool)
+        pool.put(range(500))
+        wait_until(lambda: len(done) == 499)
+        assert 0 not in done
+        rest_done.set()
+        wait_until(lambda: len(done) == 500)
+        wait_until(lambda: pool.overlap)
 
 
 def test_the_thread_of_quick_jobs_continues_those_that_others_have_begun(
@@ -136,6 +160,23 @@ def test_an_error_of_a_job_that_nobody_expected_is_raised_at_the_end() -> None:
 
     with pytest.raises(RuntimeError, match="7"), Threads(N, run, can_overlap=True) as threads:
         threads.put([7])
+
+
+@pytest.mark.parametrize("concurrency", [1, N])
+def test_a_progress_callback_that_exits_ends_the_worker(
+    db: Any, queue: PriorityQueue, concurrency: int
+) -> None:
+    queue.push_many(db, range(50))
+
+    def leave(report: WorkerReport) -> None:
+        if report.done >= 3:
+            raise SystemExit
+
+    def ignore(tr: Any, item: Any) -> None: ...
+
+    with pytest.raises(SystemExit):
+        Worker(db, queue, ignore, concurrency=concurrency).run(progress=leave)
+    assert check(db, queue).ok
 
 
 def test_overlapping_jobs_take_effect_once_despite_faults(

@@ -251,16 +251,23 @@ class SharedSync:
         with self._lock:
             if self._synced >= ticket:
                 return
+            if self.failure is not None:
+                raise self._unconfirmed(self.failure)
             covered, end = self._tickets, self._end
-            if self.failure is not None or not self._is_on_disk(end):
+            if not self._is_on_disk(end):
                 is_locked = self._wait_for_others(end)
                 try:
-                    if self.failure is not None or not self._is_on_disk(end):
+                    if not self._is_on_disk(end):
                         self._sync(end)
                 finally:
                     if is_locked:
                         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             self._synced = covered
+
+    def catch_up(self) -> None:
+        """Sync the commits that nothing has waited for."""
+        if self._synced < self._tickets:
+            self.wait(self._tickets)
 
     def _wait_for_others(self, end: Extent) -> bool:
         """Wait while another process syncs; return whether this process has the lock to do so."""
@@ -285,22 +292,23 @@ class SharedSync:
         if committed.salt == end.salt and committed.frames > end.frames:
             end = committed
         try:
-            if self.failure is not None:
-                # After a failed sync the kernel may mark lost pages as clean, so a later success
-                # proves nothing about them.
-                raise self.failure
             _data_sync(self._descriptor)
         except OSError as error:
+            # After a failed sync the kernel may mark lost pages as clean, so a later success proves
+            # nothing about them.
             self.failure = error
-            raise StorageError(
-                str(self._path),
-                f"the disk did not confirm a write ({error.strerror})",
-                "whether the last commits are on disk is unknown; close the database, check the "
-                "system log, and open it again",
-            ) from error
+            raise self._unconfirmed(error) from error
         self._log.synced = end
         if self._log.committed.salt != end.salt:  # the log was restarted in the meantime
             self._log.synced = Extent(0, 0)
+
+    def _unconfirmed(self, error: OSError) -> StorageError:
+        return StorageError(
+            str(self._path),
+            f"the disk did not confirm a write ({error.strerror})",
+            "whether the last commits are on disk is unknown; close the database, check the system "
+            "log, and open it again",
+        )
 
     def forget(self, and_begin_anew: bool = False) -> None:
         """Withdraw the note of what is on disk, before SQLite removes or shortens the log."""

@@ -326,6 +326,8 @@ class Storage:
             self._expire_old()
             self._lock.reclaim(self._undo)
             self._renew()
+            with suppress(FdbqueueError):  # whatever waits for these commits raises it
+                self._connections.sync.catch_up()
             self._replaced = self._connections.files.replaced()
 
     def _renew(self) -> None:
@@ -441,13 +443,15 @@ class Storage:
                 connection.execute("UPDATE clock SET ceiling = ?", (ceiling,))
             offset = self.log.append(offset, version, writes)
             connection.execute("COMMIT")
-            if is_raised:
-                self.log.raise_ceiling(ceiling)
             self.log.publish(offset, version)
             self.newest = offset, version, connection.generation
             self._writer.version = version
             sync = self._connections.sync
             ticket = sync.ticket() if self._durable else 0
+            if is_raised:
+                if self._durable:
+                    sync.wait(ticket)  # no version is returned before its ceiling is on disk
+                self.log.raise_ceiling(ceiling)
             if version >= self._next_checkpoint:
                 self._keep_short(connection, version)
         except Exception as error:

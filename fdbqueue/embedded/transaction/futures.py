@@ -151,10 +151,11 @@ class CommitFuture(FutureVoid):
     The first call that asks for the result waits for the disk, even if that call is `is_ready`.
     """
 
-    __slots__ = ("_wait_for_disk",)
+    __slots__ = ("_database", "_wait_for_disk")
 
-    def __init__(self, wait_for_disk: Callable[[], None]) -> None:
+    def __init__(self, database: object, wait_for_disk: Callable[[], None]) -> None:
         super().__init__()
+        self._database = database  # which must not be closed as garbage during the wait
         self._wait_for_disk: Callable[[], None] | None = wait_for_disk
 
     wait = Future.wait

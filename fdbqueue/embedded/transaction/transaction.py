@@ -276,7 +276,10 @@ class Transaction(TransactionRead):
             self._attempt.version = version
 
     def get_committed_version(self) -> int:
-        """Return the version of the commit; -1 before it, and if nothing was written."""
+        """Return the version of the commit; -1 before it, and if nothing was written.
+
+        A durable commit is on disk once its future is ready.
+        """
         return self._committed_version
 
     def get_versionstamp(self) -> Key:
@@ -345,6 +348,10 @@ class Transaction(TransactionRead):
                 if 5 * attempt.size > size_limit and attempt.is_too_large(size_limit):
                     raise FDBError(2101)
                 self._committed_version, wait_for_disk = attempt.commit()
+                tells_of_commit = self._versionstamp is not None or attempt.watches
+                if wait_for_disk is not None and tells_of_commit:
+                    wait_for_disk()
+                    wait_for_disk = None
             except BaseException as error:
                 attempt.release()
                 if isinstance(error, FdbqueueError):
@@ -358,7 +365,7 @@ class Transaction(TransactionRead):
                 self._set_watches()
         except FdbqueueError as error:
             return FutureVoid(error)
-        return _DONE if wait_for_disk is None else CommitFuture(wait_for_disk)
+        return _DONE if wait_for_disk is None else CommitFuture(self.database, wait_for_disk)
 
     def _finish_versionstamp(self, future: VersionstampFuture) -> None:
         if self._committed_version < 0:
