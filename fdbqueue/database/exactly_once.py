@@ -22,7 +22,7 @@ from fdbqueue.layout import (
 )
 from fdbqueue.types import Database, Transaction
 
-__all__ = ["Pausing", "run_once", "run_once_with_pauses"]
+__all__ = ["RECEIPT_HOURS", "Pausing", "run_once", "run_once_with_pauses"]
 
 _T = TypeVar("_T")
 
@@ -146,7 +146,8 @@ def _finish(call: Pausing[_T]) -> _T:
 
 # Errors of a commit after which it may or may not have taken effect.
 _MAYBE_COMMITTED = frozenset({1021, 1031, 1039})
-_RECEIPT_HOURS = 24
+RECEIPT_HOURS = 24
+"""Hours after which receipts are deleted."""
 
 
 class _Client:
@@ -251,7 +252,7 @@ class _Operation:
             return
         transaction[self._key] = encode_receipt(self._client.sequence, attempt)
         if self._client.sequence == 1:
-            outdated = receipts_before(self._receipts, self._client.hour - _RECEIPT_HOURS)
+            outdated = receipts_before(self._receipts, self._client.hour - RECEIPT_HOURS)
             transaction.clear_range(*outdated)
 
     def _settle(self, error: Exception) -> Any:

@@ -100,7 +100,7 @@ def receipt_key(receipts: Subspace, hour: int, client_id: bytes) -> bytes:
 
 @functools.lru_cache(maxsize=1_000)
 def _client_key(hour: int, client_id: bytes) -> bytes:
-    """Return the same key for each operation of a client; to pack it is a twentieth of a job."""
+    """Return the key of a client's receipt without its prefix: the same for all its operations."""
     key: bytes = fdb_tuple.pack((hour, client_id))
     return key
 

@@ -103,7 +103,7 @@ class Threads(Generic[_Job]):
             self._others.notify(not self._is_watched if self.overlap else n)
 
     def note(self, seconds: float) -> None:
-        """Note how long a handler took."""
+        """Note how long a job has just kept its thread busy."""
         with self._lock:
             overlapped = self.overlap
             self._seconds += _WEIGHT * (seconds - self._seconds)

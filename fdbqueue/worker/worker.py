@@ -298,7 +298,7 @@ class Worker:
 
         Args:
             job: The job.
-            note: Called with the seconds that a handler took that is part of a transaction.
+            note: Called with the seconds for which the job has just kept its thread busy.
             start: Starts a function in the background.
             progress: Called with the report.
         """

@@ -227,6 +227,16 @@ def test_a_commit_is_synced_before_it_is_acknowledged(
         assert synced == []
 
 
+def fail_to_sync(_: int) -> None:
+    raise OSError(5, "Input/output error")
+
+
+@pytest.fixture
+def no_catch_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave commits to those that wait for them, however long the test takes."""
+    monkeypatch.setattr(SharedSync, "catch_up", lambda _: None)
+
+
 def committed(db: Database, key: bytes) -> Any:
     """Commit, and return the future of the commit."""
     transaction = db.create_transaction()
@@ -234,6 +244,7 @@ def committed(db: Database, key: bytes) -> Any:
     return transaction.commit()
 
 
+@pytest.mark.usefixtures("no_catch_up")
 def test_one_sync_covers_the_commits_that_a_thread_has_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +261,7 @@ def test_one_sync_covers_the_commits_that_a_thread_has_not_waited_for(
 
 
 @pytest.mark.parametrize("use", ["wait", "result", "exception", "is_ready", "on_ready"])
+@pytest.mark.usefixtures("no_catch_up")
 def test_each_use_of_a_durable_commit_waits_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: str
 ) -> None:
@@ -263,6 +275,7 @@ def test_each_use_of_a_durable_commit_waits_for_the_disk(
         assert called == ([commit] if use == "on_ready" else [])
 
 
+@pytest.mark.usefixtures("no_catch_up")
 def test_closing_a_database_syncs_the_commits_that_nobody_has_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,15 +288,13 @@ def test_closing_a_database_syncs_the_commits_that_nobody_has_waited_for(
     assert len(synced) == 1
 
 
+@pytest.mark.usefixtures("no_catch_up")
 def test_every_wait_for_a_commit_with_a_failed_sync_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: int) -> None:
-        raise OSError(5, "Input/output error")
-
     with Database(tmp_path / "db") as db:
         commit = committed(db, b"k")
-        monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", fail)
+        monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", fail_to_sync)
         for _ in range(2):
             with pytest.raises(StorageError, match="did not confirm"):
                 commit.wait()
@@ -300,12 +311,10 @@ def test_a_commit_that_nobody_waits_for_is_soon_on_disk(
         wait_until(lambda: len(synced) == 1)
 
 
+@pytest.mark.usefixtures("no_catch_up")
 def test_a_versionstamp_is_ready_once_its_commit_is_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: int) -> None:
-        raise OSError(5, "Input/output error")
-
     synced: list[int] = []
     with Database(tmp_path / "db") as db:
         monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", synced.append)
@@ -315,7 +324,7 @@ def test_a_versionstamp_is_ready_once_its_commit_is_on_disk(
         stamped.commit()
         assert stamp.is_ready()
         assert len(synced) == 1
-        monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", fail)
+        monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", fail_to_sync)
         failed = db.create_transaction()
         failed[b"k"] = b"v"
         stamp = failed.get_versionstamp()
@@ -325,6 +334,7 @@ def test_a_versionstamp_is_ready_once_its_commit_is_on_disk(
             commit.wait()
 
 
+@pytest.mark.usefixtures("no_catch_up")
 def test_no_version_is_returned_before_its_ceiling_is_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,15 +349,13 @@ def test_no_version_is_returned_before_its_ceiling_is_on_disk(
         assert len(synced) == 2
 
 
-def test_a_failed_sync_is_the_result_of_its_commits_also_after_the_database_was_closed(
+@pytest.mark.usefixtures("no_catch_up")
+def test_a_failed_sync_is_the_result_of_its_commits_even_after_the_database_was_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: int) -> None:
-        raise OSError(5, "Input/output error")
-
     db = Database(tmp_path / "db")
     commit = committed(db, b"k")
-    monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", fail)
+    monkeypatch.setattr("fdbqueue.embedded.disk.locks._data_sync", fail_to_sync)
     db.close()
     with pytest.raises(StorageError, match="did not confirm"):
         commit.wait()
@@ -420,12 +428,9 @@ def test_closing_the_log_syncs_commits_that_still_wait_for_a_sync(tmp_path: Path
 def test_a_commit_with_a_failed_sync_is_never_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: int) -> None:
-        raise OSError(5, "Input/output error")
-
     with Database(tmp_path / "db") as db:
         with monkeypatch.context() as patch:
-            patch.setattr("fdbqueue.embedded.disk.locks._data_sync", fail)
+            patch.setattr("fdbqueue.embedded.disk.locks._data_sync", fail_to_sync)
             with pytest.raises(StorageError, match="did not confirm"):
                 db[b"k"] = b"v"
         with pytest.raises(StorageError, match="did not confirm"):

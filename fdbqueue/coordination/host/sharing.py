@@ -33,6 +33,7 @@ from fdbqueue.coordination.host.sockets import (
 )
 from fdbqueue.database.binding import database_identity, error_classes
 from fdbqueue.database.clock import uuids
+from fdbqueue.database.exactly_once import RECEIPT_HOURS
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import FDBError
 from fdbqueue.layout import Layout, receipt_key, receipts_before
@@ -53,7 +54,6 @@ _PATIENCE = 1.0  # seconds after which a process performs its requests itself
 _POKE = 0.05  # seconds between checks whether the leader is alive
 _REST = 5.0  # seconds without an attempt after a leader did not answer
 _UNDO_TIMEOUT = 3_000  # milliseconds
-_RECEIPT_HOURS = 24
 
 _log = logging.getLogger("fdbqueue")
 
@@ -314,7 +314,7 @@ class _Host:
         (client,) = uuids(1)
         self._receipt = receipt_key(self._receipts, hour, client)
         self._hour, self._number = hour, 0
-        outdated = receipts_before(self._receipts, hour - _RECEIPT_HOURS)
+        outdated = receipts_before(self._receipts, hour - RECEIPT_HOURS)
         run(db, lambda tr: tr.clear_range(*outdated))
 
     def _ask(self, db: Database, name: bytes, content: bytes) -> list[list[bytes]] | None:
