@@ -134,7 +134,7 @@ def test_at_the_end_of_a_slice_the_lock_goes_to_the_first_in_line(
     clock.now += 10
     second = join()
     wait(second)
-    for _ in range(200):
+    for _ in range(300):
         clock.now += 50
         if not owner.take():
             break
@@ -151,30 +151,73 @@ def test_at_the_end_of_a_slice_the_lock_goes_to_the_first_in_line(
     assert wait(owner) > 0
 
 
+class Competitor:
+    """A process that commits again and again, for 50 microseconds each time.
+
+    Args:
+        process: Its lock.
+        pause: The microseconds between two commits.
+    """
+
+    def __init__(self, process: ProcessLock, pause: int) -> None:
+        self.process = process
+        self.pause = pause
+        self.commits = self.failures = self.longest_wait = 0
+        self._wants_since: int | None = None
+        self._is_inside = False
+
+    def act(self, now: int) -> int:
+        """Take the lock, wait for it or release it; return when to act again."""
+        if self._is_inside:
+            self.process.release()
+            self.commits += 1
+            self._is_inside = False
+            return now + self.pause
+        if self._wants_since is None:
+            self._wants_since = now
+        if not self.process.take():
+            self.failures += 1
+            return now + round(self.process.wait(0.0001) * 1e6)
+        self.longest_wait = max(self.longest_wait, now - self._wants_since)
+        self._wants_since = None
+        self._is_inside = True
+        return now + 50
+
+
+def compete(competitors: list[Competitor], clock: Clock) -> None:
+    """Let processes compete for three seconds."""
+    turns = [(clock.now + number, number) for number in range(len(competitors))]
+    end = clock.now + 3_000_000
+    while clock.now < end:
+        clock.now, number = turns[0]
+        heapq.heapreplace(turns, (competitors[number].act(clock.now), number))
+
+
 def test_processes_that_commit_all_the_time_get_equal_shares_and_rarely_wake_in_vain(
     join: Callable[[], ProcessLock], clock: Clock
 ) -> None:
-    processes = [join() for _ in range(8)]
-    commits, failures = [0] * len(processes), 0
-    turns = [(clock.now + number, number, False) for number in range(len(processes))]
-    begin = clock.now
-    while clock.now < begin + 3_000_000:
-        clock.now, number, is_inside = heapq.heappop(turns)
-        process = processes[number]
-        if is_inside:
-            process.release()
-            commits[number] += 1
-            turn = (clock.now + 100, number, False)
-        elif process.take():
-            turn = (clock.now + 50, number, True)
-        else:
-            failures += 1
-            turn = (clock.now + round(process.wait(0.0001) * 1e6), number, False)
-        heapq.heappush(turns, turn)
-    print(commits, failures)
+    processes = [Competitor(join(), pause=100) for _ in range(8)]
+    compete(processes, clock)
+    commits = [process.commits for process in processes]
+    print(commits)
     assert sum(commits) * 150 > 0.8 * 3_000_000
     assert min(commits) > 0.7 * max(commits)
-    assert failures < 0.2 * sum(commits)
+    assert sum(process.failures for process in processes) < 0.2 * sum(commits)
+
+
+def test_a_process_that_rarely_commits_waits_for_one_slice_at_most(
+    join: Callable[[], ProcessLock], clock: Clock
+) -> None:
+    processes = [Competitor(join(), pause=100) for _ in range(8)]
+    rare = [Competitor(join(), pause=30_000) for _ in range(2)]
+    compete(processes + rare, clock)  # at first it is unknown which ones commit all the time
+    for process in processes + rare:
+        process.longest_wait = process.commits = 0
+    compete(processes + rare, clock)
+    print([process.longest_wait for process in processes + rare])
+    assert max(process.longest_wait for process in rare) < 35_000
+    assert min(process.longest_wait for process in processes) > 100_000
+    assert min(process.commits for process in rare) > 40
 
 
 def test_a_process_in_line_that_was_stopped_is_not_waited_for(

@@ -104,7 +104,7 @@ class WritersLock:
             with self._inside:
                 self.waits += 1
                 seconds = self._of_processes.wait(pause * random.uniform(0.5, 1))
-            time.sleep(seconds)
+            time.sleep(seconds if deadline is None else min(seconds, deadline - now))
             pause = min(_LONGEST_PAUSE, 1.5 * pause)
 
     def run_if_free(self, section: Callable[[], object]) -> bool:

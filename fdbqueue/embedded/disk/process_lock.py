@@ -4,7 +4,8 @@ To hand the writers' lock over costs more than a commit: the next process has to
 drops the pages that it has cached, because another process wrote. So a process that commits again
 and again gets the *right of way* for a slice of some milliseconds. It takes and releases the lock
 for each commit, but other processes do not try to take it meanwhile. They wait in line, and get
-their slices in the order in which they came.
+their slices in the order in which they came. A process that has paused, for example one that pushes
+a job now and then, goes before those that commit all the time, and gets a short slice.
 
 The right of way is a note in the lock's file. It ends when its owner pauses, and at the end of the
 slice at the latest, so a process that is stopped or killed delays others by milliseconds. Writers
@@ -29,12 +30,14 @@ from fdbqueue.errors import DatabaseClosed
 __all__ = ["ProcessLock"]
 
 # All times are microseconds of a clock that the processes of the machine share.
-_ROUND = 40_000  # in which each process gets a slice
-_LONGEST_SLICE = 16_000
+_ROUND = 200_000  # in which each process gets a slice
+_LONGEST_SLICE = 25_000
+_PAUSE = 5_000  # after it a process goes before those that commit all the time
+_SLICE_AFTER_PAUSE = 1_000
 _LONGEST_GAP = 400  # between two commits of a process that keeps the right of way
 _STEP = 300  # between the attempts of two processes in line: the first one wakes up meanwhile
 _FIRST_GAP = 500  # until the second commit of a slice
-_RECENT = 20_000  # processes compete if one of them waited within this time
+_RECENT = 30_000  # processes compete if one of them waited within this time
 _UNCHECKED = 1_000  # between two looks of a process alone whether others wait
 _LATE = 5_000  # after its announced attempt a process in line is considered stopped
 
@@ -67,7 +70,9 @@ class ProcessLock:
         self._until = 0  # until then this process tries without reading the file
         self._slice_begin = self._slice_end = 0
         self._lasting = 0  # how long the slices of all processes lasted, a moving average
-        self._released = 0
+        self._released = 0  # when it last released the lock; 0 if it has waited since then
+        self._committed = 0  # the same, not reset
+        self._has_paused = False
         self._gap = _LONGEST_GAP // 2  # a moving average
         self._began = 0  # when this process got in line; 0 if it is not in line
         self._next_attempt = 0
@@ -118,7 +123,7 @@ class ProcessLock:
     def release(self) -> None:
         """Release the lock, and keep the right of way if processes compete."""
         if self._is_contended and self._takes_slices:
-            now = self._released = time.monotonic_ns() // 1000
+            now = self._released = self._committed = time.monotonic_ns() // 1000
             if self._gap >= _LONGEST_GAP:
                 if self._until:
                     self._note_right(0)
@@ -142,6 +147,8 @@ class ProcessLock:
             self._until = now + _UNCHECKED
             self._released = 0
             return True
+        if not self._began:
+            self._has_paused = now - self._committed >= _PAUSE
         is_given = now < until <= slice_end <= now + _LONGEST_SLICE
         if not self._takes_slices:
             self._next_attempt = until if is_given else now
@@ -181,7 +188,16 @@ class ProcessLock:
             free = [place for place in range(_PLACES) if place not in line]
             self._place = random.choice(free or range(_PLACES))
         self._competitors = sum(began != self._began for began in line.values())
-        return sum(began < (self._began or now) for began in line.values())
+        since = self._in_line_since(now)
+        return sum(began < since for began in line.values())
+
+    def _in_line_since(self, now: int) -> int:
+        """Return the time that decides about the place in line.
+
+        A process that has paused counts as if it had waited for a whole round. So it waits for one
+        slice at most, not for those of all the processes that commit all the time.
+        """
+        return self._began or (now - _ROUND if self._has_paused else now)
 
     def wait(self, pause: float) -> float:
         """Get in line after an attempt that failed; return the seconds until the next one.
@@ -194,7 +210,7 @@ class ProcessLock:
             self._next_attempt = now + int(pause * 1e6)
         if self._takes_slices:
             if not self._began:
-                self._began = now
+                self._began = self._in_line_since(now)
                 if self._released:
                     lasted = self._released - self._slice_begin
                     self._lasting += (lasted - self._lasting) // 4
@@ -209,7 +225,8 @@ class ProcessLock:
         if not self._began and now < self._slice_end:
             return
         self._slice_begin = now
-        self._slice_end = now + min(_LONGEST_SLICE, _ROUND // (self._competitors + 1))
+        longest = _SLICE_AFTER_PAUSE if self._has_paused else _LONGEST_SLICE
+        self._slice_end = now + min(longest, _ROUND // (self._competitors + 1))
         self._note_right(now + _FIRST_GAP)
         if self._began:
             self._began = 0
