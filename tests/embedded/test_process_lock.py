@@ -220,6 +220,31 @@ def test_a_process_that_rarely_commits_waits_for_one_slice_at_most(
     assert min(process.commits for process in rare) > 40
 
 
+def test_a_process_that_has_paused_gets_a_short_slice(
+    busy: tuple[ProcessLock, ProcessLock], clock: Clock
+) -> None:
+    paused, other = busy
+    clock.now += wait(other)
+    for _ in range(100):
+        commit(other, clock)
+        clock.now += 50
+    assert wait(paused) > 0
+    for _ in range(300):
+        if not other.take():
+            break
+        clock.now += 50
+        other.release()
+        clock.now += 50
+        paused.wait(0.001)
+    else:
+        pytest.fail("the slice does not end")
+    other.wait(0.001)
+    for _ in range(10):
+        commit(paused, clock)
+        clock.now += 50
+    assert could_take(other)
+
+
 def test_a_process_in_line_that_was_stopped_is_not_waited_for(
     busy: tuple[ProcessLock, ProcessLock], join: Callable[[], ProcessLock], clock: Clock
 ) -> None:
