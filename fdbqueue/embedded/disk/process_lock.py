@@ -70,8 +70,7 @@ class ProcessLock:
         self._until = 0  # until then this process tries without reading the file
         self._slice_begin = self._slice_end = 0
         self._lasting = 0  # how long the slices of all processes lasted, a moving average
-        self._released = 0  # when it last released the lock; 0 if it has waited since then
-        self._committed = 0  # the same, not reset
+        self._released = 0  # when it last released the lock, if processes competed then
         self._has_paused = False
         self._gap = _LONGEST_GAP // 2  # a moving average
         self._began = 0  # when this process got in line; 0 if it is not in line
@@ -114,7 +113,7 @@ class ProcessLock:
             self._until = 0
             return False
         if self._is_contended and self._takes_slices:
-            if self._released:
+            if self._released and not self._began:
                 self._gap += (min(now - self._released, 8 * _LONGEST_GAP) - self._gap) // 8
             if not has_right:
                 self._begin_slice(now)
@@ -123,7 +122,7 @@ class ProcessLock:
     def release(self) -> None:
         """Release the lock, and keep the right of way if processes compete."""
         if self._is_contended and self._takes_slices:
-            now = self._released = self._committed = time.monotonic_ns() // 1000
+            now = self._released = time.monotonic_ns() // 1000
             if self._gap >= _LONGEST_GAP:
                 if self._until:
                     self._note_right(0)
@@ -148,7 +147,7 @@ class ProcessLock:
             self._released = 0
             return True
         if not self._began:
-            self._has_paused = now - self._committed >= _PAUSE
+            self._has_paused = now - self._released >= _PAUSE
         is_given = now < until <= slice_end <= now + _LONGEST_SLICE
         if not self._takes_slices:
             self._next_attempt = until if is_given else now
@@ -216,7 +215,6 @@ class ProcessLock:
                     self._lasting += (lasted - self._lasting) // 4
             place = _PLACE.pack(self._began, self._next_attempt)
             os.pwrite(self._descriptor, place, _LINE_AT + self._place * _PLACE.size)
-        self._released = 0
         os.pwrite(self._descriptor, _WAIT.pack(now, self._lasting), _WAITED_AT)
         return (self._next_attempt - now) / 1e6
 
