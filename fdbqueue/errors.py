@@ -10,6 +10,7 @@ __all__ = [
     "BindingMismatch",
     "ClockOutOfRange",
     "ClusterUnavailable",
+    "CommitUnknownResult",
     "CorruptDatabase",
     "DatabaseClosed",
     "DiskFull",
@@ -49,6 +50,7 @@ __all__ = [
     "ReadOnlyDatabase",
     "RestoreRunning",
     "StorageError",
+    "SyncFailed",
     "UndecodableItem",
     "UnknownCodec",
     "WrongState",
@@ -216,6 +218,39 @@ class FilesReplaced(StorageError):
         super().__init__(
             path, f"the file {name} was removed, replaced or truncated while it was in use"
         )
+
+
+class SyncFailed(StorageError):
+    """A database whose last commits the disk did not confirm. This transaction stored nothing.
+
+    No process commits to the database until its files have been written again, which each further
+    transaction attempts. Reads fail as well, because what they saw may be lost.
+    """
+
+    problem = "the disk did not confirm a write"
+    advice = (
+        "check the system log for disk errors, and that there is room for a copy of the database; "
+        "or close it in every process and open it again"
+    )
+
+
+class CommitUnknownResult(FDBError):
+    """A commit that was written, but that the disk did not confirm (1021).
+
+    It is visible to others once it is on disk, unless the machine fails before.
+
+    Attributes:
+        path: The directory of the database.
+        cause: Why it is unknown: a failed sync, or the transaction's timeout.
+    """
+
+    def __init__(self, path: str, cause: Exception) -> None:
+        super().__init__(1021)
+        self.path = path
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}: {self.path}: the disk has not confirmed it: {self.cause}"
 
 
 class DatabaseClosed(FDBError):

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.database.binding import check_fork, error_classes
-from fdbqueue.database.retrying import prepare_retry, run
+from fdbqueue.database.retrying import begin, confirm_reads, prepare_retry, run
 from fdbqueue.errors import FDBError
 from fdbqueue.layout import (
     decode_receipt,
@@ -122,7 +122,7 @@ def _without_pause(body: Callable[[Transaction], _T]) -> Callable[[Transaction],
 
 def _run_with_pauses(db: Database, body: Callable[[Transaction], Pausing[_T]]) -> Pausing[_T]:
     """Run `body` as `run` does; pause where `body` pauses, and before waiting for a commit."""
-    transaction = db.create_transaction()
+    transaction = begin(db)
     while True:
         try:
             result = yield from body(transaction)
@@ -132,6 +132,9 @@ def _run_with_pauses(db: Database, body: Callable[[Transaction], Pausing[_T]]) -
             return result
         except error_classes() as error:
             prepare_retry(transaction, error)
+        except Exception:
+            confirm_reads(transaction)
+            raise
 
 
 def _finish(call: Pausing[_T]) -> _T:

@@ -6,13 +6,21 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from fdbqueue.database import binding
 from fdbqueue.database.binding import check_fork, error_classes, is_database
 from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction, Transactor
 
-__all__ = ["MAX_RETRY_DELAY", "prepare_retry", "read", "retries", "run"]
+__all__ = [
+    "MAX_RETRY_DELAY",
+    "begin",
+    "confirm_reads",
+    "prepare_retry",
+    "read",
+    "retries",
+    "run",
+]
 
 _T = TypeVar("_T")
 
@@ -79,7 +87,7 @@ def run(db: Database, body: Callable[[Transaction], _T]) -> _T:
     """
     if binding.client_was_forked:
         check_fork(db)
-    transaction = db.create_transaction()
+    transaction = begin(db)
     while True:
         try:
             result = body(transaction)
@@ -87,6 +95,28 @@ def run(db: Database, body: Callable[[Transaction], _T]) -> _T:
             return result
         except error_classes() as error:
             prepare_retry(transaction, error)
+        except Exception:
+            confirm_reads(transaction)
+            raise
+
+
+def begin(db: Database) -> Transaction:
+    """Return a transaction for a function whose result nobody learns before the commit.
+
+    On the embedded engine its reads do not wait until what they saw is on disk, because the commit
+    does. If the function raises an error instead, call `confirm_reads` before others learn of it.
+    """
+    transaction = db.create_transaction()
+    if getattr(db, "commits_take_time", False):
+        cast(Any, transaction).read_ahead()
+    return transaction
+
+
+def confirm_reads(transaction: Transaction) -> None:
+    """Wait until everything that a transaction from `begin` has read is on disk."""
+    confirm: Callable[[], None] | None = getattr(transaction, "confirm_reads", None)
+    if confirm is not None:
+        confirm()
 
 
 def prepare_retry(transaction: Transaction, error: Any) -> None:

@@ -173,6 +173,7 @@ class Database:
 
     def _run(self, body: Callable[[Transaction], _T]) -> _T:
         transaction = self.create_transaction()
+        transaction.read_ahead()
         while True:
             try:
                 result = body(transaction)

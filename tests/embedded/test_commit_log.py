@@ -42,14 +42,14 @@ def test_since_returns_the_entries_after_an_offset(log: CommitLog) -> None:
         (b"c", b"e"),
     ]
     assert log.published[1] == 102
-    assert log.state() == (log.published[0], 102, 0, 0, 1000)
+    assert log.state() == (log.published[0], 102, 0, 0, 1000, 0)
 
 
 def test_a_complete_entry_of_a_killed_writer_is_published(tmp_path: Path, log: CommitLog) -> None:
     write(log, 101, b"a")
     tail, _ = log.published
     log.begin(200)
-    assert log.state() == (tail, 101, 0, 200, 1000)
+    assert log.state() == (tail, 101, 0, 200, 1000, 0)
     end = log.append(tail, 201, [b"b" * 100, b""])
     assert log.published == (tail, 101)
     with (tmp_path / "log").open("rb+") as file:
@@ -58,7 +58,7 @@ def test_a_complete_entry_of_a_killed_writer_is_published(tmp_path: Path, log: C
         file.seek(64 + end - 9)
         file.write(bytes(9))  # as if the kill had come before these bytes
     assert log.recover() == (tail, 101, 0, 1000)
-    assert log.state() == (tail, 101, 0, 0, 1000)
+    assert log.state() == (tail, 101, 0, 0, 1000, 0)
     with (tmp_path / "log").open("rb+") as file:
         file.seek(64 + end - 9)
         file.write(last)

@@ -30,14 +30,17 @@ from fdbqueue.errors import DatabaseClosed, FDBError, FilesReplaced, StorageErro
 __all__ = ["CommitLog"]
 
 # Tail and version of the last commit; the generation of SQLite's files; the lower bound of the
-# version of a commit under way, if higher than the last commit's version; the ceiling.
-_HEADER = struct.Struct("<QqQqq")
+# version of a commit under way, if higher than the last commit's version; the ceiling; the tail of
+# what is on disk.
+_HEADER = struct.Struct("<QqQqq16xQ")
 _PUBLISHED = struct.Struct("<Qq")
 _GENERATION = struct.Struct("<Q")
 _VERSION = struct.Struct("<q")
 _EXTENT = struct.Struct("<II")
+_DURABLE = struct.Struct("<Q")
 _PUBLISHED_AT, _GENERATION_AT, _BEGAN_AT, _CEILING_AT = 0, 16, 24, 32
-_COMMITTED_AT, _SYNCED_AT = 40, 48
+_COMMITTED_AT, _SYNCED_AT, _DURABLE_AT = 40, 48, 56
+_FAILED = 1 << 63  # added to the number of a generation after a failed sync
 _ENTRY = struct.Struct("<Iq")  # size and version; the version is repeated after the entry
 
 _BEGIN = 64  # bytes before the ring
@@ -102,7 +105,7 @@ class CommitLog:
     def begin_anew(self, version: int, ceiling: int, generation: int = 0) -> None:
         """Clear the log; `version` is that of the last commit."""
         _reserve(self._descriptor, _SIZE)
-        os.pwrite(self._descriptor, _HEADER.pack(0, version, generation, 0, ceiling), 0)
+        os.pwrite(self._descriptor, _HEADER.pack(0, version, generation, 0, ceiling, 0), 0)
         self.committed = self.synced = Extent(0, 0)
 
     def close(self) -> None:
@@ -123,19 +126,38 @@ class CommitLog:
     @property
     def generation(self) -> int:
         """The generation of SQLite's files that commits are written to."""
-        return self.state()[2]
+        return self.state()[2] & ~_FAILED
 
-    @generation.setter
-    def generation(self, generation: int) -> None:
+    @property
+    def has_failed(self) -> bool:
+        """Whether a sync of the files of this generation failed, so that nobody may write them."""
+        return self.state()[2] >= _FAILED
+
+    def note_failure(self, generation: int) -> None:
+        """Let no process commit to the files of this generation any more."""
+        if self.state()[2] == generation:
+            self._set_generation(generation | _FAILED)
+
+    def begin_generation(self, generation: int) -> None:
+        """Let all processes commit to new files, which are on disk with all earlier commits.
+
+        The caller holds the writers' lock.
+        """
+        self.durable = self.published[0]
+        self._set_generation(generation)
+
+    def _set_generation(self, generation: int) -> None:
         os.pwrite(self._descriptor, _GENERATION.pack(generation), _GENERATION_AT)
 
-    def state(self) -> tuple[int, int, int, int, int]:
-        """Return the header: tail, version, generation, lower bound and ceiling.
+    def state(self) -> tuple[int, int, int, int, int, int]:
+        """Return the header: tail, version, generation, lower bound, ceiling and durable tail.
 
         Tail and version are those of `published`; the generation is that of SQLite's files to read
-        it in. A lower bound above the version is the least version that the commit under way can
-        get. Otherwise no commit is under way, and every later commit takes its version from the
-        clock after this call. All versions ever returned to a client are below the ceiling.
+        it in. No files have the generation that this returns after a failed sync. A lower bound
+        above the version is the least version that the commit under way can get. Otherwise no
+        commit is under way, and every later commit takes its version from the clock after this
+        call. All versions ever returned to a client are below the ceiling. What was published
+        before the durable tail is on disk, if commits wait for the disk at all.
         """
         if self._descriptor < 0:
             raise DatabaseClosed()
@@ -149,7 +171,7 @@ class CommitLog:
 
         The caller must hold the writers' lock.
         """
-        tail, version, generation, began, ceiling = self.state()
+        tail, version, generation, began, ceiling, _ = self.state()
         if began > version:
             size, written = self._entry(tail)
             if written >= began and self._is_complete(tail, size, written):
@@ -182,6 +204,15 @@ class CommitLog:
         os.pwrite(self._descriptor, _VERSION.pack(version), _CEILING_AT)
 
     @property
+    def durable(self) -> int:
+        """The tail of the commits that are on disk."""
+        return self.state()[5]
+
+    @durable.setter
+    def durable(self, tail: int) -> None:
+        os.pwrite(self._descriptor, _DURABLE.pack(tail), _DURABLE_AT)
+
+    @property
     def committed(self) -> Extent:
         """The end of the last durable commit in SQLite's write-ahead log."""
         return Extent(*_EXTENT.unpack(self._read(_EXTENT.size, _COMMITTED_AT)))
@@ -194,15 +225,25 @@ class CommitLog:
     def synced(self) -> Extent:
         """The part of SQLite's write-ahead log that is on disk; no frames if unknown.
 
-        The first process to open the database reads the value that the last process stored.
+        The first process to open the database reads the value that the last process stored, and
+        that reached the disk at some time.
         """
-        if os.lseek(self._descriptor, 0, os.SEEK_END) == 0:
+        if os.lseek(self._descriptor, 0, os.SEEK_END) < _BEGIN:
             return Extent(0, 0)
         return Extent(*_EXTENT.unpack(self._read(_EXTENT.size, _SYNCED_AT)))
 
     @synced.setter
     def synced(self, end: Extent) -> None:
         os.pwrite(self._descriptor, _EXTENT.pack(*end), _SYNCED_AT)
+
+    def withdraw_synced(self) -> None:
+        """Forget how much is on disk, and let the disk forget it: SQLite may remove its log now.
+
+        After a power failure an old note would otherwise claim that commits are missing.
+        """
+        if self.synced.frames:
+            self.synced = Extent(0, 0)
+            os.fsync(self._descriptor)
 
     def append(self, tail: int, version: int, writes: list[bytes]) -> int:
         """Write the entry of a commit that is about to happen; return the tail after it.

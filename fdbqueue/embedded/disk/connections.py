@@ -9,7 +9,7 @@ from pathlib import Path
 from fdbqueue.embedded.disk import generations
 from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.files import Connection, OpenFiles, connect, explained, storage_errors
-from fdbqueue.embedded.disk.locks import SharedSync
+from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.errors import DatabaseClosed
 
 __all__ = ["Connections"]
@@ -29,8 +29,8 @@ class Connections:
         self._idle: list[Connection] = []
         self.generation = _CLOSED
 
-    def open(self, log: CommitLog, failure: OSError | None = None) -> None:
-        """Open the newest files; `failure` is the error of a failed sync of the files before them.
+    def open(self, log: CommitLog) -> None:
+        """Open the newest files.
 
         One connection, the anchor, is never used. It keeps the write-ahead log, which commits sync,
         from being removed.
@@ -39,7 +39,7 @@ class Connections:
         anchor = connect(self._path, generation)
         anchor.execute("SELECT shift FROM clock").fetchone()
         files = OpenFiles(self._path, log, generation)
-        self.sync = SharedSync(files.write_ahead_log, log, failure)
+        self.sync = SharedSync(files.write_ahead_log, log, generation)
         self.files, self._anchor, self._log = files, anchor, log
         generations.sync(self._path)
         self.generation = generation
@@ -50,7 +50,7 @@ class Connections:
             return
         anchor, sync = self._anchor, self.sync
         with storage_errors(self._path):
-            self.open(self._log, sync.failure)
+            self.open(self._log)
         sync.retire()
         anchor.close()
         self._close_idle()
@@ -83,11 +83,13 @@ class Connections:
         self._idle.append(connection)
 
     def close(self) -> None:
-        """Close all connections that are not in use."""
+        """Close all connections that are not in use. The last one removes SQLite's log."""
         self.generation = _CLOSED
         self._close_idle()
-        self._anchor.close()
-        self.sync.close()
+        try:
+            self.sync.close()
+        finally:
+            self._anchor.close()
 
     def _close_idle(self) -> None:
         with suppress(IndexError):

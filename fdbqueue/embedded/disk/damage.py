@@ -10,7 +10,9 @@ does not report the rest. A torn tail is normal: it holds commits that were stil
 SQLite, a log that was cut, removed or damaged looks the same, although acknowledged commits are
 gone. A note in the commit log (shared memory that outlives its processes) tells the two apart: the
 number of frames on disk. It is taken after each sync, so it never claims more than was
-acknowledged, even after a power failure. In that case it may be missing or old, and claims less.
+acknowledged, even after a power failure. In that case it may be missing or old, and claims less. It
+names the log that it speaks of by its salt, and is withdrawn, also from the disk, before that log
+may be removed.
 """
 
 from __future__ import annotations
@@ -112,6 +114,10 @@ def check_after_crash(directory: Path, commits: CommitLog) -> None:
     database = database_file(directory)
     log = database.with_name(f"{database.name}-wal")
     synced = commits.synced
+    if (
+        synced.frames and synced.salt != commits.committed.salt
+    ):  # of a log that had ended before the note was taken
+        synced = Extent(0, 0)
     if not database.stat().st_size:  # SQLite would remove the log of an empty file
         if synced.frames:
             raise CorruptDatabase(str(database), "the database file is empty")
@@ -131,8 +137,7 @@ def check_after_crash(directory: Path, commits: CommitLog) -> None:
             "can be read: acknowledged commits are lost",
             _ADVICE,
         )
-    if synced.frames:
-        commits.synced = Extent(0, 0)  # from now on SQLite may remove the log at any time
+    commits.withdraw_synced()
 
 
 def _recovered(database: Path) -> int:

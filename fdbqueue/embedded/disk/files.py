@@ -29,7 +29,7 @@ from pathlib import Path
 
 from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.generations import Outdated, current, database_file
-from fdbqueue.embedded.disk.locks import SharedSync
+from fdbqueue.embedded.disk.write_ahead_log import Extent
 from fdbqueue.errors import (
     CorruptDatabase,
     DiskFull,
@@ -212,14 +212,15 @@ def is_long(write_ahead_log: Path) -> bool:
     return write_ahead_log.stat().st_size > _LONG_LOG
 
 
-def shorten_write_ahead_log(path: Path, connection: sqlite3.Connection, sync: SharedSync) -> None:
+def shorten_write_ahead_log(path: Path, connection: sqlite3.Connection, log: CommitLog) -> None:
     """Restart SQLite's write-ahead log if it is long. The caller holds the writers' lock.
 
     Open snapshots prevent it. If it fails, the next commit can retry.
     """
     try:
         if is_long(path):
-            sync.forget(and_begin_anew=True)
+            log.withdraw_synced()
+            log.committed = Extent(0, 0)
             connection.execute("PRAGMA busy_timeout = 50")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except (sqlite3.Error, OSError) as error:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -75,8 +76,10 @@ def live_bytes(connection: sqlite3.Connection) -> int:
     return int((pages - free) * size)
 
 
-def copy(path: Path, connection: sqlite3.Connection) -> None:
+def copy(path: Path, connection: sqlite3.Connection, check: Callable[[], object] = bool) -> None:
     """Create the next generation of the files. If this fails, nothing has changed.
+
+    `check()` is called before the copy gets its name, and raises an error if it must not.
 
     The caller holds the writers' lock, has called `finish`, and has withdrawn the note of how much
     of the old write-ahead log is on disk.
@@ -90,6 +93,7 @@ def copy(path: Path, connection: sqlite3.Connection) -> None:
         with closing(sqlite3.connect(unnamed, isolation_level=None)) as copied:
             copied.execute("PRAGMA journal_mode=WAL")
         sync(unnamed)
+        check()
         unnamed.rename(new)
     except BaseException:
         with suppress(OSError):
@@ -109,7 +113,7 @@ def finish(path: Path, log: CommitLog) -> None:
     if generation < log.generation:
         raise FilesReplaced(str(path), database_file(path, log.generation).name)
     sync(path)
-    log.generation = generation
+    log.begin_generation(generation)
     remove_others(path)
 
 

@@ -1,10 +1,8 @@
-"""The writers' lock, and the fdatasync that commits share."""
+"""The writers' lock."""
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import random
 import re
 import sys
@@ -15,18 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.process_lock import ProcessLock
-from fdbqueue.embedded.disk.write_ahead_log import Extent, next_commit
-from fdbqueue.errors import LockTimeout, StorageError
+from fdbqueue.errors import LockTimeout
 
-__all__ = ["SharedSync", "WriteLockHold", "WritersLock", "lock_owners"]
+__all__ = ["WriteLockHold", "WritersLock", "lock_owners"]
 
 logger = logging.getLogger("fdbqueue")
 
 # Seconds between two attempts to take the lock, initially and after many attempts.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.000_05, 0.002
-_LONGEST_SYNC = 0.02  # seconds to wait for the sync of another process
 _SLOW = 5.0  # seconds of waiting after which the log names the holder
 
 # Type, mode, process, inode, first and last byte of a lock in Linux's /proc/locks.
@@ -219,120 +214,3 @@ class WriteLockHold:
     def end(self) -> None:
         """Release the lock, unless the hold has already ended."""
         self._lock.end_hold(self)
-
-
-class SharedSync:
-    """One fdatasync for all commits that wait for one, of all threads and processes.
-
-    A commit takes a ticket while it holds the writers' lock, and waits without the lock. The first
-    waiter syncs for all commits that happened before the sync started. The log of commits tells the
-    other processes how much is on disk. They wait for a sync that is under way, but not for a
-    process that does not finish it: then they sync themselves.
-    """
-
-    def __init__(self, path: Path, log: CommitLog, failure: OSError | None = None) -> None:
-        self._path = path
-        self._log = log
-        self._end = Extent(0, 0)
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._lock = threading.Lock()
-        self._tickets = 0
-        self._synced = 0
-        self.failure = failure
-
-    def ticket(self) -> int:
-        """Return the number of the newest commit. The caller holds the writers' lock."""
-        self._end = self._log.committed = next_commit(self._descriptor, self._log.committed)
-        self._tickets += 1
-        return self._tickets
-
-    def wait(self, ticket: int) -> None:
-        """Return once the commit with this ticket is on disk."""
-        with self._lock:
-            if self._synced >= ticket:
-                return
-            if self.failure is not None:
-                raise self._unconfirmed(self.failure)
-            covered, end = self._tickets, self._end
-            if not self._is_on_disk(end):
-                is_locked = self._wait_for_others(end)
-                try:
-                    if not self._is_on_disk(end):
-                        self._sync(end)
-                finally:
-                    if is_locked:
-                        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            self._synced = covered
-
-    def catch_up(self) -> None:
-        """Sync the commits that nothing has waited for."""
-        if self._synced < self._tickets:
-            self.wait(self._tickets)
-
-    def _wait_for_others(self, end: Extent) -> bool:
-        """Wait while another process syncs; return whether this process has the lock to do so."""
-        patience = time.monotonic() + _LONGEST_SYNC
-        pause = 2 * _SHORTEST_PAUSE
-        while True:
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            except BlockingIOError:
-                if time.monotonic() > patience or self._is_on_disk(end):
-                    return False
-            time.sleep(pause)
-            pause = min(_LONGEST_PAUSE, 1.5 * pause)
-
-    def _is_on_disk(self, end: Extent) -> bool:
-        synced = self._log.synced
-        return 0 < end.frames <= synced.frames and synced.salt == end.salt
-
-    def _sync(self, end: Extent) -> None:
-        committed = self._log.committed  # of all processes, before the sync starts
-        if committed.salt == end.salt and committed.frames > end.frames:
-            end = committed
-        try:
-            _data_sync(self._descriptor)
-        except OSError as error:
-            # After a failed sync the kernel may mark lost pages as clean, so a later success proves
-            # nothing about them.
-            self.failure = error
-            raise self._unconfirmed(error) from error
-        self._log.synced = end
-        if self._log.committed.salt != end.salt:  # the log was restarted in the meantime
-            self._log.synced = Extent(0, 0)
-
-    def _unconfirmed(self, error: OSError) -> StorageError:
-        return StorageError(
-            str(self._path),
-            f"the disk did not confirm a write ({error.strerror})",
-            "whether the last commits are on disk is unknown; close the database, check the system "
-            "log, and open it again",
-        )
-
-    def forget(self, and_begin_anew: bool = False) -> None:
-        """Withdraw the note of what is on disk, before SQLite removes or shortens the log."""
-        with self._lock:
-            if and_begin_anew:
-                self._log.committed = Extent(0, 0)
-            self._end = self._log.synced = Extent(0, 0)
-
-    def close(self) -> None:
-        """Sync the commits that still wait, and close. No thread may commit at the same time.
-
-        If the sync fails, each of these commits raises the error.
-        """
-        with suppress(StorageError):
-            self.wait(self._tickets)
-        self.retire()
-
-    def retire(self) -> None:
-        """Close without a sync: the commits are on disk, in a newer generation of files."""
-        with self._lock:
-            if self.failure is None:
-                self._synced = self._tickets
-            os.close(self._descriptor)
-
-
-# Where the system lacks fdatasync (macOS), fsync does the same and more.
-_data_sync = getattr(os, "fdatasync", os.fsync)

@@ -11,7 +11,8 @@ from pathlib import Path
 from fdbqueue.embedded.disk import generations
 from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.files import Connection, is_long, shorten_write_ahead_log
-from fdbqueue.embedded.disk.locks import SharedSync, lock_owners
+from fdbqueue.embedded.disk.locks import lock_owners
+from fdbqueue.embedded.disk.sync import SharedSync
 
 __all__ = ["Rotation"]
 
@@ -49,11 +50,20 @@ class Rotation:
     ) -> None:
         """Start a new generation if it is still necessary. The caller holds the writers' lock.
 
-        Writers wait for the copy, so the log must first be longer than two copies.
+        Writers wait for the copy, so the log must first be longer than two copies. After a failed
+        sync it need not be, and errors of the copy are raised.
         """
-        if log.generation != connection.generation or not self.is_due(write_ahead_log):
+        if log.generation != connection.generation:
             return  # another process has just done it
-        shorten_write_ahead_log(write_ahead_log, connection, sync)
+        if log.has_failed:
+            log.withdraw_synced()
+            generations.copy(self._path, connection, sync.check)
+            generations.finish(self._path, log)
+            logger.warning("%s was written again because a sync had failed", self._path)
+            return
+        if not self.is_due(write_ahead_log):
+            return
+        shorten_write_ahead_log(write_ahead_log, connection, log)
         began = time.monotonic()
         size = write_ahead_log.stat().st_size
         if not is_long(write_ahead_log) or size < _COPIES * generations.live_bytes(connection):

@@ -6,13 +6,15 @@ import os
 import struct
 from typing import NamedTuple
 
-__all__ = ["Extent", "header", "next_commit"]
+__all__ = ["Extent", "header", "is_intact", "next_commit"]
 
 _HEADER_SIZE = 32
 _FRAME_SIZE = 24 + 4096
 _MAGIC = (0x377F0682, 0x377F0683)
 _MAGIC_AND_SALT = struct.Struct(">I12xI")
 _SIZE_AND_SALT = struct.Struct(">4xII")  # of a frame; the size is 0 except in a commit's last frame
+_CHECKSUMS = struct.Struct(">II")
+_CHECKSUMS_AT = 16  # in a frame; they cover the eight bytes before the salts, and the page
 
 
 class Extent(NamedTuple):
@@ -42,6 +44,39 @@ def next_commit(descriptor: int, end: Extent) -> Extent:
         frame += 1
         if size:
             return Extent(salt, frame)
+
+
+def is_intact(descriptor: int, end: Extent) -> bool:
+    """Return whether all frames before an end can be read as they were written.
+
+    Each frame has the checksums of itself and of all frames before it.
+    """
+    is_log, salt = header(descriptor)
+    if not end.frames:
+        return True
+    if not is_log or salt != end.salt:
+        return False
+    head = os.pread(descriptor, _HEADER_SIZE, 0)
+    words = ">II" if head[3] & 1 else "<II"
+    sums = _add(words, head[:24], 0, 0)
+    if sums != _CHECKSUMS.unpack_from(head, 24):
+        return False
+    for number in range(end.frames):
+        frame = os.pread(descriptor, _FRAME_SIZE, _HEADER_SIZE + number * _FRAME_SIZE)
+        if len(frame) < _FRAME_SIZE:
+            return False
+        sums = _add(words, frame[:8] + frame[24:], *sums)
+        if sums != _CHECKSUMS.unpack_from(frame, _CHECKSUMS_AT):
+            return False
+    return True
+
+
+def _add(words: str, data: bytes, first: int, second: int) -> tuple[int, int]:
+    """Continue SQLite's checksums with more data."""
+    for one, two in struct.iter_unpack(words, data):
+        first = (first + one + second) & 0xFFFFFFFF
+        second = (second + two + first) & 0xFFFFFFFF
+    return first, second
 
 
 def header(descriptor: int) -> tuple[bool, int]:

@@ -16,6 +16,7 @@ from fdbqueue.errors import DatabaseClosed, FDBError
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.disk.files import Connection
+    from fdbqueue.embedded.disk.sync import SharedSync
     from fdbqueue.embedded.storage.storage import Storage
 
 __all__ = ["BACKWARD", "FORWARD", "Snapshot"]
@@ -34,21 +35,29 @@ class Snapshot:
     Attributes:
         present: A version of a moment at which the snapshot was the newest state; `None` if a
             commit was under way when the snapshot was taken.
+        unconfirmed: What `Storage.confirm` has to wait for, because the snapshot may contain a
+            commit that is not on disk yet; otherwise `None`.
+        runs_ahead: Whether reads return before that wait.
+        deadline: When a read stops waiting, by `time.monotonic()`; `None` for never.
     """
 
     __slots__ = (
         "_storage",
         "busy",
         "connection",
+        "deadline",
         "expires",
         "is_settled",
         "offset",
         "present",
+        "runs_ahead",
+        "unconfirmed",
         "version",
     )
     offset: int
     version: int
     present: int | None
+    unconfirmed: tuple[SharedSync, int, int] | None
 
     def __init__(
         self, storage: Storage, connection: Connection, newest: tuple[int, int, int]
@@ -59,6 +68,9 @@ class Snapshot:
         self.busy = threading.Lock()  # held by a reading thread, and by the thread that expires it
         self.is_settled = False
         self.present = None
+        self.unconfirmed = None
+        self.runs_ahead = False
+        self.deadline: float | None = None
         self.offset, self.version, _ = newest
 
     def get(self, key: bytes) -> bytes | None:
@@ -95,12 +107,15 @@ class Snapshot:
                 while not self.is_settled:
                     # The next commit may have this very microsecond as its version.
                     now = time.monotonic_ns() // 1000 + self._storage.shift - 1
-                    offset, version, generation, began, ceiling = self._storage.log.state()
+                    state = self._storage.log.state()
+                    offset, version, generation, began, ceiling, durable = state
                     newest = self._storage.newest = offset, version, generation
                     if newest == (self.offset, self.version, self.connection.generation):
                         self.is_settled = True
                         if began <= version and now < ceiling:
                             self.present = max(version, now)
+                        if durable < offset or began > version:
+                            self.unconfirmed = self._storage.to_confirm(offset, began > version)
                         break
                     self.offset, self.version = offset, version
                     if generation != self.connection.generation:
@@ -110,6 +125,8 @@ class Snapshot:
                     rows = self.connection.execute(statement, parameters).fetchall()
             except sqlite3.Error as error:
                 raise self._storage.failure(error) from error
+        if self.unconfirmed is not None and not self.runs_ahead:
+            self._storage.confirm(self, self.deadline)
         if len(rows) > 1:
             return list(in_order(rows, statement is BACKWARD, self._storage.database_file))
         return rows

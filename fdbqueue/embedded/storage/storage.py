@@ -22,6 +22,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from fdbqueue.embedded.disk import generations
 from fdbqueue.embedded.disk.commit_log import CommitLog
@@ -41,15 +42,24 @@ from fdbqueue.embedded.disk.files import (
     shorten_write_ahead_log,
     storage_errors,
 )
-from fdbqueue.embedded.disk.locks import SharedSync, WriteLockHold, WritersLock
+from fdbqueue.embedded.disk.locks import WriteLockHold, WritersLock
 from fdbqueue.embedded.disk.rotation import Rotation
+from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.embedded.limits import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
 from fdbqueue.embedded.mutations import Mutation
 from fdbqueue.embedded.ranges import Range
 from fdbqueue.embedded.storage import forks
 from fdbqueue.embedded.storage.snapshot import Snapshot
 from fdbqueue.embedded.storage.writer import Writer, stamped
-from fdbqueue.errors import DatabaseClosed, FDBError, FdbqueueError, FilesReplaced, LockTimeout
+from fdbqueue.errors import (
+    CommitUnknownResult,
+    DatabaseClosed,
+    FDBError,
+    FdbqueueError,
+    FilesReplaced,
+    LockTimeout,
+    SyncFailed,
+)
 
 __all__ = ["Storage"]
 
@@ -58,6 +68,25 @@ _CEILING_STEP = 10 * VERSIONS_PER_SECOND
 _LOOK = 0.25  # seconds between two looks at old snapshots and at the files
 _UNUSUAL = VERSIONS_PER_SECOND // 50  # versions that pass while a commit takes unusually long
 _CLOSE_WITHIN = 1.0  # seconds for which closing waits for a reading thread
+# Seconds between two attempts to replace files whose sync failed. After a longer attempt the pause
+# is ten times as long as that.
+_PAUSE = 1.0
+
+
+class _Commit(NamedTuple):
+    """A commit that may not be on disk yet.
+
+    Attributes:
+        version: Its version.
+        tail: The tail of the log of commits after it.
+        sync: The sync of the files that it was written to.
+        ceiling: The ceiling that it has raised; 0 if it has not.
+    """
+
+    version: int
+    tail: int
+    sync: SharedSync
+    ceiling: int
 
 
 class Storage:
@@ -84,6 +113,7 @@ class Storage:
         self._is_watched = False
         self._replaced: str | None = None  # the name of a file that is not the opened one any more
         self._next_checkpoint = 0
+        self._next_replacement = 0.0
         self._writer = Writer()
         self._writing: Connection | None = None
         self._closed = False
@@ -110,7 +140,8 @@ class Storage:
             self.newest: tuple[int, int, int] = self.log.state()[:3]
             if is_first and self._durable:
                 # No version is returned to a client until its ceiling is certainly on disk.
-                self._connections.sync.wait(self._connections.sync.ticket())
+                self._connections.sync.note_commit(self.log.published[0])
+                self._connections.sync.wait(number=1)
             undo.pop_all()
 
     def _set_clock(self, connection: sqlite3.Connection) -> None:
@@ -124,7 +155,6 @@ class Storage:
 
     def _close_connections(self) -> None:
         """Close every connection. The caller holds the gate, and no thread is in a section."""
-        self._connections.sync.forget()
         for snapshot in list(self._active):
             snapshot.expire()
             # An interrupt may have left a read unfinished; then its connection is abandoned.
@@ -211,10 +241,10 @@ class Storage:
             raise FilesReplaced(str(self.path), self._replaced)
         if not self._is_watched:
             self._begin_to_look()
+        newest = self.newest
+        if newest[2] != self._connections.generation:
+            self._follow()
         with self._gate:
-            newest = self.newest
-            if newest[2] != self._connections.generation:
-                self._connections.follow(newest[2])
             connection = self._connections.take()
             snapshot = Snapshot(self, connection, newest)
             # From here on the snapshot expires in time, wherever this thread is interrupted.
@@ -236,8 +266,8 @@ class Storage:
         """Take the writers' lock for a transaction that conflicted too often."""
         return self._lock.take_hold(deadline)
 
-    def read_version(self, snapshot: Snapshot) -> int:
-        """Return the newest version whose state the snapshot certainly is, without waiting.
+    def read_version(self, snapshot: Snapshot, deadline: float | None) -> int:
+        """Return the newest version whose state the snapshot certainly is.
 
         A commit announces itself before it takes its version from the clock. If no transaction
         committed since the snapshot and none is committing, the snapshot is also the state of the
@@ -248,7 +278,7 @@ class Storage:
         while True:
             # The next commit may have this very microsecond as its version.
             now = time.monotonic_ns() // 1000 + self.shift - 1
-            offset, version, _, began, ceiling = self.log.state()
+            offset, version, _, began, ceiling, _ = self.log.state()
             if offset != snapshot.offset:
                 return self.log.version_after(snapshot.offset) - 1
             if began <= version:
@@ -258,16 +288,40 @@ class Storage:
                 break
         if now >= ceiling:
             try:
-                self._raise_ceiling()
+                self._raise_ceiling(deadline)
             except LockTimeout:
                 now = ceiling - 1
         return max(snapshot.version, now)
 
-    def _raise_ceiling(self) -> None:
+    def _raise_ceiling(self, deadline: float | None) -> None:
         """Commit nothing, which raises the ceiling, unless another process holds the lock."""
-        _, wait_for_disk = self.commit(None, None, [], [], [], (), time.monotonic())
-        if wait_for_disk is not None:
-            wait_for_disk()
+        commit = self._run_commit(partial(self._commit, None, [], [], [], ()), time.monotonic())
+        if self._durable:
+            self._wait_for_disk(commit.sync, commit.tail, deadline=deadline)
+        self.log.raise_ceiling(commit.ceiling)
+
+    def confirm(self, snapshot: Snapshot, deadline: float | None) -> None:
+        """Return once everything that a snapshot contains is on disk.
+
+        Raises:
+            SyncFailed: The disk did not confirm it.
+            FDBError: 1031, the disk did not confirm it before the deadline.
+        """
+        if snapshot.unconfirmed is not None:
+            self._wait_for_disk(*snapshot.unconfirmed, deadline)
+            snapshot.unconfirmed = None
+
+    def to_confirm(self, tail: int, is_committing: bool) -> tuple[SharedSync, int, int] | None:
+        """Return what `confirm` waits for, unless commits do not wait for the disk.
+
+        Args:
+            tail: The tail of the log of commits at the snapshot.
+            is_committing: Whether the snapshot may also contain a commit that is not in the log.
+        """
+        if not self._durable:
+            return None
+        sync = self._connections.sync
+        return sync, tail, sync.next if is_committing else 0
 
     def begin_at(self, version: int) -> Snapshot:
         """Return a snapshot at a version that the caller names.
@@ -326,8 +380,9 @@ class Storage:
             self._expire_old()
             self._lock.reclaim(self._undo)
             self._renew()
-            with suppress(FdbqueueError):  # whatever waits for these commits raises it
-                self._connections.sync.catch_up()
+            if (sync := self._connections.sync).is_behind:
+                with suppress(FdbqueueError):  # whatever waits for these commits raises it
+                    self._wait_for_disk(sync)
             self._replaced = self._connections.files.replaced()
 
     def _renew(self) -> None:
@@ -340,10 +395,31 @@ class Storage:
         except (FdbqueueError, sqlite3.Error, OSError):
             pass  # the next transaction meets the same error and raises it
 
-    def _follow(self) -> None:
-        """Open the newest generation of the files unless it is open."""
-        with self._gate:
-            self._connections.follow(self.log.generation)
+    def _follow(self, deadline: float | None = None) -> None:
+        """Open the newest generation of the files unless it is open.
+
+        Raises:
+            SyncFailed: A sync of these files failed, and writing new ones fails as well.
+        """
+        while True:
+            with self._gate:
+                self._connections.follow(self.log.generation)
+            if not self.log.has_failed:
+                return
+            self._replace_failed_files(deadline)
+
+    def _replace_failed_files(self, deadline: float | None) -> None:
+        """Write all commits again, into a new generation of the files, after a failed sync."""
+        began = time.monotonic()
+        if began < self._next_replacement:
+            raise SyncFailed(str(self.path))
+        try:
+            with suppress(generations.Outdated):  # another process has just done it
+                self._lock.run(self._rotate, deadline)
+        except (sqlite3.Error, OSError, UnicodeError, SyncFailed) as error:
+            now = time.monotonic()
+            self._next_replacement = now + _PAUSE * max(1.0, 10 * (now - began))
+            raise SyncFailed(str(self.path)) from error
 
     def _rotate(self) -> None:
         """Start a new generation of the files. Runs as a section."""
@@ -386,6 +462,7 @@ class Storage:
         """Commit and return the version. The snapshot is ended in any case.
 
         Also return a function that waits until the commit is on disk, or `None` if it need not be.
+        The function raises errors as `wait_for_disk` does.
 
         Args:
             snapshot: The snapshot of the transaction; `None` if it has read nothing.
@@ -403,17 +480,59 @@ class Storage:
         """
         section = partial(self._commit, snapshot, reads, mutations, writes, stamped_keys)
         before_wait = partial(self._before_wait, snapshot, reads)
+        try:
+            commit = self._run_commit(section, deadline, hold, before_wait)
+        except BaseException:
+            if snapshot is not None:
+                self.end(snapshot)
+            raise
+        wait = partial(self._wait_for_commit, commit, deadline) if self._durable else None
+        if commit.ceiling:
+            # No version is returned before its ceiling is on disk.
+            self._wait_for_commit(commit, deadline)
+            wait = None
+        return commit.version, wait
+
+    def _run_commit(
+        self,
+        section: Callable[[], _Commit],
+        deadline: float | None,
+        hold: WriteLockHold | None = None,
+        before_wait: Callable[[], object] = bool,
+    ) -> _Commit:
+        """Commit with the writers' lock, to the newest files."""
         while True:
             try:
-                version, sync, ticket = self._lock.run(section, deadline, hold, before_wait)
-                break
+                return self._lock.run(section, deadline, hold, before_wait)
             except generations.Outdated:
-                self._follow()
-            except BaseException:
-                if snapshot is not None:
-                    self.end(snapshot)
+                self._follow(deadline)
+
+    def _wait_for_commit(self, commit: _Commit, deadline: float | None) -> None:
+        """Return once a commit, and the ceiling that it raised, are on disk.
+
+        Raises:
+            CommitUnknownResult: The disk did not confirm it before the deadline.
+        """
+        try:
+            if self._durable:
+                self._wait_for_disk(commit.sync, commit.tail, deadline=deadline)
+        except (SyncFailed, FDBError) as error:
+            if isinstance(error, DatabaseClosed):
                 raise
-        return version, partial(sync.wait, ticket) if self._durable else None
+            raise CommitUnknownResult(str(self.path), error) from error
+        if commit.ceiling:
+            self.log.raise_ceiling(commit.ceiling)
+
+    def _wait_for_disk(
+        self, sync: SharedSync, tail: int = 0, number: int = 0, deadline: float | None = None
+    ) -> None:
+        """Wait as `sync.wait` does. After a failed sync, write everything to new files."""
+        try:
+            sync.wait(tail, number, deadline)
+        except SyncFailed:
+            if self._closed:
+                raise
+            self._follow(deadline)
 
     def _commit(
         self,
@@ -422,8 +541,8 @@ class Storage:
         mutations: list[Mutation],
         writes: list[bytes],
         stamped_keys: tuple[bytes, ...],
-    ) -> tuple[int, SharedSync, int]:
-        """Commit as a section; return the version, and the sync and ticket to wait for."""
+    ) -> _Commit:
+        """Commit as a section."""
         if self._writing is not None:
             self._undo()
         if snapshot is not None and self._active.pop(snapshot, snapshot) is None:
@@ -437,21 +556,17 @@ class Storage:
                 for key in stamped_keys:
                     writes += (stamped(key, version), b"")
             self._connections.files.check()
-            is_raised = version >= ceiling
-            if is_raised:
-                ceiling = version + _CEILING_STEP
-                connection.execute("UPDATE clock SET ceiling = ?", (ceiling,))
-            offset = self.log.append(offset, version, writes)
+            raised = version + _CEILING_STEP if version >= ceiling else 0
+            if raised:
+                connection.execute("UPDATE clock SET ceiling = ?", (raised,))
+            tail = self.log.append(offset, version, writes)
             connection.execute("COMMIT")
-            self.log.publish(offset, version)
-            self.newest = offset, version, connection.generation
+            self.log.publish(tail, version)
+            self.newest = tail, version, connection.generation
             self._writer.version = version
             sync = self._connections.sync
-            ticket = sync.ticket() if self._durable else 0
-            if is_raised:
-                if self._durable:
-                    sync.wait(ticket)  # no version is returned before its ceiling is on disk
-                self.log.raise_ceiling(ceiling)
+            if self._durable:
+                sync.note_commit(tail)
             if version >= self._next_checkpoint:
                 self._keep_short(connection, version)
         except Exception as error:
@@ -466,7 +581,7 @@ class Storage:
             raise
         self._writing = None
         self._connections.give_back(connection)
-        return version, sync, ticket
+        return _Commit(version, tail, sync, raised)
 
     def _before_wait(self, snapshot: Snapshot | None, reads: list[Range]) -> None:
         """End the reads of a transaction that waits to commit, and look for conflicts.
@@ -508,7 +623,7 @@ class Storage:
         restarted SQLite's log, or a process with another lock committed, which requires a replaced
         file. In that case conflicts are checked again, now under SQLite's own lock.
         """
-        offset, last, generation, began, ceiling = self.log.state()
+        offset, last, generation, began, ceiling, _ = self.log.state()
         if began > last:
             offset, last, generation, ceiling = self.log.recover()
         goes_on = snapshot is not None and offset == snapshot.offset and connection.in_transaction
@@ -542,5 +657,5 @@ class Storage:
         self._next_checkpoint = version + VERSIONS_PER_SECOND
         if not self._is_watched:
             self._begin_to_look()
-        files, sync = self._connections.files, self._connections.sync
-        shorten_write_ahead_log(files.write_ahead_log, connection, sync)
+        log = self._connections.files.write_ahead_log
+        shorten_write_ahead_log(log, connection, self.log)

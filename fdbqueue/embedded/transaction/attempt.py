@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -118,6 +119,8 @@ class Attempt:
     """When to stop waiting for the writers' lock, by `time.monotonic()`."""
     duration = math.inf
     """The seconds from the snapshot to the commit."""
+    reads_ahead = False
+    """Whether reads return before what they saw is on disk; then the commit waits for it."""
 
     def __init__(self, storage: Storage, snapshot_ryw: int, starved: bool) -> None:
         self.storage = storage
@@ -129,10 +132,12 @@ class Attempt:
 
     def restart(self, snapshot_ryw: int, starved: bool, deadline: float | None) -> None:
         """Begin the next attempt. Snapshot reads and options of the transaction stay valid."""
-        storage = self.storage
+        storage, reads_ahead = self.storage, self.reads_ahead
         self.__dict__.clear()
         Attempt.__init__(self, storage, snapshot_ryw, starved)
         self.set_deadline(deadline)
+        if reads_ahead:
+            self.reads_ahead = True
 
     def check(self) -> None:
         """Raise what prevents another operation."""
@@ -181,8 +186,15 @@ class Attempt:
                 if self._starved and self.write_lock is None:
                     self.write_lock = self.storage.hold_write_lock(self.deadline)
                 snapshot = self.storage.begin()
+            snapshot.runs_ahead = self.reads_ahead
+            snapshot.deadline = self.deadline
             self.snapshot = snapshot
         return snapshot
+
+    def confirm_reads(self) -> None:
+        """Return once everything that was read is on disk."""
+        if self.snapshot is not None:
+            self.storage.confirm(self.snapshot, self.deadline)
 
     def release(self) -> None:
         """Release the snapshot and the writers' lock."""
@@ -200,7 +212,9 @@ class Attempt:
         if self.version is None:
             snapshot = self.snapshot or self.view()
             present = snapshot.present
-            self.version = self.storage.read_version(snapshot) if present is None else present
+            if present is None:
+                present = self.storage.read_version(snapshot, self.deadline)
+            self.version = present
         return self.version
 
     def commit(self) -> tuple[int, Callable[[], None] | None]:
@@ -209,8 +223,11 @@ class Attempt:
         Also return a function that waits until the commit is on disk, or `None` if it need not be.
         """
         if not self.mutations and not self.writes:
+            snapshot = self.snapshot
             self.release()
-            return -1, None
+            if snapshot is None or snapshot.unconfirmed is None:
+                return -1, None
+            return -1, partial(self.storage.confirm, snapshot, self.deadline)
         if self.snapshot is None:
             if self.reads:
                 self.view().settle()  # conflict ranges added without a read count from now

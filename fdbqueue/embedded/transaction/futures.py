@@ -17,10 +17,12 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
-from fdbqueue.errors import FDBError, FdbqueueError
+from fdbqueue.errors import CommitUnknownResult, FDBError, FdbqueueError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from fdbqueue.embedded.transaction.transaction import Transaction
 from fdbqueue.types import KeyLike
 
 __all__ = [
@@ -151,11 +153,11 @@ class CommitFuture(FutureVoid):
     The first call that asks for the result waits for the disk, even if that call is `is_ready`.
     """
 
-    __slots__ = ("_database", "_wait_for_disk")
+    __slots__ = ("_transaction", "_wait_for_disk")
 
-    def __init__(self, database: object, wait_for_disk: Callable[[], None]) -> None:
+    def __init__(self, transaction: Transaction, wait_for_disk: Callable[[], None]) -> None:
         super().__init__()
-        self._database = database  # which must not be closed as garbage during the wait
+        self._transaction = transaction  # whose database must not be closed as garbage meanwhile
         self._wait_for_disk: Callable[[], None] | None = wait_for_disk
 
     wait = Future.wait
@@ -174,6 +176,8 @@ class CommitFuture(FutureVoid):
             wait_for_disk()
         except FdbqueueError as error:
             self._error = error.with_traceback(None)
+            if isinstance(error, CommitUnknownResult):
+                self._transaction.end_unknown()
         self._wait_for_disk = None
 
     def on_ready(self, callback: Callback) -> None:

@@ -39,7 +39,7 @@ from fdbqueue.embedded.transaction.reads import (
     VersionstampFuture,
     prefix_end,
 )
-from fdbqueue.errors import FDBError, FdbqueueError
+from fdbqueue.errors import CommitUnknownResult, FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
 
 if TYPE_CHECKING:
@@ -304,6 +304,27 @@ class Transaction(TransactionRead):
 
     # Watching, committing and retrying
 
+    def read_ahead(self) -> None:
+        """Let reads return before what they saw is on disk, as no other transaction does.
+
+        For code that tells nobody what it has read before the future of the commit, or
+        `confirm_reads`, has waited for the disk.
+        """
+        self._attempt.reads_ahead = True
+
+    def confirm_reads(self) -> None:
+        """Return once everything that was read is on disk.
+
+        Raises:
+            SyncFailed: The disk did not confirm it.
+            FDBError: 1031, the disk did not confirm it before the timeout.
+        """
+        self._attempt.confirm_reads()
+
+    def end_unknown(self) -> None:
+        """Make every further operation fail with 1021: the result of the commit is unknown."""
+        self._attempt.end(1021)
+
     def watch(self, key: KeyLike) -> WatchFuture:
         """Return a future that is ready once the key's value differs from what was seen here.
 
@@ -332,8 +353,10 @@ class Transaction(TransactionRead):
         """Apply all writes atomically, unless a key that was read has changed (1020).
 
         The writes are visible when this returns. If the database is durable, they are on disk once
-        the future is ready. The first call that asks for its result waits for the disk, and one
-        wait covers all commits before it. The result is always known: 1021 does not occur here.
+        the future is ready, and so is everything that the transaction has read. The first call that
+        asks for its result waits for the disk, and one wait covers all commits before it. The
+        result is known unless the disk fails, or is slower than the timeout
+        (`CommitUnknownResult`, 1021). Such a transaction is not retried.
         """
         attempt = self._attempt
         try:
@@ -354,6 +377,8 @@ class Transaction(TransactionRead):
                     wait_for_disk = None
             except BaseException as error:
                 attempt.release()
+                if isinstance(error, CommitUnknownResult):
+                    attempt.end(1021)
                 if isinstance(error, FdbqueueError):
                     attempt.end_watches(fresh(error))
                 if self._versionstamp is not None and isinstance(error, FDBError):
@@ -365,7 +390,7 @@ class Transaction(TransactionRead):
                 self._set_watches()
         except FdbqueueError as error:
             return FutureVoid(error)
-        return _DONE if wait_for_disk is None else CommitFuture(self.database, wait_for_disk)
+        return _DONE if wait_for_disk is None else CommitFuture(self, wait_for_disk)
 
     def _finish_versionstamp(self, future: VersionstampFuture) -> None:
         if self._committed_version < 0:
@@ -393,7 +418,7 @@ class Transaction(TransactionRead):
         if (reported := _reported(code)) != code:
             error = FDBError(reported)
         if over := self._attempt.ended():
-            return FutureVoid(FDBError(over))
+            return FutureVoid(error if over == code else FDBError(over))
         settings = self._settings
         limited = settings.retry_limit != -1 and self._retries >= settings.retry_limit
         self._retries += 1

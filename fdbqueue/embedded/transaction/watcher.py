@@ -90,7 +90,7 @@ class Watcher:
         seen = None
         moved = 0.0
         while not self._is_closed:
-            tail, version, _, began, _ = self._storage.log.state()
+            tail, version, _, began, *_ = self._storage.log.state()
             is_committing = began > version
             if is_committing and self._storage.recover(began):
                 continue

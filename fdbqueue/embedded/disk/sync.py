@@ -1,0 +1,190 @@
+"""The fdatasync that commits, and the reads of commits, share."""
+
+from __future__ import annotations
+
+import _thread
+import fcntl
+import os
+import threading
+import time
+from pathlib import Path
+
+from fdbqueue.embedded.disk.commit_log import CommitLog
+from fdbqueue.embedded.disk.write_ahead_log import is_intact, next_commit
+from fdbqueue.errors import DatabaseClosed, FDBError, SyncFailed
+
+__all__ = ["SharedSync"]
+
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.000_1, 0.002  # seconds between two looks at another's sync
+_LONGEST_SYNC = 0.02  # seconds to wait for the sync of another process
+
+
+class SharedSync:
+    """One fdatasync of a write-ahead log for all that wait for it, of all threads and processes.
+
+    A commit, or a read of what others committed, waits for a tail of the log of commits. The first
+    waiter syncs for all commits that were published before the sync started. The log of commits
+    tells the other processes how much is on disk. They wait for a sync that is under way, but not
+    for a process that does not finish it: then they sync themselves.
+
+    After a failed sync the kernel may mark lost pages as clean, so a later success proves nothing
+    about them. The failure is noted in the log of commits, and no process commits to these files
+    any more.
+    """
+
+    def __init__(self, path: Path, log: CommitLog, generation: int) -> None:
+        self._path = path
+        self._log = log
+        self._generation = generation
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._lock = threading.Lock()
+        self._committed = 0  # the tail after the newest commit of this process
+        self._durable = 0
+        self._begun = self._ended = 0  # numbers of syncs
+        self._failure: SyncFailed | None = None  # of the sync before the descriptor was closed
+
+    def note_commit(self, tail: int) -> None:
+        """Note the tail after a commit. The caller holds the writers' lock."""
+        self._log.committed = next_commit(self._descriptor, self._log.committed)
+        self._committed = tail
+
+    @property
+    def next(self) -> int:
+        """The number of the next sync that begins."""
+        return self._begun + 1
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a commit of this process may not be on disk yet."""
+        return self._durable < self._committed
+
+    def wait(self, tail: int = 0, number: int = 0, deadline: float | None = None) -> None:
+        """Return once everything up to a tail of the log of commits is on disk.
+
+        Args:
+            tail: The tail; by default that after the newest commit of this process.
+            number: The number of a sync that has to end, too; 0 for none.
+            deadline: When to give up, by `time.monotonic()`; `None` waits forever.
+
+        Raises:
+            SyncFailed: This sync or an earlier one failed, in any process.
+            FDBError: 1031, the deadline passed.
+        """
+        tail = tail or self._committed
+        if self._durable >= tail and self._ended >= number:
+            return
+        if deadline is None:
+            self._share(tail, number)
+            return
+        # Nothing interrupts the sync of a disk that hangs, so it is left to another thread.
+        errors: list[Exception] = []
+        has_ended = threading.Lock()
+        has_ended.acquire()
+
+        def share() -> None:
+            try:
+                self._share(tail, number)
+            except Exception as error:
+                errors.append(error)
+            finally:
+                has_ended.release()
+
+        _thread.start_new_thread(share, ())
+        if not has_ended.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise FDBError(1031)
+        for error in errors:
+            raise error
+
+    def _share(self, tail: int, number: int) -> None:
+        """Return once it is on disk: take part in the sync of others, or sync for them."""
+        with self._lock:
+            if self._is_on_disk(tail, number):
+                return
+            is_locked = self._wait_for_others(tail, number)
+            try:
+                if not self._is_on_disk(tail, number):
+                    self._sync()
+            finally:
+                if is_locked:
+                    fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def _is_on_disk(self, tail: int, number: int = 0) -> bool:
+        if self._durable >= tail and self._ended >= number:
+            return True
+        if self._failure is not None:
+            raise self._failure
+        if self._log.generation != self._generation:
+            return True  # what is in files of an older generation is on disk in newer ones
+        if self._log.has_failed:
+            raise SyncFailed(str(self._path))
+        self._durable = max(self._durable, self._log.durable)
+        if self._durable >= tail and self._ended >= number:
+            return True
+        if self._descriptor < 0:
+            raise DatabaseClosed()
+        return False
+
+    def _wait_for_others(self, tail: int, number: int) -> bool:
+        """Wait while another process syncs; return whether this process has the lock to do so."""
+        patience = time.monotonic() + _LONGEST_SYNC
+        pause = _SHORTEST_PAUSE
+        while True:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if time.monotonic() > patience or self._is_on_disk(tail, number):
+                    return False
+            time.sleep(pause)
+            pause = min(_LONGEST_PAUSE, 1.5 * pause)
+
+    def _sync(self) -> None:
+        # What all processes have committed before the sync starts.
+        tail, end = self._log.published[0], self._log.committed
+        self._begun += 1
+        try:
+            _data_sync(self._descriptor)
+        except OSError as error:
+            self._log.note_failure(self._generation)
+            raise SyncFailed(str(self._path)) from error
+        if not self._is_on_disk(tail):
+            if self._log.committed.salt == end.salt:  # SQLite has not restarted its log meanwhile
+                self._log.synced = end
+            self._log.durable = self._durable = tail
+        self._ended = self._begun
+
+    def check(self) -> None:
+        """Raise `SyncFailed` if a commit cannot be read from the log any more as it was written."""
+        if not is_intact(self._descriptor, self._log.committed):
+            raise SyncFailed(str(self._path))
+
+    def close(self) -> None:
+        """Sync the commits that still wait, and close. No thread may commit at the same time.
+
+        SQLite may remove its log afterwards. If the sync fails, each of the commits raises the
+        error.
+        """
+        failure = None
+        try:
+            self.wait()
+        except SyncFailed as error:
+            failure = error
+        try:
+            self._log.withdraw_synced()
+        finally:
+            self._close(failure)
+
+    def retire(self) -> None:
+        """Close without a sync: the commits are on disk, in a newer generation of files."""
+        self._durable = self._committed
+        self._close()
+
+    def _close(self, failure: SyncFailed | None = None) -> None:
+        with self._lock:
+            self._failure = failure
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+# Where the system lacks fdatasync (macOS), fsync does the same and more.
+_data_sync = getattr(os, "fdatasync", os.fsync)

@@ -1,0 +1,388 @@
+"""What is told is on disk, also if a sync fails or hangs."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue.embedded import Database
+from fdbqueue.embedded.disk import generations
+from fdbqueue.embedded.disk.sync import SharedSync
+from fdbqueue.errors import CommitUnknownResult, FDBError, SyncFailed
+
+EIO = OSError(errno.EIO, "Input/output error")
+
+
+class Disk:
+    """The disk as the engine sees it: its syncs can be counted, fail, or hang.
+
+    Attributes:
+        syncs: The number of syncs of a write-ahead log that have ended.
+        failures: How many of the next ones fail; -1 for all.
+        is_broken: Whether the syncs of new files fail, too.
+        hangs: Cleared while syncs hang.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.syncs = 0
+        self.failures = 0
+        self.is_broken = False
+        self.flows = threading.Event()
+        self.flows.set()
+        self.hanging = threading.Semaphore(0)
+        self._sync_file = generations.sync
+        monkeypatch.setattr("fdbqueue.embedded.disk.sync._data_sync", self.data_sync)
+        monkeypatch.setattr(generations, "sync", self.sync_file)
+
+    def data_sync(self, descriptor: int) -> None:
+        if not self.flows.is_set():
+            self.hanging.release()
+            assert self.flows.wait(60)
+        if self.failures:
+            self.failures -= 1
+            raise EIO
+        os.fdatasync(descriptor)
+        self.syncs += 1
+
+    def sync_file(self, path: Path) -> None:
+        if self.is_broken and path.is_file():
+            raise EIO
+        self._sync_file(path)
+
+    def breaks(self) -> None:
+        self.failures, self.is_broken = -1, True
+
+    def is_repaired(self) -> None:
+        self.failures, self.is_broken = 0, False
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    # Commits are left to those that wait for them, however long the test takes.
+    monkeypatch.setattr(SharedSync, "is_behind", False)
+    # Each transaction tries to write the files again.
+    monkeypatch.setattr("fdbqueue.embedded.storage.storage._PAUSE", 0)
+    disk = Disk(monkeypatch)
+    yield disk
+    disk.is_repaired()
+    disk.flows.set()
+
+
+@pytest.fixture
+def two(tmp_path: Path, disk: Disk) -> Iterator[tuple[Database, Database]]:
+    """Return a directory, opened twice as by two processes."""
+    with Database(tmp_path / "db") as one, Database(tmp_path / "db") as other:
+        disk.syncs = 0
+        yield one, other
+
+
+def committed(db: Database, key: bytes) -> Any:
+    """Commit, and return the future of the commit."""
+    transaction = db.create_transaction()
+    transaction[key] = b"v"
+    return transaction.commit()
+
+
+def in_thread(function: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    return thread
+
+
+def read_again(db: Database, read: Callable[[Database], object]) -> object:
+    """Read as a retry loop does: the first attempt may still see the files from before."""
+    with suppress(FDBError):
+        return read(db)
+    return read(db)
+
+
+# Reads
+
+
+def read_value(db: Database) -> object:
+    return db.create_transaction()[b"k"].value
+
+
+def read_key(db: Database) -> object:
+    return db.create_transaction().get_key(fdbqueue.embedded.KeySelector(b"", True, 1)).value
+
+
+def read_range(db: Database) -> object:
+    return db.create_transaction()[b"":b"z"].to_list()
+
+
+def read_version(db: Database) -> object:
+    return db.create_transaction().get_read_version().wait()
+
+
+def read_snapshot(db: Database) -> object:
+    return db.create_transaction().snapshot[b"k"].value
+
+
+def read_from_database(db: Database) -> object:
+    return db[b"k"]
+
+
+def read_size(db: Database) -> object:
+    return db.create_transaction().get_estimated_range_size_bytes(b"", b"z").wait()
+
+
+READS = [
+    read_value,
+    read_key,
+    read_range,
+    read_version,
+    read_snapshot,
+    read_from_database,
+    read_size,
+]
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("process", [0, 1], ids=["same process", "other process"])
+def test_a_read_returns_once_what_it_saw_is_on_disk(
+    two: tuple[Database, Database], disk: Disk, read: Callable[[Database], object], process: int
+) -> None:
+    commit = committed(two[0], b"k")
+    assert disk.syncs == 0
+    read(two[process])
+    assert disk.syncs == 1
+    commit.wait()
+    read(two[process])
+    assert disk.syncs == 1  # nothing is pending
+
+
+def test_a_read_waits_for_a_commit_that_its_snapshot_may_contain(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    """SQLite shows a commit a moment before the log of commits does."""
+    one, other = two
+    log = one.storage.log
+    log.begin(log.published[1] + 1)
+    read_value(other)
+    assert disk.syncs == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_function_learns_early_but_tells_nothing_before_it_is_on_disk(
+    two: tuple[Database, Database], disk: Disk, fails: bool
+) -> None:
+    committed(two[0], b"k")
+    seen: list[object] = []
+
+    @fdbqueue.transactional
+    def look(tr: fdbqueue.Transaction) -> None:
+        seen.append((tr[b"k"].value, disk.syncs))
+        if fails:
+            raise LookupError
+
+    if fails:
+        with pytest.raises(LookupError):
+            look(two[1])
+    else:
+        look(two[1])
+    assert seen == [(b"v", 0)]
+    assert disk.syncs == 1
+
+
+def test_a_watch_fires_once_the_change_is_on_disk(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    one, other = two
+    _, watch = other.get_and_watch(b"k")
+    disk.syncs = 0
+    seen: list[int] = []
+    watch.on_ready(lambda _: seen.append(disk.syncs))
+    commit = committed(one, b"k")
+    watch.wait()
+    assert seen == [1]
+    commit.wait()
+
+
+def test_many_reads_beside_a_pending_commit_share_a_sync(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    one, other = two
+    commit = committed(one, b"k")
+    disk.flows.clear()
+    readers = [in_thread(lambda: read_value(other)) for _ in range(8)]
+    assert disk.hanging.acquire(timeout=60)
+    assert all(reader.is_alive() for reader in readers)
+    disk.flows.set()
+    for reader in readers:
+        reader.join()
+    commit.wait()
+    assert disk.syncs == 1
+
+
+# A sync that fails
+
+
+def test_after_one_failed_sync_the_commits_are_written_again(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    one, other = two
+    pending = committed(one, b"pending")
+    disk.failures = 1
+    one[b"k"] = b"v"
+    pending.wait()
+    assert one.storage.log.generation == 1
+    assert other[b"k"] == other[b"pending"] == b"v"
+    other[b"l"] = b"w"
+    assert one[b"l"] == b"w"
+
+
+@pytest.mark.parametrize("process", [0, 1], ids=["same process", "other process"])
+def test_while_the_disk_is_broken_nothing_commits_and_nothing_is_told(
+    two: tuple[Database, Database], disk: Disk, process: int
+) -> None:
+    one, db = two[0], two[process]
+    disk.breaks()
+    with pytest.raises(CommitUnknownResult, match="the disk has not confirmed it") as unknown:
+        one[b"k"] = b"v"
+    assert unknown.value.code == 1021
+    for _ in range(2):
+        with pytest.raises(SyncFailed, match="check the system log"):
+            db[b"refused"] = b"v"
+        for read in READS:
+            with pytest.raises(SyncFailed):
+                read_again(db, read)
+    disk.is_repaired()
+    assert db[b"k"] == b"v"  # it was written, and now it is on disk
+    assert db[b"refused"] is None
+    db[b"k"] = b"w"
+
+
+def test_a_commit_whose_result_is_unknown_is_not_repeated(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    jobs = fdbqueue.PriorityQueue.named(two[0], "jobs")
+    jobs.push(two[0], "first")
+    disk.breaks()
+    with pytest.raises(CommitUnknownResult):
+        jobs.push(two[0], "second")
+    with pytest.raises(SyncFailed):
+        jobs.pop(two[0])
+    disk.is_repaired()
+    assert [item.value for item in jobs.items(two[0])] == ["first", "second"]
+
+
+def test_each_wait_for_a_commit_that_the_disk_did_not_confirm_raises(
+    tmp_path: Path, disk: Disk
+) -> None:
+    """Also after the database was closed."""
+    db = Database(tmp_path / "db")
+    transaction = db.create_transaction()
+    stamp = transaction.get_versionstamp()
+    commits = [committed(db, b"k"), committed(db, b"l")]
+    disk.breaks()
+    transaction[b"stamped"] = b"v"
+    commits.append(transaction.commit())
+    with pytest.raises(FDBError, match="2020"):
+        stamp.wait()
+    for _ in range(2):
+        for commit in commits[1:]:
+            with pytest.raises(CommitUnknownResult):
+                commit.wait()
+    assert isinstance(commits[1].exception(), CommitUnknownResult)
+    db.close()
+    with pytest.raises(CommitUnknownResult):
+        commits[0].wait()
+
+
+def test_a_fork_does_not_forget_a_failed_sync(tmp_path: Path, disk: Disk) -> None:
+    with Database(tmp_path / "db") as db:
+        disk.breaks()
+        with pytest.raises(CommitUnknownResult):
+            db[b"k"] = b"v"
+
+        def child(answers: Any) -> None:
+            try:
+                db[b"l"] = b"v"
+            except Exception as error:
+                answers.put(type(error).__name__)
+
+        fork = multiprocessing.get_context("fork")
+        answers = fork.SimpleQueue()
+        process = fork.Process(target=child, args=(answers,))
+        process.start()
+        assert answers.get() == "SyncFailed"
+        process.join()
+        with pytest.raises(SyncFailed):
+            db[b"l"] = b"v"
+
+
+def test_pages_that_the_disk_lost_are_not_taken_for_commits(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    """After a failed sync the system may drop a page, and read an older one from the disk."""
+    one, other = two
+    disk.breaks()
+    with pytest.raises(CommitUnknownResult):
+        one[b"k"] = b"v"
+    log = one.storage._connections.files.write_ahead_log
+    with log.open("rb+") as file:
+        file.seek(-100, os.SEEK_END)
+        file.write(bytes(100))
+    disk.is_repaired()
+    with pytest.raises(SyncFailed):
+        other[b"k"] = b"w"
+    assert generations.current(one.path) == 0
+
+
+def test_closing_and_opening_a_database_ends_the_failure(tmp_path: Path, disk: Disk) -> None:
+    with Database(tmp_path / "db") as db:
+        disk.breaks()
+        with pytest.raises(CommitUnknownResult):
+            db[b"k"] = b"v"
+    disk.is_repaired()
+    with Database(tmp_path / "db") as db:
+        assert db[b"k"] == b"v"
+        assert db.storage.log.generation == 0
+
+
+# A sync that hangs
+
+
+def test_a_timeout_ends_the_wait_for_a_disk_that_hangs(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    one, other = two
+    for db in two:
+        db.options.set_transaction_timeout(100)
+    disk.flows.clear()
+    with pytest.raises(CommitUnknownResult, match="timed out") as unknown:
+        one[b"k"] = b"v"
+    assert isinstance(unknown.value.cause, FDBError)
+    for read in READS:
+        if read is not read_size:
+            with pytest.raises(FDBError, match="1031"):
+                read(other)
+    disk.flows.set()
+    for db in two:
+        db.options.set_transaction_timeout(0)
+    assert other[b"k"] == b"v"
+
+
+def test_a_transaction_without_timeout_waits_for_the_disk(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    disk.flows.clear()
+    thread = in_thread(lambda: two[0].set(b"k", b"v"))
+    assert disk.hanging.acquire(timeout=60)
+    reader = in_thread(lambda: read_value(two[1]))
+    assert disk.hanging.acquire(timeout=60)
+    assert thread.is_alive()
+    assert reader.is_alive()
+    disk.flows.set()
+    thread.join()
+    reader.join()
