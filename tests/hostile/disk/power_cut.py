@@ -1,0 +1,66 @@
+"""A power cut in the middle of a storm: what its ledgers claim must be in the worst legal state.
+
+    cuts = [PowerCut.now(disk), ...]  # during the storm
+    for cut, state in states_after(disk.record, cuts):
+        state.write(path)
+        # open the database at `path`, drain it into `left`
+        verdict = account(cut.known(operations), left)
+
+Such a verdict has a loss for each answer whose effect a power cut at that moment takes back.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.hostile.disk.crash_model import WORST, Directory, State
+from tests.hostile.disk.shim import Disk, read_record
+from tests.hostile.ledger import Operation
+
+__all__ = ["PowerCut", "states_after"]
+
+
+@dataclass(frozen=True)
+class PowerCut:
+    """A moment of a recorded run at which the power may have failed."""
+
+    before: float
+    """A time just before it, by `time.monotonic()`."""
+    position: int
+    """The length of the record."""
+    after: float
+    """A time just after it."""
+
+    @classmethod
+    def now(cls, disk: Disk) -> PowerCut:
+        """Return the present moment."""
+        before = time.monotonic()
+        return cls(before, disk.position, time.monotonic())
+
+    def known(self, operations: Iterable[Operation]) -> list[Operation]:
+        """Return the operations as they were known: without an outcome if they ended later."""
+        return [
+            replace(each, outcome="unknown", why="power cut", ended=math.inf)
+            if each.ended > self.before and each.outcome != "nothing"
+            else each
+            for each in operations
+            if each.began <= self.after
+        ]
+
+
+def states_after(
+    record: Path, cuts: Iterable[PowerCut], name: str = WORST
+) -> Iterator[tuple[PowerCut, State]]:
+    """Yield the state of the disk after each of some power cuts, by default the worst one."""
+    directory = Directory()
+    entries = read_record(record)
+    entry = next(entries, None)
+    for cut in sorted(cuts, key=lambda each: each.position):
+        while entry is not None and entry.end <= cut.position:
+            directory.apply(entry)
+            entry = next(entries, None)
+        yield cut, directory.state(name)

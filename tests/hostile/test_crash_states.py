@@ -1,0 +1,139 @@
+"""Lost commits and missing logs are found; `python -m tests.hostile.disk` opens more states."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fdbqueue.embedded import Database
+from tests.hostile.disk.crash_model import WORST, Directory, State
+from tests.hostile.disk.crash_states import (
+    Known,
+    Process,
+    choose,
+    examine,
+    examine_some,
+)
+from tests.hostile.disk.power_cut import PowerCut, states_after
+from tests.hostile.disk.shim import Disk, need_shim, read_record
+from tests.hostile.ledger import Operation, account
+
+LOG = "fdbqueue.sqlite-wal"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    need_shim()
+    (tmp_path / "db").mkdir()
+    return Disk(tmp_path / "db", tmp_path)
+
+
+def killed(disk: Disk) -> None:
+    """Kill a process after some commits."""
+    process = Process(disk, 0)
+    try:
+        process.do("open 1000", "push 3")
+    finally:
+        process.kill()
+
+
+def replayed(disk: Disk) -> tuple[Directory, Known]:
+    """Return what may be on disk at the end of a run, and what was told."""
+    directory, known = Directory(), Known()
+    for entry in read_record(disk.record):
+        directory.apply(entry)
+        known.apply(entry)
+    return directory, known
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Directory, Known]:
+    """Return the same after a process was killed."""
+    need_shim()
+    path = tmp_path_factory.mktemp("killed")
+    (path / "db").mkdir()
+    disk = Disk(path / "db", path)
+    killed(disk)
+    return replayed(disk)
+
+
+def gone(state: State) -> None:
+    del state.sizes[LOG]
+
+
+def emptied(state: State) -> None:
+    state.sizes[LOG] = 0
+
+
+def cut(state: State) -> None:
+    state.sizes[LOG] //= 2
+
+
+def zeroed(state: State) -> None:
+    del state.pages[LOG][1]
+
+
+@pytest.mark.parametrize("damage", [gone, emptied, cut, zeroed])
+def test_an_acknowledged_log_that_is_missing_is_reported(
+    ended: tuple[Directory, Known], tmp_path: Path, damage: Callable[[State], None]
+) -> None:
+    directory, known = ended
+    directory.state("posix/all").write(tmp_path / "whole")
+    assert examine(tmp_path / "whole", known) is None
+    state = directory.state("posix/all")
+    damage(state)
+    state.write(tmp_path / "damaged")
+    assert (examine(tmp_path / "damaged", known) or "").startswith("refused: CorruptDatabase")
+
+
+def test_commits_that_were_acknowledged_without_a_sync_are_found(
+    disk: Disk, rng: random.Random
+) -> None:
+    disk.false_syncs("-wal")
+    killed(disk)
+    report = examine_some(disk.record, choose(disk.record, 30, rng))
+    assert report.count("lost") > 0, report
+
+
+def test_the_worst_state_after_a_power_cut_has_what_was_told(disk: Disk, tmp_path: Path) -> None:
+    process = Process(disk, 0)
+    cuts: list[PowerCut] = []
+    try:
+        process.do("open 1000")
+        for _ in range(3):
+            process.do("push 1")
+            cuts.append(PowerCut.now(disk))
+    finally:
+        process.kill()
+    found = []
+    for number, (_, state) in enumerate(states_after(disk.record, reversed(cuts))):
+        state.write(tmp_path / f"{number}")
+        with Database(tmp_path / f"{number}") as db:
+            found.append(int.from_bytes(db[b"sum"], "little"))
+    assert found == [2, 4, 6]
+
+
+def test_an_answer_that_a_power_cut_takes_back_is_a_loss() -> None:
+    push = Operation("client", 1, "push", "jobs", ["a"], began=1.0, ended=2.0, outcome="done")
+    pop = Operation("client", 2, "pop", "jobs", ["a"], began=4.0, ended=6.0, outcome="done")
+    before, between, within = (PowerCut(at, 0, at) for at in (0.5, 3.0, 5.0))
+    assert before.known([push, pop]) == []
+    assert between.known([push, pop]) == [push]
+    assert [each.ended for each in within.known([push, pop])] == [2.0, math.inf]
+    assert account(between.known([push, pop]), {}).problems
+    assert not account(between.known([push, pop]), {"jobs": ["a"]}).problems
+    for left in ([], ["a"]):
+        assert not account(within.known([push, pop]), {"jobs": left}).problems
+
+
+def test_a_state_is_selected_again_by_its_name(ended: tuple[Directory, Known]) -> None:
+    directory, _ = ended
+    names = [*directory.names()]
+    assert WORST in names
+    assert len({repr(directory.state(name).identity) for name in names}) > 10
+    for name in names:
+        assert directory.state(name) == directory.state(name)
