@@ -1,8 +1,9 @@
-"""Lost commits and missing logs are found; `python -m tests.hostile.disk` opens more states."""
+"""Power cuts lose nothing that was told; `python -m tests.hostile.disk` opens more states."""
 
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +17,17 @@ from tests.hostile.disk.crash_states import (
     Process,
     choose,
     examine,
+    examine_all,
     examine_some,
+    in_memory,
+    record_run,
 )
 from tests.hostile.disk.power_cut import PowerCut, states_after
 from tests.hostile.disk.shim import Disk, need_shim, read_record
 from tests.hostile.ledger import Operation, account
 
 LOG = "fdbqueue.sqlite-wal"
+STATES = int(os.environ.get("FDBQ_CRASH_STATES", "300"))
 
 
 @pytest.fixture
@@ -137,3 +142,15 @@ def test_a_state_is_selected_again_by_its_name(ended: tuple[Directory, Known]) -
     assert len({repr(directory.state(name).identity) for name in names}) > 10
     for name in names:
         assert directory.state(name) == directory.state(name)
+
+
+def test_after_a_power_cut_a_database_opens_with_everything_that_was_told(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    need_shim()
+    with in_memory() as directory:
+        disk = Disk(directory, tmp_path)
+        record_run(disk, rng)
+    report = examine_all(disk.record, choose(disk.record, STATES, rng))
+    print(report)
+    assert not report.problems, "\n".join(report.problems)
