@@ -127,6 +127,8 @@ def check_after_crash(directory: Path, commits: CommitLog) -> None:
             problem = "the write-ahead log is gone, perhaps with acknowledged commits"
             raise CorruptDatabase(str(log), problem, _PUT_BACK)
         return
+    if not synced.frames and Path(f"{database}-journal").exists():
+        return  # nothing was stored yet: its creation was interrupted, and goes back when it opens
     recovered = _recovered(database)
     with log.open("rb") as file:
         is_log, salt = header(file.fileno())
