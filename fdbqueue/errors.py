@@ -53,6 +53,7 @@ __all__ = [
     "SyncFailed",
     "UndecodableItem",
     "UnknownCodec",
+    "UnsafeDirectory",
     "WrongState",
 ]
 
@@ -199,6 +200,17 @@ class ReadOnlyDatabase(StorageError):
 
     problem = "the database cannot be written"
     advice = "make the directory and its files writable for this user, or name another directory"
+
+
+class UnsafeDirectory(StorageError):
+    """A database directory in which other users could lead this one to other files.
+
+    Nothing was opened or changed. A file is a link, every user can write to the directory, or it
+    belongs to another user, who does not share it with a group of this one.
+    """
+
+    problem = "the directory is not safe from other users"
+    advice = "name a directory of your own"
 
 
 class FilesReplaced(StorageError):

@@ -43,7 +43,12 @@ ROOMS = {
 ANYBODYS = {"errors", "types"}
 BESIDE = {
     "coordination": {"coordination.combiner"},
-    "embedded": {"embedded.limits", "embedded.mutations", "embedded.ranges"},
+    "embedded": {
+        "embedded.limits",
+        "embedded.mutations",
+        "embedded.permissions",
+        "embedded.ranges",
+    },
     "operations": {"operations.items", "operations.schedule"},
     "http": {"http.idempotency", "http.responses", "http.routing", "http.security", "http.served"},
 }

@@ -16,6 +16,7 @@ ALL = [
     errors.FormatVersionMismatch("/path", 2, 1),
     errors.DiskFull("/path", "no space", "make some"),
     errors.ReadOnlyDatabase("/path"),
+    errors.UnsafeDirectory("/path"),
     errors.FilesReplaced("/path", "fdbqueue.lock"),
     errors.LockTimeout("/path", 4711, True),
     errors.DatabaseClosed(),

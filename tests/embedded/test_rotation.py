@@ -182,7 +182,7 @@ for count in range(1_000):
     print(count, flush=True)
 """
 STEPS = [
-    ("_create_like", "after"),
+    ("create_like", "after"),
     ("sync", "before"),
     ("rename", "before"),
     ("rename", "after"),

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fdbqueue.embedded.disk.write_ahead_log import Extent
+from fdbqueue.embedded.permissions import open_file
 from fdbqueue.embedded.ranges import Range, RangeSet, is_packed, pack_ranges, unpack_ranges
 from fdbqueue.errors import DatabaseClosed, FDBError, FilesReplaced, StorageError
 
@@ -63,7 +64,8 @@ class CommitLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = open_file(path)
+        self._descriptor = self._file.fileno()
 
     def is_first(self) -> bool:
         """Wait until the database may be opened; return whether no other process has it open.
@@ -110,8 +112,8 @@ class CommitLog:
 
     def close(self) -> None:
         """Close the log. The next process to open the database may then be the first."""
-        descriptor, self._descriptor = self._descriptor, -1
-        os.close(descriptor)
+        self._descriptor = -1
+        self._file.close()
 
     def check_size(self) -> None:
         """Raise `FilesReplaced` if the file was truncated."""

@@ -29,6 +29,7 @@ from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.files import COMMITS_FILE
 from fdbqueue.embedded.disk.generations import database_file
 from fdbqueue.embedded.disk.write_ahead_log import Extent, header
+from fdbqueue.embedded.permissions import check_opened
 from fdbqueue.errors import CorruptDatabase
 
 __all__ = ["check_after_crash", "check_integrity", "in_order"]
@@ -146,6 +147,7 @@ def _recovered(database: Path) -> int:
     """Check the pages as SQLite recovers them; return the number of readable frames of the log."""
     uri = f"file:{quote(str(database))}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True, check_same_thread=False)) as connection:
+        check_opened(connection, database)
         check_integrity(connection, database, _PATIENCE)
     # Read after SQLite has closed it: closing a file drops all locks that the process has on it.
     index = Path(f"{database}-shm")

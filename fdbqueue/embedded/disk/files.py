@@ -30,6 +30,12 @@ from pathlib import Path
 from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.generations import Outdated, current, database_file
 from fdbqueue.embedded.disk.write_ahead_log import Extent
+from fdbqueue.embedded.permissions import (
+    check_directory,
+    check_opened,
+    create_like,
+    open_file,
+)
 from fdbqueue.errors import (
     CorruptDatabase,
     DiskFull,
@@ -47,7 +53,7 @@ __all__ = [
     "Connection",
     "OpenFiles",
     "connect",
-    "create_database",
+    "create_files",
     "create_or_check",
     "explained",
     "memory_directory",
@@ -88,9 +94,11 @@ def prepare_directory(path: Path, create: bool) -> None:
     """Create the directory of a database unless it exists.
 
     Raises:
+        UnsafeDirectory: Another user could lead the engine to other files.
         NotADatabase: The directory holds other files, or nothing and `create` is false.
         CorruptDatabase: The database file is missing beside its log of commits.
     """
+    check_directory(path)
     file = database_file(path)
     if file.exists():
         return
@@ -103,6 +111,7 @@ def prepare_directory(path: Path, create: bool) -> None:
             "push an item to create it, or name the directory that holds it",
         )
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_directory(path)  # another user may have created it meanwhile
     # Do not fill /etc because of a mistyped name. A new file system has a "lost+found".
     others = {entry.name for entry in path.iterdir()} - {"lost+found"}
     if not all(name.startswith(_OUR_FILES) for name in others):
@@ -150,6 +159,7 @@ def _connect(file: Path) -> Connection:
         cached_statements=64,
         uri=True,
     )
+    check_opened(connection, file)
     # The engine makes a commit durable by its own fdatasync, which waiting commits share.
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute("PRAGMA wal_autocheckpoint=2000")
@@ -157,10 +167,14 @@ def _connect(file: Path) -> Connection:
     return connection
 
 
-def create_database(path: Path) -> None:
-    """Create the SQLite file unless it exists. Its permissions, owner only, pass to the others."""
+def create_files(path: Path) -> None:
+    """Create the files that are missing. The permissions of the SQLite file pass to the others."""
+    database = database_file(path)
     with suppress(FileExistsError):
-        os.close(os.open(database_file(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    for name in (LOCK_FILE, COMMITS_FILE):
+        with suppress(FileExistsError):
+            create_like(database, path / name)
 
 
 def create_or_check(path: Path, connection: sqlite3.Connection) -> None:
@@ -197,7 +211,7 @@ def _migrate_from_1(path: Path, connection: sqlite3.Connection) -> None:
         "end all such processes and retry",
     )
     # The older release opens its log while it holds the writers' lock.
-    with (path / LOCK_FILE).open("rb+") as lock, (path / _OLD_COMMITS_FILE).open("ab") as commits:
+    with open_file(path / LOCK_FILE) as lock, open_file(path / _OLD_COMMITS_FILE) as commits:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.flock(commits, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -252,7 +266,7 @@ class OpenFiles:
 
     def _identity(self, name: str) -> tuple[int, int]:
         try:
-            found = os.stat(f"{self._directory}/{name}")
+            found = os.lstat(f"{self._directory}/{name}")
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FilesReplaced(self._directory, name) from error
         return found.st_dev, found.st_ino
@@ -357,7 +371,7 @@ def memory_directory() -> tuple[Path, int]:
 
 
 def _lock_directory(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

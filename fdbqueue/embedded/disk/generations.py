@@ -30,6 +30,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from fdbqueue.embedded.disk.commit_log import CommitLog
+from fdbqueue.embedded.permissions import create_like
 from fdbqueue.errors import FilesReplaced
 
 __all__ = [
@@ -88,7 +89,7 @@ def copy(path: Path, connection: sqlite3.Connection, check: Callable[[], object]
     old, new = database_file(path), database_file(path, current(path) + 1)
     unnamed = new.with_name(f"{new.name}.new")
     try:
-        _create_like(old, unnamed)
+        create_like(old, unnamed)
         connection.execute("VACUUM INTO ?", (str(unnamed),))
         with closing(sqlite3.connect(unnamed, isolation_level=None)) as copied:
             copied.execute("PRAGMA journal_mode=WAL")
@@ -135,18 +136,5 @@ def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _create_like(old: Path, new: Path) -> None:
-    """Create an empty file with the owner and permissions of another one."""
-    found = old.stat()
-    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        mine = os.fstat(descriptor)
-        if (mine.st_uid, mine.st_gid) != (found.st_uid, found.st_gid):
-            os.fchown(descriptor, found.st_uid, found.st_gid)
-        os.fchmod(descriptor, found.st_mode & 0o777)
     finally:
         os.close(descriptor)

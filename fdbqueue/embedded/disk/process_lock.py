@@ -25,6 +25,7 @@ import struct
 import time
 from pathlib import Path
 
+from fdbqueue.embedded.permissions import open_file
 from fdbqueue.errors import DatabaseClosed
 
 __all__ = ["ProcessLock"]
@@ -64,7 +65,8 @@ class ProcessLock:
 
     def __init__(self, path: Path, takes_slices: bool = True) -> None:
         self._takes_slices = takes_slices
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = open_file(path)
+        self._descriptor = self._file.fileno()
         self._id = random.getrandbits(64)
         self._place = random.randrange(_PLACES)
         self._until = 0  # until then this process tries without reading the file
@@ -82,8 +84,8 @@ class ProcessLock:
 
     def close(self) -> None:
         """Close the file, which releases the lock. The lock cannot be taken any more."""
-        descriptor, self._descriptor = self._descriptor, -1
-        os.close(descriptor)
+        self._descriptor = -1
+        self._file.close()
 
     @property
     def is_closed(self) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.write_ahead_log import is_intact, next_commit
+from fdbqueue.embedded.permissions import open_file
 from fdbqueue.errors import DatabaseClosed, FDBError, SyncFailed
 
 __all__ = ["SharedSync"]
@@ -36,7 +37,8 @@ class SharedSync:
         self._path = path
         self._log = log
         self._generation = generation
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file = open_file(path, os.O_RDONLY)
+        self._descriptor = self._file.fileno()
         self._lock = threading.Lock()
         self._committed = 0  # the tail after the newest commit of this process
         self._durable = 0
@@ -182,8 +184,8 @@ class SharedSync:
     def _close(self, failure: SyncFailed | None = None) -> None:
         with self._lock:
             self._failure = failure
-            descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+            self._descriptor = -1
+            self._file.close()
 
 
 # Where the system lacks fdatasync (macOS), fsync does the same and more.

@@ -33,7 +33,7 @@ from fdbqueue.embedded.disk.files import (
     LOCK_FILE,
     Connection,
     connect,
-    create_database,
+    create_files,
     create_or_check,
     explained,
     memory_directory,
@@ -119,7 +119,7 @@ class Storage:
         self._closed = False
         with storage_errors(path), ExitStack() as undo:
             prepare_directory(path, create)
-            create_database(path)
+            create_files(path)
             self._lock = WritersLock(path / LOCK_FILE, self._durable)
             undo.callback(self._lock.close)
             self.log = CommitLog(path / COMMITS_FILE)

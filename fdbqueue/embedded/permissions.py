@@ -1,0 +1,106 @@
+"""The files that may be opened, and the owner and permissions of new ones.
+
+Whoever can write to a directory can put a link there, in place of a file that the engine writes to,
+or a database of its own. So the directory has to belong to this user, to root, or to a user who
+shares it with a group of this user, and the files have to be plain files. Links above the
+directory, and the directory itself as a link, are the user's own choice.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sqlite3
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from fdbqueue.errors import UnsafeDirectory
+
+__all__ = ["check_directory", "check_opened", "create_like", "open_file"]
+
+_OUR_FILES = re.compile(r"fdbqueue\.(lock|commits|log|(\d+\.)?sqlite(\.new)?(-\w+)?)")
+
+_NOT_A_FILE = "this is a link or a special file, where the database has a plain file"
+_REMOVE_IT = "find out who made it, then remove it, or name another directory"
+_WRITABLE_BY_ALL = "every user of the system can create files here"
+_TAKE_AWAY = "take that permission away (chmod o-w), or name a directory of your own below it"
+_FOREIGN = "the directory belongs to another user, who does not share it with a group of yours"
+_SHARE_IT = "name a directory of your own, or give this one to a group that you belong to"
+
+
+def check_directory(path: Path) -> None:
+    """Check a directory before anything in it is opened. Do nothing if there is none.
+
+    Raises:
+        UnsafeDirectory: A file is a link or not a plain file, or users whom this one need not trust
+            can create files.
+    """
+    try:
+        found = os.stat(path)
+        entries = [entry for entry in os.scandir(path) if _OUR_FILES.fullmatch(entry.name)]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        with suppress(FileNotFoundError):  # another process has just removed it
+            status = entry.stat(follow_symlinks=False)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+                raise UnsafeDirectory(entry.path, _NOT_A_FILE, _REMOVE_IT)
+    if found.st_mode & stat.S_IWOTH:
+        raise UnsafeDirectory(str(path), _WRITABLE_BY_ALL, _TAKE_AWAY)
+    # Root works on the databases of others. A directory that cannot be written has another error.
+    user = os.geteuid()
+    is_trusted = user == 0 or found.st_uid in (0, user) or _is_shared(found)
+    if not is_trusted and os.access(path, os.W_OK):
+        raise UnsafeDirectory(str(path), _FOREIGN, _SHARE_IT)
+
+
+def _is_shared(found: os.stat_result) -> bool:
+    """Return whether the owner shares a directory with a group of this user."""
+    return bool(found.st_mode & stat.S_IWGRP) and found.st_gid in (os.getegid(), *os.getgroups())
+
+
+def check_opened(connection: sqlite3.Connection, file: Path) -> None:
+    """Raise `UnsafeDirectory` if SQLite followed a link, put there since `check_directory`.
+
+    SQLite looks for links before it opens a file, and then follows none, also not for its other
+    files.
+    """
+    ((_, _, opened),) = connection.execute("PRAGMA database_list").fetchall()
+    directory, name = os.path.split(opened)
+    if name != file.name or not os.path.samefile(directory, file.parent):
+        raise UnsafeDirectory(str(file), _NOT_A_FILE, _REMOVE_IT)
+
+
+def open_file(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> io.FileIO:
+    """Open a file, but not through a link. It is closed when nothing refers to it any more."""
+    mode = "r+" if flags & os.O_RDWR else "r"
+    flags |= os.O_CLOEXEC | os.O_NOFOLLOW
+    # In one step: an exception of a signal handler between two calls would leave the file open.
+    return next(map(io.FileIO, map(os.open, (path,), (flags,), (0o600,)), (mode,)))
+
+
+def create_like(old: Path, new: Path) -> None:
+    """Create an empty file with the permissions of another one, and as far as possible its owner.
+
+    Raises:
+        FileExistsError: The new file exists.
+    """
+    found = old.stat()
+    mode = found.st_mode & 0o777
+    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        mine = os.fstat(descriptor)
+        if mine.st_gid != found.st_gid:
+            try:
+                os.fchown(descriptor, -1, found.st_gid)
+            except PermissionError:
+                # This user is not in the group. What that group may do, another one may not.
+                mode = mode & 0o707 | (mode & 0o007) << 3
+        if mine.st_uid != found.st_uid:
+            with suppress(PermissionError):  # only root can; the group has to be enough
+                os.fchown(descriptor, found.st_uid, -1)
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
