@@ -129,7 +129,7 @@ class Sharing:
         """Drop all state in a forked child: the sockets belong to its parent."""
         self._guard = threading.Lock()
         for host in self._hosts.values():
-            host.close(is_forked=True)
+            host.close()
         self._hosts = WeakKeyDictionary()
 
 
@@ -202,10 +202,10 @@ class _Host:
         self._hour: int = 0
         self._number: int = 0
 
-    def close(self, is_forked: bool = False) -> None:
-        """Close the sockets; in a forked child, leave their files to the parent."""
+    def close(self) -> None:
+        """Close the sockets; in a forked child, leave their names to the parent."""
         self._resign()
-        self._disconnect(is_forked)
+        self._disconnect()
 
     def is_contended(self, db: Database, performer: Contender) -> bool:
         """Return whether to share: this process recently waited for others or worked with them."""
@@ -271,10 +271,10 @@ class _Host:
                 self._follower = found
         return self._follower is not None and self._lead is None
 
-    def _disconnect(self, is_forked: bool = False) -> None:
+    def _disconnect(self) -> None:
         follower, self._follower = self._follower, None
         if follower is not None:
-            follower.close(is_forked)
+            follower.close()
 
     def _leave_to_leader(
         self, name: bytes, db: Database, requests: list[Any], content: bytes

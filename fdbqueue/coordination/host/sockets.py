@@ -19,6 +19,8 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
+from weakref import finalize
 
 __all__ = ["IS_AVAILABLE", "MAX_MESSAGE", "FollowerSocket", "LeadSocket", "meet"]
 
@@ -51,7 +53,7 @@ def meet(name: str) -> FollowerSocket | LeadSocket | None:
             follower = FollowerSocket.connect(path)
             if follower is not None:
                 return follower
-            with (directory / f"{name}.lock").open("w") as lock, suppress(BlockingIOError):
+            with _lock_file(directory) as lock, suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Another process may have become the leader in the meantime.
                 return FollowerSocket.connect(path) or LeadSocket.bind(path)
@@ -59,6 +61,14 @@ def meet(name: str) -> FollowerSocket | LeadSocket | None:
     except OSError:
         pass
     return None
+
+
+def _lock_file(directory: Path) -> IO[str]:
+    """Open the file that a process locks while it gives a leader's name to a socket, or takes it.
+
+    There is one for all names, so that none is left for each of them.
+    """
+    return (directory / "lock").open("w")
 
 
 def _private_directory() -> Path:
@@ -84,6 +94,7 @@ class LeadSocket:
         self._socket = bound
         self._poll = select.poll()
         self._poll.register(bound, select.POLLIN)
+        self._release = finalize(self, _release_lead, bound, os.getpid())
 
     @classmethod
     def bind(cls, path: Path) -> LeadSocket:
@@ -119,13 +130,15 @@ class LeadSocket:
     def pass_to(self, message: bytes, receiver: str) -> bool:
         """Send a message with this socket itself; return false if the receiver is gone."""
         own = array.array("i", [self._socket.fileno()])
+        self._release.detach()  # the name goes with the socket
         try:
             self._socket.sendmsg(
                 [message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, own)], 0, receiver
             )
         except OSError:
+            self._release = finalize(self, _release_lead, self._socket, os.getpid())
             return False
-        self.close()
+        self._socket.close()
         return True
 
     def wait(self, seconds: float) -> None:
@@ -133,8 +146,31 @@ class LeadSocket:
         self._poll.poll(seconds * 1000)
 
     def close(self) -> None:
-        """Close this process's access. There is no leader once no process has access."""
-        self._socket.close()
+        """Close the socket and remove its name. There is no leader any more.
+
+        This also happens when the program ends, or nothing refers to this object any more. In a
+        forked child the name stays: the parent still leads.
+        """
+        self._release()
+
+
+def _release_lead(bound: socket.socket, process: int) -> None:
+    """Remove the name of a leader's socket, if this is its process, and close it."""
+    try:
+        if process == os.getpid():
+            path = Path(bound.getsockname())
+            # While the socket is open and the lock is taken, no other socket can have the name.
+            with _lock_file(path.parent) as lock:
+                for _ in range(_ATTEMPTS):
+                    with suppress(BlockingIOError):
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        path.unlink()
+                        break
+                    time.sleep(_PAUSE)
+    except OSError:
+        pass  # the socket or the directory is gone; the next leader removes a name that is left
+    finally:
+        bound.close()
 
 
 class FollowerSocket:
@@ -142,26 +178,27 @@ class FollowerSocket:
 
     def __init__(self, connected: socket.socket, path: Path) -> None:
         self._socket = connected
-        self._path = path
         self._readable, self._writable = select.poll(), select.poll()
         self._readable.register(connected, select.POLLIN)
         self._writable.register(connected, select.POLLOUT)
+        self._release = finalize(self, _release_follower, connected, path, os.getpid())
 
     @classmethod
     def connect(cls, leader: Path) -> FollowerSocket | None:
         """Return a socket that is connected to the leader's; `None` if there is no leader."""
         new = _new_socket()
         path = leader.with_name(f"{leader.name}-{os.urandom(4).hex()}")
+        follower = cls(new, path)  # first, so that an interrupt leaves nothing behind
         try:
             new.connect(os.fspath(leader))
             new.bind(os.fspath(path))
         except (ConnectionRefusedError, FileNotFoundError):
-            new.close()
+            follower.close()
             return None
         except OSError:
-            new.close()
+            follower.close()
             raise
-        return cls(new, path)
+        return follower
 
     def send(self, message: bytes, seconds: float) -> bool:
         """Send a message, and wait if the leader's queue is full; return false if it stays full.
@@ -194,13 +231,17 @@ class FollowerSocket:
                 return message, LeadSocket(passed)
         return message, None
 
-    def close(self, is_shared: bool = False) -> None:
-        """Close the socket; messages that wait in it are lost.
+    def close(self) -> None:
+        """Close the socket and remove its name; messages that wait in it are lost.
 
-        Args:
-            is_shared: Whether the process from which this one was forked still uses it.
+        This also happens when the program ends, or nothing refers to this object any more. In a
+        forked child the name stays: the parent still uses it.
         """
-        self._socket.close()
-        if not is_shared:
-            with suppress(OSError):
-                self._path.unlink()
+        self._release()
+
+
+def _release_follower(connected: socket.socket, path: Path, process: int) -> None:
+    connected.close()
+    if process == os.getpid():
+        with suppress(OSError):
+            path.unlink()

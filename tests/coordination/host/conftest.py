@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import fdb.impl
 import pytest
 from fdb.subspace_impl import Subspace
 
@@ -50,6 +49,8 @@ def new_process(db: Any, shared_url: str, space: Subspace) -> Iterator[Callable[
                 own: Any = fdbqueue.open(shared_url)
                 stack.callback(own.close)
             else:
+                import fdb.impl  # needs the C library
+
                 own = fdb.impl.create_database(shared_url)
             process = Process(wrap(own), fdbqueue.PriorityQueue(space["queue"], **options))
             stack.callback(process.end)

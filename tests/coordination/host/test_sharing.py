@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -133,6 +135,7 @@ def test_an_idle_leader_passes_the_lead_on(
 ) -> None:
     leader.end()
     monkeypatch.setattr(sharing, "_IDLE_CHECK", 0.001)
+    monkeypatch.setattr(sharing, "_IDLE_WAIT", FOREVER)
     assert leader.pop() == 0
     assert leader.leads
     assert follower.ask(follower.pop).result(TIMEOUT) == 1
@@ -336,7 +339,7 @@ def test_a_directory_of_others_is_not_used(
 def test_a_killed_process_leaves_no_socket_behind(leader: Process, follower: Process) -> None:
     popped = follower.ask(follower.pop)
     assert follower.host._follower is not None
-    left = follower.host._follower._path
+    left = Path(follower.host._follower._socket.getsockname())
     leader.pop()
     popped.result(TIMEOUT)
     leader.host.close()
@@ -345,6 +348,51 @@ def test_a_killed_process_leaves_no_socket_behind(leader: Process, follower: Pro
     assert leader.pop() == 2
     assert leader.leads
     assert not left.exists()
+
+
+def test_processes_that_end_leave_no_sockets_behind(
+    leader: Process, follower: Process, sockets_directory: Path
+) -> None:
+    popped = follower.ask(follower.pop)
+    leader.pop()
+    popped.result(TIMEOUT)
+    assert len([*sockets_directory.iterdir()]) == 3
+    follower.end()
+    leader.end()
+    assert [each.name for each in sockets_directory.iterdir()] == ["lock"]
+
+
+ENDS = """
+import os, sys
+import fdbqueue
+from fdbqueue.coordination.host import sharing, sockets
+sharing._Host.is_contended = lambda *_: True
+sharing._IDLE_CHECK = 1e6
+kept = []
+for number in range(3):
+    db = fdbqueue.open(f"{sys.argv[1]}/{number}")
+    jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+    jobs.push(db, "job")
+    lead = jobs._store.sharing.host(db)
+    assert lead._lead is not None
+    kept += [db, jobs, sockets.meet(lead._name)]
+    assert isinstance(kept[-1], sockets.FollowerSocket)
+directory = sockets._private_directory()
+if os.fork() == 0:
+    sys.exit()  # as a program does: what it inherited belongs to its parent
+os.wait()
+print(len([*directory.iterdir()]))
+"""
+
+
+def test_a_program_that_ends_without_closing_leaves_no_sockets_behind(
+    sockets_directory: Path, tmp_path: Path
+) -> None:
+    program = [sys.executable, "-c", ENDS, str(tmp_path)]
+    environment = {**os.environ, "TMPDIR": str(sockets_directory.parent)}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True)
+    assert (done.stdout.split(), done.stderr) == (["7"], "")  # the child has removed none
+    assert [each.name for each in sockets_directory.iterdir()] == ["lock"]
 
 
 def test_a_message_that_cannot_be_read_is_answered(leader: Process, caplog: Any) -> None:
