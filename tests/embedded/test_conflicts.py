@@ -132,6 +132,42 @@ CASES: list[tuple[str, Action, Action, bool]] = [
         False,
     ),
     (
+        "before the first key, which a begin selector with a limit passes",
+        lambda tr: list(tr.get_range(KeySelector.last_less_or_equal(b"aa"), b"z", 1)),
+        write(b"a"),
+        True,
+    ),
+    (
+        "before the first key, but the read in reverse stops at its limit",
+        lambda tr: list(tr.get_range(KeySelector.last_less_or_equal(b"aa"), b"z", 1, True)),
+        write(b"a"),
+        False,
+    ),
+    (
+        "behind the last key, but the read stops before its end selector",
+        lambda tr: list(tr.get_range(b"a", KeySelector(b"d", False, 9), 1)),
+        write(b"x"),
+        False,
+    ),
+    (
+        "behind the last key, which an end selector passes in reverse",
+        lambda tr: list(tr.get_range(b"a", KeySelector(b"d", False, 9), 1, True)),
+        write(b"x"),
+        True,
+    ),
+    (
+        "behind the end, as the begin selector passes the last key",
+        lambda tr: list(tr.get_range(KeySelector(b"d", False, 9), b"z")),
+        write(b"zz"),
+        False,
+    ),
+    (
+        "before the end, as the begin selector passes the last key",
+        lambda tr: list(tr.get_range(KeySelector(b"d", False, 9), b"z")),
+        write(b"e"),
+        True,
+    ),
+    (
         "a stamped key in a read range",
         lambda tr: list(tr[b"s":b"t"]),
         lambda tr: tr.set_versionstamped_key(b"s" + bytes(10) + b"\1\0\0\0", b""),

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from fdbqueue.embedded import limits
@@ -316,11 +315,11 @@ class Attempt:
         key, offset = self._normalized(selector)
         own = self._visible_writes(snapshot)
         if offset > 0:
-            found = self._nth(own, key, self.max_read_key, offset, False, with_value=True)
+            found, _ = self._nth(own, key, self.max_read_key, offset, False, with_value=True)
             resolved = self.max_read_key if found is None else found
             conflict = (key, key_after(resolved))
         else:
-            found = self._nth(own, b"", key, 1 - offset, True, with_value=True)
+            found, _ = self._nth(own, b"", key, 1 - offset, True, with_value=True)
             resolved = b"" if found is None else found
             conflict = (resolved, key)
         if not snapshot:
@@ -346,17 +345,18 @@ class Attempt:
         count: int,
         reverse: bool,
         with_value: bool = False,
-    ) -> bytes | None:
-        """Return the key of row number `count` of a range, from 1; `None` if it has fewer rows.
+    ) -> tuple[bytes | None, int]:
+        """Return the key of row number `count` of a range, from 1, or how many rows are missing.
 
         As in FoundationDB, a key that the transaction's own `compare_and_clear` left without a
         value counts. With `with_value`, the result is the next key that has a value.
         """
         with closing(self._rows(own, begin, end, reverse, written=True)) as rows:
-            for key, value in islice(rows, count - 1, None):
-                if value is not NO_VALUE or not with_value:
-                    return key
-        return None
+            for key, value in rows:
+                count -= 1
+                if count <= 0 and (value is not NO_VALUE or not with_value):
+                    return key, 0
+        return None, count
 
     def _rows(
         self, own: WriteMap | None, begin: bytes, end: bytes, reverse: bool, written: bool = False
@@ -422,13 +422,17 @@ class Attempt:
         if begin[0] >= end[0] and begin[1] >= end[1]:
             return [], False
         self.has_read = True
-        first, to_begin, through_end = self._boundary(own, *begin)
-        last, end_to_begin, end_through_end = self._boundary(own, *end)
+        first, begin_left = self._boundary(own, *begin)
+        last, end_left = self._boundary(own, *end)
         rows: Rows = []
         more = False
         if first < last:
-            rows, more = _batch(self._rows(own, first, last, reverse), limit)
+            # Keys without a value are read for the conflict range, as the selectors count them.
+            rows, more = _batch(self._rows(own, first, last, reverse, written=True), limit)
         if not snapshot:
+            # A read that its limit stopped does not depend on its far end. And if the begin is not
+            # before the end, only a key between the keys of the two selectors can change that.
+            is_ordered = first < last or begin_left < end_left
             self._range_conflict(
                 begin[0],
                 end[0],
@@ -437,20 +441,25 @@ class Attempt:
                 reverse,
                 begin[1],
                 end[1],
-                (to_begin or end_to_begin) and not more,
-                through_end or end_through_end,
+                to_begin=is_ordered and begin_left < 1 and not (more and reverse),
+                through_end=is_ordered and end_left > 1 and (reverse or not more),
             )
+        if own is not None:
+            rows = [row for row in rows if row[1] is not NO_VALUE]
         return rows, more
 
-    def _boundary(self, own: WriteMap | None, key: bytes, offset: int) -> tuple[bytes, bool, bool]:
-        """Return an end of a range, and whether the search passed the first key or the last one."""
+    def _boundary(self, own: WriteMap | None, key: bytes, offset: int) -> tuple[bytes, int]:
+        """Return an end of a range, and the offset that is left after all keys were counted.
+
+        It is less than 1 if the search passed the first key, and more if it passed the last one.
+        """
         if offset == 1:
-            return key, False, False
+            return key, 1
         if offset > 1:
-            found = self._nth(own, key, self.max_read_key, offset, reverse=False)
-            return (self.max_read_key, False, True) if found is None else (found, False, False)
-        found = self._nth(own, b"", key, 1 - offset, reverse=True)
-        return (b"", True, False) if found is None else (found, False, False)
+            found, missing = self._nth(own, key, self.max_read_key, offset, reverse=False)
+            return (self.max_read_key, missing) if found is None else (found, 1)
+        found, missing = self._nth(own, b"", key, 1 - offset, reverse=True)
+        return (b"", 1 - missing) if found is None else (found, 1)
 
     def _range_conflict(
         self,
@@ -475,9 +484,9 @@ class Attempt:
                 low = end
             elif not reverse and end_offset > 0:
                 high = begin
-        if to_begin and begin_offset <= 0:
+        if to_begin:
             low = b""
-        if through_end and end_offset > 0:
+        if through_end:
             high = self.max_read_key
         if rows:
             lowest, highest = (rows[-1][0], rows[0][0]) if reverse else (rows[0][0], rows[-1][0])
@@ -626,14 +635,20 @@ class Attempt:
 
 
 def _batch(rows: Generator[tuple[bytes, bytes], None, None], limit: int) -> tuple[Rows, bool]:
-    """Return the first rows, limited in number and bytes, and whether a limit stopped them."""
+    """Return the first rows, and whether a limit of their number or their bytes stopped them.
+
+    Rows without a value are among them, and do not count.
+    """
     batch: Rows = []
     size = 0
     with closing(rows):
         for row in rows:
             batch.append(row)
+            if row[1] is NO_VALUE:
+                continue
+            limit -= 1
             size += len(row[0]) + len(row[1])
-            if len(batch) >= limit or size >= _BATCH_BYTES:
+            if limit <= 0 or size >= _BATCH_BYTES:
                 return batch, True
     return batch, False
 
