@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fdbqueue.embedded import KeySelector
+from fdbqueue.embedded import KeySelector, TransactionRead
 from fdbqueue.errors import ClusterUnavailable, FDBError
 from fdbqueue.types import Database, Key, ReadTransaction, ReadTransactor
 from fdbqueue.types import KeySelector as Selector
@@ -115,6 +115,8 @@ def is_database(db_or_tr: ReadTransactor) -> TypeIs[Database]:
         >>> is_database(fdbqueue.open("memory:"))
         True
     """
+    if isinstance(db_or_tr, TransactionRead):
+        return False  # faster than to ask it for what it refuses with an explanation
     if hasattr(db_or_tr, "create_transaction"):
         return True
     if hasattr(db_or_tr, "get_range"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from fdbqueue.embedded.disk.damage import check_integrity
 from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.transaction.futures import KeyValue, Value, WatchFuture
 from fdbqueue.embedded.transaction.options import DatabaseOptions, Settings
+from fdbqueue.embedded.transaction.reads import BINDING_REFUSED
 from fdbqueue.embedded.transaction.transaction import Transaction
 from fdbqueue.embedded.transaction.watcher import Watcher
 from fdbqueue.errors import FDBError
@@ -168,7 +170,15 @@ class Database:
             self.storage.end(snapshot)
 
     def create_transaction(self) -> Transaction:
-        """Return a new transaction. `fdbqueue.transactional` is the convenient way to use one."""
+        """Return a new transaction. `fdbqueue.transactional` is the convenient way to use one.
+
+        Raises:
+            TypeError: The caller is `fdb.transactional`, which knows no error of this engine and so
+                would not retry.
+        """
+        binding = sys.modules.get("fdb.impl")
+        if binding is not None and sys._getframe(1).f_globals is vars(binding):
+            raise TypeError(BINDING_REFUSED)
         return Transaction(self)
 
     def _run(self, body: Callable[[Transaction], _T]) -> _T:

@@ -27,7 +27,19 @@ from fdbqueue.types import KeyLike, KeyOrSelector
 if TYPE_CHECKING:
     from fdbqueue.embedded.database import Database
 
-__all__ = ["FDBRange", "SnapshotRead", "TransactionRead", "VersionstampFuture", "prefix_end"]
+__all__ = [
+    "BINDING_REFUSED",
+    "FDBRange",
+    "SnapshotRead",
+    "TransactionRead",
+    "VersionstampFuture",
+    "prefix_end",
+]
+
+BINDING_REFUSED = (
+    "fdb.transactional does not retry transactions of an embedded database; decorate the function "
+    "with fdbqueue.transactional, which runs on both engines"
+)
 
 _EXACT = fdboptions.StreamingMode["exact"][0]
 
@@ -115,6 +127,14 @@ class TransactionRead:
     def __init__(self, database: Database, attempt: Attempt) -> None:
         self.database = database
         self._attempt = attempt
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            # The binding's decorator takes whatever is not its own transaction for a database.
+            if name == "create_transaction":
+                raise AttributeError(BINDING_REFUSED)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def db(self) -> Database:
