@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fdb import fdboptions
 
 import fdbqueue
 from fdbqueue.embedded import Database, KeySelector
@@ -43,6 +45,11 @@ def filled(db: Any) -> Any:
 
 def write(key: bytes) -> Action:
     return lambda tr: tr.set(key, b"2")
+
+
+def touch(key: bytes) -> Action:
+    """Let transactions that read a key conflict, and leave its value."""
+    return lambda tr: tr.add_write_conflict_key(key)
 
 
 CASES: list[tuple[str, Action, Action, bool]] = [
@@ -189,6 +196,52 @@ def test_reads_conflict_with_later_writes_to_the_same_keys(
     filled: Any, first: Action, second: Action, expected: bool
 ) -> None:
     assert conflicts(filled, first, second) is expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "limit", "rows"),
+    [
+        ("iterator", 0, 4),
+        ("iterator", 50, 4),
+        ("small", 0, 2),
+        ("medium", 0, 2),
+        ("large", 0, 4),
+        ("serial", 0, 76),
+        ("want_all", 0, 76),
+        ("want_all", 50, 50),
+        ("exact", 50, 50),
+    ],
+)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_read_conflicts_with_the_rows_of_the_batch_that_it_began(
+    db: Any, mode: str, limit: int, rows: int, reverse: bool
+) -> None:
+    """The numbers of rows are those of FoundationDB, which goes by their bytes.
+
+    The last row of a batch comes after the next batch has begun, so there are two small ones.
+    """
+    keys = [b"row %02d" % n for n in range(100)]
+    for key in keys:
+        db[key] = bytes(1024)
+
+    def read(tr: Any) -> None:
+        next(iter(tr.get_range(b"a", b"z", limit, reverse, fdboptions.StreamingMode[mode][0])))
+
+    ordered = keys[::-1] if reverse else keys
+    assert conflicts(db, read, touch(ordered[rows - 1]))
+    assert not conflicts(db, read, touch(ordered[rows]))
+
+
+def test_a_loop_that_stops_at_the_last_row_of_a_batch_has_read_the_next_one(db: Any) -> None:
+    for n in range(12):
+        db[b"row %02d" % n] = bytes(1024)
+
+    def read(rows: int) -> Action:
+        return lambda tr: list(islice(tr[b"a":b"z"], rows))
+
+    assert not conflicts(db, read(3), touch(b"row 04"))
+    assert conflicts(db, read(4), touch(b"row 04"))
+    assert not conflicts(db, read(4), touch(b"row 10"))
 
 
 def test_a_commit_before_the_read_version_does_not_conflict(filled: Any) -> None:

@@ -392,6 +392,20 @@ def test_a_negative_limit_is_2012(db: Any, fdb_error: Any) -> None:
     assert len(db.get_range(b"a", b"b", limit=-1)) == 1
 
 
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_transaction_lives_as_long_as_the_reads_of_its_rows(db: Any, snapshot: bool) -> None:
+    for n in range(20):
+        db[b"%02d" % n] = bytes(1000)
+
+    def rows() -> Any:
+        tr = db.create_transaction()
+        return (tr.snapshot if snapshot else tr).get_range(b"", b"\xff")
+
+    assert len(list(rows())) == 20
+    tr = db.create_transaction().snapshot
+    assert len(list(tr[:])) == 20
+
+
 def test_a_deleted_transaction_releases_its_snapshot(db: Any) -> None:
     for _ in range(50):
         db.create_transaction()[b"k"].wait()
@@ -491,16 +505,40 @@ def test_a_starved_transaction_eventually_commits(db: Any) -> None:
     assert attempts <= 5
 
 
-def test_a_starved_transaction_does_not_deadlock_with_another_one(db: Any) -> None:
+def starved(db: Any) -> Any:
+    """Return a transaction that conflicted so often that it now holds the write lock."""
     tr = db.create_transaction()
     tr.options.set_max_retry_delay(0)
     for _ in range(3):
         tr.on_error(1020).wait()
     tr[b"k"].wait()
-    db[b"other"] = b"1"
+    return tr
+
+
+def test_a_starved_transaction_does_not_deadlock_with_another_one(db: Any) -> None:
+    tr = starved(db)
+    thread = threading.Thread(target=lambda: db.set(b"other", b"1"))
+    thread.start()
+    thread.join()
     tr[b"k"] = b"2"
     tr.commit().wait()
     assert db[b"k"] == b"2"
+
+
+def test_a_starved_transaction_does_not_hold_up_another_one_of_its_thread(
+    db: Any, fdb_error: Any
+) -> None:
+    tr = starved(db)
+    waits = db.lock_waits
+    db[b"k"] = b"1"
+    other = starved(db)
+    other[b"other"] = b"2"
+    other.commit().wait()
+    assert db.lock_waits == waits
+    tr[b"other"] = b"3"
+    with fdb_error(1020):
+        tr.commit().wait()
+    assert db[b"other"] == b"2"
 
 
 def test_a_closed_database_is_1025(db: Any, fdb_error: Any) -> None:

@@ -51,6 +51,7 @@ class WritersLock:
         # Reentrant, because a finalizer may end a hold while its thread is inside.
         self._inside = threading.RLock()
         self._hold: WriteLockHold | None = None
+        self._hold_thread = 0
         self.waits = 0
         """How often a section has waited."""
         self._of_processes = ProcessLock(path, takes_slices=not durable)
@@ -118,14 +119,17 @@ class WritersLock:
         hold = WriteLockHold(self)
 
         def begin() -> None:
-            self._hold = hold
+            self._hold, self._hold_thread = hold, threading.get_ident()
 
         self.run(begin, deadline)
         return hold
 
     def _pass_on(self, hold: WriteLockHold | None) -> bool:
-        """End the hold of the caller's transaction, which keeps the lock for a section."""
-        if hold is not self._hold:
+        """End the hold of the caller's transaction, which keeps the lock for a section.
+
+        So does the hold of another transaction of the same thread, which would wait for itself.
+        """
+        if hold is not self._hold and self._hold_thread != threading.get_ident():
             return False
         self._hold = None
         return True

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 __all__ = [
-    "FIRST_BATCH",
+    "UNLIMITED",
     "Attempt",
     "Rows",
     "as_conflict_end",
@@ -42,8 +43,11 @@ _RANGE_OVERHEAD = 24
 _CLEAR = int(MutationType.CLEAR_RANGE)
 _CLEAR_UNCOUNTED = MUTATION_OVERHEAD - _RANGE_OVERHEAD  # of which `clear` counts the smaller
 
-FIRST_BATCH = 64  # rows in the first batch of an unlimited range read; each next one is 4x as large
-_BATCH_BYTES = 1 << 20
+UNLIMITED = sys.maxsize
+"""No limit of rows, or of bytes."""
+
+_ROW_OVERHEAD = 24  # bytes that FoundationDB counts for a row in addition to its key and value
+_FEW = 16  # rows that are read by one call; more are read one after the other
 
 
 def is_selector(key: KeyOrSelector) -> TypeIs[KeySelector]:
@@ -372,38 +376,39 @@ class Attempt:
         limit: int,
         reverse: bool,
         snapshot: bool,
-        batch: int = 0,
+        size: int = UNLIMITED,
     ) -> tuple[Rows, bool]:
         """Return the next rows between two ends, and whether a limit stopped the read.
 
         Args:
             begin: The first key, or its selector.
             end: The key after the last one, or its selector.
-            limit: The most rows of all batches together; 0 or -1 for no limit.
+            limit: The most rows; 0 or -1 for no limit.
             reverse: Whether to return the last row first.
             snapshot: Whether to read without a conflict.
-            batch: The number of the batch, from 0. It sets the size of an unlimited read.
+            size: The bytes after which to stop.
         """
         if not self.is_unrestricted:
             self.check()
-        if limit < -1:
+        if not -1 <= limit < 1 << 31:
             raise FDBError(2012)
         if limit <= 0:
-            limit = FIRST_BATCH << 2 * min(batch, 5)
+            limit = UNLIMITED
         own = self._visible_writes(snapshot) if self.mutations else None
         if own is not None or type(begin) is not bytes or type(end) is not bytes:
-            return self._read_between(own, begin, end, limit, reverse, snapshot)
+            return self._read_between(own, begin, end, limit, reverse, snapshot, size)
         if begin > self.max_read_key or end > self.max_read_key:
             raise FDBError(2004)
         if begin >= end:
             return [], False
         self.has_read = True
-        if limit <= FIRST_BATCH:
-            statement = BACKWARD if reverse else FORWARD
-            rows = (self.snapshot or self.view()).fetch(statement, (begin, end, limit))
-            more = len(rows) >= limit
-        else:
-            rows, more = _batch(self.view().rows(begin, end, reverse), limit)
+        statement = BACKWARD if reverse else FORWARD
+        few = min(limit, _FEW)
+        fetched: Rows = (self.snapshot or self.view()).fetch(statement, (begin, end, few))
+        rows, more = _batch(fetched, limit, size)
+        if len(fetched) == few and not more:
+            with closing(self.view().rows(begin, end, reverse)) as remaining:
+                rows, more = _batch(remaining, limit, size)
         if not snapshot:
             self._range_conflict(begin, end, rows, more, reverse)
         return rows, more
@@ -416,6 +421,7 @@ class Attempt:
         limit: int,
         reverse: bool,
         snapshot: bool,
+        size: int,
     ) -> tuple[Rows, bool]:
         """Read a range whose ends must be resolved first, or that must see own writes."""
         begin, end = self._normalized(begin_at), self._normalized(end_at)
@@ -428,7 +434,8 @@ class Attempt:
         more = False
         if first < last:
             # Keys without a value are read for the conflict range, as the selectors count them.
-            rows, more = _batch(self._rows(own, first, last, reverse, written=True), limit)
+            with closing(self._rows(own, first, last, reverse, written=True)) as stored:
+                rows, more = _batch(stored, limit, size)
         if not snapshot:
             # A read that its limit stopped does not depend on its far end. And if the begin is not
             # before the end, only a key between the keys of the two selectors can change that.
@@ -634,22 +641,20 @@ class Attempt:
         return size + self.own_writes().size() > limit
 
 
-def _batch(rows: Generator[tuple[bytes, bytes], None, None], limit: int) -> tuple[Rows, bool]:
+def _batch(rows: Iterable[tuple[bytes, bytes]], limit: int, size: int) -> tuple[Rows, bool]:
     """Return the first rows, and whether a limit of their number or their bytes stopped them.
 
     Rows without a value are among them, and do not count.
     """
     batch: Rows = []
-    size = 0
-    with closing(rows):
-        for row in rows:
-            batch.append(row)
-            if row[1] is NO_VALUE:
-                continue
-            limit -= 1
-            size += len(row[0]) + len(row[1])
-            if limit <= 0 or size >= _BATCH_BYTES:
-                return batch, True
+    for row in rows:
+        batch.append(row)
+        if row[1] is NO_VALUE:
+            continue
+        limit -= 1
+        size -= len(row[0]) + len(row[1]) + _ROW_OVERHEAD
+        if limit <= 0 or size <= 0:
+            return batch, True
     return batch, False
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, overload
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 from fdb import fdboptions
 
 from fdbqueue import types
 from fdbqueue.embedded.ranges import key_after
-from fdbqueue.embedded.transaction.attempt import Attempt, Rows, as_key, is_selector
+from fdbqueue.embedded.transaction.attempt import UNLIMITED, Attempt, Rows, as_key, is_selector
 from fdbqueue.embedded.transaction.futures import (
     FutureInt64,
     FutureKeyArray,
@@ -36,12 +37,26 @@ __all__ = [
     "prefix_end",
 ]
 
+_Batch: TypeAlias = tuple[Rows, bool, FdbqueueError | None]
+
 BINDING_REFUSED = (
     "fdb.transactional does not retry transactions of an embedded database; decorate the function "
     "with fdbqueue.transactional, which runs on both engines"
 )
 
-_EXACT = fdboptions.StreamingMode["exact"][0]
+_ITERATOR, _EXACT, _WANT_ALL = (
+    fdboptions.StreamingMode[name][0] for name in ("iterator", "exact", "want_all")
+)
+# The bytes that FoundationDB reads at once. A transaction conflicts with all of them.
+_BATCH_BYTES = {
+    _EXACT: UNLIMITED,
+    _WANT_ALL: 80_000,
+    **{
+        fdboptions.StreamingMode[name][0]: size
+        for name, size in (("small", 256), ("medium", 1000), ("large", 4096), ("serial", 80_000))
+    },
+}
+_ITERATOR_BYTES = (4096, 6144, 9216, 13_824, 20_736, 31_104, 46_656, 69_984, 80_000, 120_000)
 
 
 def prefix_end(prefix: KeyLike) -> bytes:
@@ -61,62 +76,87 @@ class FDBRange:
 
     def __init__(
         self,
+        reads: TransactionRead,
         attempt: Attempt,
-        snapshot: bool,
         begin: bytes | types.KeySelector,
         end: bytes | types.KeySelector,
         limit: int,
         reverse: bool,
-        exact: bool,
+        mode: int,
     ) -> None:
+        self._reads = reads  # keeps the transaction until all rows are read
         self._attempt = attempt
-        self._snapshot = snapshot
         self._begin = begin
         self._end = end
         self._limit = limit
         self._reverse = reverse
+        self._mode = mode
         # The first batch is read now, in the order of the transaction's operations.
-        self._rows: Rows = []
-        self._more = False
-        self._error: FdbqueueError | None = None
+        self._first = self._batch(begin, end, limit, mode, 0)
+
+    def _batch(
+        self,
+        begin: bytes | types.KeySelector,
+        end: bytes | types.KeySelector,
+        limit: int,
+        mode: int,
+        number: int,
+    ) -> _Batch:
+        """Read a batch, numbered from 0; return its rows, whether a limit stopped it, its error."""
         try:
-            if exact and limit in (0, -1):
+            if mode == _ITERATOR:
+                size = _ITERATOR_BYTES[min(number, len(_ITERATOR_BYTES) - 1)]
+            elif mode not in _BATCH_BYTES:
+                raise FDBError(2000)
+            elif mode == _EXACT and limit in (0, -1):
                 raise FDBError(2210)
-            self._rows, self._more = attempt.read_range(begin, end, limit, reverse, snapshot)
+            else:
+                size = _BATCH_BYTES[mode]
+            rows, more = self._attempt.read_range(
+                begin, end, limit, self._reverse, self._reads.is_snapshot, size
+            )
         except FDBError as error:
-            self._error = attempt.failed_read(error)
+            return [], False, self._attempt.failed_read(error)
+        return rows, more, None
 
     def to_list(self) -> list[KeyValue]:
         """Return all rows as a list."""
-        return list(self)
+        mode = self._mode
+        if mode == _ITERATOR:
+            mode = _EXACT if self._limit > 0 else _WANT_ALL
+        return list(self._rows(mode))
 
     def __iter__(self) -> Iterator[KeyValue]:
-        if self._error is not None:
-            raise fresh(self._error)
-        if self._more and self._limit != len(self._rows):
-            return self._all_batches()
-        return map(as_row, self._rows)
+        return self._rows(self._mode)
 
-    def _all_batches(self) -> Iterator[KeyValue]:
-        rows, more, left, batch = self._rows, self._more, self._limit, 0
+    def _rows(self, mode: int) -> Iterator[KeyValue]:
+        rows, more, error = self._first
+        if error is not None:
+            raise fresh(error)
+        if more and rows and self._limit != len(rows):
+            return self._all_batches(mode)
+        return map(as_row, rows)
+
+    def _all_batches(self, mode: int) -> Iterator[KeyValue]:
+        (rows, more, error), left, number = self._first, self._limit, 0
         begin, end = self._begin, self._end
-        while True:
-            yield from map(as_row, rows)
-            if not more or not rows or left == len(rows):
-                return
-            if left > 0:
-                left -= len(rows)
-            if self._reverse:
-                end = rows[-1][0]
+        while rows:
+            last = rows[-1]
+            yield from map(as_row, islice(rows, len(rows) - 1))
+            if more and left != len(rows):
+                left -= len(rows) if left > 0 else 0
+                if self._reverse:
+                    end = last[0]
+                else:
+                    begin = key_after(last[0])
+                number += 1
+                # As in the binding, before the caller has the last row.
+                rows, more, error = self._batch(begin, end, left, mode, number)
             else:
-                begin = key_after(rows[-1][0])
-            batch += 1
-            try:
-                rows, more = self._attempt.read_range(
-                    begin, end, left, self._reverse, self._snapshot, batch
-                )
-            except FDBError as error:
-                raise self._attempt.failed_read(error) from None
+                rows = []
+            yield as_row(last)
+        if error is not None:
+            raise fresh(error)
 
 
 class TransactionRead:
@@ -163,7 +203,7 @@ class TransactionRead:
         end: KeyOrSelector | None,
         limit: int = 0,
         reverse: bool = False,
-        streaming_mode: int = -1,
+        streaming_mode: int = _ITERATOR,
     ) -> FDBRange:
         """Return the rows from `begin` up to, but not including, `end`.
 
@@ -172,20 +212,26 @@ class TransactionRead:
             end: A key or key selector; `None` for the end of the keys.
             limit: The most rows to return; 0 or -1 for no limit.
             reverse: Whether to return the last row first.
-            streaming_mode: Ignored, except that `exact` requires a limit (2210 otherwise).
+            streaming_mode: How many bytes to read at once; `exact` requires a limit (2210
+                otherwise). A transaction conflicts with all rows that it has read, also those that
+                the caller has not come to.
         """
         return FDBRange(
+            self,
             self._attempt,
-            self.is_snapshot,
             begin if type(begin) is bytes else _as_end(begin, b""),
             end if type(end) is bytes else _as_end(end, b"\xff"),
             limit,
             bool(reverse),
-            streaming_mode == _EXACT,
+            streaming_mode,
         )
 
     def get_range_startswith(
-        self, prefix: KeyLike, limit: int = 0, reverse: bool = False, streaming_mode: int = -1
+        self,
+        prefix: KeyLike,
+        limit: int = 0,
+        reverse: bool = False,
+        streaming_mode: int = _ITERATOR,
     ) -> FDBRange:
         """Return the rows whose keys start with `prefix`."""
         prefix = as_key(prefix)
@@ -262,6 +308,10 @@ class SnapshotRead(TransactionRead):
     """The reads of `tr.snapshot`, which do not conflict."""
 
     is_snapshot = True
+
+    def __init__(self, transaction: TransactionRead, attempt: Attempt) -> None:
+        super().__init__(transaction.database, attempt)
+        self._transaction = transaction  # keeps it until its reads are over
 
 
 def _as_end(key_or_selector: KeyOrSelector | None, default: bytes) -> bytes | types.KeySelector:

@@ -100,7 +100,7 @@ class Transaction(TransactionRead):
     @property
     def snapshot(self) -> TransactionRead:
         """Reads of the same transaction without read conflicts."""
-        return SnapshotRead(self.database, self._attempt)
+        return SnapshotRead(self, self._attempt)
 
     @property
     def options(self) -> TransactionOptions:
