@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fdb.fdboptions import StreamingMode
 
-from fdbqueue.embedded import FDBError
+from fdbqueue.embedded import FDBError, KeySelector
 from fdbqueue.errors import DatabaseClosed
 
 
@@ -189,6 +189,17 @@ def test_reads_of_system_keys_are_2004_unless_allowed(db: Any, fdb_error: Any) -
     assert tr[b"\xff/x"] == b"1"
 
 
+def test_clearing_a_long_system_key_is_2004_unless_allowed(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    tr.clear(b"\xff" + bytes(40_000))
+    with fdb_error(2004):
+        tr.commit().wait()
+    tr = db.create_transaction()
+    tr.options.set_access_system_keys()
+    tr.clear(b"\xff" + bytes(40_000))
+    tr.commit().wait()
+
+
 def test_a_transaction_over_ten_megabytes_is_2101(db: Any, fdb_error: Any) -> None:
     tr = db.create_transaction()
     for number in range(101):
@@ -227,6 +238,56 @@ def test_reset_makes_a_transaction_new(db: Any) -> None:
     tr[b"k3"] = b"3"
     tr.commit().wait()
     assert [row.key for row in db[:]] == [b"k", b"k3"]
+
+
+def test_the_committed_version_stays_until_the_next_commit(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    tr[b"k"] = b"1"
+    committed = commit(tr)
+    tr.reset()
+    assert tr.get_committed_version() == committed
+    tr.on_error(1020).wait()
+    assert tr.get_committed_version() == committed
+    tr.set_read_version(1)
+    with fdb_error(1007):
+        tr[b"k"].wait()
+    with fdb_error(1007):
+        tr.commit().wait()
+    assert tr.get_committed_version() == committed
+    tr.on_error(1007).wait()
+    assert commit(tr) == -1
+
+
+def test_after_a_mistake_the_use_after_a_commit_goes_unnoticed(db: Any, fdb_error: Any) -> None:
+    """FoundationDB skips what a program does after a mistake, so the retry begins a new attempt."""
+    tr = db.create_transaction()
+    tr.commit().wait()
+    tr.clear_range(b"b", b"a")
+    tr[b"k"] = b"1"
+    tr.add_write_conflict_key(b"k")
+    with fdb_error(2005):
+        tr.commit().wait()
+    tr.on_error(1020).wait()
+    tr[b"k"] = b"2"
+    tr.commit().wait()
+    assert db[b"k"] == b"2"
+
+
+@pytest.mark.parametrize(("version", "code"), [(1, 1007), (1 << 60, 1009)])
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_commit_after_a_failed_read_fails_with_its_error(
+    db: Any, fdb_error: Any, version: int, code: int, writes: bool
+) -> None:
+    db[b"k"] = b"1"
+    tr = db.create_transaction()
+    tr.set_read_version(version)
+    with fdb_error(code):
+        tr.get_range(b"a", b"z").to_list()
+    if writes:
+        tr[b"other"] = b"2"
+    with fdb_error(code):
+        tr.commit().wait()
+    assert [row.key for row in db[:]] == [b"k"]
 
 
 def test_a_cancelled_transaction_is_1025(db: Any, fdb_error: Any) -> None:
@@ -340,6 +401,26 @@ def test_options_have_their_types_and_ranges(db: Any, fdb_error: Any) -> None:
     options.set_debug_transaction_identifier("accepted")
 
 
+def test_reads_of_unreadable_keys_cannot_be_allowed(db: Any, fdb_error: Any) -> None:
+    with fdb_error(2108):
+        db.create_transaction().options.set_bypass_unreadable()
+    with fdb_error(2108):
+        db.options.set_transaction_bypass_unreadable()
+
+
+def test_a_selector_without_own_writes_does_not_count_for_the_size_limit(db: Any) -> None:
+    key = b"k" * 100
+    db[key] = b"v"
+    tr = db.create_transaction()
+    tr.options.set_read_your_writes_disable()
+    tr.options.set_size_limit(150)
+    assert tr.get_key(KeySelector.first_greater_or_equal(key)) == key
+    assert len(list(tr.get_range(key, key + b"\x00"))) == 1
+    tr[b"k"] = b"v"
+    tr.commit().wait()
+    assert db[b"k"] == b"v"
+
+
 RETRIED = (1007, 1009, 1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223)
 NOT_RETRIED = (1025, 1031, 1036, 2000, 2004, 2005, 2017, 2101, 2102, 2103)
 
@@ -385,9 +466,15 @@ def test_inverted_conflict_ranges_are_2005_at_once(db: Any, fdb_error: Any) -> N
         tr.commit().wait()
 
 
-def test_a_negative_limit_is_2012(db: Any, fdb_error: Any) -> None:
-    with fdb_error(2012):
-        list(db.create_transaction().get_range(b"a", b"b", limit=-2))
+def test_a_range_read_with_wrong_arguments_is_refused(db: Any, fdb_error: Any) -> None:
+    tr = db.create_transaction()
+    for limit in (-2, 1 << 31):
+        with fdb_error(2012):
+            list(tr.get_range(b"a", b"b", limit=limit))
+    for mode in (-3, 5, 9):
+        with fdb_error(2000):
+            list(tr.get_range(b"a", b"b", streaming_mode=mode))
+    tr.commit().wait()
     db[b"a"] = b"1"
     assert len(db.get_range(b"a", b"b", limit=-1)) == 1
 

@@ -43,6 +43,10 @@ _RANGE_OVERHEAD = 24
 _CLEAR = int(MutationType.CLEAR_RANGE)
 _CLEAR_UNCOUNTED = MUTATION_OVERHEAD - _RANGE_OVERHEAD  # of which `clear` counts the smaller
 
+# Errors of a read that was performed. Others say that its arguments are wrong or the transaction
+# is over.
+_FAILED_READS = (1007, 1009, 1036)
+
 UNLIMITED = sys.maxsize
 """No limit of rows, or of bytes."""
 
@@ -109,8 +113,8 @@ class Attempt:
     """The bytes of `size` that FoundationDB's `get_approximate_size` leaves out."""
     ryw_disabled = False
     skip_next_write_conflict = False
-    met_unreadable = False
-    """True once a read failed with 1036. Then, as in FoundationDB, the commit fails too."""
+    read_error = 0
+    """The error of the first read that failed. As in FoundationDB, the commit fails with it too."""
     max_read_key = b"\xff"
     max_write_key = b"\xff"
     watches: tuple[tuple[bytes, bytes | None, WatchFuture], ...] = ()
@@ -175,8 +179,8 @@ class Attempt:
 
     def failed_read(self, error: FdbqueueError) -> FdbqueueError:
         """Note the error of a read, and return it without its traceback, to be stored."""
-        if isinstance(error, FDBError) and error.code == 1036:
-            self.met_unreadable = True
+        if isinstance(error, FDBError) and error.code in _FAILED_READS:
+            self.read_error = self.read_error or error.code
         return error.with_traceback(None)
 
     def view(self) -> Snapshot:
@@ -268,20 +272,23 @@ class Attempt:
         self._mapped = len(self.mutations)
         return self._write_map
 
-    def add_read_conflict(self, begin: bytes, end: bytes, is_read: bool = True) -> None:
+    def add_read_conflict(
+        self, begin: bytes, end: bytes, is_read: bool = True, is_key: bool = False
+    ) -> None:
         """Note that the transaction depends on the database's contents in a range.
 
         Args:
             begin: The first key of the range.
             end: The key after the range.
             is_read: Whether it was read; otherwise the program named it.
+            is_key: Whether it is the key of a read of its value.
         """
         if begin >= end:
             return
         size = len(begin) + len(end) + _RANGE_OVERHEAD
         if self.ryw_disabled:
             self.reads.append((begin, end))
-            if not is_read or end == key_after(begin):  # ranges that are read do not count
+            if is_key or not is_read:  # ranges that are read do not count
                 self.size += size
                 self.uncounted += size if is_read else 0
         elif self.mutations or self._write_map is not None:
@@ -308,7 +315,7 @@ class Attempt:
         else:
             value = own.get(key, self.view().get(key) if own.needs_database(key) else None)
         if not snapshot:
-            self.add_read_conflict(key, key + b"\0")
+            self.add_read_conflict(key, key + b"\0", is_key=True)
         return value
 
     def read_key(self, selector: KeySelector, snapshot: bool) -> bytes:
@@ -576,6 +583,8 @@ class Attempt:
 
     def may_write(self, key: bytes, value: bytes) -> bool:
         """Return whether a key can be written; keep the error if it cannot."""
+        if self.deferred:
+            return False  # FoundationDB ignores what a program does after a mistake
         if self.commit_started:
             self.end(2017)
             self.fail(2017)

@@ -110,6 +110,10 @@ class DatabaseOptions(_Options):
         """Set the size limit of new transactions, in bytes, from 32 to 10,000,000."""
         self._settings.size_limit = _number(size, 32, TRANSACTION_SIZE_LIMIT)
 
+    def set_transaction_bypass_unreadable(self) -> None:
+        """Raise 2108: reads of unreadable keys are not supported."""
+        raise FDBError(2108)  # an error is better than a wrong result
+
     def set_snapshot_ryw_enable(self) -> None:
         """Let snapshot reads see the transaction's own writes. Undoes one disable."""
         self._settings.snapshot_ryw += 1

@@ -123,7 +123,7 @@ class Transaction(TransactionRead):
                 attempt.clear_unmerged(key)
             else:
                 attempt.write(_CLEAR_RANGE, key, key + b"\0")
-        elif attempt.commit_started:
+        elif attempt.commit_started or key >= attempt.max_write_key:
             attempt.may_write(key, b"")
         # A longer key than the limit cannot exist, so there is nothing to clear.
 
@@ -276,9 +276,9 @@ class Transaction(TransactionRead):
             self._attempt.version = version
 
     def get_committed_version(self) -> int:
-        """Return the version of the commit; -1 before it, and if nothing was written.
+        """Return the version of the last commit; -1 before it, and if nothing was written.
 
-        A durable commit is on disk once its future is ready.
+        `reset` and `on_error` keep it. A durable commit is on disk once its future is ready.
         """
         return self._committed_version
 
@@ -364,8 +364,8 @@ class Transaction(TransactionRead):
                 attempt.check()
             attempt.commit_started = True
             attempt.is_unrestricted = False
-            if attempt.met_unreadable:
-                raise FDBError(1036)
+            if attempt.read_error:
+                raise FDBError(attempt.read_error)
             try:
                 size_limit = self._settings.size_limit
                 if 5 * attempt.size > size_limit and attempt.is_too_large(size_limit):
@@ -468,7 +468,6 @@ class Transaction(TransactionRead):
         """Discard everything that belongs to one attempt."""
         self._drop()
         self._attempt.restart(self.database.defaults.snapshot_ryw, self._is_starved, self._deadline)
-        self._committed_version = -1
 
     def _drop(self) -> None:
         self._end(1025)
