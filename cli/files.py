@@ -20,7 +20,10 @@ __all__ = ["replacing"]
 
 @contextmanager
 def replacing(path: str) -> Generator[IO[bytes]]:
-    """Open a file that replaces the one at `path` if the block succeeds; `-` is standard output."""
+    """Open a file that replaces the one at `path` if the block succeeds; `-` is standard output.
+
+    The file is on disk when the block has ended: its content first, then its name.
+    """
     try:
         with _open(path) as file:
             yield file
@@ -48,6 +51,8 @@ def _open(path: str) -> Generator[IO[bytes]]:
     if not os.path.isdir(os.path.dirname(target)):
         raise click.ClickException(f"no such directory: {os.path.dirname(target)}")
     with ExitStack() as stack:
+        directory = os.open(os.path.dirname(target), os.O_RDONLY | os.O_CLOEXEC)
+        stack.callback(os.close, directory)
         with defer_signals():
             temporary = stack.enter_context(_temporary_file(target))
             stack.enter_context(cleanup_on_signal(lambda: os.unlink(temporary.name)))
@@ -55,10 +60,12 @@ def _open(path: str) -> Generator[IO[bytes]]:
             yield temporary
             temporary.flush()
             os.chmod(temporary.name, _mode(target))
+            os.fsync(temporary.fileno())
             os.replace(temporary.name, target)
         except BaseException:
             os.unlink(temporary.name)
             raise
+        os.fsync(directory)
 
 
 def _temporary_file(target: str) -> IO[bytes]:

@@ -1071,6 +1071,63 @@ def test_an_export_that_fails_leaves_the_file_as_it_was(filled: Shell, name: str
     assert not list(filled.path.glob(".out.jsonl*"))
 
 
+# Runs `fdbq` in Python, and writes the order of its syncs and renames to the file `calls`. $FAILING
+# is what cannot be synced: the new file, or the name of it in its directory.
+_RECORDER = """
+import errno, glob, json, os
+fsync, replace = os.fsync, os.replace
+def record(call, status):
+    with open("calls", "a") as calls:
+        print(json.dumps([call, status.st_ino, status.st_size]), file=calls)
+def recorded_fsync(descriptor):
+    status = os.fstat(descriptor)
+    failing = {"file": glob.glob(".out.*"), "name": ["."]}.get(os.environ.get("FAILING"), [])
+    if status.st_ino in [os.stat(path).st_ino for path in failing]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    fsync(descriptor)
+    record("fsync", status)
+def recorded_replace(source, target):
+    replace(source, target)
+    record("replace", os.stat(target))
+os.fsync, os.replace = recorded_fsync, recorded_replace
+from fdbq.__main__ import main
+main()
+"""
+
+_WRITING = (("backup", "out"), ("export", "{}", "out"), ("export", "{}", "out", "--all"))
+
+
+@pytest.mark.parametrize("command", _WRITING, ids=" ".join)
+def test_a_file_is_on_disk_when_the_command_that_writes_it_ends(
+    filled: Shell, name: str, command: tuple[str, ...]
+) -> None:
+    arguments = [argument.format(name) for argument in command]
+    done = filled.start(*arguments, program=("-c", _RECORDER))
+    assert (done.communicate()[1], done.returncode) == ("", 0)
+    file, directory = (filled.path / "out").stat(), filled.path.stat()
+    calls = [json.loads(line) for line in (filled.path / "calls").read_text().splitlines()]
+    assert [call for call in calls if call[1] == file.st_ino] == [
+        ["fsync", file.st_ino, file.st_size],
+        ["replace", file.st_ino, file.st_size],
+    ]
+    named = calls.index(["replace", file.st_ino, file.st_size])
+    assert ["fsync", directory.st_ino] in [call[:2] for call in calls[named + 1 :]]
+
+
+@pytest.mark.parametrize("failing", ["file", "name"])
+def test_a_backup_whose_sync_fails_is_an_error(filled: Shell, name: str, failing: str) -> None:
+    filled.output("backup", "out", name)
+    before = (filled.path / "out").read_text()
+    filled.output("push", name, "3")
+    filled.environment["FAILING"] = failing
+    failed = filled.start("backup", "out", name, program=("-c", _RECORDER))
+    output, errors = failed.communicate()
+    assert (output, failed.returncode) == ("", 2)
+    assert errors.endswith("fdbq: cannot write to out: Input/output error\n")
+    assert ((filled.path / "out").read_text() == before) is (failing == "file")
+    assert not list(filled.path.glob(".out*"))
+
+
 def test_an_interrupted_import_does_not_say_that_nothing_happened(
     filled: Shell, name: str, db: Any
 ) -> None:
