@@ -81,7 +81,7 @@ def ls(db: Database, as_json: bool) -> None:
     """List all queues, the number of items in each state, and the age of the oldest ready item.
 
     Queues are printed as they are read, 1,000 at a time. With --json, each line has the numbers of
-    `fdbq stats`, without the limits.
+    `fdbq stats`, without the limits. A queue that another release stored has an error instead.
 
     \b
     Example:
@@ -98,6 +98,8 @@ def ls(db: Database, as_json: bool) -> None:
 
 
 def _row(name: str, stats: QueueStats) -> list[str]:
+    if stats.error is not None:
+        return [name, *["-"] * (len(STATES) + 1), stats.error]
     numbers = [f"{getattr(stats, state):,}" for state in STATES]
     return [name, *numbers, age_text(stats.oldest) or "-", "paused" if stats.paused else ""]
 

@@ -27,6 +27,7 @@ _MAX_NAME = 60  # columns
 def print_table(columns: Sequence[str], pages: Iterable[Sequence[Sequence[str]]]) -> None:
     """Print rows of a name and of numbers below the titles of their columns, page by page.
 
+    A column without a title has text, which begins at its left end.
     A column is as wide as its widest cell so far, but a long name only widens its own row.
     """
     widths = [0] * len(columns)
@@ -38,7 +39,10 @@ def print_table(columns: Sequence[str], pages: Iterable[Sequence[Sequence[str]]]
             widths = [*map(max, widths, sizes)]
         padded: list[str] = []
         for name, *numbers in lines:
-            cells = [f"{number:>{width}}" for number, width in zip(numbers, widths[1:])]
+            cells = [
+                f"{number:{'>' if title else '<'}{width}}"
+                for number, width, title in zip(numbers, widths[1:], columns[1:])
+            ]
             padded.append("  ".join([name + " " * (widths[0] - cell_len(name)), *cells]).rstrip())
         print("\n".join(padded), flush=True)
         titles = []

@@ -52,7 +52,8 @@ def top(db: Database, interval: float, updates: int, as_json: bool) -> None:
     Rates are items pushed and completed per second since the previous update, and the age is that
     of the oldest ready item. If the screen has no room for all queues, those with items or rates
     come first. With --json, each update prints one line per queue, with the numbers of `fdbq
-    stats`, without the limits. Ctrl-C ends the command.
+    stats`, without the limits. A queue that another release stored is unknown, and `fdbq ls` says
+    why. Ctrl-C ends the command.
 
     \b
     Example:
@@ -94,7 +95,7 @@ def _row(
 ) -> dict[str, Any]:
     """Return the displayed values of a queue; its rates are `None` without previous ones."""
     rates: list[float | None] = [None, None]
-    if previous is not None:
+    if previous is not None and previous.error is None and stats.error is None:
         rates = [
             # The totals of a queue that was cleared or created again start from zero.
             round((now - before) / seconds, 1) if now >= before else None
@@ -116,7 +117,7 @@ def _table(rows: list[dict[str, Any]], room: int) -> Table:
     """Return a table of some rows; the first if there is room for all, else the busy ones first."""
     table = Table(box=None, pad_edge=False)
     if len(rows) > room:
-        rows = sorted(rows, key=lambda row: not any(row[field] for field in _BUSY))
+        rows = sorted(rows, key=lambda row: not any(row.get(field) for field in _BUSY))
         table.caption = f"and {len(rows) - room:,} more"
         table.caption_justify = "left"
         rows = rows[:room]
@@ -126,6 +127,9 @@ def _table(rows: list[dict[str, Any]], room: int) -> Table:
         table.add_column(title, justify="right")
     table.add_column("priority: ready")
     for row in rows:
+        if "error" in row:
+            table.add_row(row["queue"] + " (unknown)", *["-"] * len(STATES))
+            continue
         counts = list(row["by_priority"].items())
         cells = [f"{priority}: {count:,}" for priority, count in counts[:_MAX_PRIORITIES]]
         if len(counts) > _MAX_PRIORITIES:

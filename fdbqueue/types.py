@@ -332,6 +332,8 @@ class QueueStats:
         total_died: Items that became dead letters.
         total_put_back: Popped items that were put back.
         total_rejected: Items for which the queue had no room.
+        error: Why the numbers are not known, from `overview`: another release stored the queue. All
+            numbers are 0 then. `None` if they are known.
     """
 
     ready: int
@@ -353,6 +355,7 @@ class QueueStats:
     total_died: int
     total_put_back: int
     total_rejected: int
+    error: str | None = None
 
     @property
     def unfinished(self) -> int:
@@ -361,8 +364,8 @@ class QueueStats:
 
     @property
     def is_empty(self) -> bool:
-        """True if the queue has no item in any state but done."""
-        return not (self.unfinished or self.dead)
+        """True if the queue has no item in any state but done, and its numbers are known."""
+        return not (self.error or self.unfinished or self.dead)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,11 @@ class _States:
             "Age of the oldest ready item, by the clocks of this server and of its pusher.",
             labels=["queue"],
         )
+        unknown = GaugeMetricFamily(
+            "fdbqueue_queue_unknown",
+            "1 if the numbers of the queue are not known, as before `fdbq migrate`.",
+            labels=["queue"],
+        )
         backlog = GaugeMetricFamily(
             "fdbqueue_backlog",
             "Ready and claimed items: the jobs that need a worker now.",
@@ -176,6 +181,9 @@ class _States:
         }
         now = datetime.now(timezone.utc)
         for name, stats in self._scan.reported.items():
+            if stats.error is not None:
+                unknown.add_metric([name], 1)
+                continue
             for state in _STATES:
                 items.add_metric([name, state], getattr(stats, state))
             paused.add_metric([name], stats.paused)
@@ -184,7 +192,7 @@ class _States:
                 total.add_metric([name], getattr(stats, field))
             if stats.oldest is not None:
                 age.add_metric([name], (now - stats.oldest).total_seconds())
-        yield from (number, items, paused, backlog, *totals.values(), age)
+        yield from (number, items, paused, unknown, backlog, *totals.values(), age)
 
 
 class _Retries:

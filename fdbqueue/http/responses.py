@@ -84,10 +84,17 @@ class _NamedNumbers(Numbers):
     name: str
 
 
+class _UnknownNumbers(BaseModel):
+    """The name of a queue whose numbers are not known, such as before `fdbq migrate`, and why."""
+
+    name: str
+    error: str
+
+
 class Queues(BaseModel):
     """The queues, in order of their names, and the `after` of the next page, or null."""
 
-    queues: list[_NamedNumbers]
+    queues: list[_NamedNumbers | _UnknownNumbers]
     next: str | None
 
 

@@ -21,6 +21,7 @@ from fdbqueue.layout.values import (
     decode_count,
     decode_level,
     decode_tallies,
+    encode_level,
     header_of,
     utc_time,
 )
@@ -120,6 +121,7 @@ class Counters:
     """The counters of one queue.
 
     Attributes:
+        show_layout: Whether they show that the queue has this layout: an earlier one has others.
         levels: The number of ready items, by the prefix of the level, if it is not zero.
         pushed: The number of items pushed.
         taken: The number of items popped or claimed.
@@ -129,7 +131,10 @@ class Counters:
         tallies: The tallies of the queue, by their names.
     """
 
-    __slots__ = ("claimed", "completed", "levels", "pushed", "rejected", "taken", "tallies")
+    __slots__ = (
+        *("claimed", "completed", "levels", "pushed", "rejected", "show_layout"),
+        *("taken", "tallies"),
+    )
 
     def __init__(self, subspace: Subspace, rows: Iterable[KeyValue]) -> None:
         """Decode the rows of `counters_range` or `totals_range`."""
@@ -138,17 +143,20 @@ class Counters:
         levels: dict[bytes, int] = {}
         popped = claimed = total_in = self.rejected = 0
         tallies = _NO_TALLIES
+        show_layout = False
         for row in rows:
             key = row.key[len(prefix) :]
             if key == _TOTAL_IN:
                 total_in = decode_count(row.value)
             elif key == _TALLIES:
                 tallies = decode_tallies(row.value)
+                show_layout = True
             elif key == _REJECTED:
                 self.rejected = decode_count(row.value)
             elif key == _LATE_POPS:
                 popped += decode_count(row.value)
             elif key.startswith(_LATE_POPS):
+                show_layout |= len(row.value) == _LEVEL_BYTES
                 ready, from_level, claimed_of_level = decode_level(row.value)
                 popped += from_level
                 claimed += claimed_of_level
@@ -158,6 +166,7 @@ class Counters:
                     levels[level] = number
             elif key.startswith(_COUNTS):
                 levels[items + key[len(_COUNTS) :]] = decode_count(row.value)
+        self.show_layout = show_layout or not (total_in or levels)
         self.levels = levels
         self.tallies = tallies
         self.pushed = total_in - tallies["moved"]
@@ -180,4 +189,5 @@ class Counters:
         return self.unfinished - self.tallies["delayed"] - self.claimed
 
 
+_LEVEL_BYTES = len(encode_level(0))
 _NO_TALLIES = dict.fromkeys(TALLIES, 0)

@@ -14,6 +14,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.database.binding import first_key
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import read_pages, read_ranges
+from fdbqueue.errors import LayoutVersionMismatch
 from fdbqueue.layout import (
     Counters,
     counters_range,
@@ -22,7 +23,7 @@ from fdbqueue.layout import (
     name_key,
     names_with,
 )
-from fdbqueue.operations.views.stats import begin_stats
+from fdbqueue.operations.views.stats import begin_layout_check, begin_stats, unknown_stats
 from fdbqueue.queue.arguments import validate_number
 from fdbqueue.types import (
     HistoryWindow,
@@ -59,12 +60,15 @@ def overview(
     Each value is what `stats` of the queue returns, without the options. Uses snapshot reads, which
     conflict with nothing. Given a database, queues are read in pages of up to 1,024, each in a
     transaction of its own. A page ends early with the queue that reaches 10,000 counters, so that a
-    transaction ends within its five seconds. Items are not decoded.
+    transaction ends within its five seconds. Items are not decoded. A queue that another release
+    stored has an `error` instead of numbers, until `fdbq migrate`.
 
     Cost: for each page one range read of the names. Neighbouring queues that hold little share a
     read of their counters, up to 50 of them; other queues have a read each. A queue that is not
     empty takes another read, and one for each priority, for up to 100 priorities. One with delayed
-    or claimed items, or with items that expire, takes up to seven more.
+    or claimed items, or with items that expire, takes up to seven more. One whose counters do not
+    show the release that stored it takes another: a queue from which nothing was taken, unless it
+    has integer priorities from -128 to 127.
 
     Args:
         tr: A transaction or a database.
@@ -91,6 +95,8 @@ def overview(
 def stats_as_json(stats: QueueStats) -> dict[str, Any]:
     """Return the numbers of a queue as a JSON object: its states, totals and, if known, limits.
 
+    If the numbers are not known, the object has only the error.
+
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
     >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
@@ -99,7 +105,10 @@ def stats_as_json(stats: QueueStats) -> dict[str, Any]:
     >>> numbers["ready"], numbers["by_priority"], numbers["paused"]
     (1, {'5': 1}, False)
     """
+    if stats.error is not None:
+        return {"error": stats.error}
     fields = {field.name: getattr(stats, field.name) for field in dataclasses.fields(stats)}
+    del fields["error"]
     fields["by_priority"] = {
         str(priority): number for priority, number in stats.by_priority.items()
     }
@@ -164,15 +173,23 @@ def _stats(
     tr: ReadTransaction, page: dict[str, Subspace], now: int
 ) -> list[tuple[str, QueueStats]]:
     """Return the numbers of the first queues of a page: as many as a transaction ought to read."""
-    begun: list[tuple[str, Callable[[], QueueStats]]] = []
+    found: list[tuple[str, Subspace, Counters, Callable[[], object]]] = []
     left = _MAX_COUNTERS
-    counters = read_ranges(tr, [counters_range(subspace) for subspace in page.values()])
-    for (name, subspace), rows in zip(page.items(), counters):
-        stats = begin_stats(tr, subspace, Counters(subspace, rows), now, first_key)
-        begun.append((name, stats))
+    ranges = read_ranges(tr, [counters_range(subspace) for subspace in page.values()])
+    for (name, subspace), rows in zip(page.items(), ranges):
+        counters = Counters(subspace, rows)
+        found.append((name, subspace, counters, begin_layout_check(tr, subspace, counters)))
         left -= len(rows)
         if left <= 0:
             break
+    begun: list[tuple[str, Callable[[], QueueStats]]] = []
+    for name, subspace, counters, check_layout in found:
+        try:
+            check_layout()
+            stats = begin_stats(tr, subspace, counters, now, first_key)
+        except LayoutVersionMismatch as error:
+            stats = partial(unknown_stats, subspace, error)
+        begun.append((name, stats))
     return [(name, finish()) for name, finish in begun]
 
 

@@ -21,7 +21,7 @@ from fdbqueue.errors import QueueExists, QueueNotFound
 from fdbqueue.layout import ROOT, Counters, Layout, name_key, totals_range
 from fdbqueue.layout.migration import migrate
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
-from fdbqueue.operations.views.stats import begin_size
+from fdbqueue.operations.views.stats import begin_layout_check, begin_size
 from fdbqueue.queue.base import Stored, find_stored, open_stored
 from fdbqueue.queue.fifo import Queue
 from fdbqueue.queue.overview import read_queues
@@ -78,7 +78,8 @@ def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> d
     Given a database, queues are read in pages of 1,024, each in a transaction of its own. Cost: for
     each page one range read of the names. Neighbouring queues that hold little share a read of
     their counters, up to 50 of them; other queues have a read each. All are made at the same time.
-    One with delayed or claimed items, or with items that expire, takes up to six more.
+    One with delayed or claimed items, or with items that expire, takes up to six more. One whose
+    counters do not show the release that stored it takes another, as in `overview`.
 
     Args:
         tr: A transaction or a database.
@@ -87,6 +88,8 @@ def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> d
 
     Raises:
         InvalidQueueName: A queue cannot have the name `after`.
+        LayoutVersionMismatch: Another release stored one of the queues. `overview` returns the
+            numbers of the others.
 
     Example:
         >>> import fdbqueue
@@ -100,9 +103,15 @@ def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> d
 
     def sizes(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, int]]:
         totals = read_ranges(tr, [totals_range(subspace) for subspace in page.values()])
-        begun = [
-            (name, begin_size(tr, subspace, Counters(subspace, rows), now))
+        found = [
+            (name, subspace, Counters(subspace, rows))
             for (name, subspace), rows in zip(page.items(), totals)
+        ]
+        checks = [begin_layout_check(tr, subspace, counters) for _, subspace, counters in found]
+        for check_layout in checks:
+            check_layout()
+        begun = [
+            (name, begin_size(tr, subspace, counters, now)) for name, subspace, counters in found
         ]
         return [(name, finish()) for name, finish in begun]
 

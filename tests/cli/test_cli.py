@@ -30,6 +30,7 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.embedded import Database
 from fdbqueue.layout import LAYOUT_VERSION
+from tests.support.earlier_layouts import restore_named
 from tests.support.many_queues import make_queues
 from tests.support.shell import Shell, commands, error_of, has_handlers, wait_until
 
@@ -1248,3 +1249,22 @@ def test_a_time_out_of_range_is_reported_with_the_range(fdbq: Shell, name: str) 
     for deadline in ("0001-01-01T00:00+14:00", "9999-12-31T23:00-14:00"):
         error = error_of(fdbq("task", "push", name, "1", "--deadline", deadline))
         assert "must be in the years 1 to 9999 of UTC" in error
+
+
+def test_a_queue_of_an_earlier_layout_is_listed_with_what_to_do(
+    fdbq: Shell, db: Any, name: str
+) -> None:
+    restore_named(db, f"{name}old", 5)
+    fdbqueue.PriorityQueue.named(db, f"{name}young").push(db, 1)
+    todo = "stop the clients of earlier releases, then run `fdbq migrate`"
+    lines = fdbq.output("ls").splitlines()
+    (old,) = (line for line in lines if line.startswith(f"{name}old"))
+    assert re.search(r"-(old) +-( +-){5}  the queue has layout 5 and .*" + todo + "$", old)
+    for command in (("ls", "--json"), ("top", "--json", "-n", "1")):
+        rows = [json.loads(line) for line in fdbq.output(*command).splitlines()]
+        numbers = {row["queue"]: row.get("ready", row.get("error")) for row in rows}
+        assert numbers[f"{name}young"] == 1
+        assert numbers[f"{name}old"].endswith(todo)
+    shown = fdbq.output("top", "-n", "1")
+    assert re.search(rf"{name}old .*-( +-){{4}}", shown)
+    assert "(unknown)" in shown

@@ -20,6 +20,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker
 from fdbqueue.http import Tokens, create_app
 from fdbqueue.http.security import TokenFile
+from tests.support.earlier_layouts import restore_named
 from tests.support.many_queues import make_queues
 
 CHROMIUM = (
@@ -994,3 +995,19 @@ def test_the_page_recovers_after_the_server_was_unreachable(
         expect(queue_row(page, name)).to_be_visible()
         page.context.set_offline(False)
         expect(page.locator("#status")).to_have_text("Live")
+
+
+def test_a_queue_of_an_earlier_layout_is_listed_with_what_to_do(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    restore_named(db, f"{name}old", 5)
+    PriorityQueue.named(db, f"{name}young").push(db, 1)
+    with serve() as (_, client):
+        page.goto(address(client))
+        expect(queue_row(page, f"{name}young")).to_contain_text("1 ready")
+        expect(queue_row(page, f"{name}old")).to_contain_text("unknown")
+        alerts = page.get_by_role("region", name="Alerts")
+        expect(alerts).to_contain_text(f"{name}oldhas no numbers: the queue has layout 5")
+        expect(alerts).to_contain_text("run `fdbq migrate`")
+        page.get_by_label("Sort by").select_option("Most dead")
+        expect(queue_row(page, f"{name}young")).to_contain_text("1 ready")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +13,7 @@ from fdbqueue.errors import LayoutVersionMismatch, QueueNotFound
 from fdbqueue.layout import decode_claim, name_key
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.registry import migrate_queue
-
-LAYOUTS = [4, 5]
+from tests.support.earlier_layouts import LAYOUTS, restore, rows_of
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -26,17 +23,6 @@ def rows(request: Any) -> dict[str, dict[str, str]]:
     Layout 4 is that of release 0.2. Layout 5 was never released.
     """
     return rows_of(request.param)
-
-
-def rows_of(layout: int) -> dict[str, dict[str, str]]:
-    path = Path(__file__).parent / f"layout{layout}.json"
-    found: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
-    return found
-
-
-def restore(db: Any, space: Subspace, rows: dict[str, str]) -> None:
-    for key, value in rows.items():
-        db[space.key() + bytes.fromhex(key)] = bytes.fromhex(value)
 
 
 def test_a_queue_of_an_earlier_layout_has_to_be_migrated(

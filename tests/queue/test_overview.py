@@ -7,13 +7,17 @@ import random
 from itertools import chain, islice
 from typing import Any
 
+import fdb
 import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
-from fdbqueue.errors import InvalidQueueName
+from fdbqueue.errors import InvalidQueueName, LayoutVersionMismatch
+from fdbqueue.layout import LAYOUT_VERSION
 from fdbqueue.queue import overview
+from fdbqueue.queue.base import store_of
 from tests.support.counting import CountingDatabase
+from tests.support.earlier_layouts import LAYOUTS, restore_named
 from tests.support.many_queues import copy_queue, make_queues, pages_of
 
 NUMBER = 2_500
@@ -174,3 +178,51 @@ def test_a_transaction_sees_its_own_changes_of_many_queues(db: Any, name: str) -
     tr = db.create_transaction()
     assert body(tr) == sizes
     tr.reset()
+
+
+@pytest.mark.parametrize("kind", ["priority", "task"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_queue_of_an_earlier_layout_has_an_error_instead_of_numbers(
+    db: Any, name: str, layout: int, kind: str
+) -> None:
+    restore_named(db, f"{name}old", layout, kind)
+    PriorityQueue.named(db, f"{name}young").push(db, 1)
+    old, young = fdbqueue.overview(db, after=behind(name), limit=2).values()
+    assert old.error is not None
+    assert f"has layout {layout} and" in old.error
+    assert "run `fdbq migrate`" in old.error
+    assert not old.is_empty
+    assert (old.ready, old.total_pushed, young.ready, young.error) == (0, 0, 1, None)
+    fdbqueue.migrate_queue(db, f"{name}old")
+    (migrated,) = fdbqueue.overview(db, after=behind(name), limit=1).values()
+    assert (migrated.error, migrated.ready) == (None, {"priority": 3, "task": 1}[kind])
+
+
+def test_a_queue_from_which_nothing_was_taken_is_of_any_layout(db: Any, name: str) -> None:
+    fifo, tasks = Queue.named(db, f"{name}fifo"), TaskQueue.named(db, f"{name}tasks")
+    urgent = PriorityQueue.named(db, f"{name}urgent")
+    fifo.enqueue(db, "x")
+    tasks.push(db)
+    urgent.push(db, "x", 1000)
+    found = fdbqueue.overview(db, after=behind(name), limit=3)
+    assert [(stats.ready, stats.error) for stats in found.values()] == [(1, None)] * 3
+    for version in (5, LAYOUT_VERSION + 1):
+        queues: list[Any] = [fifo, tasks, urgent]
+        for queue in queues:
+            options = store_of(queue).layout.options
+            fields = fdb.tuple.unpack(db[options])
+            db[options] = fdb.tuple.pack((version, *fields[1:]))
+        found = fdbqueue.overview(db, after=behind(name), limit=3)
+        errors = [stats.error or "" for stats in found.values()]
+        assert [f"has layout {version} and" in error for error in errors] == [True] * 3
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_sizes_of_queues_of_an_earlier_layout_are_an_error(
+    db: Any, name: str, layout: int
+) -> None:
+    restore_named(db, f"{name}old", layout)
+    with pytest.raises(LayoutVersionMismatch, match="run `fdbq migrate`"):
+        fdbqueue.queues(db, after=behind(name), limit=1)
+    fdbqueue.migrate_queue(db, f"{name}old")
+    assert fdbqueue.queues(db, after=behind(name), limit=1) == {f"{name}old": 3}

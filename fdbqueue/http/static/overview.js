@@ -30,6 +30,9 @@ const SORTS = {
 const total = (found) => found.in + found.out;
 const wait = ({ stats }) => (stats.oldest ? since(stats.oldest) : -1);
 
+/** What is calculated with instead of the numbers of a queue that has only an error. */
+const UNKNOWN = { ...Object.fromEntries(STATES.map((state) => [state, 0])), paused: false, oldest: null, total_pushed: 0, total_completed: 0 };
+
 // Alerts
 
 let longestWait = Number(localStorage.getItem("longest-wait")) || 900;
@@ -43,6 +46,9 @@ const queueLink = (name, query = "") => `#/queues/${encodeURIComponent(name)}${q
 function alertsOf(queue) {
   const { name, stats, history } = queue;
   const found = [];
+  if (stats.error) {
+    found.push({ kind: "unknown", badge: "no numbers", text: `has no numbers: ${stats.error}`, href: queueLink(name) });
+  }
   if (stats.dead > 0) {
     found.push({ kind: "dead", badge: "dead letters", text: `has ${plural(stats.dead, "dead letter")}`, href: queueLink(name, "?state=dead") });
   }
@@ -160,7 +166,7 @@ function keep(found, after, next) {
     const isOnPage = (after === undefined || name > after) && (next === null || name <= next);
     if (isOnPage && !names.has(name)) queues.delete(name);
   }
-  for (const queue of found) record(queue.name, queue);
+  for (const queue of found) record(queue.name, { ...UNKNOWN, ...queue });
 }
 
 /** Note the totals of all queues. */
@@ -213,7 +219,7 @@ function alertList(showAll) {
   const more = h("p.more");
   const quiet = h("p.quiet", {}, icon("check"), h("span", {}, "No alerts."));
   const node = h("section.alerts", { "aria-label": "Alerts", hidden: true }, items, more, quiet);
-  const weight = { dead: 0, workers: 1, wait: 2 };
+  const weight = { unknown: 0, dead: 1, workers: 2, wait: 3 };
   return {
     node,
     update(all) {
@@ -272,12 +278,12 @@ function updateRow(node, queue) {
   if (differs("badges", `${stats.paused} ${alerts.map((alert) => alert.badge)}`)) {
     badges.replaceChildren(...[stats.paused && badge("paused", "paused"), ...alerts.map((alert) => badge(alert.badge, `alert-${alert.kind}`))].filter(Boolean));
   }
-  if (differs("counts", STATES.map((state) => stats[state]).join())) {
+  if (differs("counts", `${STATES.map((state) => stats[state])} ${stats.error}`)) {
     bar.update(stats);
     const some = STATES.filter((state) => stats[state] > 0);
     counts.replaceChildren(...(some.length
       ? some.map((state) => h("span.count", { data: { state } }, h("b", {}, short(stats[state])), ` ${state}`))
-      : [h("span.muted", {}, "empty")]));
+      : [h("span.muted", {}, stats.error ? "unknown" : "empty")]));
   }
   const last = history.at(-1);
   if (differs("rates", last.time)) {

@@ -6,6 +6,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -14,6 +15,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.layout import (
     Counters,
     Layout,
+    decode_options,
 )
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, decode_header
@@ -27,12 +29,34 @@ from fdbqueue.operations.views.overdue import (
 )
 from fdbqueue.types import Key, KeyValue, Options, QueueStats, ReadTransaction
 
-__all__ = ["FirstKey", "begin_size", "begin_stats", "counts_by_priority"]
+__all__ = [
+    "FirstKey",
+    "begin_layout_check",
+    "begin_size",
+    "begin_stats",
+    "counts_by_priority",
+    "unknown_stats",
+]
 
 _MAX_LEVELS = 100  # of which the oldest item is looked for
 
 FirstKey: TypeAlias = Callable[[ReadTransaction, bytes], Key]
 """A function that starts to read the first key from a key on, without its value."""
+
+
+def begin_layout_check(
+    tr: ReadTransaction, subspace: Subspace, counters: Counters
+) -> Callable[[], object]:
+    """Start to read the layout version of a queue, if its counters do not show it.
+
+    Returns:
+        A function that waits for the read, and raises `LayoutVersionMismatch` if another release
+        stored the queue. Its counters then are others than those of this release.
+    """
+    if counters.show_layout:
+        return lambda: None
+    stored = getattr(tr, "snapshot", tr).get(Layout(subspace).options)
+    return lambda: stored.value is None or decode_options(stored.value)
 
 
 def begin_stats(
@@ -81,6 +105,11 @@ def begin_size(
     layout = Layout(subspace)
     overdue = begin_overdue(tr, layout, stored_options(tr, layout), now, counters)
     return lambda: max(0, counters.ready + overdue().ready)
+
+
+def unknown_stats(subspace: Subspace, error: Exception) -> QueueStats:
+    """Return the statistics of a queue that cannot be read: zeros and the error."""
+    return replace(_stats(Counters(subspace, ()), Overdue(), {}, None, None), error=str(error))
 
 
 def _stats(
