@@ -408,7 +408,7 @@ def workers_command(db: Database, as_json: bool) -> None:
 
     A worker is listed while it runs. If it was killed, it stays listed until the leases of its jobs
     are over, or for up to two and a half minutes if it had none. "jobs" is the number of jobs that
-    it held when it last renewed their leases.
+    it holds. It is up to 20 seconds old, but the first job is shown after a second.
 
     \b
     Example:

@@ -237,13 +237,14 @@ class ItemInfo:
         expires_at: When it expires unless a client takes it before; `None` for never.
         claimed_by: The name of the client that has claimed it, or an empty text if it is not known;
             `None` in any other state.
-        claimed_at: When it was claimed, by the clock of that client; `None` in any other state.
+        claimed_at: When that client claimed it, by its clock; `None` in any other state.
         lease_ends: When the lease of a claimed item ends, unless it is extended; `None` in any
             other state, or if it is not known.
         died_at: When it became a dead letter; `None` in any other state.
         finished_at: When a done item was acknowledged; `None` in any other state.
         result: What the handler of a done item returned, if that is stored; otherwise `None`.
-        error: The error of its last failed attempt; `None` if none failed, or none was given.
+        error: The error of its last failed attempt; `None` if none failed, or none was given, or if
+            it is done.
         unique: Its unique key, or `None`.
         failed_attempts: Its last failed attempts, up to 10, the oldest first.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -90,10 +90,16 @@ class LeaseStart:
         self._version = 0
         self.tries = 0
         """The number of tries so far."""
+        self.now = 0
+        """When the present try began, in milliseconds since 1970."""
+
+    def begin_try(self) -> None:
+        """Begin a try of the transaction. Call this outside of it, because it reads the clock."""
+        self.tries += 1
+        self.now = milliseconds()
 
     def note_read(self, tr: Transaction) -> int:
         """Store the read version of a try of the transaction, and return it."""
-        self.tries += 1
         self._version = tr.get_read_version().wait()
         return self._version
 
@@ -172,7 +178,6 @@ class ClaimBatches:
     def perform(self, db: Database, batch: Batch[ClaimRequest]) -> list[Taken]:
         """Perform the claims of a batch, and those that join it in time."""
         tries = 0
-        now = milliseconds()
         start = LeaseStart()
         has_written = is_behind = False
 
@@ -183,7 +188,7 @@ class ClaimBatches:
                 tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
             version = start.note_read(tr)  # meanwhile other threads can join the batch
             batch.join(tr)
-            n = sum(map(_n_of, batch))
+            n, now = sum(map(_n_of, batch)), start.now
             if tries > 1:
                 self._range = 2 * max(self._range, n)
             within = min(map(_within_of, batch))
@@ -214,7 +219,9 @@ class ClaimBatches:
             self._leases.conflict_on(tr, admitted)
             remaining = iter(admitted)
             take = partial(self._leases.take, tr)
-            requests = batch if start.tries == 1 else [each.for_try(start.tries) for each in batch]
+            requests: Iterable[ClaimRequest] = batch
+            if start.tries > 1:
+                requests = [each.for_try(start.tries, now) for each in batch]
             claims = [
                 take([*islice(remaining, request.n)], request, version, now, mark)
                 for request in requests
@@ -227,8 +234,9 @@ class ClaimBatches:
         def are_stored(tr: Transaction, claims: list[Claim | None] | None) -> bool:
             return any(map(partial(self._leases.is_stored, tr), claims or ()))
 
-        receipts, committed = self._layout.receipts, start.note_commit
-        run = partial(run_once, db, body, receipts, lambda _: has_written, committed, are_stored)
+        receipts, wrote = self._layout.receipts, lambda _: has_written
+        callbacks = wrote, start.note_commit, are_stored, start.begin_try
+        run = partial(run_once, db, body, receipts, *callbacks)
         if self._sweeper.is_behind:
             # Before a claim, because an error after it would lose the claim.
             self._sweeper.catch_up(db, at_once=False)

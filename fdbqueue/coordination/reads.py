@@ -178,7 +178,7 @@ class Reads(Generic[_T]):
                 died_at=died_at,
                 finished_at=finished_at,
                 result=None if returned is None else decode_json(returned.value),
-                error=error or last,
+                error=None if state == "done" else error or last,
                 unique=header.unique,
                 failed_attempts=tuple(failed),
             )

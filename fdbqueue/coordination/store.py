@@ -144,11 +144,13 @@ class Store(Generic[_T]):
         wrote: Callable[[Any], bool] = _not_empty,
         committed: Callable[[Any], object] = lambda _: None,
         is_stored: Callable[[Any, Any], bool] | None = None,
+        begin: Callable[[], object] = lambda: None,
     ) -> _R:
         """Run a change in the caller's transaction, or on a database exactly once."""
         self.items.history.now = milliseconds()
         if is_database(tr):
-            return run_once(tr, body, self.layout.receipts, wrote, committed, is_stored)
+            return run_once(tr, body, self.layout.receipts, wrote, committed, is_stored, begin)
+        begin()
         return body(tr)
 
     # Push
@@ -377,8 +379,7 @@ class Store(Generic[_T]):
         first: First | None = None,
     ) -> Steps[Claim | None]:
         """Claim any of the first items, or those that `first(tr, n)` reads; wait as `pop` does."""
-        (token,) = uuids(1)
-        request = ClaimRequest(n, max(n, within), lease, token, client or client_name())
+        request = ClaimRequest(n, max(n, within), lease, b"", client or client_name())
         look = partial(self._claim_now, tr, request, first)
         keys = partial(self.keys_to_watch_claims, first=first)
         waiters = self._waiting_claims if first is None else None
@@ -408,6 +409,7 @@ class Store(Generic[_T]):
             yield Call(partial(self.sweeper.trim, db))  # before a claim that an error would lose
         for _ in range(RENEWALS):
             taken: Taken
+            request = request._replace(token=uuids(1)[0])
             if first is None and db is not None:
                 taken = yield Submit(self.claims, db, request, undo_taken)
             else:
@@ -429,17 +431,16 @@ class Store(Generic[_T]):
         return claim
 
     def _try_claim(self, tr: Transactor, request: ClaimRequest, first: First | None) -> Taken:
-        now = milliseconds()
         start = LeaseStart()
         has_written = is_behind = False
         db = tr if is_database(tr) else None
-        is_stored = self._leases.is_stored
+        callbacks = start.note_commit, self._leases.is_stored, start.begin_try
         sweep = self.schedule.sweep if db is None else self.schedule.sweep_few
 
         def body(tr: Transaction) -> Claim | None:
             nonlocal has_written, is_behind
-            version = start.note_read(tr)
-            this = request.for_try(start.tries)
+            version, now = start.note_read(tr), start.now
+            this = request.for_try(start.tries, now)
             swept = sweep(tr, now)
             has_written, is_behind = swept.wrote, not swept.all
             skipped = random.randrange(max(1, request.within - request.n + 1))
@@ -455,7 +456,7 @@ class Store(Generic[_T]):
         if db is not None and self.sweeper.is_behind:
             self.sweeper.catch_up(db, at_once=False)
         while True:
-            claim = self.change(tr, body, lambda _: has_written, start.note_commit, is_stored)
+            claim = self.change(tr, body, lambda _: has_written, *callbacks)
             if db is not None:
                 self.sweeper.is_behind = is_behind
             if claim is not None or db is None or not is_behind:

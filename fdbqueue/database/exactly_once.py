@@ -37,6 +37,7 @@ def run_once(
     wrote: Callable[[Any], bool] = lambda _: True,
     committed: Callable[[Transaction], object] = lambda _: None,
     is_stored: Callable[[Transaction, Any], bool] | None = None,
+    begin: Callable[[], object] = lambda: None,
 ) -> _T:
     """Run `body(tr)` in a transaction that takes effect exactly once, and return its result.
 
@@ -65,6 +66,8 @@ def run_once(
             or raises its error. The earlier attempt may still have committed what
             its result does not name, such as a sweep.
             By default, receipts are written.
+        begin: Called before each attempt, outside of its transaction: it may read the clock for the
+            body, which must not.
 
     Raises:
         FDBError: An error that is not retryable. After an unknown result (a timeout, 1031) it is
@@ -77,11 +80,11 @@ def run_once(
         7
     """
     if getattr(db, "commits_are_certain", False):
-        return run(db, body)
+        return run(db, body, begin)
     check_fork(db)
     with _a_client() as client:
         steps = _without_pause(body)
-        once = _Operation(db, steps, receipts, wrote, committed, is_stored, client)
+        once = _Operation(db, steps, receipts, wrote, committed, is_stored, client, begin)
         result: _T = _finish(once.run())
         return result
 
@@ -193,6 +196,7 @@ class _Operation:
         committed: Callable[[Transaction], object],
         is_stored: Callable[[Transaction, Any], bool] | None,
         client: _Client,
+        begin: Callable[[], object] = lambda: None,
     ) -> None:
         self._db = db
         self._body = body
@@ -200,6 +204,7 @@ class _Operation:
         self._committed = committed
         self._is_stored = is_stored
         self._client = client
+        self._begin = begin
         self._receipts = receipts
         self._key = receipt_key(receipts, client.hour, client.id)
         self._results: list[Any] = []
@@ -210,6 +215,7 @@ class _Operation:
         uncertain = False
         while True:
             committing = False
+            self._begin()
             try:
                 if uncertain and (done := self._committed_attempt(transaction)) is not None:
                     return self._results[done]

@@ -75,11 +75,13 @@ def read(tr: ReadTransactor, body: Callable[[Any], _T]) -> _T:
     return run(tr, body) if is_database(tr) else body(tr)
 
 
-def run(db: Database, body: Callable[[Transaction], _T]) -> _T:
+def run(
+    db: Database, body: Callable[[Transaction], _T], begin: Callable[[], object] = lambda: None
+) -> _T:
     """Run `body(tr)` in a transaction and commit, with retries until the commit succeeds.
 
     After an unknown commit result the body may take effect twice. Use `run_once` unless that is
-    harmless, as for reads.
+    harmless, as for reads. `begin` is called before each attempt, as in `run_once`.
 
     >>> import fdbqueue
     >>> run(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
@@ -89,6 +91,7 @@ def run(db: Database, body: Callable[[Transaction], _T]) -> _T:
         check_fork(db)
     transaction = begin(db)
     while True:
+        begin()
         try:
             result = body(transaction)
             transaction.commit().wait()

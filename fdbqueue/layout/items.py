@@ -96,6 +96,15 @@ def time_of(uuid: bytes) -> datetime | None:
     return utc_time(int.from_bytes(uuid[:6], "big"))
 
 
+def at_time(uuid: bytes, milliseconds: int) -> bytes:
+    """Return the UUID of version 7 with another time, in milliseconds since 1970.
+
+    >>> time_of(at_time(bytes([0] * 6 + [0x70, 0, 0x80] + [0] * 7), 86_400_000)).day
+    2
+    """
+    return milliseconds.to_bytes(6, "big") + uuid[6:]
+
+
 _COUNTS, _ITEMS = fdb_tuple.pack((Space.COUNTS,)), fdb_tuple.pack((Space.ITEMS,))
 _TOTALS = fdb_tuple.pack((Space.TOTALS,))
 _TOTAL_IN, _LATE_POPS = fdb_tuple.pack((Space.TOTALS, 0)), fdb_tuple.pack((Space.TOTALS, 1))

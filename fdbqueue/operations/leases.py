@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem
 from fdbqueue.layout import ClaimedItem, Layout, decode_claim, encode_lease, header_of
 from fdbqueue.layout.codecs import RowCodec
-from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.items import StoredItem, at_time
 from fdbqueue.operations.items import Done, Items, LocatedItem, ReturnedItem
 from fdbqueue.operations.schedule import (
     MAX_TRACEBACK,
@@ -103,7 +103,7 @@ class ClaimRequest(NamedTuple):
         n: The number of items.
         within: Claim any of this many first items.
         lease: The duration of the lease in seconds.
-        token: The identity of the claim.
+        token: The identity of the claim: a UUID of the time at which the client tries to claim.
         client: The name of the client that claims.
     """
 
@@ -118,12 +118,18 @@ class ClaimRequest(NamedTuple):
         """How much of a shared transaction it takes, as a number of items."""
         return self.n
 
-    def for_try(self, number: int) -> ClaimRequest:
+    def for_try(self, number: int, now: int) -> ClaimRequest:
         """Return the request for this try of its transaction, counted from 1.
 
-        Each try has a token of its own. So the client can tell which one committed.
+        Each try has a token of its own, with its time. So the client can tell which one committed.
+
+        Args:
+            number: The number of the try.
+            now: When it begins, in milliseconds since 1970.
         """
-        return self if number == 1 else self._replace(token=self.token + b"%d" % number)
+        if number == 1:
+            return self
+        return self._replace(token=at_time(self.token, now) + b"%d" % number)
 
 
 class AckRequest(NamedTuple):

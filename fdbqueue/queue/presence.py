@@ -16,10 +16,11 @@ from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transactio
 
 __all__ = ["LOOK", "Presence", "WorkerInfo", "workers"]
 
-LOOK = 20.0
-"""Seconds after which a worker without jobs looks, at the latest, whether to renew its row."""
+LOOK = 1.0
+"""Seconds after which a worker looks, at the latest, whether to renew its row."""
 
-_IDLE = 60.0  # seconds after which a worker without jobs renews its row
+_CHANGED = 20.0  # seconds after which a worker whose number of jobs has changed renews its row
+_IDLE = 60.0  # seconds after which a worker without jobs does so in any case
 _MAX_ROWS = 10_000  # of workers, among which the start of another one looks for dead ones
 _IDLE_LIFE = 150.0  # seconds for which that row counts
 
@@ -34,9 +35,10 @@ class WorkerInfo:
         pid: The id of its process on that host.
         queue: The name of its queue, or the key of the queue's subspace as text.
         concurrency: The number of jobs that it runs at a time.
-        jobs: The number of jobs that it held when it last renewed their leases.
+        jobs: The number of jobs that it held when it was last seen. It may be 20 seconds old, but a
+            worker that gets its first jobs says so after a second.
         since: When it started, by its clock.
-        seen: When it last renewed its leases, or without jobs its row, by its clock.
+        seen: When it last renewed its entry, by its clock.
     """
 
     name: str
@@ -52,9 +54,10 @@ class WorkerInfo:
 def workers(tr: ReadTransactor) -> list[WorkerInfo]:
     """Return the workers of all queues of a database, in the order in which they started.
 
-    A worker updates its entry in the transaction that extends the leases of its jobs, and once a
-    minute while it has none. It deletes the entry when it stops. If it was killed, it stays listed
-    until the leases of its jobs are over, or for up to two and a half minutes if it had none.
+    A worker updates its entry in the transaction that extends the leases of its jobs, when it gets
+    its first job, up to three times a minute if their number changes, and once a minute while it
+    has none. It deletes the entry when it stops. If it was killed, it stays listed until the leases
+    of its jobs are over, or for up to two and a half minutes if it had none.
 
     Only `Worker` and `fdbq work` are listed, not other clients that claim items. Cost: one read.
 
@@ -100,9 +103,12 @@ class Presence:
         self._jobs: int | None = None
         self._renewed_at = 0.0
 
-    def is_due(self) -> bool:
-        """Return whether a worker without jobs has to renew its row now."""
-        return self._jobs != 0 or time.monotonic() - self._renewed_at >= _IDLE
+    def is_due(self, jobs: int) -> bool:
+        """Return whether to renew the row now, apart from the transactions that extend leases."""
+        age = time.monotonic() - self._renewed_at
+        if jobs == self._jobs:
+            return jobs == 0 and age >= _IDLE
+        return not self._jobs or age >= _CHANGED
 
     def renewal(self, jobs: int) -> _Renewal:
         """Return the change that renews the row, for a transaction that extends leases."""
@@ -122,9 +128,9 @@ class Presence:
         )
         return _Renewal(self._key, value)
 
-    def begin(self, db: Database) -> None:
-        """Write the row of a worker without jobs, and delete those of workers that were killed."""
-        renew, now = self.renewal(0), milliseconds()
+    def write(self, db: Database, jobs: int) -> None:
+        """Write the row, and delete those of workers that were killed."""
+        renew, now = self.renewal(jobs), milliseconds()
 
         def body(tr: Transaction) -> None:
             renew(tr)

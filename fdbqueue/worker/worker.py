@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from concurrent import futures
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fdbqueue.database.binding import error_classes, is_database
@@ -455,17 +456,19 @@ class Worker:
         over = threading.Event()
 
         def extend() -> None:
-            self._try("cannot be listed among the workers", self._presence.begin)
+            self._be_listed(0)
             extended_at = time.monotonic()
-            while not over.wait(min(self._lease / 3, LOOK)):
+            while not over.wait(min(extended_at + self._lease / 3 - time.monotonic(), LOOK)):
                 with self._guard:
                     held = list(self._held)
                 now = time.monotonic()
                 lease_end = now + self._lease
                 claims = [job.claim for job in held]
-                if not claims and self._presence.is_due():
-                    self._try("cannot be listed among the workers", self._presence.begin)
-                if not claims or now - extended_at < 0.99 * self._lease / 3:
+                if not claims:
+                    extended_at = now
+                if now - extended_at < 0.99 * self._lease / 3:
+                    if self._presence.is_due(len(claims)):
+                        self._be_listed(len(claims))
                     continue
                 extended_at = now
                 renew = self._presence.renewal(len(claims))
@@ -491,6 +494,10 @@ class Worker:
             over.set()
             thread.join()
             self._try("cannot be removed from the workers", self._presence.end)
+
+    def _be_listed(self, jobs: int) -> None:
+        write = partial(self._presence.write, jobs=jobs)
+        self._try("cannot be listed among the workers", write)
 
     def _try(self, failure: str, change: Callable[[Database], None]) -> None:
         """Make a change that the worker does not depend on; log an error of the database."""

@@ -29,6 +29,19 @@ def fail(number: int) -> None:
     raise ValueError(f"attempt {number} went wrong")
 
 
+def test_a_done_item_has_no_error_but_its_failed_attempts(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=10)
+    item = queue.push(db, "job")
+    queue.claim(db)
+    lapse(db, queue)
+    claim = queue.claim(db)
+    assert info_of(db, queue, item).error == "its lease ran out"
+    queue.ack(db, claim)
+    info = info_of(db, queue, item)
+    assert (info.state, info.error) == ("done", None)
+    assert [attempt.error for attempt in info.failed_attempts] == ["its lease ran out"]
+
+
 def test_each_failed_attempt_is_kept_with_client_error_and_traceback(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, max_attempts=3)
     item = queue.push(db, "job")

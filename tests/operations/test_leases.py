@@ -16,8 +16,10 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, check
+from fdbqueue.database import clock
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ForeignClaim, InvalidItemId, LeaseLost
+from fdbqueue.operations.leases import Leases
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
@@ -40,6 +42,49 @@ def test_a_claimed_item_is_hidden_from_other_clients(db: Any, queue: PriorityQue
         with pytest.raises(LeaseLost) as error:
             method(db, claim)
         assert error.value.item_id == claim.item.id
+
+
+def test_an_item_is_claimed_after_it_was_pushed_however_long_the_claim_has_waited(
+    db: Any, name: str, asleep: threading.Event
+) -> None:
+    queue = PriorityQueue.named(db, name)
+    with ThreadPoolExecutor(1) as executor:
+        claiming = executor.submit(queue.claim, db, wait=60)
+        assert asleep.wait(60)
+        time.sleep(0.01)
+        item = queue.push(db, "job")
+        assert claiming.result() is not None
+    info = queue.get(db, item)
+    assert info is not None
+    assert info.claimed_at is not None
+    assert info.pushed_at is not None
+    assert info.claimed_at >= info.pushed_at
+
+
+@pytest.mark.parametrize("agent", [None, "ada"])
+def test_an_item_is_claimed_at_the_time_of_the_try_that_succeeded(
+    db: Any, name: str, agent: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = TaskQueue.named(db, name)
+    task = tasks.push(db, agent_name="ada")
+    take, ahead = Leases.take, [0]
+
+    def take_after_an_hour(*arguments: Any) -> Any:
+        if ahead[0]:
+            return take(*arguments)
+        ahead[0] = 3600 * 10**9
+        raise fdbqueue.FDBError(1020)
+
+    monkeypatch.setattr(Leases, "take", take_after_an_hour)
+    monkeypatch.setattr(clock, "nanoseconds", lambda: time.time_ns() + ahead[0])
+    before = datetime.now(timezone.utc)
+    claim = tasks.claim(db) if agent is None else tasks.claim(db, agent=agent)
+    info = tasks.get(db, task)
+    assert info is not None
+    assert info.claimed_at is not None
+    assert info.claimed_at > before + timedelta(minutes=59)
+    tasks.ack(db, claim)
+    assert tasks.state(db, task) is None
 
 
 def test_only_a_claim_of_the_queue_can_be_ended(

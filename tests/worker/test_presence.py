@@ -60,6 +60,28 @@ def test_a_worker_is_listed_while_it_runs(db: Any, name: str) -> None:
     assert mine(db, name) == []
 
 
+def test_a_busy_worker_has_jobs_long_before_it_extends_their_leases(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, asleep: threading.Event
+) -> None:
+    monkeypatch.setattr(presence, "_CHANGED", 0.05)
+    queue = PriorityQueue.named(db, name)
+    may_end = threading.Event()
+    counting = CountingDatabase(db)
+    worker = Worker(counting, queue, lambda _: may_end.wait(), concurrency=2, lease=6000)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    assert asleep.wait(60)
+    until(lambda: [each.jobs for each in mine(db, name)] == [0])
+    queue.push(db, "first")
+    until(lambda: [each.jobs for each in mine(db, name)] == [1])
+    queue.push(db, "second")
+    until(lambda: [each.jobs for each in mine(db, name)] == [2])
+    may_end.set()
+    until(lambda: [each.jobs for each in mine(db, name)] == [0])
+    worker.stop()
+    thread.join()
+
+
 def test_a_worker_without_jobs_renews_its_row_once_a_minute(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch, asleep: threading.Event
 ) -> None:
@@ -121,10 +143,10 @@ def test_a_killed_worker_is_gone_when_the_leases_of_its_jobs_are_over(
 def test_a_worker_runs_although_its_row_cannot_be_written(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise fdbqueue.FDBError(1031)
 
-    monkeypatch.setattr(presence.Presence, "begin", fail)
+    monkeypatch.setattr(presence.Presence, "write", fail)
     monkeypatch.setattr(presence.Presence, "end", fail)
     queue = PriorityQueue.named(db, name)
     queue.push_many(db, range(5))
