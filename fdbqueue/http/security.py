@@ -21,6 +21,7 @@ from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.routing import BaseRoute, Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fdbqueue.http.responses import refuse
@@ -43,18 +44,20 @@ _READS = frozenset({"GET", "HEAD"})
 _LOOK = 1.0  # seconds between looks at a file of tokens
 _GRANT = "fdbqueue.grant"  # in the scope of a request
 
-_NOTHING = re.compile(r"(?!)")
-
 _log = logging.getLogger("fdbqueue.http")
 
 _TOKEN = re.compile(r"(?!#)[!-~]+")
 
-_OPEN = frozenset({"/", "/health", "/ready"})
-"""Paths that reveal nothing about the queues."""
+# They only match: the path is read as the application's own routes read it.
+_NOTHING = Router()
+_OPEN: tuple[BaseRoute, ...] = (
+    *(Route(path, _NOTHING) for path in ("/", "/health", "/ready")),
+    Mount("/dashboard", _NOTHING),
+)
+"""The paths that reveal nothing about the queues."""
 
-_OPEN_PREFIX = "/dashboard/"
-"""The beginning of further such paths: the files of the dashboard."""
-
+_OF_QUEUES = (Mount("/v1", _NOTHING), Mount("/queue", _NOTHING))
+"""The paths below which each route calls `authorize` with the queue of its own path."""
 
 Role: TypeAlias = Literal["read", "write", "admin"]
 """The requests that a token allows; each role includes the ones before it.
@@ -218,7 +221,8 @@ def authorize(request: Request, role: Role, queue: str) -> None:
     """Raise an error with status 403 if the token of a request does not allow this."""
     grant = grant_of(request)
     if grant is not None and not grant.allows(role, queue):
-        raise HTTPException(403, f"this token does not allow {role} requests of {queue!r}")
+        only = "; it allows only reads" if grant.role == "read" else ""
+        raise HTTPException(403, f"this token does not allow {role} requests of {queue!r}{only}")
 
 
 @dataclass(frozen=True)
@@ -295,18 +299,18 @@ class Guard:
         if foreign is not None:
             await refuse(scope, send, 403, foreign)
             return
-        if self._tokens and not _is_open(scope["path"]):
+        if self._tokens:
             grant = self._tokens.find(headers.get(b"authorization", b""))
-            if grant is None:
+            if grant is None and not _is_open(scope):
                 challenge = [(b"www-authenticate", b"Bearer")]
                 sentence = "a token is required: send it as `Authorization: Bearer TOKEN`"
                 await refuse(scope, send, 401, sentence, challenge)
                 return
-            refused = _beyond(grant, scope["method"], scope["path"])
-            if refused is not None:
-                await refuse(scope, send, 403, refused)
-                return
-            scope[_GRANT] = grant
+            if grant is not None:
+                if _needs_all_queues(scope) and not grant.allows("read", None):
+                    await refuse(scope, send, 403, "this token does not allow all queues")
+                    return
+                scope[_GRANT] = grant
         most = self._limits.body
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > most:
@@ -341,32 +345,18 @@ class Guard:
         await self._app(scope, counted, send)
 
 
-_QUEUE_PATHS = {
-    "GET": re.compile(r"/queue/(.*)/(?:peek|counts|stats|items)"),
-    "POST": re.compile(r"/queue/(.*)/(?:push|batch|pop)"),
-    "DELETE": re.compile(r"/queue/(.*?)(?:/items/[^/]*)?"),
-}
-"""The paths with the name of a queue, except below `/v1`, where each route authorizes itself."""
+def _is_open(scope: Scope) -> bool:
+    """Return whether a request needs no token."""
+    return _matches(_OPEN, scope)
 
 
-def _is_open(path: str) -> bool:
-    """Return whether a path needs no token."""
-    return path in _OPEN or path.startswith(_OPEN_PREFIX)
+def _needs_all_queues(scope: Scope) -> bool:
+    """Return whether a request may need all queues; the others authorize themselves."""
+    return not (_matches(_OF_QUEUES, scope) or _is_open(scope))
 
 
-def _beyond(grant: Grant, method: str, path: str) -> str | None:
-    """Return why a token does not allow a request; `None` if it does, or if a route decides."""
-    if path.startswith("/v1/"):
-        return None
-    role: Role = "read" if method in _READS else "write" if method == "POST" else "admin"
-    if not grant.allows(role, grant.queues.removesuffix("*")):
-        return (
-            "this token allows only reads" if grant.role == "read" else "this token drops nothing"
-        )
-    named = _QUEUE_PATHS.get("GET" if method == "HEAD" else method, _NOTHING).fullmatch(path)
-    if not grant.allows(role, named and named[1]):
-        return "this token does not allow this queue, or this view of all queues"
-    return None
+def _matches(routes: Iterable[BaseRoute], scope: Scope) -> bool:
+    return any(route.matches(scope)[0] is not Match.NONE for route in routes)
 
 
 @functools.lru_cache(1024)

@@ -146,6 +146,24 @@ def test_the_first_routes_obey_roles_and_queues(server: TestClient, db: Any, nam
     assert status("reader", "POST", f"/queue/{name}/push") == 403
 
 
+def test_every_route_of_the_first_ones_needs_its_role_and_its_queue(
+    server: TestClient, name: str
+) -> None:
+    paths = create_app(fdbqueue.open("memory:")).openapi()["paths"]
+    found = [
+        (method, path) for path in paths if path.startswith("/queue/") for method in paths[path]
+    ]
+    for method, path in found:
+        role = {"get": "read", "post": "write", "delete": "admin"}[method]
+        for token, expected in {"reader": role == "read", "writer": role != "admin"}.items():
+            assert allowed(server, token, method, path, f"{name}/none") == expected, (token, path)
+        assert allowed(server, "mailer", method, path, "mail/none") == (role != "admin"), path
+        assert not allowed(server, "mailer", method, path, f"{name}/none"), path
+        assert allowed(server, "boss", method, path, "mail/out"), path
+        assert not allowed(server, "boss", method, path, "mail/outer"), path
+    assert len(found) > 8
+
+
 def test_tokens_change_without_a_restart(
     server: TestClient, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

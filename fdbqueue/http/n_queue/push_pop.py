@@ -25,6 +25,7 @@ from fdbqueue.http.n_queue.models import ERRORS, MAX_ITEMS, Popped, Push, Pushed
 from fdbqueue.http.n_queue.routes import priority_queue
 from fdbqueue.http.responses import Delivered, ends_of_wait, json_response
 from fdbqueue.http.routing import NAME_SCHEMA, DirectRoute, links
+from fdbqueue.http.security import authorize
 from fdbqueue.types import Database, Item
 
 __all__ = ["router"]
@@ -98,6 +99,7 @@ async def push(request: Request) -> Response:
     For a day, a request repeated with the same `Idempotency-Key` stores nothing more and gets the
     same response. 429 if the queue is full.
     """
+    name = _written(request)
     if "json" not in request.headers.get("content-type", ""):
         raise HTTPException(415, "send the body as JSON, with `Content-Type: application/json`")
     try:
@@ -105,7 +107,7 @@ async def push(request: Request) -> Response:
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from None
     served = request.app.state.served
-    queue = await priority_queue(served, request.path_params["name"], must_exist=False)
+    queue = await priority_queue(served, name, must_exist=False)
     key = request.headers.get("idempotency-key")
     if key is None:
         items = await queue.push_many(served.db, (body.item,), body.priority)
@@ -128,12 +130,13 @@ async def pop(request: Request) -> Response:
     return to their positions. The list is empty if the queue is; with `wait`, if it stayed empty
     for that many seconds.
     """
+    name = _written(request)
     depth, wait = 1, 0.0
     if request.scope["query_string"]:
         depth = int(_number(request, _DEPTH, int))
         wait = _number(request, _WAIT, float)
     served = request.app.state.served
-    queue = await priority_queue(served, request.path_params["name"])
+    queue = await priority_queue(served, name)
     if wait:
         taken = await _pop_for(request, queue, depth, wait)
     else:
@@ -143,6 +146,13 @@ async def pop(request: Request) -> Response:
         return json_response({"items": [found(queue, item) for item in taken]})
 
     return Delivered(answer, partial(_put_back, queue, served.db, taken))
+
+
+def _written(request: Request) -> str:
+    """Return the name of the queue of a request that changes its items."""
+    name: str = request.path_params["name"]
+    authorize(request, "write", name)
+    return name
 
 
 async def _put_back(queue: aio.PriorityQueue, db: Database, items: list[Item]) -> None:

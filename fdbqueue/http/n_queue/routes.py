@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
@@ -25,19 +25,33 @@ from fdbqueue.http.n_queue.models import (
 )
 from fdbqueue.http.responses import QueueNumbers, Queues, json_response
 from fdbqueue.http.routing import NAME_SCHEMA, SAME_QUEUE, links, next_page
+from fdbqueue.http.security import Role, authorize
 from fdbqueue.http.served import Served, served
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.overview import stats_as_json
 
 __all__ = ["priority_queue", "router"]
 
-Name = Annotated[
+_Name = Annotated[
     str,
     Path(
         description="The queue's name: printable text up to 255 bytes.",
         json_schema_extra=NAME_SCHEMA,  # the queue checks it
     ),
 ]
+
+
+def _of_role(role: Role) -> Any:
+    async def name_of_queue(request: Request, name: _Name) -> str:
+        authorize(request, role, name)
+        return name
+
+    return Depends(name_of_queue)
+
+
+ReadOf = Annotated[str, _of_role("read")]
+WriteOf = Annotated[str, _of_role("write")]
+AdminOf = Annotated[str, _of_role("admin")]
 Depth = Annotated[int, Query(ge=1, le=MAX_ITEMS, description="How many items at most.")]
 ServedQueues = Annotated[Served, Depends(served)]
 
@@ -65,7 +79,7 @@ async def priority_queue(served: Served, name: str, must_exist: bool = True) -> 
 )
 async def push_batch(
     served: ServedQueues,
-    name: Name,
+    name: WriteOf,
     body: Batch,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=MAX_KEY)] = None,
 ) -> BatchPushed:
@@ -93,7 +107,7 @@ async def push_batch(
     response_model=Popped,
     responses=links(200, of_queue("pop"), of_item("$response.body#/items/0/id")),
 )
-async def peek(served: ServedQueues, name: Name, depth: Depth = 1) -> Response:
+async def peek(served: ServedQueues, name: ReadOf, depth: Depth = 1) -> Response:
     """Return the item that a pop would take, without removing it."""
     queue = await priority_queue(served, name)
     items = await queue.peek_many(served.db, depth)
@@ -101,7 +115,7 @@ async def peek(served: ServedQueues, name: Name, depth: Depth = 1) -> Response:
 
 
 @router.get("/queue/{name:path}/counts")
-async def counts(served: ServedQueues, name: Name) -> Counts:
+async def counts(served: ServedQueues, name: ReadOf) -> Counts:
     """Return the number of ready items of each priority, without reading the items."""
     queue = await priority_queue(served, name)
     by_priority = await queue.counts(served.db)
@@ -112,7 +126,7 @@ async def counts(served: ServedQueues, name: Name) -> Counts:
 
 
 @router.get("/queue/{name:path}/stats", response_model=QueueNumbers)
-async def stats(served: ServedQueues, name: Name) -> Response:
+async def stats(served: ServedQueues, name: ReadOf) -> Response:
     """Return how many items are in each state, the limits of the queue and its totals."""
     queue = await aio.existing_queue(served.db, name)
     return json_response(stats_as_json(await queue.stats(served.db)))
@@ -130,7 +144,7 @@ async def stats(served: ServedQueues, name: Name) -> Response:
 )
 async def items(
     served: ServedQueues,
-    name: Name,
+    name: ReadOf,
     limit: Annotated[int, Query(ge=1, le=MAX_ITEMS)] = 100,
     after: Annotated[str | None, Query(description="An item's id: only what follows it.")] = None,
     priority: Annotated[int | None, Query(ge=0, le=HIGHEST)] = None,
@@ -146,7 +160,7 @@ async def items(
 
 
 @router.delete("/queue/{name:path}/items/{item_id}", status_code=204)
-async def remove(served: ServedQueues, name: Name, item_id: str) -> Response:
+async def remove(served: ServedQueues, name: AdminOf, item_id: str) -> Response:
     """Remove one ready or delayed item."""
     queue = await priority_queue(served, name)
     if not await queue.remove(served.db, item_id):
@@ -155,7 +169,7 @@ async def remove(served: ServedQueues, name: Name, item_id: str) -> Response:
 
 
 @router.delete("/queue/{name:path}", status_code=204)
-async def drop(served: ServedQueues, name: Name) -> Response:
+async def drop(served: ServedQueues, name: AdminOf) -> Response:
     """Drop a queue with all its items."""
     served.forget(name)
     await aio.drop_queue(served.db, name)
