@@ -163,8 +163,8 @@ def serve(
 ) -> None:
     """Serve the queues over HTTP, with a dashboard and an API.
 
-    The dashboard is at /, the description of the API at /docs. The server needs the extra `server`:
-    run `pip install '.[server]'` in a clone.
+    The dashboard is at /, the OpenAPI description of the API at /openapi.json. The server needs the
+    extra `server`: run `pip install '.[server]'` in a clone.
 
     An address other than the loopback interface requires a token. A token is printable ASCII
     without spaces. A line of a token file may have a role after the token (`read`, `write`, or
@@ -244,7 +244,8 @@ def serve(
                     url_host = f"[{address}]" if ":" in address else address
                     scheme = "http" if certfile is None else "https"
                     click.echo(
-                        f"serving on {scheme}://{url_host}:{bound_port}, OpenAPI at /docs", err=True
+                        f"serving on {scheme}://{url_host}:{bound_port}, OpenAPI at /openapi.json",
+                        err=True,
                     )
 
     try:

@@ -1,6 +1,6 @@
 """Queues over HTTP, for any language: `create_app(db)` returns an ASGI application.
 
-    fdbq serve                                  # http://127.0.0.1:8080, OpenAPI at /docs
+    fdbq serve                                  # http://127.0.0.1:8080, OpenAPI at /openapi.json
 
 The server needs the packages of the extra `server`: `pip install '.[server]'` in a clone.
 """

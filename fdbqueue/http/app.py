@@ -106,6 +106,9 @@ def create_app(
         title="fdbqueue",
         version=version("fdbqueue"),
         description="A transactional, durable priority queue.",
+        docs_url=None,  # these pages of FastAPI load scripts from another host
+        redoc_url=None,
+        redirect_slashes=False,  # it would lead to the host that the client has named
     )
     app.state.stopping = asyncio.Event()
     app.state.stop = app.state.stopping.set
