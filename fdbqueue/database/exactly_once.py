@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.database.binding import check_fork, error_classes
-from fdbqueue.database.retrying import begin, confirm_reads, prepare_retry, run
+from fdbqueue.database.retrying import confirm_reads, new_transaction, prepare_retry, run
 from fdbqueue.errors import FDBError
 from fdbqueue.layout import (
     decode_receipt,
@@ -125,7 +125,7 @@ def _without_pause(body: Callable[[Transaction], _T]) -> Callable[[Transaction],
 
 def _run_with_pauses(db: Database, body: Callable[[Transaction], Pausing[_T]]) -> Pausing[_T]:
     """Run `body` as `run` does; pause where `body` pauses, and before waiting for a commit."""
-    transaction = begin(db)
+    transaction = new_transaction(db)
     while True:
         try:
             result = yield from body(transaction)

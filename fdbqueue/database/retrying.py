@@ -14,8 +14,8 @@ from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transactio
 
 __all__ = [
     "MAX_RETRY_DELAY",
-    "begin",
     "confirm_reads",
+    "new_transaction",
     "prepare_retry",
     "read",
     "retries",
@@ -89,7 +89,7 @@ def run(
     """
     if binding.client_was_forked:
         check_fork(db)
-    transaction = begin(db)
+    transaction = new_transaction(db)
     while True:
         begin()
         try:
@@ -103,7 +103,7 @@ def run(
             raise
 
 
-def begin(db: Database) -> Transaction:
+def new_transaction(db: Database) -> Transaction:
     """Return a transaction for a function whose result nobody learns before the commit.
 
     On the embedded engine its reads do not wait until what they saw is on disk, because the commit
@@ -116,7 +116,7 @@ def begin(db: Database) -> Transaction:
 
 
 def confirm_reads(transaction: Transaction) -> None:
-    """Wait until everything that a transaction from `begin` has read is on disk."""
+    """Wait until everything that a transaction from `new_transaction` has read is on disk."""
     confirm: Callable[[], None] | None = getattr(transaction, "confirm_reads", None)
     if confirm is not None:
         confirm()

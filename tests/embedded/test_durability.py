@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import multiprocessing
 import os
 import threading
@@ -16,65 +15,8 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded import Database
 from fdbqueue.embedded.disk import generations
-from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.errors import CommitUnknownResult, FDBError, SyncFailed
-
-EIO = OSError(errno.EIO, "Input/output error")
-
-
-class Disk:
-    """The disk as the engine sees it: its syncs can be counted, fail, or hang.
-
-    Attributes:
-        syncs: The number of syncs of a write-ahead log that have ended.
-        failures: How many of the next ones fail; -1 for all.
-        is_broken: Whether the syncs of new files fail, too.
-        hangs: Cleared while syncs hang.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.syncs = 0
-        self.failures = 0
-        self.is_broken = False
-        self.flows = threading.Event()
-        self.flows.set()
-        self.hanging = threading.Semaphore(0)
-        self._sync_file = generations.sync
-        monkeypatch.setattr("fdbqueue.embedded.disk.sync._data_sync", self.data_sync)
-        monkeypatch.setattr(generations, "sync", self.sync_file)
-
-    def data_sync(self, descriptor: int) -> None:
-        if not self.flows.is_set():
-            self.hanging.release()
-            assert self.flows.wait(60)
-        if self.failures:
-            self.failures -= 1
-            raise EIO
-        os.fdatasync(descriptor)
-        self.syncs += 1
-
-    def sync_file(self, path: Path) -> None:
-        if self.is_broken and path.is_file():
-            raise EIO
-        self._sync_file(path)
-
-    def breaks(self) -> None:
-        self.failures, self.is_broken = -1, True
-
-    def is_repaired(self) -> None:
-        self.failures, self.is_broken = 0, False
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    # Commits are left to those that wait for them, however long the test takes.
-    monkeypatch.setattr(SharedSync, "is_behind", False)
-    # Each transaction tries to write the files again.
-    monkeypatch.setattr("fdbqueue.embedded.storage.storage._PAUSE", 0)
-    disk = Disk(monkeypatch)
-    yield disk
-    disk.is_repaired()
-    disk.flows.set()
+from tests.support.failing_disk import Disk
 
 
 @pytest.fixture

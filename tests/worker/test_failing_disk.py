@@ -1,0 +1,61 @@
+"""Workers on a failing disk: no job is lost, dead or done twice."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from tests.support.failing_disk import Disk
+
+JOBS = 10
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_worker_claims_nothing_while_the_disk_is_broken(
+    tmp_path: Path,
+    disk: Disk,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    in_transaction: bool,
+) -> None:
+    monkeypatch.setattr("fdbqueue.worker.worker._PAUSE", 0.01)
+    with fdbqueue.open(tmp_path / "db") as db, caplog.at_level(logging.ERROR, "fdbqueue"):
+        jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=2)
+        jobs.push_many(db, range(JOBS))
+        done: list[object] = []
+
+        def handle(item: fdbqueue.Item) -> None:
+            done.append(item.value)
+
+        def handle_in_transaction(tr: fdbqueue.Transaction, item: fdbqueue.Item) -> None:
+            tr.add(b"done", b"\1")
+
+        handler = handle_in_transaction if in_transaction else handle
+        worker = fdbqueue.Worker(db, jobs, handler, lease=1)
+        disk.breaks()
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        wait_until(lambda: caplog.text.count("cannot claim jobs") >= 3)
+        assert worker.report == fdbqueue.WorkerReport(0, 0, 0)
+        disk.is_repaired()
+        wait_until(lambda: worker.report.done == JOBS)
+        worker.stop()
+        thread.join()
+        assert worker.report == fdbqueue.WorkerReport(JOBS, 0, 0)
+        assert sorted(done) == ([] if in_transaction else list(range(JOBS)))
+        assert db[b"done"] == (bytes([JOBS]) if in_transaction else None)
+        assert jobs.stats(db).dead == 0
+        assert fdbqueue.check(db, jobs).ok
