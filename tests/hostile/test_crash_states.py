@@ -153,4 +153,6 @@ def test_after_a_power_cut_a_database_opens_with_everything_that_was_told(
         record_run(disk, rng)
     report = examine_all(disk.record, choose(disk.record, STATES, rng))
     print(report)
-    assert not report.problems, "\n".join(report.problems)
+    assert not report.problems, "\n".join(
+        f"{problem}\n    {report.command(pick)}" for pick, problem in report.problems.items()
+    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -57,10 +58,10 @@ def main() -> int:
     report = examine_all(record, choose(record, given.states, rng))
     print(report)
     print(f"{time.monotonic() - began:.0f} s")
-    problems = Counter(problem for _, problem in report.results if problem is not None)
-    for problem, count in problems.most_common(10):
-        print(f"{count} times {problem}")
-    print(*report.problems[:5], sep="\n")
+    problems = Counter(re.sub(r"\d+", "N", problem) for problem in report.problems.values())
+    examples = {re.sub(r"\d+", "N", problem): pick for pick, problem in report.problems.items()}
+    for problem, count in problems.most_common():
+        print(f"{count:,} times {problem}\n    {report.command(examples[problem])}")
     return 1 if problems else 0
 
 

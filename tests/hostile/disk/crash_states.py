@@ -51,6 +51,7 @@ ROOT = Path(__file__).parent.parent.parent.parent
 MOMENTS = ("create", "open", "push", "checkpoint", "rotation", "close", "closed")
 PROBLEMS = ("refused", "lost", "taken back", "torn")
 _SLOW = 0.002  # seconds that a sync of the log takes, so that others write in the meantime
+_ATTEMPTS = 30  # at most, to let the files be replaced while a reader holds the log
 _HANGS = 0.2  # seconds, in which a commit gets to its sync, and a read that waits for none ends
 
 
@@ -142,9 +143,17 @@ def _round(disk: Disk, first: Process, second: Process, rng: random.Random) -> N
     # A long log, which is shortened
     first.do("open 1000", f"push {rng.randrange(8, 14)}")
     # A longer one, which a reader keeps; the files are replaced
-    second.do(f"open {pages[2]}", "hold")
-    first.do("lengthen")
-    second.do("release", "push 2")
+    second.do(f"open {pages[2]}")
+    before = {*disk.root.glob("*.sqlite")}
+    for _ in range(_ATTEMPTS):
+        second.do("hold")
+        first.do("lengthen")
+        second.do("release")
+        if before != {*disk.root.glob("*.sqlite")}:
+            break
+    else:
+        raise AssertionError("the files have not been replaced")
+    second.do("push 2")
     first.do("push 1")
     if rng.random() < 0.5:
         first.do("close")
@@ -272,8 +281,12 @@ def choose(record: Path, states: int, rng: random.Random) -> list[Pick]:
                 per_cut[cut] -= 1
                 if not per_cut[cut]:
                     break
-    chosen = [rng.sample(each, min(share, len(each))) for each in picks.values()]
-    return sorted(chain(*chosen))
+    for each in picks.values():
+        rng.shuffle(each)
+    chosen = [*chain(*(each[:share] for each in picks.values()))]
+    others = [*chain(*(each[share:] for each in picks.values()))]
+    rng.shuffle(others)
+    return sorted([*chosen, *others][:states])
 
 
 def _shuffled(directory: Directory, rng: random.Random) -> Iterator[str]:
@@ -349,17 +362,17 @@ class Report:
     results: list[tuple[Pick, str | None]]
 
     @property
-    def problems(self) -> list[str]:
-        """Describe each state that has a problem, and how to repeat it."""
-        return [
-            f"{problem}\n    python -m tests.hostile.disk --record {self.record} --state {pick}"
-            for pick, problem in self.results
-            if problem is not None
-        ]
+    def problems(self) -> dict[Pick, str]:
+        """Return what is wrong, by the states that have a problem."""
+        return {pick: problem for pick, problem in self.results if problem is not None}
+
+    def command(self, pick: Pick) -> str:
+        """Return the command that opens a state again."""
+        return f"python -m tests.hostile.disk --record {self.record} --state {pick}"
 
     def count(self, problem: str) -> int:
         """Return how many states have a kind of problem."""
-        return sum(found is not None and found.startswith(problem) for _, found in self.results)
+        return sum(found.startswith(problem) for found in self.problems.values())
 
     def __str__(self) -> str:
         """Return a table: a line for each kind of moment."""
