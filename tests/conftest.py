@@ -22,9 +22,11 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue.coordination import steps, waiting
+from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout import NAMES, ROOT
 from tests.support.cluster import Cluster, NoCluster, start_or_find_cluster
+from tests.support.failing_disk import Disk
 
 ENGINES = ("embedded", "memory", "cluster")
 
@@ -145,6 +147,19 @@ def name() -> str:
 def queue(space: Subspace) -> fdbqueue.PriorityQueue:
     """Return an empty priority queue."""
     return fdbqueue.PriorityQueue(space["queue"])
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    """Return the disk of the embedded engine in this process, whose syncs can fail or hang."""
+    # Commits are left to those that wait for them, however long the test takes.
+    monkeypatch.setattr(SharedSync, "is_behind", False)
+    # Each transaction tries to write the files again.
+    monkeypatch.setattr("fdbqueue.embedded.storage.storage._PAUSE", 0)
+    disk = Disk(monkeypatch)
+    yield disk
+    disk.is_repaired()
+    disk.flows.set()
 
 
 @pytest.fixture

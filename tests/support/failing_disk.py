@@ -5,15 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fdbqueue.embedded.disk import generations
-from fdbqueue.embedded.disk.sync import SharedSync
 
-__all__ = ["Disk", "disk"]
+__all__ = ["Disk"]
 
 EIO = OSError(errno.EIO, "Input/output error")
 
@@ -60,15 +58,3 @@ class Disk:
 
     def is_repaired(self) -> None:
         self.failures, self.is_broken = 0, False
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    # Commits are left to those that wait for them, however long the test takes.
-    monkeypatch.setattr(SharedSync, "is_behind", False)
-    # Each transaction tries to write the files again.
-    monkeypatch.setattr("fdbqueue.embedded.storage.storage._PAUSE", 0)
-    disk = Disk(monkeypatch)
-    yield disk
-    disk.is_repaired()
-    disk.flows.set()

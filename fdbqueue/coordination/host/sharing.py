@@ -35,7 +35,7 @@ from fdbqueue.database.binding import database_identity, error_classes
 from fdbqueue.database.clock import uuids
 from fdbqueue.database.exactly_once import RECEIPT_HOURS
 from fdbqueue.database.retrying import run
-from fdbqueue.errors import FDBError
+from fdbqueue.errors import FDBError, StorageError
 from fdbqueue.layout import Layout, receipt_key, receipts_before
 from fdbqueue.layout.values import decode_outcome, encode_outcome
 from fdbqueue.types import Database, Options, Transaction
@@ -374,7 +374,6 @@ class _Host:
             if receipt is not None:
                 last, results = decode_outcome(receipt)
                 if last == number:
-                    tr[key] = receipt  # if the leader died before its commit was on disk
                     return results
             # A transaction of the leader that is on its way conflicts with this.
             tr[key] = encode_outcome(number, [])
@@ -385,7 +384,7 @@ class _Host:
                 return run(db, body)
             except error_classes():
                 return run(db, body)  # after one lost answer or timeout, try once more
-        except error_classes() as error:
+        except (*error_classes(), StorageError) as error:
             raise FDBError(1021) from error
 
     # As the leader

@@ -16,9 +16,10 @@ import pytest
 import fdbqueue
 from fdbqueue.coordination.host import sharing, sockets
 from fdbqueue.coordination.host.messages import Signal
-from fdbqueue.errors import OptionsMismatch, QueueFull, UndecodableItem
+from fdbqueue.errors import CommitUnknownResult, OptionsMismatch, QueueFull, UndecodableItem
 from fdbqueue.testing import FaultyDatabase
 from tests.coordination.host.processes import FOREVER, TIMEOUT, Process
+from tests.support.failing_disk import Disk
 
 ROUNDS = 40
 
@@ -280,6 +281,21 @@ def test_unknown_results_of_the_leader_lose_and_double_nothing(
         popped += [leader.pop(), asked.result(TIMEOUT)]
     assert sorted(popped) == [*range(-ROUNDS, ROUNDS)]
     assert leader.db.lost > ROUNDS
+
+
+def test_on_a_broken_disk_the_result_is_unknown_to_each_process(
+    leader: Process, follower: Process, engine: str, disk: Disk
+) -> None:
+    if engine != "embedded":
+        pytest.skip("only the embedded engine on disk waits for syncs of this process")
+    popped = follower.ask(follower.pop)
+    disk.breaks()
+    with pytest.raises(CommitUnknownResult):
+        leader.pop()
+    with pytest.raises(fdbqueue.FDBError, match="1021"):
+        popped.result(TIMEOUT)
+    disk.is_repaired()
+    assert follower.left() == [*range(2, 10)]  # both took place
 
 
 def test_one_timeout_does_not_make_the_result_of_a_request_unknown(
