@@ -206,9 +206,9 @@ def lock_owners(inode: int, kind: str, mode: str, at: range = _ANYWHERE) -> dict
 class WriteLockHold:
     """The hold of a starved transaction on the writers' lock, from its first read until its end.
 
-    No other transaction commits meanwhile, so its commit cannot conflict. `WritersLock.reclaim`,
-    called every quarter of a second, ends the hold at the second call. A transaction that is slow,
-    or waits for another one, therefore blocks other transactions only briefly.
+    No other transaction commits meanwhile, so its commit cannot conflict, unless its own thread
+    commits another one. `WritersLock.reclaim`, called every quarter of a second, ends the hold at
+    the second call. A transaction that is slow therefore blocks other transactions only briefly.
     """
 
     def __init__(self, lock: WritersLock) -> None:
