@@ -52,6 +52,7 @@ __all__ = [
     "StorageError",
     "SyncFailed",
     "UndecodableItem",
+    "UndecodableQueue",
     "UnknownCodec",
     "UnsafeDirectory",
     "WrongState",
@@ -424,6 +425,17 @@ class UndecodableItem(FdbqueueError):
         super().__init__(
             f"item {item_id} cannot be decoded: {reason}; it is still in the queue. Open the queue "
             "with the codec that encoded the item, or remove the item by its id"
+        )
+
+
+class UndecodableQueue(FdbqueueError):
+    """A queue holds keys or values that this library cannot have written."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"the queue holds bytes that cannot be read ({reason}): another program has written "
+            "to it. `fdbq drop` removes it"
         )
 
 

@@ -28,6 +28,7 @@ ALL = [
     errors.InvalidValue({1}, "the value cannot be stored"),
     errors.PayloadTooLarge(2, 1),
     errors.UndecodableItem("id", "why"),
+    errors.UndecodableQueue("why"),
     errors.ForeignClaim("jobs", b"k"),
     errors.InvalidClaimToken("nonsense"),
     errors.ForeignKey(b"k"),

@@ -15,6 +15,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.layout.spaces import Space
 from fdbqueue.layout.values import (
     HEADER_MARK,
+    LAST_MILLISECOND,
     NO_HEADER,
     TALLIES,
     Header,
@@ -90,10 +91,13 @@ def time_of(uuid: bytes) -> datetime | None:
 
     >>> time_of(bytes([0] * 6 + [0x70, 0, 0x80] + [0] * 7)).year, time_of(b"not a UUID")
     (1970, None)
+    >>> time_of(bytes([255] * 6 + [0x70, 0, 0x80] + [0] * 7)) is None  # the year 10889
+    True
     """
     if len(uuid) != UUID_SIZE or uuid[6] >> 4 != 7 or uuid[8] >> 6 != 2:
         return None
-    return utc_time(int.from_bytes(uuid[:6], "big"))
+    created = int.from_bytes(uuid[:6], "big")
+    return utc_time(created) if created <= LAST_MILLISECOND else None  # it only looks like a UUID
 
 
 def at_time(uuid: bytes, milliseconds: int) -> bytes:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidQueueName
+from fdbqueue.layout.values import UNDECODABLE
 
 __all__ = [
     "NAMES",
@@ -131,10 +134,20 @@ def encode_worker(*fields: str | int) -> bytes:
     return value
 
 
-def decode_worker(value: bytes) -> tuple[str, str, int, str, int, int, int, int, int]:
-    """Return the fields of a worker's row."""
-    fields: tuple[str, str, int, str, int, int, int, int, int] = fdb_tuple.unpack(value)
-    return fields
+_WORKER = [str, str, int, str, int, int, int, int, int]
+
+
+def decode_worker(value: bytes) -> tuple[str, str, int, str, int, int, int, int, int] | None:
+    """Return the fields of a worker's row; `None` for bytes that no worker has written.
+
+    >>> decode_worker(b"anything") is None
+    True
+    """
+    try:
+        fields: Any = fdb_tuple.unpack(value)
+    except UNDECODABLE:
+        return None
+    return fields if [*map(type, fields)] == _WORKER else None
 
 
 def decode_name(key: bytes) -> str:

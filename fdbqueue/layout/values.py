@@ -9,7 +9,7 @@ import re
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,12 +20,14 @@ from fdbqueue.types import Options, PriorityKind
 
 __all__ = [
     "HEADER_MARK",
+    "LAST_MILLISECOND",
     "LAYOUT_VERSION",
     "MINUS_ONE",
     "NO_HEADER",
     "ONE",
     "SAMPLED",
     "TALLIES",
+    "UNDECODABLE",
     "WAIT_BOUNDS",
     "ZERO",
     "ClaimedItem",
@@ -91,6 +93,13 @@ _GROUPS_AND_FIELDS = struct.Struct(">II")
 _TOKEN = re.compile(rb"\x01([^\x00]*(?:\x00\xff[^\x00]*)*)\x00")  # bytes in the tuple layer
 
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bytes)}
+
+
+UNDECODABLE = (
+    *(ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError),
+    *(RecursionError, struct.error),
+)
+"""The errors of reading bytes that are not of this layout. No error of a database is one."""
 
 
 class Header(NamedTuple):
@@ -570,13 +579,26 @@ def decode_outcome(value: bytes) -> tuple[int, list[list[bytes]]]:
     return int.from_bytes(value[:8], "big"), unpack_groups(value, 8)
 
 
+_FIRST_TIME = datetime.min.replace(tzinfo=timezone.utc)
+_LAST_TIME = datetime.max.replace(microsecond=999_000, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+LAST_MILLISECOND = (_LAST_TIME - _EPOCH) // timedelta(milliseconds=1)
+"""The last time that can be shown: the end of the year 9999, in milliseconds since 1970."""
+
+
 def utc_time(milliseconds: float) -> datetime:
     """Return a time from its milliseconds since 1970.
 
-    >>> utc_time(0).isoformat()
-    '1970-01-01T00:00:00+00:00'
+    Another client may have stored a time beyond the years 1 to 9999. It is shown as the nearest one
+    within them.
+
+    >>> utc_time(0).isoformat(), utc_time(2**63).isoformat()
+    ('1970-01-01T00:00:00+00:00', '9999-12-31T23:59:59.999000+00:00')
     """
-    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except (ValueError, OverflowError):
+        return _LAST_TIME if milliseconds > 0 else _FIRST_TIME
 
 
 def encode_progress(lines: int, digest: bytes) -> bytes:

@@ -17,6 +17,7 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey
 from fdbqueue.layout.codecs import encode_returned
 from fdbqueue.layout.tasks import TaskRecord, rank
+from fdbqueue.layout.values import LAST_MILLISECOND, utc_time
 from fdbqueue.types import Claim, Duration, Keep, State, TaskPriority, Transactor
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "validate_result",
     "validate_state",
     "validate_task",
+    "validate_time",
     "validate_unique",
     "validate_wait",
     "whole_seconds",
@@ -89,11 +91,31 @@ def due_time(delay: Duration | None, at: datetime | None) -> int | None:
     if delay is not None and at is not None:
         raise ValueError("give a delay or a time, not both")
     if at is not None:
-        if not isinstance(at, datetime) or at.utcoffset() is None:
-            raise TypeError(f"at is a datetime that has a time zone, not {at!r}")
-        return max(0, math.ceil(at.timestamp() * 1000))
+        return max(0, _milliseconds_of(validate_time(at)))
     seconds = validate_delay(delay)
     return milliseconds() + math.ceil(seconds * 1000) if seconds else None
+
+
+def validate_time(at: object) -> datetime:
+    """Return the time at which an item is due; raise an error if it is not a valid one.
+
+    Example:
+        >>> validate_time(datetime.fromisoformat("2030-01-31T08:00+01:00")).year
+        2030
+        >>> validate_time(datetime.fromisoformat("9999-12-31T23:59:59.999999+00:00"))
+        Traceback (most recent call last):
+        ValueError: at is a time up to 9999-12-31T23:59:59.999+00:00, not ...
+    """
+    if not isinstance(at, datetime) or at.utcoffset() is None:
+        raise TypeError(f"at is a datetime that has a time zone, not {at!r}")
+    if _milliseconds_of(at) > LAST_MILLISECOND:
+        last = utc_time(LAST_MILLISECOND).isoformat(timespec="milliseconds")
+        raise ValueError(f"at is a time up to {last}, not {at.isoformat()}")
+    return at
+
+
+def _milliseconds_of(time: datetime) -> int:
+    return math.ceil(time.timestamp() * 1000)
 
 
 def validate_delay(delay: Duration | None) -> float | None:

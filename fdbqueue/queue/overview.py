@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
@@ -14,8 +14,9 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.database.binding import first_key
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import read_pages, read_ranges
-from fdbqueue.errors import LayoutVersionMismatch
+from fdbqueue.errors import ForeignKey, LayoutVersionMismatch, UndecodableQueue
 from fdbqueue.layout import (
+    UNDECODABLE,
     Counters,
     counters_range,
     decode_name,
@@ -173,24 +174,40 @@ def _stats(
     tr: ReadTransaction, page: dict[str, Subspace], now: int
 ) -> list[tuple[str, QueueStats]]:
     """Return the numbers of the first queues of a page: as many as a transaction ought to read."""
-    found: list[tuple[str, Subspace, Counters, Callable[[], object]]] = []
+    found: list[tuple[str, Iterator[QueueStats | None]]] = []
     left = _MAX_COUNTERS
     ranges = read_ranges(tr, [counters_range(subspace) for subspace in page.values()])
     for (name, subspace), rows in zip(page.items(), ranges):
-        counters = Counters(subspace, rows)
-        found.append((name, subspace, counters, begin_layout_check(tr, subspace, counters)))
+        found.append((name, _stats_of(tr, subspace, rows, now)))
+        next(found[-1][1])
         left -= len(rows)
         if left <= 0:
             break
-    begun: list[tuple[str, Callable[[], QueueStats]]] = []
-    for name, subspace, counters, check_layout in found:
-        try:
-            check_layout()
-            stats = begin_stats(tr, subspace, counters, now, first_key)
-        except LayoutVersionMismatch as error:
-            stats = partial(unknown_stats, subspace, error)
-        begun.append((name, stats))
-    return [(name, finish()) for name, finish in begun]
+    for _, reading in found:
+        next(reading)
+    return [(name, stats) for name, reading in found if (stats := next(reading)) is not None]
+
+
+def _stats_of(
+    tr: ReadTransaction, subspace: Subspace, rows: list[KeyValue], now: int
+) -> Iterator[QueueStats | None]:
+    """Yield `None` twice, each time after some reads have begun, and then the numbers of a queue.
+
+    One that cannot be read has an error, so that it does not hide the others.
+    """
+    try:
+        counters = Counters(subspace, rows)
+        check_layout = begin_layout_check(tr, subspace, counters)
+        yield None
+        check_layout()
+        finish = begin_stats(tr, subspace, counters, now, first_key)
+        yield None
+        yield finish()
+    except (LayoutVersionMismatch, ForeignKey) as error:
+        yield from repeat(unknown_stats(subspace, error))
+    except UNDECODABLE as error:
+        reason = f"{type(error).__name__}: {error}"
+        yield from repeat(unknown_stats(subspace, UndecodableQueue(reason)))
 
 
 _T = TypeVar("_T")

@@ -83,7 +83,7 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
         rows = [decode_worker(row.value) for row in tr.get_range(*workers_range())]
         return [
             WorkerInfo(name, host, pid, queue, concurrency, jobs, utc_time(since), utc_time(seen))
-            for name, host, pid, queue, concurrency, jobs, since, seen, end in rows
+            for name, host, pid, queue, concurrency, jobs, since, seen, end in filter(None, rows)
             if end > now
         ]
 
@@ -135,7 +135,8 @@ class Presence:
         def body(tr: Transaction) -> None:
             renew(tr)
             for row in tr.snapshot.get_range(*workers_range(), limit=_MAX_ROWS):
-                if decode_worker(row.value)[-1] <= now:
+                worker = decode_worker(row.value)
+                if worker is None or worker[-1] <= now:
                     tr.clear(row.key)
 
         run(db, body)

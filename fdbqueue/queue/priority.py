@@ -276,7 +276,8 @@ class PriorityQueue(BaseQueue[Item]):
             priority: A priority of the queue's type. The lowest is popped first.
             delay: Seconds during which the item is not handed out, by the clocks of clients. Then
                 it goes behind the items that were pushed before that moment.
-            at: A `datetime` with a time zone, instead of `delay`.
+            at: A `datetime` with a time zone, instead of `delay`. The last one is
+                9999-12-31T23:59:59.999+00:00.
             ttl: Seconds after which the item is dropped if no client has taken it, by the clocks of
                 clients.
             unique: A key of 1 to 255 bytes of text. If an unfinished item (ready, delayed or

@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 
 from fdbqueue.http.responses import Numbers
 from fdbqueue.http.routing import NAME_SCHEMA, Integer, exact_integer
-from fdbqueue.queue.arguments import validate_client_name
+from fdbqueue.queue.arguments import validate_client_name, validate_time
 from fdbqueue.types import Change, State
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def _time_from_text(value: Any) -> Any:
 _DATE_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]", re.ASCII)
 _TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
 Time = Annotated[AwareDatetime, BeforeValidator(_time_from_text)]
+DueTime = Annotated[Time, AfterValidator(validate_time)]
 
 
 def _validate_priority(value: Any) -> Any:
@@ -153,7 +154,7 @@ class Push(_Request):
     item: JsonValue = Field(description="The value; for a task its payload.")
     priority: Priority | None = Field(None, description="By default 0, or 3 for a task.")
     delay: Seconds | None = Field(None, description="Seconds until it is ready.")
-    at: Time | None = Field(None, description="ISO 8601 with a time zone: when it is due.")
+    at: DueTime | None = Field(None, description="ISO 8601 with a time zone: when it is due.")
     ttl: PositiveSeconds | None = Field(None, description="Seconds until it expires.")
     unique: Text | None = Field(None, description="Push only if no unfinished item has this key.")
     deadline: Time | None = Field(None, description="For a task: when it is due.")

@@ -1,0 +1,239 @@
+"""What a queue accepts can be shown: each view answers after each push that was accepted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import fdb
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue.errors import FdbqueueError
+from fdbqueue.queue.base import store_of
+from fdbqueue.queue.overview import history_as_json, info_as_json, stats_as_json
+
+UTC = timezone.utc
+LAST = datetime.max.replace(tzinfo=UTC)
+REFUSED = (FdbqueueError, ValueError, TypeError)
+
+zones = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+edges = [datetime.min, datetime.max, datetime.max.replace(microsecond=999_000)]
+times = st.builds(
+    lambda time, zone: time.replace(tzinfo=zone), st.datetimes() | st.sampled_from(edges), zones
+) | st.sampled_from([datetime.max, 10**12, "2030-01-01", None])
+integers = st.integers() | st.sampled_from(
+    [2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64, 10**400, -(10**400), 256**254, 10**4000]
+)
+floats = st.floats() | st.sampled_from([1e308, 5e-324, -0.0, math.inf, -math.inf, math.nan])
+seconds = integers | floats | st.timedeltas() | st.booleans() | st.none()
+texts = st.text(max_size=20) | st.sampled_from(
+    ["", " ", "\ud800", "\0", "\x1b[2J", "x" * 300, "é" * 200]
+)
+names = texts | st.none() | st.integers()
+parts = integers | floats | texts | st.binary(max_size=20)
+priorities = (
+    integers | floats | st.booleans() | st.none() | st.tuples(integers, floats, texts, st.binary())
+)
+values = st.recursive(
+    st.none() | st.booleans() | integers | floats | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+costs = (
+    floats
+    | integers
+    | st.decimals()
+    | st.fractions()
+    | st.sampled_from(
+        [Decimal("Infinity"), Decimal("NaN"), Decimal(10) ** 400, Fraction(10**400), 1j, True]
+    )
+)
+schedule = {"delay": seconds, "at": times, "ttl": seconds, "unique": names}
+task = {
+    **schedule,
+    **{"priority": integers, "deadline": times, "cost": costs},
+    **{"agent_name": names, "client_id": names, "payload": values},
+}
+KINDS: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
+    "priority": (lambda db: PriorityQueue.named(db, "q"), {**schedule, "priority": priorities}),
+    "tuple": (
+        lambda db: PriorityQueue.named(db, "q", priorities=(int, float, str, bytes)),
+        {**schedule, "priority": priorities},
+    ),
+    "fifo": (lambda db: Queue.named(db, "q"), {}),
+    "task": (lambda db: TaskQueue.named(db, "q"), task),
+    "ageing": (lambda db: TaskQueue.named(db, "q", ageing=timedelta(seconds=60)), task),
+}
+CLAIM = {"lease": seconds, "client": names, "within": integers}
+NACK = {"delay": seconds, "error": names}
+
+
+def some(fields: dict[str, Any]) -> Any:
+    """Return a strategy for few of some arguments, because one bad value refuses them all."""
+    chosen = st.lists(st.sampled_from([*fields] or [""]), max_size=2, unique=True)
+    return chosen.flatmap(
+        lambda few: st.fixed_dictionaries({name: fields[name] for name in few if name in fields})
+    )
+
+
+@pytest.fixture(scope="module")
+def memory() -> Iterator[Any]:
+    with fdbqueue.open("memory:") as db:
+        yield db
+
+
+def show_all(db: Any, queue: Any) -> None:
+    """Ask for every view of a queue, and of all queues. An item may expire at any moment."""
+    (numbers,) = fdbqueue.overview(db).values()
+    stats_as_json(numbers)
+    stats_as_json(queue.stats(db))
+    assert fdbqueue.queues(db).keys() == {"q"}
+    for window in queue.history(db):
+        history_as_json(window)
+    for state in ("ready", "delayed", "claimed", "dead", "done"):
+        for info in queue.search(db, state=state).items:
+            info_as_json(info)
+            queue.get(db, info.id)
+            queue.position(db, info.id)
+    [*queue.dead_letters(db)]
+    if not isinstance(queue, Queue):
+        queue.counts(db)
+    if isinstance(queue, TaskQueue):
+        queue.get_stats(db)
+    assert fdbqueue.check(db, queue).ok
+
+
+def end(db: Any, queue: Any, data: st.DataObject) -> None:
+    """Claim the item, and report that its job failed, with values that may be refused."""
+    claim = None
+    with suppress(*REFUSED):
+        claim = queue.claim(db, **data.draw(some(CLAIM)))
+    show_all(db, queue)
+    with suppress(*REFUSED):
+        queue.extend(db, claim, data.draw(seconds))
+    show_all(db, queue)
+    with suppress(*REFUSED):
+        queue.nack(db, claim, **data.draw(some(NACK)))
+    show_all(db, queue)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_each_view_answers_after_each_push_that_is_accepted(
+    memory: Any, kind: str, data: st.DataObject
+) -> None:
+    make, fields = KINDS[kind]
+    queue = make(memory)
+    given = data.draw(some(fields))
+    args = () if kind in ("task", "ageing") else (data.draw(values),)
+    push = queue.enqueue if kind == "fifo" else queue.push
+    try:
+        try:
+            pushed = push(memory, *args, **given)
+        except REFUSED:
+            assert fdbqueue.queue_names(memory) == []
+            return
+        assert pushed
+        show_all(memory, queue)
+        end(memory, queue, data)
+    finally:
+        for each in fdbqueue.queue_names(memory):
+            fdbqueue.drop_queue(memory, each)
+
+
+# What other clients have stored
+
+
+def fill(db: Any, kind: str) -> Any:
+    """Return a queue that has items in every state."""
+    make, _ = KINDS[kind]
+    queue = make(db)
+    queue.set_keep(db, 10)
+    priority = {"tuple": {"priority": (1, 1.0, "a", b"a")}}.get(kind, {})
+    number = 6 if kind == "fifo" else 8
+    for n in range(number):
+        later = (
+            {}
+            if kind == "fifo"
+            else {"delay": 600 if n > 5 else None, "ttl": 900, "unique": f"{n}"}
+        )
+        if kind in ("task", "ageing"):
+            queue.push(db, payload=n, agent_name="ada", client_id="7", **later)
+        elif kind == "fifo":
+            queue.enqueue(db, n)
+        else:
+            queue.push(db, n, **priority, **later)
+    queue.ack(db, queue.claim(db), result="done")
+    queue.nack(db, queue.claim(db), delay=600, error="busy")
+    queue.set_max_attempts(db, 1)
+    queue.nack(db, queue.claim(db), error="busy")
+    queue.claim(db)
+    return queue
+
+
+def rows_of(db: Any, queue: Any) -> list[tuple[bytes, bytes]]:
+    rows = db.get_range_startswith(store_of(queue).layout.subspace.key())
+    return [(bytes(row.key), bytes(row.value)) for row in rows]
+
+
+damages = st.sampled_from(
+    [
+        lambda value, bytes: bytes,
+        lambda value, bytes: value + bytes,
+        lambda value, bytes: value[: len(value) // 2],
+        lambda value, bytes: value[:-1] + bytes,
+        lambda value, bytes: bytes + value,
+        lambda value, bytes: value[:3] + bytes + value[3:],
+    ]
+)
+foreign = st.binary(max_size=12) | st.sampled_from(
+    [
+        *(b"", b"\xff" * 8, b"\x00" * 8, b"\xff" * 28, b"\x05" * 2000, b"\x02\xff\x00"),
+        *(fdb.tuple.pack((each,)) for each in (2**64, -(2**63), "a", math.nan, None, (1, (2,)))),
+        fdb.tuple.pack((99, "priority", "json", "int", None)),
+    ]
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_all_queues_are_listed_and_dropped_whatever_one_of_them_holds(
+    memory: Any, kind: str, data: st.DataObject
+) -> None:
+    try:
+        queue = fill(memory, kind)
+        PriorityQueue.named(memory, "other").push(memory, "x")
+        prefix = store_of(queue).layout.subspace.key()
+        rows = rows_of(memory, queue)
+        for number in data.draw(st.lists(st.integers(0, 99), max_size=9)):
+            key, value = rows[number % len(rows)]
+            damage, junk = data.draw(damages), data.draw(foreign)
+            tail = damage(key[len(prefix) :], junk)
+            if data.draw(st.booleans()):
+                memory[key] = damage(value, junk)
+            elif b"" < tail < b"\xff":  # else it is not below the prefix of the queue
+                memory[prefix + tail] = value
+        listed = fdbqueue.overview(memory)
+        assert listed.keys() == {"other", "q"}
+        assert (listed["other"].ready, listed["other"].error) == (1, None)
+        assert listed["q"].error != ""
+        stats_as_json(listed["q"])
+    finally:
+        for each in fdbqueue.queue_names(memory):
+            fdbqueue.drop_queue(memory, each)
+    assert not [*memory.get_range_startswith(prefix)]
