@@ -6,7 +6,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, overload
 
 from fdbqueue.database import binding
 from fdbqueue.database.binding import check_fork, error_classes, is_database
@@ -109,10 +109,10 @@ def new_transaction(db: Database) -> Transaction:
     On the embedded engine its reads do not wait until what they saw is on disk, because the commit
     does. If the function raises an error instead, call `confirm_reads` before others learn of it.
     """
-    transaction = db.create_transaction()
+    transaction: Any = db.create_transaction()
     if getattr(db, "commits_take_time", False):
-        cast(Any, transaction).read_ahead()
-    return transaction
+        transaction.read_ahead()
+    return transaction  # type: ignore[no-any-return]
 
 
 def confirm_reads(transaction: Transaction) -> None:

@@ -35,7 +35,7 @@ def test_a_worker_claims_nothing_while_the_disk_is_broken(
     with fdbqueue.open(tmp_path / "db") as db, caplog.at_level(logging.ERROR, "fdbqueue"):
         jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=2)
         jobs.push_many(db, range(JOBS))
-        done: list[object] = []
+        done: list[int] = []
 
         def handle(item: fdbqueue.Item) -> None:
             done.append(item.value)

@@ -379,12 +379,13 @@ class _Host:
             tr[key] = encode_outcome(number, [])
             return []
 
+        errors: tuple[type[Exception], ...] = (StorageError, *error_classes())
         try:
             try:
                 return run(db, body)
             except error_classes():
                 return run(db, body)  # after one lost answer or timeout, try once more
-        except (*error_classes(), StorageError) as error:
+        except errors as error:
             raise FDBError(1021) from error
 
     # As the leader

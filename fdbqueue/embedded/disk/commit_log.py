@@ -34,6 +34,8 @@ __all__ = ["CommitLog"]
 # version of a commit under way, if higher than the last commit's version; the ceiling; the tail of
 # what is on disk.
 _HEADER = struct.Struct("<QqQqq16xQ")
+_PROGRESS = struct.Struct("<Q8xQ16xII8xQ")  # of it, what a sync reads
+_CONFIRMED = struct.Struct("<IIQ")
 _PUBLISHED = struct.Struct("<Qq")
 _GENERATION = struct.Struct("<Q")
 _VERSION = struct.Struct("<q")
@@ -145,7 +147,8 @@ class CommitLog:
 
         The caller holds the writers' lock.
         """
-        self.durable = self.published[0]
+        durable = _DURABLE.pack(self.published[0])
+        os.pwrite(self._descriptor, durable, _DURABLE_AT)
         self._set_generation(generation)
 
     def _set_generation(self, generation: int) -> None:
@@ -205,14 +208,15 @@ class CommitLog:
         """Store a new ceiling, which the database already contains."""
         os.pwrite(self._descriptor, _VERSION.pack(version), _CEILING_AT)
 
-    @property
-    def durable(self) -> int:
-        """The tail of the commits that are on disk."""
-        return self.state()[5]
+    def progress(self) -> tuple[int, int, Extent, int]:
+        """Return tail, generation as of `state`, `committed`, and the durable tail."""
+        found = self._read(_PROGRESS.size, 0)
+        tail, generation, salt, frames, durable = _PROGRESS.unpack(found)
+        return tail, generation, Extent(salt, frames), durable
 
-    @durable.setter
-    def durable(self, tail: int) -> None:
-        os.pwrite(self._descriptor, _DURABLE.pack(tail), _DURABLE_AT)
+    def confirm(self, end: Extent, tail: int) -> None:
+        """Store up to where SQLite's log, and the commits, are on disk."""
+        os.pwrite(self._descriptor, _CONFIRMED.pack(*end, tail), _SYNCED_AT)
 
     @property
     def committed(self) -> Extent:

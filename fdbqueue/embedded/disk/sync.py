@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import _thread
 import fcntl
+import math
 import os
 import threading
 import time
 from pathlib import Path
 
 from fdbqueue.embedded.disk.commit_log import CommitLog
-from fdbqueue.embedded.disk.write_ahead_log import is_intact, next_commit
+from fdbqueue.embedded.disk.write_ahead_log import Extent, is_intact, next_commit
 from fdbqueue.embedded.permissions import open_file
 from fdbqueue.errors import DatabaseClosed, FDBError, SyncFailed
 
@@ -100,59 +101,64 @@ class SharedSync:
     def _share(self, tail: int, number: int) -> None:
         """Return once it is on disk: take part in the sync of others, or sync for them."""
         with self._lock:
-            if self._is_on_disk(tail, number):
-                return
-            is_locked = self._wait_for_others(tail, number)
+            pause, patience = _SHORTEST_PAUSE, 0.0
+            is_locked = False
             try:
-                if not self._is_on_disk(tail, number):
-                    self._sync()
+                while (progress := self._progress(tail, number)) is not None:
+                    is_locked = self._lock_file()
+                    if is_locked or time.monotonic() > (patience or math.inf):
+                        self._sync(*progress)
+                        return
+                    patience = patience or time.monotonic() + _LONGEST_SYNC
+                    time.sleep(pause)  # another process syncs
+                    pause = min(_LONGEST_PAUSE, 1.5 * pause)
             finally:
                 if is_locked:
                     fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def _is_on_disk(self, tail: int, number: int = 0) -> bool:
+    def _progress(self, tail: int, number: int = 0) -> tuple[int, Extent] | None:
+        """Return how far all processes have committed; `None` if what is waited for is on disk.
+
+        Raises:
+            SyncFailed: A sync of these files failed.
+        """
         if self._durable >= tail and self._ended >= number:
-            return True
+            return None
         if self._failure is not None:
             raise self._failure
-        if self._log.generation != self._generation:
-            return True  # what is in files of an older generation is on disk in newer ones
-        if self._log.has_failed:
-            raise SyncFailed(str(self._path))
-        self._durable = max(self._durable, self._log.durable)
+        committed, generation, end, durable = self._log.progress()
+        if generation != self._generation:
+            if self._log.has_failed and self._log.generation == self._generation:
+                raise SyncFailed(str(self._path))
+            return None  # what is in files of an older generation is on disk in newer ones
+        self._durable = max(self._durable, durable)
         if self._durable >= tail and self._ended >= number:
-            return True
+            return None
         if self._descriptor < 0:
             raise DatabaseClosed()
-        return False
+        return committed, end
 
-    def _wait_for_others(self, tail: int, number: int) -> bool:
-        """Wait while another process syncs; return whether this process has the lock to do so."""
-        patience = time.monotonic() + _LONGEST_SYNC
-        pause = _SHORTEST_PAUSE
-        while True:
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            except BlockingIOError:
-                if time.monotonic() > patience or self._is_on_disk(tail, number):
-                    return False
-            time.sleep(pause)
-            pause = min(_LONGEST_PAUSE, 1.5 * pause)
+    def _lock_file(self) -> bool:
+        """Lock the file against syncs of other processes, unless one is under way."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
-    def _sync(self) -> None:
-        # What all processes have committed before the sync starts.
-        tail, end = self._log.published[0], self._log.committed
+    def _sync(self, tail: int, end: Extent) -> None:
+        """Sync what all processes have committed up to a tail, and to an end of SQLite's log."""
         self._begun += 1
         try:
             _data_sync(self._descriptor)
         except OSError as error:
             self._log.note_failure(self._generation)
             raise SyncFailed(str(self._path)) from error
-        if not self._is_on_disk(tail):
-            if self._log.committed.salt == end.salt:  # SQLite has not restarted its log meanwhile
-                self._log.synced = end
-            self._log.durable = self._durable = tail
+        progress = self._progress(tail)
+        if progress is not None:
+            # If SQLite has restarted its log meanwhile, nothing is known of the new one.
+            self._log.confirm(end if progress[1].salt == end.salt else Extent(0, 0), tail)
+            self._durable = tail
         self._ended = self._begun
 
     def check(self) -> None:
