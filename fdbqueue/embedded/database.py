@@ -81,7 +81,7 @@ class Database:
         self.defaults = Settings()
         # Closes the database when it is garbage-collected or the program ends: a directory in
         # memory must not stay behind.
-        weakref.finalize(self, self.storage.close)
+        self._finalizer = weakref.finalize(self, self.storage.close)
         self._watcher = Watcher(self.storage)
         self._watching_process = os.getpid()
 
@@ -125,6 +125,7 @@ class Database:
         """Release the files. Later operations, also of open transactions, fail with 1025."""
         self.watcher.close()
         self.storage.close()
+        self._finalizer.detach()
 
     def __enter__(self) -> Database:
         return self

@@ -11,14 +11,24 @@ from __future__ import annotations
 import io
 import os
 import re
+import select
 import sqlite3
 import stat
+import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from fdbqueue.errors import UnsafeDirectory
 
-__all__ = ["check_directory", "check_opened", "create_like", "open_file"]
+__all__ = [
+    "Opened",
+    "check_directory",
+    "check_opened",
+    "create_like",
+    "open_directory",
+    "open_file",
+]
 
 _OUR_FILES = re.compile(r"fdbqueue\.(lock|commits|log|(\d+\.)?sqlite(\.new)?(-\w+)?)")
 
@@ -79,6 +89,27 @@ def open_file(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> io.FileIO:
     flags |= os.O_CLOEXEC | os.O_NOFOLLOW
     # In one step: an exception of a signal handler between two calls would leave the file open.
     return next(map(io.FileIO, map(os.open, (path,), (flags,), (0o600,)), (mode,)))
+
+
+class Opened(Protocol):
+    """An open file or directory."""
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+
+    def close(self) -> None:
+        """Close it, unless it is closed."""
+
+
+def open_directory(path: Path, flags: int = 0) -> Opened:
+    """Open a directory. It is closed when nothing refers to it any more."""
+    flags |= os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    # Only for its type, which owns a descriptor of any kind. File objects refuse directories.
+    if sys.platform == "linux":
+        kind = select.epoll
+    else:
+        kind = select.kqueue
+    return next(map(kind.fromfd, map(os.open, (path,), (flags,))))  # in one step, as above
 
 
 def create_like(old: Path, new: Path) -> None:

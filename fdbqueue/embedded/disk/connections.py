@@ -37,11 +37,15 @@ class Connections:
         """
         generation = log.generation  # read first: the opened files may be newer, never older
         anchor = connect(self._path, generation)
-        anchor.execute("SELECT shift FROM clock").fetchone()
-        files = OpenFiles(self._path, log, generation)
-        self.sync = SharedSync(files.write_ahead_log, log, generation)
-        self.files, self._anchor, self._log = files, anchor, log
-        generations.sync(self._path)
+        try:
+            anchor.execute("SELECT shift FROM clock").fetchone()
+            files = OpenFiles(self._path, log, generation)
+            self.sync = SharedSync(files.write_ahead_log, log, generation)
+            self.files, self._anchor, self._log = files, anchor, log
+            generations.sync(self._path)
+        except BaseException:
+            anchor.close()
+            raise
         self.generation = generation
 
     def follow(self, generation: int) -> None:

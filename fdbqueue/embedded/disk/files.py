@@ -31,9 +31,11 @@ from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.generations import Outdated, current, database_file
 from fdbqueue.embedded.disk.write_ahead_log import Extent
 from fdbqueue.embedded.permissions import (
+    Opened,
     check_directory,
     check_opened,
     create_like,
+    open_directory,
     open_file,
 )
 from fdbqueue.errors import (
@@ -159,11 +161,15 @@ def _connect(file: Path) -> Connection:
         cached_statements=64,
         uri=True,
     )
-    check_opened(connection, file)
-    # The engine makes a commit durable by its own fdatasync, which waiting commits share.
-    connection.execute("PRAGMA synchronous=NORMAL")
-    connection.execute("PRAGMA wal_autocheckpoint=2000")
-    connection.execute("PRAGMA cache_size=-4000")
+    try:
+        check_opened(connection, file)
+        # The engine makes a commit durable by its own fdatasync, which waiting commits share.
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA wal_autocheckpoint=2000")
+        connection.execute("PRAGMA cache_size=-4000")
+    except BaseException:
+        connection.close()  # it refers to itself, so it would wait for the garbage collector
+        raise
     return connection
 
 
@@ -353,8 +359,8 @@ def _of_sqlite(path: Path, error: sqlite3.Error) -> StorageError:
     return StorageError(str(path), words)
 
 
-def memory_directory() -> tuple[Path, int]:
-    """Create a private directory in memory; return it and the descriptor that locks it.
+def memory_directory() -> tuple[Path, Opened]:
+    """Create a private directory in memory; return it and what locks it until it is closed.
 
     The lock shows that the owner is alive. `memory:` is the same engine on an in-memory file
     system, if the machine has one with enough room, so that it behaves the same down to its locks.
@@ -370,14 +376,10 @@ def memory_directory() -> tuple[Path, int]:
     return path, _lock_directory(path)
 
 
-def _lock_directory(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
+def _lock_directory(path: Path) -> Opened:
+    directory = open_directory(path, os.O_NOFOLLOW)
+    fcntl.flock(directory.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return directory
 
 
 def _remove_abandoned(parent: Path) -> None:
@@ -386,8 +388,8 @@ def _remove_abandoned(parent: Path) -> None:
         try:
             if time.time() - path.stat().st_mtime < 10:
                 continue  # its owner may not have locked it yet
-            descriptor = _lock_directory(path)
+            directory = _lock_directory(path)
         except OSError:
             continue  # its owner is alive, or it is another user's, or already removed
         shutil.rmtree(path, ignore_errors=True)
-        os.close(descriptor)
+        directory.close()

@@ -30,7 +30,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from fdbqueue.embedded.disk.commit_log import CommitLog
-from fdbqueue.embedded.permissions import create_like
+from fdbqueue.embedded.permissions import create_like, open_directory, open_file
 from fdbqueue.errors import FilesReplaced
 
 __all__ = [
@@ -133,8 +133,6 @@ def remove_others(path: Path) -> None:
 
 def sync(path: Path) -> None:
     """Write a file, or the names in a directory, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    opened = open_directory(path) if path.is_dir() else open_file(path, os.O_RDONLY)
+    with closing(opened):
+        os.fsync(opened.fileno())

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
-import weakref
 from typing import TYPE_CHECKING
+from weakref import ref
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.storage.storage import Storage
 
-__all__ = ["storages"]
+__all__ = ["register"]
 
-storages: weakref.WeakSet[Storage] = weakref.WeakSet()
+# A `WeakSet` would run code in Python, and lose an interrupt there, when a storage is gone.
+_storages: set[ref[Storage]] = set()
 _forking: list[Storage] = []
 
 
+def register(storage: Storage) -> None:
+    """Close and open the files of a storage around each fork."""
+    _storages.add(ref(storage, _storages.discard))
+
+
 def _before() -> None:
-    for storage in list(storages):
-        if not storage.is_closed:
+    for reference in _storages.copy():
+        storage = reference()
+        if storage is not None and not storage.is_closed:
             storage.before_fork()
             _forking.append(storage)
 

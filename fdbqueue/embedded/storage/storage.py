@@ -13,7 +13,6 @@ the clock has started from zero again, after a reboot, versions continue from th
 from __future__ import annotations
 
 import _thread
-import os
 import shutil
 import sqlite3
 import threading
@@ -47,8 +46,10 @@ from fdbqueue.embedded.disk.rotation import Rotation
 from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.embedded.limits import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
 from fdbqueue.embedded.mutations import Mutation
+from fdbqueue.embedded.permissions import Opened
 from fdbqueue.embedded.ranges import Range
 from fdbqueue.embedded.storage import forks
+from fdbqueue.embedded.storage.owners import Owners
 from fdbqueue.embedded.storage.snapshot import Snapshot
 from fdbqueue.embedded.storage.writer import Writer, stamped
 from fdbqueue.errors import (
@@ -94,13 +95,15 @@ class Storage:
 
     def __init__(self, path: Path | None, durable: bool, create: bool) -> None:
         """Open the directory, or a private one in memory if `path` is `None`."""
-        self._owner: int | None = None
+        self._owner: Opened | None = None  # of a directory in memory
         if path is None:
             path, self._owner = memory_directory()
         self.path = path
+        self.attempts = Owners()
+        """The attempts of transactions, each with what it holds."""
         self._durable = durable
         self._open(create or self._owner is not None)
-        forks.storages.add(self)
+        forks.register(self)
 
     def _open(self, create: bool) -> None:
         path = self.path
@@ -117,6 +120,7 @@ class Storage:
         self._writer = Writer()
         self._writing: Connection | None = None
         self._closed = False
+        self._to_close: list[Callable[[], None]] = []
         with storage_errors(path), ExitStack() as undo:
             prepare_directory(path, create)
             create_files(path)
@@ -136,6 +140,7 @@ class Storage:
                 # Read last: another process may have been first and set it in the meantime.
                 self.shift = int(connection.execute("SELECT shift FROM clock").fetchone()[0])
                 self._connections.open(self.log)
+                undo.callback(self._close_connections)
             # What the log of commits said last: the next snapshot is probably that of this commit.
             self.newest: tuple[int, int, int] = self.log.state()[:3]
             if is_first and self._durable:
@@ -143,6 +148,7 @@ class Storage:
                 self._connections.sync.note_commit(self.log.published[0])
                 self._connections.sync.wait(number=1)
             undo.pop_all()
+        self._to_close = [self._close_files, self._close_connections, self._lock.close]
 
     def _set_clock(self, connection: sqlite3.Connection) -> None:
         """Store the shift from the machine's clock to versions, and clear the log of commits."""
@@ -190,25 +196,29 @@ class Storage:
                 self._connections.open(self.log)
         except BaseException:
             self._closed = True
+            self._to_close = []
             raise
         finally:
             self._lock.after_fork(in_child)
             self._gate.release()
 
     def close(self) -> None:
-        """Close every connection and remove a `memory:` directory."""
-        if self._closed:
-            return
+        """Close every connection and remove a `memory:` directory.
+
+        After an interrupt, another call does the rest.
+        """
         with self._gate:
-            if self._closed:
-                return
             self._closed = True
-            self._lock.close()
-            self._close_connections()
-            self.log.close()
-            if self._owner is not None:
-                shutil.rmtree(self.path, ignore_errors=True)
-                os.close(self._owner)
+            while self._to_close:
+                self._to_close[-1]()  # each of these can be repeated
+                self._to_close.pop()
+
+    def _close_files(self) -> None:
+        self.log.close()
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+            owner.close()
 
     @property
     def database_file(self) -> Path:
@@ -240,7 +250,7 @@ class Storage:
         if self._replaced is not None:
             raise FilesReplaced(str(self.path), self._replaced)
         if not self._is_watched:
-            self._begin_to_look()
+            self.begin_to_look()
         newest = self.newest
         if newest[2] != self._connections.generation:
             self._follow()
@@ -362,7 +372,8 @@ class Storage:
 
     # Periodic work
 
-    def _begin_to_look(self) -> None:
+    def begin_to_look(self) -> None:
+        """Start the thread that does periodic work, unless it runs."""
         _thread.start_new_thread(self._look_after, ())
 
     def _look_after(self) -> None:
@@ -377,6 +388,7 @@ class Storage:
             self._is_watched = True
         while not self._closed:
             time.sleep(_LOOK)
+            self.attempts.release()
             self._expire_old()
             self._lock.reclaim(self._undo)
             self._renew()
@@ -656,6 +668,6 @@ class Storage:
         """Shorten SQLite's write-ahead log about once a second if readers let it grow."""
         self._next_checkpoint = version + VERSIONS_PER_SECOND
         if not self._is_watched:
-            self._begin_to_look()
+            self.begin_to_look()
         log = self._connections.files.write_ahead_log
         shorten_write_ahead_log(log, connection, self.log)

@@ -25,6 +25,8 @@ from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
+    from fdbqueue.embedded.transaction.reads import VersionstampFuture
+
 __all__ = [
     "UNLIMITED",
     "Attempt",
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
+Watches: TypeAlias = "tuple[tuple[bytes, bytes | None, WatchFuture], ...]"
 
 # Bytes that FoundationDB counts for a conflict range in addition to its ends.
 _RANGE_OVERHEAD = 24
@@ -90,12 +93,54 @@ def as_value(value: ValueLike) -> bytes:
     return converted
 
 
+class Held:
+    """What an attempt holds until it ends, or nothing refers to it any more."""
+
+    __slots__ = ("is_noted", "snapshot", "storage", "versionstamp", "watches", "write_lock")
+    versionstamp: VersionstampFuture | None
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.is_noted = False
+        self.snapshot: Snapshot | None = None
+        self.write_lock: WriteLockHold | None = None
+        self.versionstamp = None
+        self.watches: Watches = ()
+
+    def release(self) -> None:
+        """Release the snapshot and the writers' lock."""
+        snapshot, self.snapshot = self.snapshot, None
+        if snapshot is not None:
+            self.storage.end(snapshot)
+        hold, self.write_lock = self.write_lock, None
+        if hold is not None:
+            hold.end()
+
+    def finish(self, code: int) -> None:
+        """Release everything but the watches."""
+        self.release()
+        stamp, self.versionstamp = self.versionstamp, None
+        if stamp is not None:
+            stamp.finish(None, FDBError(code))
+
+    def end_watches(self, error: BaseException) -> None:
+        """Fail the watches that were not set by a commit."""
+        watches, self.watches = self.watches, ()
+        for _, _, future in watches:
+            future.finish(error)
+
+    def drop(self) -> None:
+        """Release everything."""
+        self.finish(1025)
+        if self.watches:
+            self.end_watches(FDBError(1025))
+
+
 class Attempt:
     """The reads and writes of a transaction since it was created or last restarted."""
 
     # Class attributes, because most attempts never change them.
     snapshot: Snapshot | None = None
-    write_lock: WriteLockHold | None = None
     version: int | None = None
     stamped_keys: tuple[bytes, ...] = ()
     has_read = False
@@ -117,7 +162,7 @@ class Attempt:
     """The error of the first read that failed. As in FoundationDB, the commit fails with it too."""
     max_read_key = b"\xff"
     max_write_key = b"\xff"
-    watches: tuple[tuple[bytes, bytes | None, WatchFuture], ...] = ()
+    watches: Watches = ()
     """Keys, the values that this transaction sees, and the futures of watches set by the commit."""
     _write_map: WriteMap | None = None
     _mapped = 0
@@ -131,6 +176,10 @@ class Attempt:
 
     def __init__(self, storage: Storage, snapshot_ryw: int, starved: bool) -> None:
         self.storage = storage
+        self.held = Held(storage)
+        self._begin(snapshot_ryw, starved)
+
+    def _begin(self, snapshot_ryw: int, starved: bool) -> None:
         self.snapshot_ryw = snapshot_ryw
         self._starved = starved
         self.mutations: list[Mutation] = []
@@ -139,9 +188,11 @@ class Attempt:
 
     def restart(self, snapshot_ryw: int, starved: bool, deadline: float | None) -> None:
         """Begin the next attempt. Snapshot reads and options of the transaction stay valid."""
-        storage, reads_ahead = self.storage, self.reads_ahead
+        storage, held, reads_ahead = self.storage, self.held, self.reads_ahead
+        held.drop()
         self.__dict__.clear()
-        Attempt.__init__(self, storage, snapshot_ryw, starved)
+        self.storage, self.held = storage, held
+        self._begin(snapshot_ryw, starved)
         self.set_deadline(deadline)
         if reads_ahead:
             self.reads_ahead = True
@@ -187,15 +238,17 @@ class Attempt:
         """Return the snapshot of this attempt. The first call takes it."""
         snapshot = self.snapshot
         if snapshot is None:
+            self.hold()
             if self.version is not None:
                 snapshot = self.storage.begin_at(self.version)
             else:
-                if self._starved and self.write_lock is None:
-                    self.write_lock = self.storage.hold_write_lock(self.deadline)
+                held = self.held
+                if self._starved and held.write_lock is None:
+                    held.write_lock = self.storage.hold_write_lock(self.deadline)
                 snapshot = self.storage.begin()
             snapshot.runs_ahead = self.reads_ahead
             snapshot.deadline = self.deadline
-            self.snapshot = snapshot
+            self.snapshot = self.held.snapshot = snapshot
         return snapshot
 
     def confirm_reads(self) -> None:
@@ -203,14 +256,28 @@ class Attempt:
         if self.snapshot is not None:
             self.storage.confirm(self.snapshot, self.deadline)
 
+    def hold(self) -> Held:
+        """Return what the attempt holds, to add to it."""
+        held = self.held
+        if not held.is_noted:
+            held.is_noted = True
+            self.storage.attempts.add(self, held)
+        return held
+
+    def finish(self, code: int) -> None:
+        """Make every further operation fail. The watches end when the attempt is dropped."""
+        self.end(code)
+        self.snapshot = None
+        self.held.finish(code)
+
     def release(self) -> None:
         """Release the snapshot and the writers' lock."""
-        snapshot, self.snapshot = self.snapshot, None
-        if snapshot is not None:
-            self.storage.end(snapshot)
-        hold, self.write_lock = self.write_lock, None
-        if hold is not None:
-            hold.end()
+        self.snapshot = None
+        self.held.release()
+
+    def set_watches(self, watches: Watches) -> None:
+        """Note the watches that are left."""
+        self.watches = self.held.watches = watches
 
     def read_version(self) -> int:
         """Return the version that the transaction reads at, also after its commit."""
@@ -240,8 +307,9 @@ class Attempt:
                 self.view().settle()  # conflict ranges added without a read count from now
             elif self.version is not None:
                 self.storage.check_age(self.version)
-        snapshot, self.snapshot = self.snapshot, None
-        hold, self.write_lock = self.write_lock, None
+        held = self.held
+        snapshot, self.snapshot, held.snapshot = self.snapshot, None, None
+        hold, held.write_lock = held.write_lock, None
         if snapshot is not None:
             self.duration = time.monotonic() - snapshot.expires + limits.TRANSACTION_LIFETIME
         return self.storage.commit(
@@ -573,13 +641,7 @@ class Attempt:
                 future.finish()
             else:
                 pending.append((watched, value, future))
-        self.watches = tuple(pending)
-
-    def end_watches(self, error: BaseException) -> None:
-        """Fail the watches that were not set by a commit."""
-        watches, self.watches = self.watches, ()
-        for _, _, future in watches:
-            future.finish(error)
+        self.set_watches(tuple(pending))
 
     def may_write(self, key: bytes, value: bytes) -> bool:
         """Return whether a key can be written; keep the error if it cannot."""

@@ -8,7 +8,6 @@ key or value at the next read or at the commit, as FoundationDB does.
 from __future__ import annotations
 
 import random
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -69,7 +68,6 @@ class Transaction(TransactionRead):
     """
 
     # Class attributes, because most transactions never change them.
-    _versionstamp: VersionstampFuture | None = None
     _deadline: float | None = None
     _retries = 0
     _conflicts = 0
@@ -84,18 +82,6 @@ class Transaction(TransactionRead):
         self._created = time.monotonic()
         if self._settings.timeout:
             self.apply_timeout()
-
-    def __del__(self) -> None:
-        # A transaction dropped before its end must not keep its snapshot. While the interpreter
-        # exits, a thread that was ended may hold any lock, and nothing has to be given back.
-        if sys.is_finalizing():
-            return
-        if (
-            self._attempt.snapshot is not None
-            or self._versionstamp is not None
-            or self._attempt.watches
-        ):
-            self._drop()
 
     @property
     def snapshot(self) -> TransactionRead:
@@ -288,9 +274,11 @@ class Transaction(TransactionRead):
             self._attempt.check()
         except FDBError as error:
             return Key(None, error)
-        if self._versionstamp is None:
-            self._versionstamp = VersionstampFuture()
-        return self._versionstamp
+        held = self._attempt.hold()
+        if held.versionstamp is None:
+            held.versionstamp = VersionstampFuture()
+            held.storage.begin_to_look()  # ends the future if the transaction is dropped
+        return held.versionstamp
 
     def get_approximate_size(self) -> FutureInt64:
         """Return the approximate size so far, in bytes.
@@ -344,7 +332,7 @@ class Transaction(TransactionRead):
             value = attempt.read_value(key, snapshot=False)
             limit = self.database.defaults.max_watches
             self.database.watcher.reserve(len(attempt.watches) + 1, limit)
-            attempt.watches += ((key, value, future),)
+            attempt.set_watches((*attempt.watches, (key, value, future)))
         except FdbqueueError as error:
             future.finish(error.with_traceback(None))
         return future
@@ -371,7 +359,7 @@ class Transaction(TransactionRead):
                 if 5 * attempt.size > size_limit and attempt.is_too_large(size_limit):
                     raise FDBError(2101)
                 self._committed_version, wait_for_disk = attempt.commit()
-                tells_of_commit = self._versionstamp is not None or attempt.watches
+                tells_of_commit = attempt.held.versionstamp is not None or attempt.watches
                 if wait_for_disk is not None and tells_of_commit:
                     wait_for_disk()
                     wait_for_disk = None
@@ -380,12 +368,13 @@ class Transaction(TransactionRead):
                 if isinstance(error, CommitUnknownResult):
                     attempt.end(1021)
                 if isinstance(error, FdbqueueError):
-                    attempt.end_watches(fresh(error))
-                if self._versionstamp is not None and isinstance(error, FDBError):
-                    self._versionstamp.finish(None, FDBError(2020))
+                    attempt.held.end_watches(fresh(error))
+                    attempt.watches = ()
+                if attempt.held.versionstamp is not None and isinstance(error, FDBError):
+                    attempt.held.versionstamp.finish(None, FDBError(2020))
                 raise
-            if self._versionstamp is not None:
-                self._finish_versionstamp(self._versionstamp)
+            if attempt.held.versionstamp is not None:
+                self._finish_versionstamp(attempt.held.versionstamp)
             if attempt.watches:
                 self._set_watches()
         except FdbqueueError as error:
@@ -399,7 +388,8 @@ class Transaction(TransactionRead):
             future.finish(self._committed_version.to_bytes(8, "big") + b"\0\0")
 
     def _set_watches(self) -> None:
-        watches, self._attempt.watches = self._attempt.watches, ()
+        watches = self._attempt.watches
+        self._attempt.set_watches(())
         for key, value, future in watches:
             future.database = self.database
             self.database.watcher.watch(key, value, future)
@@ -425,7 +415,7 @@ class Transaction(TransactionRead):
         if limited and code == 0:
             error = FDBError(4100)  # FoundationDB fails to throw an error that is none
         if limited or code not in _RETRYABLE | _RETRYABLE_VERSIONS:
-            self._end(1025)
+            self._attempt.finish(1025)
             return FutureVoid(error)
         is_short = code == 1020 and self._attempt.duration < _SHORT
         if code == 1020:
@@ -440,7 +430,7 @@ class Transaction(TransactionRead):
             pause = self._backoff * random.random()
             self._backoff = min(self._backoff * limits.BACKOFF_GROWTH, longest)
         if self._deadline is not None and time.monotonic() + pause >= self._deadline:
-            self._end(1031)
+            self._attempt.finish(1031)
             return FutureVoid(FDBError(1031))
         if settings is not self.database.defaults:
             settings.size_limit = self.database.defaults.size_limit
@@ -462,24 +452,11 @@ class Transaction(TransactionRead):
     def cancel(self) -> None:
         """Cancel the transaction. Every further operation fails with 1025."""
         self._attempt.ended()  # 1031 stays if the timeout has expired
-        self._end(1025)
+        self._attempt.finish(1025)
 
     def _restart(self) -> None:
         """Discard everything that belongs to one attempt."""
-        self._drop()
         self._attempt.restart(self.database.defaults.snapshot_ryw, self._is_starved, self._deadline)
-
-    def _drop(self) -> None:
-        self._end(1025)
-        self._attempt.end_watches(FDBError(1025))
-
-    def _end(self, code: int) -> None:
-        """Make every further operation fail. The watches end when the transaction is dropped."""
-        self._attempt.end(code)
-        self._attempt.release()
-        stamp, self._versionstamp = self._versionstamp, None
-        if stamp is not None:
-            stamp.finish(None, FDBError(code))
 
     # Options
 

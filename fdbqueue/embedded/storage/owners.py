@@ -1,0 +1,56 @@
+"""Release of what an object held when nothing refers to it any more.
+
+A finalizer in Python can be interrupted: a signal handler runs in it, and Python prints the
+exception and forgets it, so that Ctrl-C has no effect. Here a weak reference notes that its owner
+is gone, by a method that is not written in Python, and the rest is done at another moment.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import Any, Protocol
+from weakref import ref
+
+__all__ = ["Owners"]
+
+
+class _Held(Protocol):
+    def drop(self) -> None:
+        """Release everything. A second call has no effect."""
+
+
+class _Reference(ref[Any]):
+    """A weak reference to an owner."""
+
+    __slots__ = ("held",)
+    held: _Held
+
+
+class Owners:
+    """Owners, and what each of them holds."""
+
+    def __init__(self) -> None:
+        self._references: set[_Reference] = set()
+        self._gone: deque[_Reference] = deque()
+
+    def add(self, owner: object, held: _Held) -> None:
+        """Release something some time after its owner is gone. It must not refer to its owner.
+
+        First release what owners held that are gone.
+        """
+        if self._gone:
+            self.release()
+        reference = _Reference(owner, self._gone.append)
+        reference.held = held
+        self._references.add(reference)
+
+    def release(self) -> None:
+        """Release what owners held that are gone."""
+        while self._gone:
+            reference = self._gone[0]
+            reference.held.drop()
+            # Afterwards: an interrupted release is repeated. Another thread may do the same.
+            self._references.discard(reference)
+            with suppress(ValueError):
+                self._gone.remove(reference)
