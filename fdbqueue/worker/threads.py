@@ -1,4 +1,7 @@
-"""The threads of a worker: one of them runs all quick jobs, which overlap; others have one each."""
+"""The threads of a worker: one of them runs all quick jobs, which overlap; others have one each.
+
+They are no executors of `concurrent.futures`, which fail once the main thread has ended.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent import futures
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-__all__ = ["Threads"]
+if TYPE_CHECKING:
+    from queue import SimpleQueue
+
+__all__ = ["Background", "Threads"]
 
 _Job = TypeVar("_Job")
 
@@ -29,12 +34,16 @@ class Threads(Generic[_Job]):
     pause of a job it continues with the one that has paused for longest, which probably has its
     answer. If a job keeps it busy for a twentieth of a second, all threads work until it ends.
 
-    The caller puts jobs within a `with` block, whose end waits for all of them.
+    The caller puts jobs within a `with` block, whose end waits for all of them, and raises the
+    first error.
 
     Args:
         n: The number of threads, and of jobs that are under way at a time.
         run: `run(job)` runs a job, and pauses where it would wait for the database.
         can_overlap: Whether one thread may run all jobs.
+
+    Attributes:
+        errors: The errors of jobs. The caller may add others.
 
     Example:
         >>> done = []
@@ -67,12 +76,18 @@ class Threads(Generic[_Job]):
         """Notifies the thread that runs quick jobs."""
         self._others = threading.Condition(self._lock)
         """Notifies the other threads."""
-        self._pool = futures.ThreadPoolExecutor(n)
-        self._errors: list[BaseException] = []
+        self._threads: list[threading.Thread] = []
+        self.errors: list[BaseException] = []
 
     def __enter__(self) -> Threads[_Job]:
-        for i in range(self._n):
-            self._pool.submit(self._work, i == 0)
+        try:
+            for i in range(self._n):
+                thread = threading.Thread(target=self._work, args=(i == 0,))
+                thread.start()
+                self._threads.append(thread)
+        except BaseException:  # the system may have no room for another thread
+            self._close()
+            raise
         return self
 
     def __exit__(
@@ -81,13 +96,17 @@ class Threads(Generic[_Job]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._close()
+        if self.errors:
+            raise self.errors[0]
+
+    def _close(self) -> None:
         with self._lock:
             self._is_closed = True
             self._first.notify_all()
             self._others.notify_all()
-        self._pool.shutdown()
-        if self._errors:
-            raise self._errors[0]
+        for thread in self._threads:
+            thread.join()
 
     @property
     def overlap(self) -> bool:
@@ -119,7 +138,7 @@ class Threads(Generic[_Job]):
                     paused = job
                     break
             except BaseException as error:  # no job raises one unless the program's logging does
-                self._errors.append(error)
+                self.errors.append(error)
             job = self._next(is_first, paused, has_ended=paused is None)
 
     def _next(
@@ -176,3 +195,47 @@ class Threads(Generic[_Job]):
             if has_work and time.monotonic() - self._continued_at > _PATIENCE:
                 self._is_stuck = True
                 self._others.notify_all()
+
+
+class Background:
+    """A thread that calls functions, one after the other, until the end of a `with` block.
+
+    The end waits for all of them.
+
+    Args:
+        failed: Called with the error of a function.
+
+    Example:
+        >>> done = []
+        >>> with Background(print) as background:
+        ...     background.call(lambda: done.append(1))
+        >>> done
+        [1]
+    """
+
+    def __init__(self, failed: Callable[[BaseException], object]) -> None:
+        # Imported late, because a program may have a module of this name, as `recipes/` does.
+        from queue import SimpleQueue
+
+        self._failed = failed
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work)
+
+    def __enter__(self) -> Background:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._calls.put(None)
+        self._thread.join()
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Let the thread call a function."""
+        self._calls.put(function)
+
+    def _work(self) -> None:
+        while (function := self._calls.get()) is not None:
+            try:
+                function()
+            except BaseException as error:
+                self._failed(error)

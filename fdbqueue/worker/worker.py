@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator
-from concurrent import futures
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +30,7 @@ from fdbqueue.queue.presence import LOOK, Presence
 from fdbqueue.types import Claim, Database, Duration, Transaction
 from fdbqueue.worker.handler import Handler
 from fdbqueue.worker.telemetry import Telemetry
-from fdbqueue.worker.threads import Threads
+from fdbqueue.worker.threads import Background, Threads
 
 __all__ = ["Worker", "WorkerReport"]
 
@@ -170,6 +169,7 @@ class Worker:
         self._guard = threading.Lock()
         self._ended = threading.Condition(self._guard)
         self._held: set[_Job] = set()
+        self._extended_at = 0.0
         self._seconds = 1.0  # moving average of the duration of a job
         self.report = WorkerReport()
 
@@ -194,27 +194,35 @@ class Worker:
 
         Args:
             drain: Whether to stop also once no job can be claimed and none is running.
-            progress: Called with the report after each job.
+            progress: Called with the report after each job. Its `Exception` is logged; any other
+                error stops the worker.
 
         Returns:
             The numbers of jobs that succeeded, failed, or lost their lease.
+
+        Raises:
+            BaseException: The logging of the program has raised it, or `progress`. The worker has
+                ended as after `stop`.
         """
+
+        def fail(error: BaseException) -> None:
+            threads.errors.append(error)
+            self.stop()
 
         def run(job: _Job) -> Pausing[None]:
             try:
-                yield from self._do(job, threads.note, acks.submit, progress)
-            except BaseException:
-                self.stop()
+                yield from self._do(job, threads.note, acks.call, progress, fail)
+            except BaseException as error:
                 with self._ended:
                     self._let_go(job)
-                raise
+                fail(error)
 
         threads = Threads(self._concurrency, run, can_overlap=self._handler.in_transaction)
         with (
             closing(self._handler),
             self._signals(),
-            self._extending(),
-            futures.ThreadPoolExecutor(1) as acks,
+            self._extending(fail),
+            Background(fail) as acks,
         ):
             try:
                 with threads:
@@ -226,6 +234,8 @@ class Worker:
             finally:
                 with self._ended:
                     self._ended.wait_for(lambda: not self._held)
+        if threads.errors:  # since the end of the threads
+            raise threads.errors[0]
         return self.report
 
     def _feed(self, threads: Threads[_Job], drain: bool) -> None:
@@ -246,7 +256,14 @@ class Worker:
                 self._stop.wait(_PAUSE)
                 continue
             if claim is not None:
-                threads.put(self._kept(claim))
+                keeps_no_results = self._stores_results and not self._store.schedule.keeps_done
+                self._stores_results = self._stores_results and not keeps_no_results
+                kept, back = self._divided(claim)
+                threads.put(kept)
+                # These log, which may raise an error: no job that is held may be missing by then.
+                self._release(back)
+                if keeps_no_results:
+                    self._warn_about_results()
             elif drain and was_idle:
                 return
             elif drain:
@@ -263,30 +280,27 @@ class Worker:
         held = max(0, held)
         return ahead - held if 2 * held <= ahead else 0
 
-    def _kept(self, claim: Claim) -> list[_Job]:
-        """Return the jobs of a claim to keep, after releasing those not to be claimed ahead.
+    def _divided(self, claim: Claim) -> tuple[list[_Job], list[_Job]]:
+        """Return the jobs of a claim to keep, and those to release, as not to be claimed ahead.
 
         If one of the others killed the worker, each of these would lose another attempt.
         """
         lease_end = time.monotonic() + self._lease
         jobs = [_Job(each, lease_end) for each in claim]
         free = max(0, self._concurrency - len(self._held))
-        schedule = self._store.schedule
-        are_last = schedule.max_attempts == 1
-        if self._stores_results and not schedule.keeps_done:
-            self._stores_results = False
-            _log.warning(
-                "%s keeps no done items, so the results of jobs cannot be stored; use set_keep, or "
-                "`fdbq limit --keep-last`, and start the worker again",
-                self._name,
-            )
+        are_last = self._store.schedule.max_attempts == 1
         back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]
         self._may_claim_ahead = not are_last and claim.attempts == (1,) * len(claim)
         with self._guard:
             self._held.update(jobs)
-        if back:
-            self._release(back)
-        return [job for job in jobs if job not in back]
+        return [job for job in jobs if job not in back], back
+
+    def _warn_about_results(self) -> None:
+        _log.warning(
+            "%s keeps no done items, so the results of jobs cannot be stored; use set_keep, or "
+            "`fdbq limit --keep-last`, and start the worker again",
+            self._name,
+        )
 
     def _do(
         self,
@@ -294,6 +308,7 @@ class Worker:
         note: Callable[[float], object],
         start: Callable[[Callable[[], None]], object],
         progress: Callable[[WorkerReport], object],
+        fail: Callable[[BaseException], None],
     ) -> Pausing[None]:
         """Run one job and report its end, whatever happens.
 
@@ -302,6 +317,7 @@ class Worker:
             note: Called with the seconds for which the job has just kept its thread busy.
             start: Starts a function in the background.
             progress: Called with the report.
+            fail: Called with an error after the end of the job.
         """
         if self._stop.is_set:
             self._release([job])
@@ -317,12 +333,15 @@ class Worker:
                 _log.exception("%s: the progress callback failed", self._name)
 
         def acknowledged(outcome: Callable[[], LeaseLost | None]) -> None:
+            lost = error = None
             try:
                 lost = outcome()
-            except Exception as error:  # of the database: another worker may repeat the job
-                end("failed", error)
-            else:
-                end("done" if lost is None else "lost")
+            except Exception as failure:  # of the database: another worker may repeat the job
+                error = failure
+            try:
+                end("failed" if error else "lost" if lost else "done", error)
+            except BaseException as failure:  # others share the acknowledgement
+                fail(failure)
 
         try:
             if time.monotonic() > job.lease_end:
@@ -436,13 +455,16 @@ class Worker:
 
     def _release(self, jobs: list[_Job]) -> None:
         """Release jobs that have not started."""
+        failed: list[tuple[str, Exception]] = []
         for job in jobs:
             try:
                 self._queue.release(self._db, job.claim)
             except Exception as error:
-                _log.error("%s %s: cannot be returned: %s", self._name, job.claim.item.id, error)
+                failed.append((job.claim.item.id, error))
             with self._ended:
                 self._let_go(job)
+        for id, reason in failed:
+            _log.error("%s %s: cannot be returned: %s", self._name, id, reason)
 
     def _let_go(self, job: _Job) -> None:
         """Hold a job no longer. The caller has the lock."""
@@ -451,40 +473,19 @@ class Worker:
             self._ended.notify()
 
     @contextmanager
-    def _extending(self) -> Generator[None]:
-        """Extend the leases of all held jobs, three times per lease."""
+    def _extending(self, fail: Callable[[BaseException], None]) -> Generator[None]:
+        """Extend the leases of all held jobs, three times per lease; `fail` gets an error."""
         over = threading.Event()
+        self._extended_at = time.monotonic()
 
         def extend() -> None:
-            self._be_listed(0)
-            extended_at = time.monotonic()
-            while not over.wait(min(extended_at + self._lease / 3 - time.monotonic(), LOOK)):
-                with self._guard:
-                    held = list(self._held)
-                now = time.monotonic()
-                lease_end = now + self._lease
-                claims = [job.claim for job in held]
-                if not claims:
-                    extended_at = now
-                if now - extended_at < 0.99 * self._lease / 3:
-                    if self._presence.is_due(len(claims)):
-                        self._be_listed(len(claims))
-                    continue
-                extended_at = now
-                renew = self._presence.renewal(len(claims))
+            left = 0.0
+            while not over.wait(min(left, LOOK)):
                 try:
-                    errors = self._store.extend_each(self._db, claims, self._lease, renew)
-                except Exception as error:
-                    _log.error(
-                        "%s: the leases of %d jobs cannot be extended: %s",
-                        self._name,
-                        len(held),
-                        error,
-                    )
-                    continue
-                for job, lost in zip(held, errors):
-                    if lost is None:  # else the job just ended, or its end will report the loss
-                        job.lease_end = lease_end
+                    self._renew()
+                except BaseException as error:  # of the program's logging
+                    fail(error)
+                left = self._extended_at + self._lease / 3 - time.monotonic()
 
         thread = threading.Thread(target=extend, daemon=True)
         thread.start()
@@ -495,9 +496,30 @@ class Worker:
             thread.join()
             self._try("cannot be removed from the workers", self._presence.end)
 
-    def _be_listed(self, jobs: int) -> None:
-        write = partial(self._presence.write, jobs=jobs)
-        self._try("cannot be listed among the workers", write)
+    def _renew(self) -> None:
+        """Extend the leases of all held jobs if a third of them is over; renew the worker's row."""
+        with self._guard:
+            held = list(self._held)
+        now = time.monotonic()
+        claims = [job.claim for job in held]
+        if not claims or now - self._extended_at < 0.99 * self._lease / 3:
+            if not claims:
+                self._extended_at = now
+            if self._presence.is_due(len(claims)):
+                write = partial(self._presence.write, jobs=len(claims))
+                self._try("cannot be listed among the workers", write)
+            return
+        self._extended_at = now
+        renew = self._presence.renewal(len(claims))
+        try:
+            errors = self._store.extend_each(self._db, claims, self._lease, renew)
+        except Exception as error:
+            message = "%s: the leases of %d jobs cannot be extended: %s"
+            _log.error(message, self._name, len(claims), error)
+            return
+        for job, lost in zip(held, errors):
+            if lost is None:  # else the job just ended, or its end will report the loss
+                job.lease_end = now + self._lease
 
     def _try(self, failure: str, change: Callable[[Database], None]) -> None:
         """Make a change that the worker does not depend on; log an error of the database."""

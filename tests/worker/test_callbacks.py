@@ -1,0 +1,164 @@
+"""Logging or a progress callback that raises ends the worker, but no job stays claimed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Worker, WorkerReport
+
+JOBS = 8
+
+
+class Broken(BaseException):
+    """Not an `Exception`, which a worker logs if the progress callback raises it."""
+
+
+@contextmanager
+def logging_that_raises(level: int) -> Iterator[None]:
+    logger = logging.getLogger("fdbqueue.worker")
+    before = logger.level
+
+    def fail(_: object) -> bool:
+        raise Broken
+
+    logger.addFilter(fail)
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.removeFilter(fail)
+        logger.setLevel(before)
+
+
+def run(worker: Worker, **options: Any) -> BaseException | None:
+    """Run a worker until it ends, and return its error."""
+    errors: list[BaseException | None] = []
+
+    def target() -> None:
+        try:
+            worker.run(drain=True, **options)
+        except BaseException as error:
+            errors.append(error)
+        else:
+            errors.append(None)
+
+    thread = threading.Thread(target=target, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "the worker does not end"
+    return errors[0]
+
+
+def progress_that_raises(_: WorkerReport) -> None:
+    raise Broken
+
+
+def succeed(_: object) -> None:
+    pass
+
+
+def succeed_in_transaction(tr: object, _: object) -> None:
+    pass
+
+
+def fail(_: object) -> None:
+    raise ConnectionError("no answer")
+
+
+HANDLERS = [succeed, succeed_in_transaction, fail]
+
+
+@pytest.fixture
+def queue(db: Any, name: str) -> PriorityQueue:
+    queue = PriorityQueue.named(db, name, keep=100)
+    queue.push_many(db, range(JOBS))
+    return queue
+
+
+def assert_none_is_claimed(db: Any, queue: PriorityQueue, handler: Callable[..., None]) -> None:
+    stats = queue.stats(db)
+    ended = stats.delayed if handler is fail else stats.done
+    assert stats.claimed == 0
+    assert ended >= 1
+    assert ended + stats.ready == JOBS
+    assert fdbqueue.check(db, queue).ok
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_logging_that_raises_ends_the_worker_and_leaves_no_job_claimed(
+    db: Any, queue: PriorityQueue, handler: Any, concurrency: int
+) -> None:
+    worker = Worker(db, queue, handler, concurrency=concurrency, lease=600)
+    with logging_that_raises(logging.INFO):
+        assert isinstance(run(worker), Broken)
+    assert_none_is_claimed(db, queue, handler)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_a_progress_callback_that_raises_ends_the_worker_and_leaves_no_job_claimed(
+    db: Any, queue: PriorityQueue, handler: Any, concurrency: int
+) -> None:
+    worker = Worker(db, queue, handler, concurrency=concurrency, lease=600)
+    assert isinstance(run(worker, progress=progress_that_raises), Broken)
+    assert_none_is_claimed(db, queue, handler)
+
+
+def test_a_warning_about_the_queue_that_cannot_be_logged_leaves_no_job_claimed(
+    db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name)  # keeps no done items
+    queue.push_many(db, range(JOBS))
+    worker = Worker(db, queue, succeed, lease=600, store_results=True)
+    with logging_that_raises(logging.WARNING):
+        assert isinstance(run(worker), Broken)
+    stats = queue.stats(db)
+    assert (stats.claimed, stats.ready + stats.total_completed) == (0, JOBS)
+
+
+def test_jobs_that_are_not_claimed_ahead_are_returned_although_logging_raises(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=1)  # so the worker keeps none ahead
+    queue.push_many(db, range(JOBS))
+    release, ids = PriorityQueue.release, list[str]()
+
+    def release_after_an_error(queue: Any, db: Any, claim: Any) -> None:
+        ids.append(claim.item.id)
+        if len(ids) == 1:
+            raise fdbqueue.FDBError(1031)
+        release(queue, db, claim)
+
+    monkeypatch.setattr(PriorityQueue, "release", release_after_an_error)
+    worker = Worker(db, queue, succeed, concurrency=2, lease=600)
+    worker._seconds = 1e-6  # as if jobs were quick: the first claim is of many
+    with logging_that_raises(logging.ERROR):
+        assert isinstance(run(worker), Broken)
+    # The one that could not be returned stays claimed until its lease ends.
+    assert [info.id for info in queue.items(db, state="claimed")] == ids[:1]
+
+
+def test_leases_that_cannot_be_extended_nor_logged_end_the_worker(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, "job")
+    stopped = threading.Event()
+
+    def raise_timeout(*_: Any) -> None:
+        raise fdbqueue.FDBError(1031)
+
+    worker = Worker(db, queue, lambda _: stopped.wait(60), lease=0.3)
+    stop = worker.stop
+    monkeypatch.setattr(worker, "stop", lambda: (stop(), stopped.set()))
+    monkeypatch.setattr(worker._store, "extend_each", raise_timeout)
+    with logging_that_raises(logging.ERROR):
+        assert isinstance(run(worker), Broken)
