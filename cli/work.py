@@ -102,7 +102,7 @@ def work(
 
     Items are claimed under a lease. A job that fails is retried with growing delays, and becomes a
     dead letter after the attempts that `fdbq limit` allows. If the queue does not exist, the worker
-    waits for it.
+    waits for it; with --drain, that is a failure.
 
     MODULE:FUNCTION is called with the item, or with the task of a task queue. If its first
     parameter is named `tr`, it runs in the transaction that acknowledges the job.
@@ -113,7 +113,7 @@ def work(
     the worker.
 
     Ctrl-C or SIGTERM lets running jobs finish; a second one ends the worker at once. With --drain,
-    exits with code 1 if a job failed.
+    exits with code 1 if a job failed, or if there is no such queue.
 
     \b
     Example:
@@ -128,6 +128,8 @@ def work(
     target = _find_queue(db, queue, drain)
     if target is None:
         _echo_report(WorkerReport(), as_json)
+        if drain:
+            sys.exit(1)
         return
     if agent is not None and not isinstance(target, TaskQueue):
         raise click.UsageError(f"{queue!r} is not a task queue and has no agents")

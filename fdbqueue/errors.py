@@ -49,6 +49,7 @@ __all__ = [
     "QueueTooLargeToCheck",
     "ReadOnlyDatabase",
     "RestoreRunning",
+    "SameQueue",
     "StorageError",
     "SyncFailed",
     "UndecodableItem",
@@ -663,6 +664,17 @@ class RestoreRunning(FdbqueueError):
         super().__init__(
             f"another restore or copy of queue {name!r} is running, or its rows were dropped; run "
             "this one again, once the other has ended"
+        )
+
+
+class SameQueue(FdbqueueError, ValueError):
+    """A copy of a queue onto itself. Nothing was changed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"queue {name!r} cannot be copied onto itself: both databases are the same one; name "
+            "another database, or give the copy another name"
         )
 
 

@@ -35,6 +35,7 @@ ALL = [
     errors.InvalidItemId("id"),
     errors.InvalidQueueName("", "it is empty"),
     errors.QueueExists("jobs"),
+    errors.SameQueue("jobs"),
     errors.NoResult("id", "dead", "broken"),
     errors.NoResult("id", None),
     errors.WrongState("id", "claimed"),

@@ -136,7 +136,7 @@ def test_an_unknown_queue_is_named_with_the_most_similar_one(filled: Shell, name
             f"fdbq {command}: there is no queue named '{name}x'; did you mean '{name}'?\n"
         )
     done = filled("work", f"{name}x", "--exec", "true", "--drain")
-    assert (done.returncode, done.stdout) == (0, "0 done, 0 failed\n")
+    assert (done.returncode, done.stdout) == (1, "0 done, 0 failed\n")
     assert done.stderr == (
         f"fdbq work: there is no queue named '{name}x'; did you mean '{name}'?\n"
     )
@@ -488,6 +488,8 @@ def test_copy_to_another_database_and_back(fdbq: Shell, db: Any, name: str, url:
     fdbq.output("pop", name)
     assert "already exists" in error_of(fdbq("copy", name, *there))
     assert "'--to'" in error_of(fdbq("copy", name))
+    onto_itself = error_of(fdbq("copy", name, "--from", url, "--to", url))
+    assert f"queue '{name}' cannot be copied onto itself" in onto_itself
     assert "no queue named" in error_of(fdbq("copy", f"{name}nope", *there))
 
 

@@ -23,6 +23,7 @@ from fdbqueue.errors import (
     QueueExists,
     QueueNotFound,
     RestoreRunning,
+    SameQueue,
 )
 from fdbqueue.layout import decode_unfinished, unfinished_key
 from fdbqueue.queue.transfer import rows
@@ -146,6 +147,19 @@ def test_a_restored_queue_can_be_used_to_its_end(db: Any, other: Any, name: str,
     stats = queue.stats(other)
     assert (stats.ready, stats.delayed, stats.claimed, stats.dead) == (0, 0, 0, 0)
     assert fdbqueue.check(other, queue).ok
+
+
+def test_a_queue_is_not_copied_onto_itself(db: Any, url: str, name: str) -> None:
+    PriorityQueue.named(db, name).push(db, "job")
+    same = db if url == "memory:" else fdbqueue.open(url)
+    with pytest.raises(SameQueue, match="name another database, or give the copy another name"):
+        copy_queue(db, same, name)
+    with pytest.raises(SameQueue):
+        copy_queue(db, same, name, name)
+    assert copy_queue(db, same, name, f"{name}2").ready == 1
+    assert fdbqueue.queues(db)[f"{name}2"] == 1
+    if same is not db and hasattr(same, "close"):
+        same.close()
 
 
 def test_an_item_that_was_claimed_is_claimed_in_the_copy(db: Any, other: Any, name: str) -> None:

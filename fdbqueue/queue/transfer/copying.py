@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fdbqueue.errors import QueueChanged, QueueExists, RestoreRunning
+from fdbqueue.database.binding import database_identity
+from fdbqueue.errors import QueueChanged, QueueExists, RestoreRunning, SameQueue
 from fdbqueue.queue.transfer.rows import NewQueue, QueueCopy, rows_of, stored_copy, summary_of
 from fdbqueue.types import Database
 
@@ -44,6 +45,7 @@ def copy_queue(
     Raises:
         QueueNotFound: The source has no queue with this name.
         QueueExists: The target has another queue with the name.
+        SameQueue: The target is the source, and the copy would have the name of the queue.
         QueueChanged: The queue has changed. The target has no new queue.
         RestoreRunning: Another process copies or restores the same queue at the same time.
         InvalidQueueName: A queue cannot have one of the names.
@@ -57,6 +59,8 @@ def copy_queue(
     """
     rows = rows_of(source, name)
     new_name = name if new_name is None else new_name
+    if new_name == name and _are_same(source, target):
+        raise SameQueue(name)
     stored = stored_copy(target, new_name)
     if stored is not None:
         if stored != summary_of(rows()):
@@ -70,3 +74,8 @@ def copy_queue(
         raise QueueChanged(name)
     queue.finish()
     return copied
+
+
+def _are_same(source: Database, target: Database) -> bool:
+    identity = database_identity(source)
+    return source is target or (identity is not None and identity == database_identity(target))
