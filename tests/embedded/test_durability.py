@@ -142,10 +142,16 @@ def test_a_watch_fires_once_the_change_is_on_disk(
     one, other = two
     _, watch = other.get_and_watch(b"k")
     disk.syncs = 0
+    fired = threading.Event()
     seen: list[int] = []
-    watch.on_ready(lambda _: seen.append(disk.syncs))
+
+    def note(_: object) -> None:
+        seen.append(disk.syncs)
+        fired.set()
+
+    watch.on_ready(note)
     commit = committed(one, b"k")
-    watch.wait()
+    assert fired.wait(60)
     assert seen == [1]
     commit.wait()
 
