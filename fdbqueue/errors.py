@@ -255,7 +255,7 @@ class CommitUnknownResult(FDBError):
 
     Attributes:
         path: The directory of the database.
-        cause: Why it is unknown: a failed sync, or the transaction's timeout.
+        cause: Why it is unknown: a failed sync or another fault of the disk, or the timeout.
     """
 
     def __init__(self, path: str, cause: Exception) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import threading
@@ -15,6 +16,7 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded import Database
 from fdbqueue.embedded.disk import generations
+from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.errors import CommitUnknownResult, FDBError, SyncFailed
 from tests.support.failing_disk import Disk
 
@@ -208,6 +210,19 @@ def test_while_the_disk_is_broken_nothing_commits_and_nothing_is_told(
     assert db[b"k"] == b"v"  # it was written, and now it is on disk
     assert db[b"refused"] is None
     db[b"k"] = b"w"
+
+
+def test_an_error_after_a_commit_does_not_claim_that_it_took_no_effect(
+    two: tuple[Database, Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedSync, "note_commit", fail)
+        with pytest.raises(CommitUnknownResult, match="Input/output error"):
+            two[0][b"k"] = b"v"
+    assert two[1][b"k"] == b"v"
 
 
 def test_a_commit_whose_result_is_unknown_is_not_repeated(

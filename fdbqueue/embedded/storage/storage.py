@@ -561,6 +561,7 @@ class Storage:
             connection = self._writing = snapshot.connection
         else:
             connection = self._writing = self._connections.take()
+        is_committed = False
         try:
             offset, version, ceiling = self._write(connection, snapshot, reads, mutations)
             if stamped_keys:  # the caller's list stays as it is: the commit may be repeated
@@ -573,6 +574,7 @@ class Storage:
                 connection.execute("UPDATE clock SET ceiling = ?", (raised,))
             tail = self.log.append(offset, version, writes)
             connection.execute("COMMIT")
+            is_committed = True
             self.log.publish(tail, version)
             self.newest = tail, version, connection.generation
             self._writer.version = version
@@ -589,11 +591,15 @@ class Storage:
                 with storage_errors(self.path):
                     generations.finish(self.path, self.log)
             if isinstance(error, (sqlite3.Error, OSError)):
-                raise self.failure(error) from error
-            raise
+                raise self._of_commit(self.failure(error), is_committed) from error
+            raise self._of_commit(error, is_committed) from error.__cause__
         self._writing = None
         self._connections.give_back(connection)
         return _Commit(version, tail, sync, raised)
+
+    def _of_commit(self, error: Exception, is_committed: bool) -> Exception:
+        """Return the error to raise: one that claims no effect must not follow the commit."""
+        return CommitUnknownResult(str(self.path), error) if is_committed else error
 
     def _before_wait(self, snapshot: Snapshot | None, reads: list[Range]) -> None:
         """End the reads of a transaction that waits to commit, and look for conflicts.
