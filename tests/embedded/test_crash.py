@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import sqlite3
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,9 @@ import pytest
 
 from fdbqueue.embedded import Database
 from fdbqueue.embedded.disk import files
+from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.generations import DATABASE_FILE
+from fdbqueue.embedded.disk.write_ahead_log import Extent
 from fdbqueue.errors import CorruptDatabase
 
 LOG = f"{DATABASE_FILE}-wal"
@@ -162,6 +165,31 @@ def test_an_interrupted_creation_is_completed(tmp_path: Path, mode: str) -> None
             db[b"k"] = value
     with Database(tmp_path) as db:
         assert db[b"k"] == b"second"
+
+
+def test_an_interrupted_creation_is_completed_although_its_journal_is_left(tmp_path: Path) -> None:
+    """A power cut may keep SQLite's rollback journal, which says that the file was empty."""
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+    (tmp_path / LOG).write_bytes(bytes(1000))
+    magic = bytes.fromhex("d9d505f920a163d7")
+    numbers = struct.pack(">5I", 0, 0, 0, 512, 4096)  # no records, no pages before
+    (tmp_path / f"{DATABASE_FILE}-journal").write_bytes((magic + numbers).ljust(512, b"\0"))
+    with Database(tmp_path) as db:
+        db[b"k"] = b"v"
+    with Database(tmp_path) as db:
+        assert db[b"k"] == b"v"
+
+
+def test_a_note_of_a_log_that_had_ended_before_is_no_evidence(tmp_path: Path) -> None:
+    """A sync may end, and take its note, just after SQLite began its log again or removed it."""
+    with Database(tmp_path) as db:
+        db[b"k"] = b"v"
+    commits = CommitLog(tmp_path / files.COMMITS_FILE)
+    commits.committed, commits.synced = Extent(1, 2), Extent(7, 30)
+    commits.close()
+    with Database(tmp_path) as db:
+        assert db[b"k"] == b"v"
 
 
 def test_unsynced_commits_are_not_reported_as_missing(tmp_path: Path) -> None:
