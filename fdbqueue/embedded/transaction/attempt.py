@@ -11,21 +11,19 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from fdbqueue.embedded import limits
-from fdbqueue.embedded.disk.locks import WriteLockHold
 from fdbqueue.embedded.mutations import Mutation, MutationType
 from fdbqueue.embedded.ranges import Range, RangeSet, key_after
 from fdbqueue.embedded.storage.snapshot import BACKWARD, FORWARD, Snapshot
 from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.storage.writer import GET
 from fdbqueue.embedded.transaction.futures import WatchFuture
+from fdbqueue.embedded.transaction.held import Held, Watches
 from fdbqueue.embedded.transaction.write_map import MUTATION_OVERHEAD, NO_VALUE, WriteMap
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
-
-    from fdbqueue.embedded.transaction.reads import VersionstampFuture
 
 __all__ = [
     "UNLIMITED",
@@ -39,7 +37,6 @@ __all__ = [
 ]
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
-Watches: TypeAlias = "tuple[tuple[bytes, bytes | None, WatchFuture], ...]"
 
 # Bytes that FoundationDB counts for a conflict range in addition to its ends.
 _RANGE_OVERHEAD = 24
@@ -91,49 +88,6 @@ def as_value(value: ValueLike) -> bytes:
     if not isinstance(converted, bytes):
         raise TypeError(f"Value must be of type bytes, not {type(converted).__name__}")
     return converted
-
-
-class Held:
-    """What an attempt holds until it ends, or nothing refers to it any more."""
-
-    __slots__ = ("is_noted", "snapshot", "storage", "versionstamp", "watches", "write_lock")
-    versionstamp: VersionstampFuture | None
-
-    def __init__(self, storage: Storage) -> None:
-        self.storage = storage
-        self.is_noted = False
-        self.snapshot: Snapshot | None = None
-        self.write_lock: WriteLockHold | None = None
-        self.versionstamp = None
-        self.watches: Watches = ()
-
-    def release(self) -> None:
-        """Release the snapshot and the writers' lock."""
-        snapshot, self.snapshot = self.snapshot, None
-        if snapshot is not None:
-            self.storage.end(snapshot)
-        hold, self.write_lock = self.write_lock, None
-        if hold is not None:
-            hold.end()
-
-    def finish(self, code: int) -> None:
-        """Release everything but the watches."""
-        self.release()
-        stamp, self.versionstamp = self.versionstamp, None
-        if stamp is not None:
-            stamp.finish(None, FDBError(code))
-
-    def end_watches(self, error: BaseException) -> None:
-        """Fail the watches that were not set by a commit."""
-        watches, self.watches = self.watches, ()
-        for _, _, future in watches:
-            future.finish(error)
-
-    def drop(self) -> None:
-        """Release everything."""
-        self.finish(1025)
-        if self.watches:
-            self.end_watches(FDBError(1025))
 
 
 class Attempt:
