@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
-from fdbqueue.database.retrying import read
+from fdbqueue.database.retrying import run
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck
 from fdbqueue.layout import (
     ZERO,
@@ -28,6 +29,9 @@ from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import Transaction, Transactor
 
 __all__ = ["CheckReport", "check"]
+
+_WHOLE = 4.0
+"""Seconds after which a transaction is too old because of its reads, not of a recovery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,9 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
     `CorruptDatabase` if it finds damage (see `Database.check_integrity`).
 
     A check uses snapshot reads and conflicts with nothing. Cost: a scan of the whole queue, which
-    has to end within the five seconds of a transaction.
+    has to end within the five seconds of a transaction. If a recovery of the database ends the
+    transaction before, the check begins again; within the caller's transaction, error 1007 is
+    raised if it has read nothing yet.
 
     Args:
         tr: A transaction or a database.
@@ -107,17 +113,32 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
             f"a queue is checked, not {queue!r}; PriorityQueue.named(db, name) opens one"
         )
 
-    def body(tr: Transaction) -> CheckReport:
-        return _Check(tr, store, repair).report()
-
     store = store_of(queue)
+    attempt: _Check | None = None
+    began = 0.0
+
+    def begin() -> None:
+        nonlocal attempt, began
+        now = monotonic()
+        if attempt is not None and attempt.is_too_old and now - began >= _WHOLE:
+            raise QueueTooLargeToCheck(attempt.items)  # another attempt would come to the same end
+        attempt, began = None, now
+
+    def body(tr: Transaction) -> CheckReport:
+        nonlocal attempt
+        attempt = _Check(tr, store, repair)
+        return attempt.report()
 
     db = tr if is_database(tr) else getattr(tr, "db", None)
     if repair:
         _check_files(db)
-    if repair and is_database(tr):
-        return run_once(tr, body, store.layout.receipts, lambda report: report.repaired)
-    report = read(tr, body)
+    if not is_database(tr):
+        report = _Check(tr, store, repair).report_at_once()
+    elif repair:
+        receipts = store.layout.receipts
+        return run_once(tr, body, receipts, lambda report: report.repaired, begin=begin)
+    else:
+        report = run(tr, body, begin)
     if not report.ok:
         _check_files(db)
     return report
@@ -149,14 +170,24 @@ class _Check:
         self._parked: Counter[str] = Counter()
         self._positions: set[bytes] = set()
         self._expiring = 0
+        self._has_read = False
         self.items = 0
+        self.is_too_old = False
+
+    def report_at_once(self) -> CheckReport:
+        """Return the report of the only attempt: nobody knows how old the transaction is."""
+        try:
+            return self.report()
+        except error_classes() as error:
+            if self.is_too_old and self._has_read:
+                raise QueueTooLargeToCheck(self.items) from error
+            raise
 
     def report(self) -> CheckReport:
         try:
             self._compare_all()
         except error_classes() as error:
-            if error.code == 1007:  # another attempt would come to the same end
-                raise QueueTooLargeToCheck(self.items) from error
+            self.is_too_old = error.code == 1007
             raise
         repaired = bool(self._problems) and self._may_repair
         if repaired:
@@ -179,6 +210,7 @@ class _Check:
 
     def _compare_all(self) -> None:
         self._scan_items()
+        self._has_read = True
         self._scan_results()
         self._scan_elsewhere()
         self._compare_counts()
@@ -194,6 +226,7 @@ class _Check:
     def _scan_items(self) -> None:
         layout = self._layout
         for row in self._rows(layout.items):
+            self._has_read = True
             try:
                 item = self._items.levels.item(row.key, row.value)
             except ForeignKey:

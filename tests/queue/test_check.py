@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from fdbqueue import PriorityQueue
 from fdbqueue.errors import QueueTooLargeToCheck
 from fdbqueue.layout import encode_count, encode_level, encode_tallies
 from fdbqueue.queue.base import store_of
+from fdbqueue.queue.check import _Check
+from fdbqueue.testing import FaultyDatabase
 
 
 @pytest.fixture
@@ -192,6 +195,67 @@ def test_a_check_that_outlasts_its_transaction_raises(
     def too_old(*_: Any) -> None:
         raise fdbqueue.FDBError(1007)
 
+    seconds = itertools.count(step=5)
+    monkeypatch.setattr("fdbqueue.queue.check.monotonic", lambda: next(seconds))
     monkeypatch.setattr("fdbqueue.queue.check._Check._scan_pieces", too_old)
+    for repair in (False, True):
+        with pytest.raises(QueueTooLargeToCheck, match="read 3 items"):
+            fdbqueue.check(db, filled, repair=repair)
+    tr = db.create_transaction()
     with pytest.raises(QueueTooLargeToCheck, match="read 3 items"):
-        fdbqueue.check(db, filled)
+        fdbqueue.check(tr, filled)
+
+
+class RecoveringDatabase(FaultyDatabase):
+    """A database whose first read versions are too old, as after the recovery of a cluster."""
+
+    def __init__(self, db: Any, refused: int) -> None:
+        super().__init__(db)
+        self.refused = refused
+
+    def before_call(self, name: str) -> None:
+        if name in ("get", "get_range") and self.refused:
+            self.refused -= 1
+            raise fdbqueue.FDBError(1007)
+
+
+@pytest.mark.parametrize("repair", [False, True])
+@pytest.mark.parametrize("items", [0, 3])
+def test_a_check_tries_again_after_a_recovery_of_the_database(
+    db: Any, queue: PriorityQueue, items: int, repair: bool
+) -> None:
+    queue.push_many(db, range(items))
+    recovering = RecoveringDatabase(db, refused=3)
+    report = fdbqueue.check(recovering, queue, repair=repair)
+    assert (report.ready, report.ok, recovering.refused) == (items, True, 0)
+
+
+def test_a_check_that_a_recovery_interrupts_begins_again(
+    db: Any, filled: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan, interrupted = _Check._scan_pieces, list[int]()
+
+    def scan_pieces(check: Any) -> None:
+        if not interrupted:
+            interrupted.append(check.items)
+            raise fdbqueue.FDBError(1007)
+        scan(check)
+
+    monkeypatch.setattr(_Check, "_scan_pieces", scan_pieces)
+    monkeypatch.setattr("fdbqueue.queue.check.monotonic", lambda: 0.0)  # it takes no time
+    assert fdbqueue.check(db, filled).ready == 3
+    assert interrupted == [3]
+
+
+def test_a_check_in_a_transaction_that_has_read_nothing_can_be_tried_again(
+    db: Any, filled: PriorityQueue, monkeypatch: pytest.MonkeyPatch, fdb_error: Any
+) -> None:
+    def too_old(*_: Any) -> None:
+        raise fdbqueue.FDBError(1007)
+
+    tr = db.create_transaction()
+    with monkeypatch.context() as patch, fdb_error(1007):
+        patch.setattr(_Check, "_scan_items", too_old)
+        fdbqueue.check(tr, filled)
+    tr.on_error(1007).wait()
+    assert fdbqueue.check(tr, filled).ready == 3
