@@ -27,7 +27,6 @@ from fdbqueue import (
     rename_queue,
     workers,
 )
-from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout import LAYOUT_VERSION
 from fdbqueue.types import Database, HistoryWindow, Keep, Options, QueueStats
 
@@ -259,13 +258,14 @@ def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     Example:
       fdbq drop jobs --yes
     """
-    numbers: QueueStats | None = None
-    with suppress(QueueNotFound):  # perhaps a restore of it has not finished
-        numbers = existing_queue(db, queue).stats(db)
-        if not yes:
-            confirm(f"Drop {queue!r} with all its items ({states_text(numbers)})?")
+    # Without numbers, perhaps a restore of it has not finished.
+    numbers = overview(db, prefix=queue, limit=1).get(queue)
+    if numbers is not None and not yes:
+        items = states_text(numbers) if numbers.error is None else numbers.error
+        confirm(f"Drop {queue!r} with all its items ({items})?")
     drop_queue(db, queue)
-    echo(deleted_text(queue, "dropped", numbers, as_json))
+    is_known = numbers is not None and numbers.error is None
+    echo(deleted_text(queue, "dropped", numbers if is_known else None, as_json))
 
 
 class _Bound(ParamType):

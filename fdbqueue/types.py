@@ -334,7 +334,7 @@ class QueueStats:
         total_put_back: Popped items that were put back.
         total_rejected: Items for which the queue had no room.
         error: Why the numbers are not known, from `overview`: another release stored the queue, or
-            it holds bytes that cannot be read. All numbers are 0 then. `None` if they are known.
+            its bytes cannot be read. All numbers are 0 then. `None` if they are known.
     """
 
     ready: int

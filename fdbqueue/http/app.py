@@ -33,6 +33,7 @@ from fdbqueue.errors import (
     QueueRenamed,
     StorageError,
     UndecodableItem,
+    UndecodableQueue,
     UnknownCodec,
     WrongState,
 )
@@ -62,6 +63,7 @@ _STATUS: list[tuple[type[FdbqueueError], int]] = [
     (UnknownCodec, 409),
     (LayoutVersionMismatch, 409),
     (UndecodableItem, 409),
+    (UndecodableQueue, 409),
     (StorageError, 503),
     (FdbqueueError, 422),
 ]

@@ -16,7 +16,7 @@ from fdbqueue import aio
 from fdbqueue.errors import InvalidQueueName, QueueNotFound
 from fdbqueue.types import Database, QueueStats
 
-__all__ = ["Handle", "Served", "SharedReads", "served"]
+__all__ = ["Handle", "Served", "SharedReads", "served", "validate_encoding"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -92,8 +92,7 @@ class Served:
             QueueNotFound: It must exist and does not.
             InvalidQueueName: A queue cannot have this name.
         """
-        if "\ufffd" in name:  # of bytes that are no UTF-8: different ones would be the same name
-            raise InvalidQueueName(name, "it is not encoded in UTF-8")
+        validate_encoding(name)
         known_until, queue = self._queues.get(name, (0.0, None))
         now = time.monotonic()
         if queue is not None:
@@ -117,6 +116,15 @@ class Served:
     def forget(self, name: str) -> None:
         """Look again for the queue of this name."""
         self._queues.pop(name, None)
+
+
+def validate_encoding(name: str) -> None:
+    """Raise `InvalidQueueName` for a name in a path that was not encoded in UTF-8.
+
+    Different bytes would be the same name.
+    """
+    if "\ufffd" in name:
+        raise InvalidQueueName(name, "it is not encoded in UTF-8")
 
 
 async def served(request: Request) -> Served:

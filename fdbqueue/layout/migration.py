@@ -1,29 +1,44 @@
-"""The migration of a queue from layouts 4 and 5, which counted fewer things."""
+"""Rows from elsewhere: of layouts 4 and 5, which are migrated, and of a file, which are checked."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.errors import LayoutVersionMismatch
+from fdbqueue.errors import LayoutVersionMismatch, UndecodableQueue
 from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.names import decode_subspace, restored_subspace
 from fdbqueue.layout.priorities import SMALL_PRIORITIES, Priorities
 from fdbqueue.layout.spaces import Space
 from fdbqueue.layout.values import (
     LAYOUT_VERSION,
+    OLDEST_LAYOUT,
+    UNDECODABLE,
+    decode_attempt,
+    decode_claim,
     decode_count,
+    decode_expiry,
+    decode_lease,
     decode_level,
+    decode_metadata,
+    decode_options,
     encode_count,
     encode_level,
     encode_tallies,
+    header_of,
 )
 from fdbqueue.types import Transaction
 
-__all__ = ["migrate"]
+__all__ = ["RowCheck", "migrate"]
 
-_OLDEST = 4
+_NONE = type(None)
+_MAX_KEY = 10_000 - len(restored_subspace(bytes(16)).key())  # bytes, below the longest prefix
+_MAX_VALUE = 100_000  # bytes
 
 
 def migrate(tr: Transaction, layout: Layout) -> bool:
@@ -46,11 +61,11 @@ def migrate(tr: Transaction, layout: Layout) -> bool:
     version, kind, *options = fdb_tuple.unpack(stored)
     if version == LAYOUT_VERSION:
         return False
-    if not _OLDEST <= version < LAYOUT_VERSION:
+    if not OLDEST_LAYOUT <= version < LAYOUT_VERSION:
         raise LayoutVersionMismatch(version, LAYOUT_VERSION)
     taken = _migrate_levels(tr, layout) if kind == "priority" else 0
     _migrate_totals(tr, layout, taken, is_paused=bool(options[-1]))
-    if version == _OLDEST:
+    if version == OLDEST_LAYOUT:
         _migrate_slots(tr, layout)
     tr[layout.options] = fdb_tuple.pack((LAYOUT_VERSION, kind, *options))
     return True
@@ -115,3 +130,91 @@ def _migrate_slots(tr: Transaction, layout: Layout) -> None:
     tr.clear_range(*slots)
     for counter, n in held.items():
         tr[counter] = encode_count(n)
+
+
+class RowCheck:
+    """The check of the rows of one queue, in order. Keys are without the prefix of the queue.
+
+    It accepts the rows of this layout and of those that can be migrated to it. A row is refused if
+    no client of a queue can have written it: clients could not read it.
+
+    >>> check = RowCheck()
+    >>> check.problem(b"", b"")
+    'its key does not follow the one before'
+    >>> check.problem(fdb_tuple.pack((6, "source")), b"") is None
+    True
+    """
+
+    def __init__(self) -> None:
+        self._last = b""
+        layout = self._layout = Layout(decode_subspace(b""))
+        self._ranges = layout.known_ranges()
+        self._begins = [begin for begin, _ in self._ranges]
+        self._lasting = layout.lasting_ranges()
+        timer, position = layout.unpack_timer_key, layout.unpack_attempt_key
+        self._decoders: list[tuple[bytes, Callable[[bytes, bytes], object]]] = [
+            (layout.items, lambda key, value: _check_item(value)),
+            (layout.delayed, lambda key, value: _check_parked(value, int)),
+            (layout.dead, lambda key, value: _check_parked(value, int, int, (str, _NONE))),
+            (layout.done, lambda key, value: _check_parked(value, int, int)),
+            (layout.claims, lambda key, value: _check_item(decode_claim(value).value)),
+            (layout.leases, lambda key, value: (timer(layout.leases, key), decode_lease(value))),
+            (layout.dues, lambda key, value: (timer(layout.dues, key), decode_expiry(value))),
+            (layout.expiries, lambda key, value: timer(layout.expiries, key)),
+            (layout.done_times, lambda key, value: timer(layout.done_times, key)),
+            (layout.ids, _check_position),
+            (layout.ids_parked, _check_position),
+            (layout.unique_keys, _check_position),
+            (layout.moved, _check_position),
+            (layout.attempts, lambda key, value: (position(key), decode_attempt(value))),
+        ]
+
+    def problem(self, key: bytes, value: bytes) -> str | None:
+        """Return what is wrong with the next row; `None` if a queue may have it."""
+        if not self._last < key:
+            return "its key does not follow the one before"
+        self._last = key
+        if len(key) > _MAX_KEY or len(value) > _MAX_VALUE:
+            return f"its key has over {_MAX_KEY:,} bytes, or its value over {_MAX_VALUE:,}"
+        if not self._is_known(key):
+            return f"no row of a queue has the key {key!r}"
+        try:
+            fdb_tuple.unpack(key)
+            if key == self._layout.options:
+                decode_options(value, OLDEST_LAYOUT)
+            for prefix, decode in self._decoders:
+                if key.startswith(prefix):
+                    decode(key, value)
+        except (LayoutVersionMismatch, UndecodableQueue) as error:
+            return str(error)
+        except UNDECODABLE as error:
+            return f"the row with the key {key!r} cannot be read: {error}"
+        return None
+
+    def _is_known(self, key: bytes) -> bool:
+        place = bisect_right(self._begins, key) - 1
+        is_known = place >= 0 and key < self._ranges[place][1]
+        return is_known and any(begin <= key < end for begin, end in self._lasting)
+
+
+def _check_item(value: bytes) -> None:
+    """Raise one of `UNDECODABLE` for the value of an item whose header cannot be read."""
+    optional = [(kind, _NONE) for kind in (int, str, bytes, int)]
+    _check_fields(header_of(value)[0], int, *optional)
+
+
+def _check_parked(value: bytes, *kinds: Any) -> None:
+    metadata, item = decode_metadata(value)
+    _check_fields(metadata, *kinds)
+    _check_item(item)
+
+
+def _check_position(_: bytes, value: bytes) -> None:
+    fdb_tuple.unpack(value)
+
+
+def _check_fields(fields: Sequence[Any], *kinds: Any) -> None:
+    if [*map(isinstance, fields, kinds)] != [True] * len(kinds) or len(fields) != len(kinds):
+        raise ValueError(f"{fields!r} are not its fields")
+    if any(isinstance(field, int) and field < 0 for field in fields):
+        raise ValueError(f"{fields!r} has a negative number")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fdb import tuple as fdb_tuple
 
-from fdbqueue.errors import InvalidClaimToken, LayoutVersionMismatch
+from fdbqueue.errors import InvalidClaimToken, LayoutVersionMismatch, UndecodableQueue
 from fdbqueue.types import Options, PriorityKind
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "LAYOUT_VERSION",
     "MINUS_ONE",
     "NO_HEADER",
+    "OLDEST_LAYOUT",
     "ONE",
     "SAMPLED",
     "TALLIES",
@@ -75,6 +76,8 @@ __all__ = [
 ]
 
 LAYOUT_VERSION = 6
+OLDEST_LAYOUT = 4
+"""The oldest layout that can be migrated to this one."""
 
 Moment: TypeAlias = datetime
 """A time, for the annotations of code that must not be able to read a clock."""
@@ -92,6 +95,7 @@ _GROUPS_AND_FIELDS = struct.Struct(">II")
 
 _TOKEN = re.compile(rb"\x01([^\x00]*(?:\x00\xff[^\x00]*)*)\x00")  # bytes in the tuple layer
 
+_SETTINGS = {int, bool, type(None)}
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bytes)}
 
 
@@ -363,18 +367,33 @@ def encode_options(options: Options) -> bytes:
 
 
 @functools.lru_cache(1024)
-def decode_options(value: bytes) -> Options:
-    """Return the options of a queue; raise `LayoutVersionMismatch` for another version."""
-    version, *rest = fdb_tuple.unpack(value)
-    if version != LAYOUT_VERSION:
-        raise LayoutVersionMismatch(version, LAYOUT_VERSION)
-    names: str | tuple[str, ...] | None
-    kind, codec, names, *settings = rest
+def decode_options(value: bytes, oldest: int = LAYOUT_VERSION) -> Options:
+    """Return the options of a queue.
+
+    Raises:
+        LayoutVersionMismatch: The queue has a layout before `oldest`, or a newer one.
+        UndecodableQueue: These are not the options of a queue.
+    """
+    try:
+        version, *fields = fdb_tuple.unpack(value)
+        if type(version) is not int or not oldest <= version <= LAYOUT_VERSION:
+            raise LayoutVersionMismatch(version, LAYOUT_VERSION)
+        return _options_of(*fields)
+    except UNDECODABLE as error:
+        raise UndecodableQueue(f"its options: {error}") from error
+
+
+def _options_of(
+    kind: Any, codec: Any, names: str | tuple[str, ...] | None, *settings: Any
+) -> Options:
     priorities: PriorityKind | None = None
     if isinstance(names, tuple):
         priorities = tuple(_KINDS[name] for name in names)
     elif names is not None:
         priorities = _KINDS[names]
+    is_kind = kind in ("priority", "fifo", "task") and (kind == "fifo") == (priorities is None)
+    if not (is_kind and isinstance(codec, str) and {*map(type, settings)} <= _SETTINGS):
+        raise ValueError(f"there is no queue of kind {kind!r} with such options")
     return Options(kind, codec, priorities, *settings)
 
 

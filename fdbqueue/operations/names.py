@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from difflib import get_close_matches
 
 from fdb.subspace_impl import Subspace
@@ -10,6 +11,7 @@ from fdbqueue.errors import QueueNotFound, QueueRenamed
 from fdbqueue.layout import (
     NAMES,
     RENAMES,
+    UNDECODABLE,
     decode_count,
     decode_name,
     decode_subspace,
@@ -99,7 +101,8 @@ def drop_unfinished(tr: Transaction, name: str) -> bool:
     stored = tr[key].value
     if stored is None:
         return False
-    del tr[decode_subspace(decode_unfinished(stored)[0]).range()]
+    with suppress(*UNDECODABLE):  # else it does not say where its rows are
+        del tr[decode_subspace(decode_unfinished(stored)[0]).range()]
     del tr[key]
     return True
 

@@ -203,7 +203,7 @@ def _stats_of(
         finish = begin_stats(tr, subspace, counters, now, first_key)
         yield None
         yield finish()
-    except (LayoutVersionMismatch, ForeignKey) as error:
+    except (LayoutVersionMismatch, UndecodableQueue, ForeignKey) as error:
         yield from repeat(unknown_stats(subspace, error))
     except UNDECODABLE as error:
         reason = f"{type(error).__name__}: {error}"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import fdb
 import pytest
 from click.testing import CliRunner
 from fdbq import __file__ as package
@@ -30,6 +31,7 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.embedded import Database
 from fdbqueue.layout import LAYOUT_VERSION
+from fdbqueue.queue.base import store_of
 from tests.support.earlier_layouts import restore_named
 from tests.support.many_queues import make_queues
 from tests.support.shell import Shell, commands, error_of, has_handlers, wait_until
@@ -1270,3 +1272,13 @@ def test_a_queue_of_an_earlier_layout_is_listed_with_what_to_do(
     shown = fdbq.output("top", "-n", "1")
     assert re.search(rf"{name}old .*-( +-){{4}}", shown)
     assert "(unknown)" in shown
+
+
+def test_a_queue_whose_options_cannot_be_read_is_dropped(fdbq: Shell, db: Any, name: str) -> None:
+    for options in (b"\xff", fdb.tuple.pack((99,)), fdb.tuple.pack((LAYOUT_VERSION, "stack"))):
+        queue = fdbqueue.PriorityQueue.named(db, name)
+        queue.push(db, 1, delay=600)
+        db[store_of(queue).layout.options] = options
+        assert "the queue" in error_of(fdbq("stats", name))
+        assert fdbq.output("drop", name, "--yes") == f"dropped {name}\n"
+        assert name not in fdbqueue.queue_names(db)

@@ -397,3 +397,25 @@ def test_metrics_have_no_numbers_of_a_queue_of_an_earlier_layout(
     old = [line for line in lines if f'queue="{name}old"' in line]
     assert old == [f'fdbqueue_queue_unknown{{queue="{name}old"}} 1.0']
     assert f'fdbqueue_items{{queue="{name}young",state="ready"}} 1.0' in lines
+
+
+@pytest.mark.parametrize("path", ["/v1/queues/", "/queue/"])
+def test_a_queue_whose_options_cannot_be_read_is_dropped(
+    client: TestClient, db: Any, name: str, path: str
+) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, 1, delay=600)
+    db[store_of(queue).layout.options] = b"\xff"
+    problem = Api(client, name).problem("GET", "/stats")
+    assert (problem["status"], problem["type"]) == (409, "urn:fdbqueue:UndecodableQueue")
+    answer = client.delete(f"{path}{name}")
+    assert answer.status_code in (200, 204)
+    assert answer.status_code == 204 or answer.json() == dict.fromkeys(STATES)
+    assert name not in fdbqueue.queue_names(db)
+    assert client.delete(f"{path}{name}").status_code == 404
+
+
+def test_a_drop_says_how_many_items_there_were(client: TestClient, db: Any, name: str) -> None:
+    PriorityQueue.named(db, name).push_many(db, [1, 2])
+    answer = client.delete(f"/v1/queues/{name}").json()
+    assert answer == {**dict.fromkeys(STATES, 0), "ready": 2}

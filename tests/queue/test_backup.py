@@ -12,6 +12,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import fdb
 import pytest
 
 import fdbqueue
@@ -25,11 +26,18 @@ from fdbqueue.errors import (
     RestoreRunning,
     SameQueue,
 )
-from fdbqueue.layout import decode_unfinished, unfinished_key
+from fdbqueue.layout import (
+    LAYOUT_VERSION,
+    decode_unfinished,
+    encode_metadata,
+    unfinished_key,
+)
+from fdbqueue.layout.values import HEADER_MARK
 from fdbqueue.queue.transfer import rows
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.types import State
 from tests.support.counting import CountingDatabase
+from tests.support.earlier_layouts import LAYOUTS, restore_named
 
 STATES: tuple[State, ...] = ("ready", "delayed", "claimed", "dead")
 KINDS = ("priority", "fifo", "task")
@@ -487,6 +495,103 @@ def test_a_damaged_backup_changes_nothing(db: Any, name: str, rng: random.Random
             restore(db, io.BytesIO(damaged(file.getvalue(), how, rng)))
     assert db[unfinished_key(name)] is None
     assert name not in fdbqueue.queue_names(db)
+
+
+def forged(found: dict[bytes, bytes], name: str) -> io.BytesIO:
+    """Return a file of a queue with these rows, and with their digest."""
+    summary = rows.Summary()
+    lines: list[dict[str, Any]] = [
+        {"format": "fdbqueue backup", "version": 1, "queues": [name]},
+        {"queue": name},
+    ]
+    for row in found.items():
+        summary.add(rows.Row(*row))
+        key, value = (base64.b64encode(part).decode() for part in row)
+        lines.append({"key": key, "value": value})
+    lines.append({"rows": summary.rows, "sha256": summary.digest.hex()})
+    return io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+
+
+def stored_rows(kind: str) -> dict[bytes, bytes]:
+    """Return the rows of a queue with items in every state, with keys below its prefix."""
+    source = fdbqueue.open("memory:")
+    filled(source, "jobs", kind, n=2)
+    return {row.key: row.value for row in rows.rows_of(source, "jobs")()}
+
+
+pack = fdb.tuple.pack
+OPTIONS = (5, "layout")
+FORGED: dict[str, dict[tuple[Any, ...] | bytes, bytes]] = {
+    "the key of nothing": {b"": b"x"},
+    "a key behind all others": {b"\xff": b"x"},
+    "a space that no queue has": {(99, 1): b"x"},
+    "a waiting client": {(5, "idle", 0, b"name"): b""},
+    "a receipt": {(4, 1, b"client"): pack((1, 1))},
+    "no tuple": {b"\x14\x03": b"x"},
+    "too large a key": {(6, "x" * 9_980): b""},
+    "too large a value": {(6, "x"): bytes(100_001)},
+    "options that are none": {OPTIONS: b"\xff"},
+    "too few options": {OPTIONS: pack((6, "priority", "json"))},
+    "an unknown kind": {OPTIONS: pack((6, "stack", "json", "int", None))},
+    "an unknown type of priorities": {OPTIONS: pack((6, "priority", "json", "complex", None))},
+    "a limit that is no number": {OPTIONS: pack((6, "priority", "json", "int", "many"))},
+    "a newer layout": {OPTIONS: pack((LAYOUT_VERSION + 1, "priority", "json", "int", None))},
+    "a layout without a number": {OPTIONS: pack(("six", "priority", "json", "int", None))},
+    "an item with a damaged header": {(0, 1, 1, b"r"): HEADER_MARK + b"\x00"},
+    "an item with another header": {(0, 1, 1, b"r"): HEADER_MARK + encode_metadata(("a",), b"")},
+    "a delayed item without a time": {(18, 1, 1, b"r"): encode_metadata((), b"x")},
+    "a negative time": {(18, 1, 1, b"r"): encode_metadata((-1,), b"x")},
+    "a claim without a token": {(16, 1, 1, b"r"): encode_metadata((1, 2, 3), b"x")},
+    "a damaged lease": {(17, 1, 1, 1, b"r"): b"x"},
+    "a dead letter without an error": {(20, 1, 1, b"r"): encode_metadata((1, 1), b"x")},
+    "a done item without a time": {(25, 1, 1, b"r"): encode_metadata(("a", 1), b"x")},
+    "a damaged time to expire": {(19, 1, 1, 1, b"r"): b"x"},
+    "an index that leads nowhere": {(22, "key"): b"\x03"},
+    "a damaged attempt": {(24, 1, 1, b"r", 1): pack((1,))},
+    "damaged staged items": {(8, 1, b"name", 0): b"\x01"},
+}
+
+
+@pytest.mark.parametrize("bad", FORGED.values(), ids=FORGED.keys())
+def test_a_backup_with_a_row_that_no_queue_can_have_changes_nothing(
+    db: Any, name: str, bad: dict[Any, bytes]
+) -> None:
+    extra = {key if isinstance(key, bytes) else pack(key): value for key, value in bad.items()}
+    found = dict(sorted({**stored_rows("priority"), **extra}.items()))
+    with pytest.raises(InvalidBackup, match=r"line \d+: .*nothing was restored"):
+        restore(db, forged(found, name))
+    assert db[unfinished_key(name)] is None
+    assert name not in fdbqueue.queue_names(db)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_backup_whose_rows_are_not_in_order_changes_nothing(
+    db: Any, name: str, kind: str
+) -> None:
+    found = stored_rows(kind)
+    assert restore(db, forged(found, f"{name}good")) != {}
+    with pytest.raises(InvalidBackup, match="does not follow the one before"):
+        restore(db, forged(dict(reversed(found.items())), name))
+    assert name not in fdbqueue.queue_names(db)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["priority", "task"])
+def test_the_backup_of_an_earlier_layout_is_restored_and_migrated(
+    db: Any, name: str, layout: int, kind: str
+) -> None:
+    restore_named(db, f"{name}old", layout, kind)
+    file = io.BytesIO()
+    backup(db, file, [f"{name}old"])
+    restore(db, file, new_name=f"{name}new")
+    assert fdbqueue.migrate_queue(db, f"{name}new")
+    assert fdbqueue.check(db, fdbqueue.existing_queue(db, f"{name}new")).problems == ()
+
+
+def test_an_unfinished_restore_that_cannot_be_read_is_dropped(db: Any, name: str) -> None:
+    db[unfinished_key(name)] = b"\xff"
+    fdbqueue.drop_queue(db, name)
+    assert db[unfinished_key(name)] is None
 
 
 @pytest.mark.parametrize(

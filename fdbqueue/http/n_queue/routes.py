@@ -26,7 +26,7 @@ from fdbqueue.http.n_queue.models import (
 from fdbqueue.http.responses import QueueNumbers, Queues, json_response
 from fdbqueue.http.routing import NAME_SCHEMA, SAME_QUEUE, links, next_page
 from fdbqueue.http.security import Role, authorize
-from fdbqueue.http.served import Served, served
+from fdbqueue.http.served import Served, served, validate_encoding
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.overview import stats_as_json
 
@@ -171,6 +171,7 @@ async def remove(served: ServedQueues, name: AdminOf, item_id: str) -> Response:
 @router.delete("/queue/{name:path}", status_code=204)
 async def drop(served: ServedQueues, name: AdminOf) -> Response:
     """Drop a queue with all its items."""
+    validate_encoding(name)
     served.forget(name)
     await aio.drop_queue(served.db, name)
     return Response(status_code=204)

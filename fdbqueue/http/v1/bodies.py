@@ -46,6 +46,7 @@ __all__ = [
     "Claims",
     "Cleared",
     "CreateQueue",
+    "Dropped",
     "Extend",
     "FollowUp",
     "Found",
@@ -411,6 +412,16 @@ class Cleared(BaseModel):
     claimed: int
     dead: int
     done: int
+
+
+class Dropped(BaseModel):
+    """The number of items in each state just before; null if they could not be read."""
+
+    ready: int | None
+    delayed: int | None
+    claimed: int | None
+    dead: int | None
+    done: int | None
 
 
 class QueueOptions(BaseModel):

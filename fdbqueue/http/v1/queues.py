@@ -17,7 +17,7 @@ from fdbqueue.errors import OptionsMismatch, QueueExists
 from fdbqueue.http.responses import QueueNumbers, Queues, json_response
 from fdbqueue.http.routing import NAME_SCHEMA, links, next_page
 from fdbqueue.http.security import Grant, authorize, grant_of
-from fdbqueue.http.served import Handle
+from fdbqueue.http.served import Handle, validate_encoding
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.links import of_queue
 from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, ServedQueues, known_parameters
@@ -258,13 +258,17 @@ async def clear(served: ServedQueues, name: AdminOf) -> Response:
 
 
 @router.delete(
-    "/queues/{name}", response_model=bodies.Cleared, responses=links(200, of_queue("create"))
+    "/queues/{name}", response_model=bodies.Dropped, responses=links(200, of_queue("create"))
 )
 async def drop(served: ServedQueues, name: AdminOf) -> Response:
-    """Drop a queue with all its items. Return how many items there were."""
-    stats = await (await served.queue(name)).stats(served.db)
+    """Drop a queue with all its items. Return how many items there were, or null if not known."""
+    validate_encoding(name)
+    found = await aio.overview(served.db, prefix=name, limit=1)
     served.forget(name)
     await aio.drop_queue(served.db, name)
+    stats = found.get(name)
+    if stats is None or stats.error is not None:
+        return json_response(dict.fromkeys(_STATES))
     return json_response(_by_state(stats))
 
 

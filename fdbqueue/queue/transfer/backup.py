@@ -10,6 +10,8 @@ from functools import partial
 from typing import IO, Any, NamedTuple
 
 from fdbqueue.errors import InvalidBackup, InvalidQueueName, QueueExists, QueueNotFound
+from fdbqueue.layout import UNDECODABLE
+from fdbqueue.layout.migration import RowCheck
 from fdbqueue.layout.names import name_key
 from fdbqueue.queue.registry import queue_names
 from fdbqueue.queue.transfer.rows import (
@@ -117,8 +119,9 @@ def restore(
 ) -> dict[str, QueueCopy]:
     """Create the queues of a backup in a database, with everything that `backup` has written.
 
-    The whole file is verified first: a damaged file changes nothing. A queue gets its name after
-    its last row, so no client sees half of it. An interrupted restore continues where it stopped
+    The whole file is verified first: a damaged file changes nothing, nor does one with a row that
+    no queue can have, whatever its digest. A queue gets its name after its last row, so no client
+    sees half of it. An interrupted restore continues where it stopped
     when you start it again. A queue that already exists, exactly as in the file, is left alone.
 
     A claimed item stays claimed until its lease is over by the clock. Cost: one transaction for
@@ -135,7 +138,8 @@ def restore(
         What was restored now, by the name in the file.
 
     Raises:
-        InvalidBackup: The file is not a complete backup, or is damaged.
+        InvalidBackup: The file is not a complete backup, is damaged, or has a row that cannot be
+            read.
         QueueNotFound: The file has no queue with one of the names.
         QueueExists: The database has a queue with this name whose rows differ from the file.
             Nothing was restored.
@@ -201,7 +205,13 @@ def _verified(file: IO[bytes]) -> dict[str, _Section]:
         except InvalidQueueName as error:
             raise lines.error(str(error)) from error
         offset, line = file.tell(), lines.number
-        sections[name] = _Section(summary_of(lines.rows()), offset, line)
+        try:
+            copy = summary_of(lines.checked_rows())
+        except InvalidBackup:
+            raise
+        except UNDECODABLE as error:
+            raise lines.error(f"the items staged for pops cannot be read: {error}") from error
+        sections[name] = _Section(copy, offset, line)
     if file.read(1):
         raise lines.error("the file continues after its last queue")
     return sections
@@ -258,6 +268,15 @@ class _Lines:
             yield row
         if (line["sha256"], line.get("rows")) != (summary.digest.hex(), summary.rows):
             raise self.error("the digest does not match the rows")
+
+    def checked_rows(self) -> Iterator[Row]:
+        """Yield the rows of a queue, and raise `InvalidBackup` for one that it cannot have."""
+        check = RowCheck()
+        for row in self.rows():
+            problem = check.problem(*row)
+            if problem is not None:
+                raise self.error(problem)
+            yield row
 
     def _bytes(self, line: dict[str, Any], name: str) -> bytes:
         try:
