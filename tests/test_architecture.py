@@ -44,6 +44,7 @@ ANYBODYS = {"errors", "types"}
 BESIDE = {
     "coordination": {"coordination.combiner"},
     "embedded": {
+        "embedded.arguments",
         "embedded.limits",
         "embedded.mutations",
         "embedded.permissions",

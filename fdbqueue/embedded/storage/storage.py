@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 from fdbqueue.embedded.disk import generations
 from fdbqueue.embedded.disk.commit_log import CommitLog
-from fdbqueue.embedded.disk.connections import Connections
 from fdbqueue.embedded.disk.damage import check_after_crash
 from fdbqueue.embedded.disk.files import (
     COMMITS_FILE,
@@ -49,6 +48,7 @@ from fdbqueue.embedded.mutations import Mutation
 from fdbqueue.embedded.permissions import Opened
 from fdbqueue.embedded.ranges import Range
 from fdbqueue.embedded.storage import forks
+from fdbqueue.embedded.storage.connections import Connections
 from fdbqueue.embedded.storage.owners import Owners
 from fdbqueue.embedded.storage.snapshot import Snapshot
 from fdbqueue.embedded.storage.writer import Writer, stamped

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from fdbqueue.embedded import limits
+from fdbqueue.embedded.arguments import as_key, as_value, key_size_limit
 from fdbqueue.embedded.mutations import Mutation, MutationType
 from fdbqueue.embedded.ranges import Range, RangeSet, key_after
 from fdbqueue.embedded.storage.snapshot import BACKWARD, FORWARD, Snapshot
@@ -20,20 +21,15 @@ from fdbqueue.embedded.transaction.futures import WatchFuture
 from fdbqueue.embedded.transaction.held import Held, Watches
 from fdbqueue.embedded.transaction.write_map import MUTATION_OVERHEAD, NO_VALUE, WriteMap
 from fdbqueue.errors import FDBError, FdbqueueError
-from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
+from fdbqueue.types import KeyLike, KeySelector, ValueLike
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeIs
+    pass
 
 __all__ = [
     "UNLIMITED",
     "Attempt",
     "Rows",
-    "as_conflict_end",
-    "as_key",
-    "as_value",
-    "is_selector",
-    "key_size_limit",
 ]
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
@@ -52,42 +48,6 @@ UNLIMITED = sys.maxsize
 
 _ROW_OVERHEAD = 24  # bytes that FoundationDB counts for a row in addition to its key and value
 _FEW = 16  # rows that are read by one call; more are read one after the other
-
-
-def is_selector(key: KeyOrSelector) -> TypeIs[KeySelector]:
-    """Return whether the argument is a key selector, of this engine or of the binding."""
-    return hasattr(key, "or_equal")
-
-
-def as_key(key: KeyLike) -> bytes:
-    """Return a key as bytes, given bytes or an object with `as_foundationdb_key`."""
-    if type(key) is bytes:
-        return key
-    convert: Callable[[], bytes] | None = getattr(key, "as_foundationdb_key", None)
-    converted = key if convert is None else convert()
-    if not isinstance(converted, bytes):
-        raise TypeError(f"Key must be of type bytes, not {type(converted).__name__}")
-    return converted
-
-
-def as_conflict_end(key: bytes) -> bytes:
-    """Return an end of a conflict range as FoundationDB shortens it.
-
-    No key is longer than the limit, so an end that is longer by a byte separates the same keys.
-    """
-    tenant = 0 if key[:1] == b"\xff" else limits.TENANT_PREFIX_SIZE
-    return key[: key_size_limit(key) + tenant + 1]
-
-
-def as_value(value: ValueLike) -> bytes:
-    """Return a value as bytes, given bytes or an object with `as_foundationdb_value`."""
-    if type(value) is bytes:
-        return value
-    convert: Callable[[], bytes] | None = getattr(value, "as_foundationdb_value", None)
-    converted = value if convert is None else convert()
-    if not isinstance(converted, bytes):
-        raise TypeError(f"Value must be of type bytes, not {type(converted).__name__}")
-    return converted
 
 
 class Attempt:
@@ -681,8 +641,3 @@ def _batch(rows: Iterable[tuple[bytes, bytes]], limit: int, size: int) -> tuple[
         if limit <= 0 or size <= 0:
             return batch, True
     return batch, False
-
-
-def key_size_limit(key: bytes) -> int:
-    """Return the size limit of keys with this first byte."""
-    return limits.SYSTEM_KEY_SIZE_LIMIT if key[:1] == b"\xff" else limits.KEY_SIZE_LIMIT

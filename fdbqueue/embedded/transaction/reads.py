@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, TypeAlias, overload
 from fdb import fdboptions
 
 from fdbqueue import types
+from fdbqueue.embedded.arguments import as_key, is_selector
 from fdbqueue.embedded.ranges import key_after
-from fdbqueue.embedded.transaction.attempt import UNLIMITED, Attempt, Rows, as_key, is_selector
+from fdbqueue.embedded.transaction.attempt import UNLIMITED, Attempt, Rows
 from fdbqueue.embedded.transaction.futures import (
     FutureInt64,
     FutureKeyArray,

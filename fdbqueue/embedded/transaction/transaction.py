@@ -12,16 +12,16 @@ import time
 from typing import TYPE_CHECKING
 
 from fdbqueue.embedded import limits
-from fdbqueue.embedded.mutations import MutationType
-from fdbqueue.embedded.ranges import Range, key_after
-from fdbqueue.embedded.transaction.attempt import (
-    Attempt,
+from fdbqueue.embedded.arguments import (
     as_conflict_end,
     as_key,
     as_value,
     is_selector,
     key_size_limit,
 )
+from fdbqueue.embedded.mutations import MutationType
+from fdbqueue.embedded.ranges import Range, key_after
+from fdbqueue.embedded.transaction.attempt import Attempt
 from fdbqueue.embedded.transaction.futures import (
     CommitFuture,
     FutureInt64,

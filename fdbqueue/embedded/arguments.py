@@ -1,0 +1,55 @@
+"""Keys and values as a caller gives them: bytes, or objects that stand for bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fdbqueue.embedded import limits
+from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+__all__ = ["as_conflict_end", "as_key", "as_value", "is_selector", "key_size_limit"]
+
+
+def is_selector(key: KeyOrSelector) -> TypeIs[KeySelector]:
+    """Return whether the argument is a key selector, of this engine or of the binding."""
+    return hasattr(key, "or_equal")
+
+
+def as_key(key: KeyLike) -> bytes:
+    """Return a key as bytes, given bytes or an object with `as_foundationdb_key`."""
+    if type(key) is bytes:
+        return key
+    convert: Callable[[], bytes] | None = getattr(key, "as_foundationdb_key", None)
+    converted = key if convert is None else convert()
+    if not isinstance(converted, bytes):
+        raise TypeError(f"Key must be of type bytes, not {type(converted).__name__}")
+    return converted
+
+
+def as_conflict_end(key: bytes) -> bytes:
+    """Return an end of a conflict range as FoundationDB shortens it.
+
+    No key is longer than the limit, so an end that is longer by a byte separates the same keys.
+    """
+    tenant = 0 if key[:1] == b"\xff" else limits.TENANT_PREFIX_SIZE
+    return key[: key_size_limit(key) + tenant + 1]
+
+
+def as_value(value: ValueLike) -> bytes:
+    """Return a value as bytes, given bytes or an object with `as_foundationdb_value`."""
+    if type(value) is bytes:
+        return value
+    convert: Callable[[], bytes] | None = getattr(value, "as_foundationdb_value", None)
+    converted = value if convert is None else convert()
+    if not isinstance(converted, bytes):
+        raise TypeError(f"Value must be of type bytes, not {type(converted).__name__}")
+    return converted
+
+
+def key_size_limit(key: bytes) -> int:
+    """Return the size limit of keys with this first byte."""
+    return limits.SYSTEM_KEY_SIZE_LIMIT if key[:1] == b"\xff" else limits.KEY_SIZE_LIMIT
