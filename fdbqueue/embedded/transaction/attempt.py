@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from fdbqueue.embedded import limits
 from fdbqueue.embedded.arguments import as_key, as_value, key_size_limit
@@ -23,14 +23,7 @@ from fdbqueue.embedded.transaction.write_map import MUTATION_OVERHEAD, NO_VALUE,
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeySelector, ValueLike
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = [
-    "UNLIMITED",
-    "Attempt",
-    "Rows",
-]
+__all__ = ["UNLIMITED", "Attempt", "Rows"]
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
 
