@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,79 @@ def test_versions_do_not_decrease_after_a_reset_of_the_clock(
         tr[b"k"] = b"3"
         tr.commit().wait()
         assert tr.get_committed_version() > first
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Stop the clock that versions come from; return a function that adds seconds to it."""
+    now = time.monotonic_ns()
+
+    def advance(seconds: float) -> None:
+        nonlocal now
+        now += int(1e9 * seconds)
+
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now)
+    return advance
+
+
+def version_of(path: Path) -> int:
+    with Database(path) as db:
+        return db.create_transaction().get_read_version().wait()
+
+
+def test_versions_grow_with_time_while_no_process_has_the_database_open(
+    path: Path, stopped_clock: Callable[[float], None]
+) -> None:
+    before = version_of(path)
+    stopped_clock(1)
+    for _ in range(3):
+        after = version_of(path)
+    assert 0 <= after - before - 1_000_000 < 1_000
+
+
+@pytest.mark.parametrize("identity", [None, "another start"])
+def test_versions_continue_from_their_ceiling_if_their_clock_may_be_another_one(
+    path: Path,
+    stopped_clock: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
+    identity: str | None,
+) -> None:
+    with Database(path) as db:
+        stopped_clock(9)
+        before = db.create_transaction().get_read_version().wait()
+    monkeypatch.setattr("fdbqueue.embedded.storage.storage.clock_identity", lambda: identity)
+    stopped_clock(-8)  # its reading alone does not tell it from the first one
+    assert version_of(path) > before
+
+
+def test_a_lease_outlives_a_reopening_with_a_wrong_clock(
+    path: Path, stopped_clock: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fdbqueue.open(path) as db:
+        jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        jobs.push(db, "job")
+        claim = jobs.claim(db, lease=5)
+        assert claim is not None
+    clock = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: clock() + 3600 * 10**9)
+    for _ in range(3):
+        with fdbqueue.open(path) as db:
+            assert jobs.claim(db) is None
+    stopped_clock(10)
+    with fdbqueue.open(path) as db:
+        assert jobs.claim(db) is not None
+
+
+def test_a_database_of_a_release_without_the_identity_of_the_clock_is_opened(path: Path) -> None:
+    with closing(sqlite3.connect(path / DATABASE_FILE)) as connection:
+        connection.executescript(
+            "CREATE TABLE old AS SELECT shift, ceiling FROM clock;"
+            "DROP TABLE clock; ALTER TABLE old RENAME TO clock"
+        )
+    before = version_of(path)
+    assert version_of(path) > before
+    with Database(path) as db:
+        assert db[b"k"] == b"v"
 
 
 def test_a_database_directory_is_created_with_its_parents(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ __all__ = [
     "LOCK_FILE",
     "Connection",
     "OpenFiles",
+    "clock_identity",
     "connect",
     "create_files",
     "create_or_check",
@@ -90,6 +91,19 @@ CREATE TABLE clock (shift INTEGER NOT NULL, ceiling INTEGER NOT NULL);
 def microseconds() -> int:
     """Return the time of a clock that never goes back and that all processes share."""
     return time.monotonic_ns() // 1000
+
+
+def clock_identity() -> str | None:
+    """Return a text that is the same as long as the clock of `microseconds` goes on.
+
+    It is `None` if the system has none. Then each opening may follow a start of the machine.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    # A container can have a clock of its own.
+    clock = Path("/proc/self/ns/time")
+    if not boot.exists():
+        return None
+    return f"{boot.read_text().strip()} {clock.stat().st_ino if clock.exists() else 0}"
 
 
 def prepare_directory(path: Path, create: bool) -> None:

@@ -7,7 +7,8 @@ transaction: a process killed at any point leaves all of them or none.
 
 A version is the machine's clock, in microseconds, plus a shift, so versions grow by a million per
 second. All versions ever returned to a client are below a ceiling, which is stored in advance. If
-the clock has started from zero again, after a reboot, versions continue from the ceiling.
+the clock has started from zero again, after a reboot, versions continue from the ceiling. Otherwise
+they continue with the time that has passed, also if no process has the database open meanwhile.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from fdbqueue.embedded.disk.files import (
     COMMITS_FILE,
     LOCK_FILE,
     Connection,
+    clock_identity,
     connect,
     create_files,
     create_or_check,
@@ -153,10 +155,27 @@ class Storage:
     def _set_clock(self, connection: sqlite3.Connection) -> None:
         """Store the shift from the machine's clock to versions, and clear the log of commits."""
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        shift, ceiling = connection.execute("SELECT shift, ceiling FROM clock").fetchone()
-        shift = max(shift, ceiling - microseconds())
+        # One commit: `SharedSync` finds the end of the log by the first one after the checkpoint.
+        connection.execute("BEGIN IMMEDIATE")
+        columns = connection.execute("PRAGMA table_info(clock)").fetchall()
+        if "identity" not in [name for _, name, *_ in columns]:  # new, or of an older release
+            connection.execute("ALTER TABLE clock ADD COLUMN identity TEXT")
+        shift, ceiling, of_clock = connection.execute(
+            "SELECT shift, ceiling, identity FROM clock"
+        ).fetchone()
+        identity = clock_identity()
         now = microseconds() + shift
-        connection.execute("UPDATE clock SET shift = ?, ceiling = ?", (shift, now + _CEILING_STEP))
+        # The clock of the last opening goes on, and so do versions: leases depend on the time that
+        # passes. Otherwise they continue from the highest that they can have had.
+        goes_on = identity is not None and identity == of_clock
+        if not goes_on or now < ceiling - _CEILING_STEP:
+            now = max(now, ceiling)
+            shift = now - microseconds()
+        connection.execute(
+            "UPDATE clock SET shift = ?, ceiling = ?, identity = ?",
+            (shift, now + _CEILING_STEP, identity),
+        )
+        connection.execute("COMMIT")
         self.log.begin_anew(now, now + _CEILING_STEP, generations.current(self.path))
 
     def _close_connections(self) -> None:
