@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +301,46 @@ def test_pages_that_the_disk_lost_are_not_taken_for_commits(
     with pytest.raises(SyncFailed):
         other[b"k"] = b"w"
     assert generations.current(one.path) == 0
+
+
+def fail_a_sync(db: Database, disk: Disk) -> None:
+    """Let a sync fail that a read waits for, without a commit."""
+    disk.failures = 1
+    sync = db.storage._connections.sync
+    with pytest.raises(SyncFailed):
+        sync.wait(number=sync.next)
+
+
+def test_new_files_are_written_again_although_nothing_was_committed_to_them(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    one, other = two
+    disk.failures = 1
+    one[b"k"] = b"v"
+    fail_a_sync(one, disk)
+    other[b"l"] = b"w"
+    assert one[b"k"] == b"v"
+    assert one.storage.log.generation == 2
+
+
+def test_files_are_written_again_after_a_commit_that_restarted_the_log_was_rolled_back(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    """SQLite restarts its log once all commits are in the database file, and on disk there."""
+    one, other = two
+    one[b"k"] = b"v"
+    file = one.storage.database_file
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        connection.execute("PRAGMA cache_size = 1")
+        connection.execute("BEGIN IMMEDIATE")
+        rows = [(b"%d" % number, bytes(2_000)) for number in range(100)]
+        connection.executemany("INSERT INTO kv (key, value) VALUES (?, ?)", rows)
+        connection.execute("ROLLBACK")
+    fail_a_sync(one, disk)
+    other[b"l"] = b"w"
+    assert one[b"k"] == b"v"
+    assert one.storage.log.generation == 1
 
 
 def test_closing_and_opening_a_database_ends_the_failure(tmp_path: Path, disk: Disk) -> None:

@@ -149,6 +149,7 @@ class CommitLog:
         """
         durable = _DURABLE.pack(self.published[0])
         os.pwrite(self._descriptor, durable, _DURABLE_AT)
+        self.committed = Extent(0, 0)  # the new write-ahead log has no commits
         self._set_generation(generation)
 
     def _set_generation(self, generation: int) -> None:
