@@ -45,6 +45,7 @@ BESIDE = {
     "coordination": {"coordination.combiner"},
     "embedded": {
         "embedded.arguments",
+        "embedded.clock",
         "embedded.limits",
         "embedded.mutations",
         "embedded.permissions",

@@ -140,7 +140,7 @@ def test_versions_continue_from_their_ceiling_if_their_clock_may_be_another_one(
     with Database(path) as db:
         stopped_clock(9)
         before = db.create_transaction().get_read_version().wait()
-    monkeypatch.setattr("fdbqueue.embedded.storage.storage.clock_identity", lambda: identity)
+    monkeypatch.setattr("fdbqueue.embedded.clock.identity", lambda: identity)
     stopped_clock(-8)  # its reading alone does not tell it from the first one
     assert version_of(path) > before
 

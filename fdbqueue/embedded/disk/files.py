@@ -27,6 +27,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fdbqueue.embedded.clock import microseconds
 from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.generations import Outdated, current, database_file
 from fdbqueue.embedded.disk.write_ahead_log import Extent
@@ -54,13 +55,11 @@ __all__ = [
     "LOCK_FILE",
     "Connection",
     "OpenFiles",
-    "clock_identity",
     "connect",
     "create_files",
     "create_or_check",
     "explained",
     "memory_directory",
-    "microseconds",
     "prepare_directory",
     "shorten_write_ahead_log",
     "storage_errors",
@@ -86,24 +85,6 @@ _SCHEMA = """
 CREATE TABLE kv (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE clock (shift INTEGER NOT NULL, ceiling INTEGER NOT NULL);
 """
-
-
-def microseconds() -> int:
-    """Return the time of a clock that never goes back and that all processes share."""
-    return time.monotonic_ns() // 1000
-
-
-def clock_identity() -> str | None:
-    """Return a text that is the same as long as the clock of `microseconds` goes on.
-
-    It is `None` if the system has none. Then each opening may follow a start of the machine.
-    """
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    # A container can have a clock of its own.
-    clock = Path("/proc/self/ns/time")
-    if not boot.exists():
-        return None
-    return f"{boot.read_text().strip()} {clock.stat().st_ino if clock.exists() else 0}"
 
 
 def prepare_directory(path: Path, create: bool) -> None:

@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from fdbqueue.embedded.clock import microseconds, set_clock
 from fdbqueue.embedded.disk import generations
 from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.damage import check_after_crash
@@ -31,13 +32,11 @@ from fdbqueue.embedded.disk.files import (
     COMMITS_FILE,
     LOCK_FILE,
     Connection,
-    clock_identity,
     connect,
     create_files,
     create_or_check,
     explained,
     memory_directory,
-    microseconds,
     prepare_directory,
     shorten_write_ahead_log,
     storage_errors,
@@ -137,7 +136,9 @@ class Storage:
                 create_or_check(path, connection)
                 if is_first:
                     generations.remove_others(path)
-                    self._set_clock(connection)
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                    version, ceiling = set_clock(connection, _CEILING_STEP)
+                    self.log.begin_anew(version, ceiling, generations.current(path))
                     self.log.join()
                 # Read last: another process may have been first and set it in the meantime.
                 self.shift = int(connection.execute("SELECT shift FROM clock").fetchone()[0])
@@ -151,32 +152,6 @@ class Storage:
                 self._connections.sync.wait(number=1)
             undo.pop_all()
         self._to_close = [self._close_files, self._close_connections, self._lock.close]
-
-    def _set_clock(self, connection: sqlite3.Connection) -> None:
-        """Store the shift from the machine's clock to versions, and clear the log of commits."""
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        # One commit: `SharedSync` finds the end of the log by the first one after the checkpoint.
-        connection.execute("BEGIN IMMEDIATE")
-        columns = connection.execute("PRAGMA table_info(clock)").fetchall()
-        if "identity" not in [name for _, name, *_ in columns]:  # new, or of an older release
-            connection.execute("ALTER TABLE clock ADD COLUMN identity TEXT")
-        shift, ceiling, of_clock = connection.execute(
-            "SELECT shift, ceiling, identity FROM clock"
-        ).fetchone()
-        identity = clock_identity()
-        now = microseconds() + shift
-        # The clock of the last opening goes on, and so do versions: leases depend on the time that
-        # passes. Otherwise they continue from the highest that they can have had.
-        goes_on = identity is not None and identity == of_clock
-        if not goes_on or now < ceiling - _CEILING_STEP:
-            now = max(now, ceiling)
-            shift = now - microseconds()
-        connection.execute(
-            "UPDATE clock SET shift = ?, ceiling = ?, identity = ?",
-            (shift, now + _CEILING_STEP, identity),
-        )
-        connection.execute("COMMIT")
-        self.log.begin_anew(now, now + _CEILING_STEP, generations.current(self.path))
 
     def _close_connections(self) -> None:
         """Close every connection. The caller holds the gate, and no thread is in a section."""
