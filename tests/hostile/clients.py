@@ -2,6 +2,8 @@
 
     python -m tests.hostile.clients KIND WORLD DATABASE PREFIX DIRECTORY CLIENT SEED
 
+The kind `prepare` creates the queues and ends.
+
 What a client does with a queue is written once, as coroutines: an asyncio client awaits the methods
 of `fdbqueue.aio`, a thread those of the library, which block. An HTTP client has operations and bad
 manners of its own.
@@ -10,11 +12,15 @@ There are two worlds with separate queues: `killed`, whose processes are killed,
 processes are not. A pop in flight when its process is killed may have taken unknown values. Such a
 doubt must not explain a value that a cancelled call has lost. HTTP clients that close both ways
 raise the same doubt, so they pop from a separate queue, `left`.
+
+Workers have queues of their own, `handled` and `transacted`. Their handlers count each value in the
+database, the latter in the transaction that acknowledges the job.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import sys
@@ -22,24 +28,29 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.errors import WrongState
+from fdbqueue.errors import FdbqueueError, WrongState
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
-from tests.hostile.http_client import HttpClient
-from tests.hostile.ledger import Ledger
+from tests.hostile.http_client import JOBS, HttpClient, unique_value
+from tests.hostile.ledger import DISK_ERRORS, Gone, Ledger, Operation
 
-__all__ = ["KINDS", "QUEUES", "WORLDS", "open_queue"]
+__all__ = ["KINDS", "QUEUES", "WORLDS", "effect_key", "open_queue"]
 
-KINDS = ("threads", "aio", "http")
+KINDS = ("threads", "aio", "http", "worker")
 WORLDS = ("spared", "killed")
-QUEUES = [f"{world}-{name}" for world in WORLDS for name in ("jobs", "tasks", "swept", "left")]
+QUEUES = [
+    f"{world}-{name}" for world in WORLDS for name in ("jobs", "tasks", "swept", "left", *JOBS)
+]
 LEASE = 0.3  # seconds
+JOB_LEASE = 1.0  # seconds
+MAX_ATTEMPTS = 2
+ONE = (1).to_bytes(8, "little")
 LATE_ACK = 3 * LEASE  # seconds after which another client usually has the item
 PRIORITIES = 4
 AGENTS = ("ada", "bob", None)
@@ -48,11 +59,29 @@ TASKS = 8
 LATE = 0.1  # share of the commits of a troubled database that apply after a reported failure
 LARGE = "x" * 100_000  # larger than one stored value
 
+_T = TypeVar("_T")
+
 
 def open_queue(db: Any, prefix: str, queue: str) -> Any:
     """Return the handle of one of the storm's queues."""
     kind = fdbqueue.TaskQueue if queue.endswith("tasks") else fdbqueue.PriorityQueue
     return kind.named(db, prefix + queue)
+
+
+def effect_key(prefix: str, queue: str, value: str = "") -> bytes:
+    """Return the key that counts how often a job was done, or the beginning of all such keys."""
+    return f"{prefix}effects/{queue}/{value}".encode()
+
+
+def until_it_works(function: Callable[..., _T], *arguments: Any) -> _T:
+    """Call a function again as long as the disk fails."""
+    while True:
+        try:
+            return function(*arguments)
+        except FdbqueueError as error:
+            if getattr(error, "code", None) != 1021 and type(error) not in DISK_ERRORS:
+                raise
+        threading.Event().wait(0.05)
 
 
 @dataclass(frozen=True)
@@ -73,7 +102,7 @@ class Setting:
 
     def open(self, db: Any, kind: type[Jobs]) -> Any:
         """Return the handle of a queue."""
-        return open_queue(db, self.prefix, self.queue(kind))
+        return until_it_works(open_queue, db, self.prefix, self.queue(kind))
 
     def must_stop(self) -> bool:
         """Return whether the storm is over."""
@@ -117,8 +146,8 @@ class Jobs:
 
     async def step(self, rng: random.Random) -> None:
         """Perform one random operation."""
-        steps = [self.push, self.pop, self.claim, self.change, self.remove, self.dead]
-        (step,) = rng.choices(steps, [30, 25, 25, 5, 5, 10])
+        steps = [self.push, self.pop, self.claim, self.change, self.remove, self.dead, self.meet]
+        (step,) = rng.choices(steps, [30, 25, 25, 5, 5, 10, 10])
         await step(rng)
 
     def wait(self, rng: random.Random) -> float:
@@ -171,6 +200,19 @@ class Jobs:
             found = await self._push([{"id": name, **large} for name in names], rng, delay)
             operation.done()
             self._pushed.extend(zip(names, found))
+
+    async def meet(self, rng: random.Random) -> None:
+        """Push a value that other clients push at the same time with the same key."""
+        if self.base != "jobs":
+            return
+        name = unique_value(self.name.partition("-")[0])
+        with (
+            self.ledger.operation("peek", self.name) as seen,
+            self.ledger.operation("push", self.name, [name]) as operation,
+        ):
+            priority = rng.randrange(PRIORITIES)
+            item = await self.queue.push(self.db, {"id": name}, priority, unique=name)
+            (operation if item.is_new else seen).done([self.value_of(item)])
 
     async def pop(self, rng: random.Random) -> None:
         n, at_max = rng.choice([1, 1, 1, 2, 5]), rng.random() < 0.3
@@ -238,12 +280,19 @@ class Jobs:
 
     async def _any(self, rng: random.Random) -> tuple[str, Any]:
         """Return the value, and the item or id, of a waiting or recently pushed item."""
-        known = await self._first() if rng.random() < 0.5 else list(self._pushed)
+        known = list(self._pushed)
+        if rng.random() < 0.5:
+            with self.ledger.operation("peek", self.name) as operation:
+                known = await self._first()
+                operation.done(value for value, _ in known)
         value, item = rng.choice(known or [("none", None)])
         return value, item
 
     async def dead(self, rng: random.Random) -> None:
-        letters = await self.queue.dead_letters(self.db)
+        letters: list[Any] = []
+        with self.ledger.operation("peek", self.name) as operation:
+            letters = await self.queue.dead_letters(self.db)
+            operation.done(self.value_of(letter.item) for letter in letters)
         for letter in rng.sample(letters, min(3, len(letters))):
             kind, method = rng.choice(
                 [("retry", self.queue.retry_dead_letter), ("drop", self.queue.drop_dead_letter)]
@@ -354,7 +403,7 @@ class TroubledDatabase(FaultyDatabase):
 
 def threads(setting: Setting, ledger: Ledger) -> None:
     """Run threads that share queues and two databases, one of which is troubled."""
-    db = fdbqueue.open(setting.url)
+    db = until_it_works(fdbqueue.open, setting.url)
     db.options.set_transaction_max_retry_delay(20)  # milliseconds
     values = named_values(setting.client)
     works = [
@@ -390,7 +439,7 @@ def each_in_a_thread(work: Callable[[Any], None], arguments: list[Any]) -> None:
 
 def asynchronous(setting: Setting, ledger: Ledger) -> None:
     """Run consecutive event loops whose tasks are cancelled once, repeatedly and at the end."""
-    db = fdbqueue.open(setting.url)
+    db = until_it_works(fdbqueue.open, setting.url)
     values = named_values(setting.client)
     rng = random.Random(setting.seed)
 
@@ -437,6 +486,93 @@ def http(setting: Setting, ledger: Ledger) -> None:
     each_in_a_thread(work, rngs)
 
 
+class Reported(logging.Handler):
+    """The ledger of the jobs of a worker, which logs how each of them has ended."""
+
+    def __init__(self, ledger: Ledger, queue: str) -> None:
+        super().__init__()
+        self._ledger, self._queue = ledger, queue
+        self._running: dict[str, tuple[AbstractContextManager[Operation], Operation]] = {}
+
+    def begin(self, item: Any) -> None:
+        """Note that the handler was given a job, and that its acknowledgement may follow."""
+        name = item.value["id"]
+        with self._ledger.operation("peek", self._queue) as operation:
+            operation.done([name])
+        if item.id not in self._running:
+            context = self._ledger.operation("ack", self._queue, [name])
+            self._running[item.id] = context, context.__enter__()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        match record.args:
+            case (_, id, ("done" | "lost" | "failed") as outcome, *_) if id in self._running:
+                context, operation = self._running.pop(str(id))
+            case _:
+                return
+        if outcome == "done":
+            operation.done()
+        error = record.exc_info[1] if record.exc_info else None
+        context.__exit__(type(error) if error else None, error, None)
+
+
+def worker(setting: Setting, ledger: Ledger) -> None:
+    """Run a worker for each kind of handler, and push jobs for them."""
+    db = until_it_works(fdbqueue.open, setting.url)
+    values = named_values(setting.client)
+    log = logging.getLogger("fdbqueue.worker")
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+    def work(name: str) -> None:
+        queue = f"{setting.world}-{name}"
+        reported = Reported(ledger, queue)
+        log.addHandler(reported)
+        rng = random.Random(f"{setting.seed} {name}")
+
+        def may_fail() -> None:
+            threading.Event().wait(rng.choice([0, 0, 0.01, 0.1]))
+            if rng.random() < 0.1:
+                raise Gone("nothing", "failed on purpose")
+
+        def count(tr: fdbqueue.Transaction, item: fdbqueue.Item) -> None:
+            reported.begin(item)
+            tr.add(effect_key(setting.prefix, queue, item.value["id"]), ONE)
+            may_fail()
+
+        def handle(tr: fdbqueue.Transaction, item: fdbqueue.Item) -> None:
+            count(tr, item)
+
+        def handle_alone(item: fdbqueue.Item) -> None:
+            fdbqueue.transactional(count)(db, item)
+
+        jobs = until_it_works(open_queue, db, setting.prefix, queue)
+        handler = handle if name == "transacted" else handle_alone
+        running = fdbqueue.Worker(db, jobs, handler, concurrency=3, lease=JOB_LEASE)
+        push_and_wait = threading.Thread(target=push, args=[jobs, queue, running, rng])
+        push_and_wait.start()
+        running.run()
+        push_and_wait.join()
+
+    def push(jobs: Any, queue: str, running: fdbqueue.Worker, rng: random.Random) -> None:
+        while not setting.must_stop():
+            name = next(values)
+            with ledger.operation("push", queue, [name]) as operation:
+                delay = 0.3 if rng.random() < 0.1 else None
+                jobs.push(db, {"id": name}, rng.randrange(PRIORITIES), delay=delay)
+                operation.done()
+            threading.Event().wait(rng.uniform(0, 0.1))
+        running.stop()
+
+    each_in_a_thread(work, [*JOBS])
+
+
+def prepare(setting: Setting, _: Ledger) -> None:
+    """Create the queues."""
+    db = fdbqueue.open(setting.url)
+    for name in QUEUES:
+        open_queue(db, setting.prefix, name).set_max_attempts(db, MAX_ATTEMPTS)
+
+
 def end_with(parent: int) -> None:
     """End this process once its parent has ended, even if it hangs."""
     while os.getppid() == parent:
@@ -448,7 +584,14 @@ def main() -> None:
     kind, world, url, prefix, directory, client, seed = sys.argv[1:]
     setting = Setting(kind, world, url, prefix, Path(directory), client, int(seed))
     ledger = Ledger(setting.directory / f"{client}.ledger")
-    work = {"threads": threads, "aio": asynchronous, "http": http}[kind]
+    works = {
+        "threads": threads,
+        "aio": asynchronous,
+        "http": http,
+        "worker": worker,
+        "prepare": prepare,
+    }
+    work = works[kind]
     threading.Thread(target=end_with, args=[os.getppid()], daemon=True).start()
     work(setting, ledger)
 

@@ -22,6 +22,7 @@ import select
 import socket
 import struct
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -29,9 +30,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.hostile.ledger import HALF_CLOSED, HUNG_UP, Gone, Ledger
+from tests.hostile.ledger import (
+    DISK_FAILED,
+    DISK_UNCERTAIN,
+    HALF_CLOSED,
+    HUNG_UP,
+    Gone,
+    Ledger,
+)
 
-__all__ = ["HttpClient"]
+__all__ = ["JOBS", "HttpClient", "unique_value"]
+
+JOBS = ("handled", "transacted")
+"""The queues of workers: handlers without and with a transaction."""
 
 LEAVES = {"stay": 30, "half": 35, "close": 15, "reset": 15, "cut": 5}
 CERTAIN = ("stay", "half", "cut")
@@ -59,12 +70,13 @@ class Request:
     """Its idempotency key."""
     is_pop: bool = False
     """Whether it must have no effect if the server knows that its client has left."""
+    base: str = "/queue/"
 
     def encoded(self, prefix: str) -> bytes:
         """Return the bytes of the request, for a queue whose name has a prefix."""
         content = b"" if self.body is None else json.dumps(self.body).encode()
         lines = [
-            f"{self.method} /queue/{prefix}{self.path} HTTP/1.1",
+            f"{self.method} {self.base}{prefix}{self.path} HTTP/1.1",
             "host: 127.0.0.1",
             "connection: close",
             "content-type: application/json",
@@ -89,8 +101,15 @@ class HttpClient:
     def step(self, rng: random.Random) -> None:
         """Perform one random operation."""
         queue = f"{self._world}-{rng.choice(['jobs', 'jobs', 'left'])}"
-        steps = [self.push, self.push_until_answered, self.pop, self.remove]
-        (step,) = rng.choices(steps, [4, 2, 8, 1])
+        steps = [
+            self.push,
+            self.push_until_answered,
+            self.push_unique,
+            self.push_job,
+            self.pop,
+            self.remove,
+        ]
+        (step,) = rng.choices(steps, [4, 2, 1, 1, 8, 1])
         step(queue, rng)
 
     def push(self, queue: str, rng: random.Random) -> None:
@@ -112,6 +131,24 @@ class HttpClient:
                     return operation.done()
             raise Gone("unknown", "gave up")
 
+    def push_unique(self, _: str, rng: random.Random) -> None:
+        """Push a value that other clients push at the same time with the same key."""
+        queue, name = f"{self._world}-jobs", unique_value(self._world)
+        body = {"item": {"id": name}, "priority": rng.randrange(4), "unique": name}
+        with (
+            self._ledger.operation("peek", queue) as seen,
+            self._ledger.operation("push", queue, [name]) as operation,
+        ):
+            answer = self._ask(Request("POST", f"{queue}/push", body, base="/v1/queues/"), rng)
+            if answer.body["is_new"]:
+                operation.done()
+            else:
+                seen.done([name])
+
+    def push_job(self, _: str, rng: random.Random) -> None:
+        """Push a job for a worker."""
+        self.push(f"{self._world}-{rng.choice(JOBS)}", rng)
+
     def pop(self, queue: str, rng: random.Random) -> None:
         depth, wait = rng.choice([1, 1, 1, 4]), rng.choice([0, 0.1, 1])
         leaves = LEAVES if queue.endswith("left") else CERTAIN
@@ -123,11 +160,12 @@ class HttpClient:
             assert ranks == sorted(ranks), f"not in order: {ranks}"
 
     def remove(self, queue: str, rng: random.Random) -> None:
-        try:
-            items = self._exchange(Request("GET", f"{queue}/items?limit=5"))
-        except Gone:
-            return
-        for item in rng.sample(items := items_of(items), min(1, len(items))):
+        items: list[Any] = []
+        with self._ledger.operation("peek", queue) as operation:
+            answer = self._ask(Request("GET", f"{queue}/items?limit=5"), rng, ["stay"])
+            items = items_of(answer)
+            operation.done(found(answer))
+        for item in rng.sample(items, min(1, len(items))):
             with self._ledger.operation("remove", queue, [item["item"]["id"]]) as operation:
                 self._ask(Request("DELETE", f"{queue}/items/{item['id']}"), rng)
                 operation.done()
@@ -143,6 +181,10 @@ class HttpClient:
         answer = self._exchange(request, leave, moment)
         if answer.status == 404:
             raise Gone("nothing", "404")
+        if answer.status == 503:
+            if "unknown" in str(answer.body):
+                raise Gone("unknown", DISK_UNCERTAIN)
+            raise Gone("nothing", DISK_FAILED)
         if answer.status >= 300:
             raise RuntimeError(f"{request}: {answer}")
         return answer
@@ -194,6 +236,11 @@ class HttpClient:
         except (OSError, ValueError):
             threading.Event().wait(0.05)
             raise Gone("nothing", "no server") from None
+
+
+def unique_value(world: str) -> str:
+    """Return a value that all clients of a world push for a moment, with itself as unique key."""
+    return f"{world}-unique-{int(2 * time.monotonic())}"
 
 
 def items_of(answer: Answer) -> list[Any]:

@@ -6,9 +6,11 @@ operation ends in one of three ways, or in a fourth that indicates a bug:
 
 - `done`: it was acknowledged. Its values are those actually put, taken or claimed.
 - `nothing`: it was rejected (`LeaseLost`, 404), found nothing, or promises to have no effect: a pop
-  that was cancelled, and one of an HTTP client that closed its side and got no whole response.
+  that was cancelled, one of an HTTP client that closed its side and got no whole response, and
+  any operation that a failing disk has ended with an error other than 1021.
 - `unknown`: it was in flight when its process or its server was killed, when its call was cancelled
-  (a push may take effect all the same), or when its client vanished with the response in flight.
+  (a push may take effect all the same), when its client vanished with the response in flight, or
+  when the disk failed (1021).
 - `failed`: it raised an error that no event of a storm explains.
 
 `account` compares the ledgers of all clients with the values left in the queues. Every value is
@@ -20,6 +22,8 @@ unique, and belongs to one queue. For each value:
 - A put that was `done` needs a take that was `done`, or the value is still there. Else an `unknown`
   operation has to explain it: one that named the value, or a pop in flight, which explains as many
   values as it asked for, all of them put before it ended, or a clear. Else the value is **lost**.
+- An operation that has shown a value (a peek, a claim, a unique push that found it) proves that the
+  value was put, although the put may be `unknown`.
 - A clear takes everything that was put before it began and nothing that was put after it ended.
 - Of a claim, nothing succeeds any more once another claim of the same value was acknowledged, and
   no other claim or pop gets the value while the lease lasts.
@@ -41,19 +45,41 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from fdbqueue.errors import LeaseLost
+from fdbqueue.errors import DiskFull, LeaseLost, StorageError, SyncFailed
 
-__all__ = ["HALF_CLOSED", "Gone", "Ledger", "Operation", "Verdict", "account", "read_ledger"]
+__all__ = [
+    "DISK_ERRORS",
+    "DISK_FAILED",
+    "DISK_UNCERTAIN",
+    "HALF_CLOSED",
+    "UNDONE",
+    "Gone",
+    "Ledger",
+    "Operation",
+    "Verdict",
+    "account",
+    "account_effects",
+    "read_ledger",
+]
 
 PUTS = frozenset({"push", "put_back"})
 TAKES = frozenset({"pop", "ack", "remove", "drop"})
 ENDS_OF_CLAIMS = frozenset({"ack", "nack", "release", "extend"})
-NO_EFFECT_IF_CANCELLED = frozenset({"pop", "claim"})
+NO_EFFECT_IF_CANCELLED = frozenset({"pop", "claim", "peek"})
 
+CANCELLED = "cancelled"
 LEASE_LOST = "lease lost"
 HALF_CLOSED = "half-closed"
+DISK_UNCERTAIN = "the disk failed: unknown"
+DISK_FAILED = "the disk failed: nothing"
+UNDONE = frozenset({CANCELLED, HALF_CLOSED})
+"""The reasons for which an operation is undone: before its end, it may have had an effect."""
+
+DISK_ERRORS = frozenset({StorageError, DiskFull, SyncFailed})
+"""The errors of a disk that fails; other storage errors, such as `CorruptDatabase`, are bugs."""
 HUNG_UP = "the server hung up"
 _CLEARING_UP = 3.0  # seconds until a server must have put back the items of a vanished client
+_RECOVERY = 60.0  # seconds after a fault of the disk in which errors may still tell of it
 _SURELY = 0.9  # share of a lease that is certain to last, however the database measures time
 
 
@@ -85,6 +111,7 @@ class Operation:
     ended: float = math.inf
     outcome: str = "nothing"
     why: str = ""
+    error: str = ""
 
     def done(self, values: Iterable[str] | None = None) -> None:
         """Record that it was acknowledged, with its values if the intent did not name them."""
@@ -94,11 +121,12 @@ class Operation:
 
     def __str__(self) -> str:
         name = f"{self.kind} {self.queue} {self.values or self.at_most} by {self.client}"
-        return f"{name} [{self.began:.3f} to {self.ended:.3f}]: {self.outcome} {self.why}".strip()
+        times = f"{self.began:.3f} to {self.ended:.3f}"
+        return f"{name} [{times}]: {self.outcome} {self.why} {self.error}".strip()
 
 
 _FIRST = ("number", "kind", "queue", "values", "at_most", "claim", "lease", "began")
-_LAST = ("number", "values", "outcome", "why", "ended")
+_LAST = ("number", "values", "outcome", "why", "error", "ended")
 
 
 class Ledger:
@@ -138,10 +166,11 @@ class Ledger:
             operation.values = gone.values or operation.values
         except CancelledError:
             operation.outcome = "nothing" if kind in NO_EFFECT_IF_CANCELLED else "unknown"
-            operation.why = "cancelled"
+            operation.why = CANCELLED
             raise
         except Exception as error:
-            operation.outcome, operation.why = "failed", repr(error)
+            operation.outcome, operation.why = _told_by(error)
+            operation.error = repr(error)
         finally:
             operation.ended = time.monotonic()
             self._write(operation, _LAST)
@@ -151,6 +180,16 @@ class Ledger:
         line = json.dumps({name: facts[name] for name in names}) + "\n"
         os.write(self._file, line.encode())
         os.fdatasync(self._file)
+
+
+def _told_by(error: Exception) -> tuple[str, str]:
+    """Return the outcome of an operation that raised an error, and the reason."""
+    code = getattr(error, "code", None)
+    if code == 1021:
+        return "unknown", DISK_UNCERTAIN
+    if code == 1031 or type(error) in DISK_ERRORS:
+        return "nothing", DISK_FAILED
+    return "failed", repr(error)
 
 
 def read_ledger(path: Path, killed_at: float = math.inf) -> list[Operation]:
@@ -185,6 +224,7 @@ def account(
     operations: Iterable[Operation],
     left: Mapping[str, Sequence[str]],
     server_kills: Sequence[tuple[float, float]] = (),
+    disk_faults: Sequence[tuple[float, float]] = (),
 ) -> Verdict:
     """Account for every value.
 
@@ -192,8 +232,12 @@ def account(
         operations: The operations of all clients.
         left: The values in each queue at the end, including dead letters.
         server_kills: The times just before and just after each kill of an HTTP server.
+        disk_faults: The times when each fault of the disk began and ended.
     """
-    heeded = [_with_server_kills(each, server_kills) for each in operations]
+    heeded = [
+        _with_disk_faults(_with_server_kills(each, server_kills), disk_faults)
+        for each in operations
+    ]
     verdict = Verdict(Counter(), Counter(), [])
     for each in heeded:
         verdict.outcomes[f"{each.outcome} ({each.why})" if each.why else each.outcome] += 1
@@ -216,6 +260,52 @@ def _with_server_kills(each: Operation, kills: Sequence[tuple[float, float]]) ->
     return each
 
 
+def _with_disk_faults(each: Operation, faults: Sequence[tuple[float, float]]) -> Operation:
+    """Let an operation fail if its error tells of a disk that worked."""
+    if each.why not in (DISK_FAILED, DISK_UNCERTAIN) or any(
+        began <= each.ended and each.began < ended + _RECOVERY for began, ended in faults
+    ):
+        return each
+    return replace(each, outcome="failed")
+
+
+def account_effects(
+    operations: Iterable[Operation],
+    left: Sequence[str],
+    effects: Mapping[str, int],
+    exactly_once: bool,
+) -> list[str]:
+    """Account for the jobs of a queue whose handlers count each value in the database.
+
+    Args:
+        operations: The operations on the queue.
+        left: The values in the queue at the end, including dead letters.
+        effects: How often each value was counted.
+        exactly_once: Whether the handler counts in the transaction that acknowledges the job.
+
+    Returns:
+        The problems.
+    """
+    problems = []
+    values: dict[str, _Value] = defaultdict(_Value)
+    for each in operations:
+        if each.outcome != "nothing":
+            for name in each.values:
+                values[name].note(each)
+    for name in {*values, *left, *effects}:
+        value, times = values[name], effects.get(name, 0)
+        about = "".join(f"\n    {each}" for each in [*value.puts, *value.takes])
+        if times and not value.puts:
+            problems.append(f"appeared: {name}, counted {times} times")
+        if exactly_once and times + left.count(name) > 1:
+            problems.append(
+                f"doubled: {name}, counted {times} times and {left.count(name)} times left{about}"
+            )
+        if value.is_certain and not times and name not in left:
+            problems.append(f"lost: {name}, whose handler had no effect{about}")
+    return problems
+
+
 class _Value:
     """The known operations on one value."""
 
@@ -228,11 +318,28 @@ class _Value:
         """The beginning of the last operation which shows that the value was in the queue."""
         self.left = 0
 
+    def note(self, each: Operation) -> None:
+        if each.kind in PUTS:
+            self.puts.append(each)
+        elif each.kind in TAKES:
+            self.takes.append(each)
+        elif each.kind == "claim" and each.outcome == "done":
+            self.claims.append(each)
+        if each.outcome == "done" and each.kind not in TAKES:
+            self.seen = max(self.seen, each.began)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the value was certainly put at some time."""
+        return bool(self.puts) and self.seen > -math.inf
+
     @property
     def surely_left(self) -> int:
         """The number of copies known to be in the queue: 0 or 1, unless it was doubled."""
-        done = [sum(each.outcome == "done" for each in some) for some in (self.puts, self.takes)]
-        return done[0] - done[1]
+        puts, takes = (
+            sum(each.outcome == "done" for each in some) for some in (self.puts, self.takes)
+        )
+        return max(puts, self.is_certain) - takes
 
 
 class _Queue:
@@ -254,15 +361,7 @@ class _Queue:
 
     def _note(self, each: Operation) -> None:
         for name in each.values:
-            value = self._values[name]
-            if each.kind in PUTS:
-                value.puts.append(each)
-            elif each.kind in TAKES:
-                value.takes.append(each)
-            elif each.kind == "claim" and each.outcome == "done":
-                value.claims.append(each)
-            if each.outcome == "done" and each.kind not in TAKES:
-                value.seen = max(value.seen, each.began)
+            self._values[name].note(each)
 
     def account(self) -> None:
         for name, value in self._values.items():

@@ -138,3 +138,8 @@ def test_the_worst_state_has_nothing_that_need_not_be_there() -> None:
     state = directory.state(WORST)
     assert [*state.sizes] == ["a"]
     assert state.read("a") == OLD * 2
+
+
+def test_a_file_that_was_removed_for_certain_can_be_synced() -> None:
+    calls = [*WRITTEN, call("U", "a"), *sync(".", 9), call("W", "a", data=NEW), *sync("a")]
+    assert states(calls) == [{}]

@@ -6,6 +6,7 @@ import math
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from tests.hostile.disk.crash_states import (
 )
 from tests.hostile.disk.power_cut import PowerCut, states_after
 from tests.hostile.disk.shim import Disk, need_shim, read_record
-from tests.hostile.ledger import Operation, account
+from tests.hostile.ledger import DISK_FAILED, Operation, account
 
 LOG = "fdbqueue.sqlite-wal"
 STATES = int(os.environ.get("FDBQ_CRASH_STATES", "300"))
@@ -122,6 +123,16 @@ def test_the_worst_state_after_a_power_cut_has_what_was_told(disk: Disk, tmp_pat
     assert found == [2, 4, 6]
 
 
+def test_the_worst_states_of_a_run_do_not_depend_on_what_else_is_kept(disk: Disk) -> None:
+    record_run(disk, random.Random(1))
+    whole, small = Directory(), Directory(is_for_worst=True)
+    for number, entry in enumerate(read_record(disk.record)):
+        whole.apply(entry)
+        small.apply(entry)
+        if number % 50 == 0:
+            assert whole.state(WORST) == small.state(WORST)
+
+
 def test_an_answer_that_a_power_cut_takes_back_is_a_loss() -> None:
     push = Operation("client", 1, "push", "jobs", ["a"], began=1.0, ended=2.0, outcome="done")
     pop = Operation("client", 2, "pop", "jobs", ["a"], began=4.0, ended=6.0, outcome="done")
@@ -131,6 +142,10 @@ def test_an_answer_that_a_power_cut_takes_back_is_a_loss() -> None:
     assert [each.ended for each in within.known([push, pop])] == [2.0, math.inf]
     assert account(between.known([push, pop]), {}).problems
     assert not account(between.known([push, pop]), {"jobs": ["a"]}).problems
+    undone = replace(pop, outcome="nothing", why="cancelled")  # it may have had an effect before
+    assert [each.outcome for each in within.known([push, undone])] == ["done", "unknown"]
+    refused = replace(pop, outcome="nothing", why=DISK_FAILED)
+    assert within.known([push, refused]) == [push, refused]
     for left in ([], ["a"]):
         assert not account(within.known([push, pop]), {"jobs": left}).problems
 

@@ -10,10 +10,29 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.errors import LeaseLost
-from tests.hostile.ledger import HALF_CLOSED, HUNG_UP, Gone, Ledger, Operation, account, read_ledger
+from fdbqueue.errors import (
+    CommitUnknownResult,
+    CorruptDatabase,
+    DiskFull,
+    FDBError,
+    LeaseLost,
+    SyncFailed,
+)
+from tests.hostile.ledger import (
+    DISK_FAILED,
+    DISK_UNCERTAIN,
+    HALF_CLOSED,
+    HUNG_UP,
+    Gone,
+    Ledger,
+    Operation,
+    account,
+    account_effects,
+    read_ledger,
+)
 
 SERVER_KILLS = [(100.0, 101.0)]
+DISK_FAULTS = [(200.0, 203.0)]
 
 
 def done(kind: str, at: float, *values: str, **fields: Any) -> Operation:
@@ -78,6 +97,19 @@ CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.
         ([PUSH, unknown("ack", 3, "a")], "", None),
         ([PUSH, unknown("ack", 3, "b")], "", "lost: a"),
         ([PUSH, unknown("nack", 3, "a")], "", "lost"),
+        # What was shown was put
+        ([unknown("push", 1, "a"), done("peek", 3, "a")], "", "lost"),
+        ([unknown("push", 1, "a"), done("peek", 3, "a")], "a", None),
+        ([unknown("push", 1, "a"), CLAIM], "", "lost"),
+        ([unknown("push", 1, "a"), CLAIM, done("ack", 5, "a", claim=CLAIM)], "", None),
+        ([nothing("push", 1, "a"), done("peek", 3, "a")], "a", "appeared"),
+        # A disk that fails
+        ([PUSH, unknown("pop", 201, why=DISK_UNCERTAIN, at_most=1)], "", None),
+        ([PUSH, nothing("pop", 201, why=DISK_FAILED, at_most=1)], "a", None),
+        ([PUSH, nothing("pop", 201, why=DISK_FAILED, at_most=1)], "", "lost"),
+        ([nothing("push", 201, "a", why=DISK_FAILED)], "a", "appeared"),
+        ([PUSH, nothing("pop", 3, why=DISK_FAILED, at_most=1)], "a", "failed"),  # it worked
+        ([PUSH, unknown("pop", 3, why=DISK_UNCERTAIN, at_most=1)], "a", "failed"),
         # Clears
         ([PUSH, done("clear", 3)], "", None),
         ([PUSH, done("clear", 3)], "a", "not cleared"),
@@ -122,12 +154,58 @@ CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.
 def test_the_verdict_matches_the_operations(
     operations: list[Operation], left: str, problem: str | None
 ) -> None:
-    verdict = account(operations, {"jobs": list(left)}, SERVER_KILLS)
+    verdict = account(operations, {"jobs": list(left)}, SERVER_KILLS, DISK_FAULTS)
     if problem is None:
         assert verdict.problems == []
     else:
         assert verdict.problems
         assert problem in verdict.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("operations", "left", "times", "exactly_once", "problem"),
+    [
+        ([PUSH], "", 1, True, None),
+        ([PUSH], "a", 0, True, None),
+        ([PUSH], "", 0, True, "lost"),
+        ([PUSH], "", 2, True, "doubled"),
+        ([PUSH], "a", 1, True, "doubled"),
+        ([PUSH, unknown("ack", 3, "a")], "", 0, True, "lost"),
+        ([unknown("push", 1, "a")], "", 0, True, None),
+        ([unknown("push", 1, "a"), done("peek", 3, "a")], "", 0, True, "lost"),
+        ([nothing("push", 1, "a")], "", 1, True, "appeared"),
+        ([PUSH], "", 2, False, None),
+        ([PUSH], "a", 1, False, None),
+        ([PUSH], "", 0, False, "lost"),
+    ],
+)
+def test_each_job_has_its_effect(
+    operations: list[Operation], left: str, times: int, exactly_once: bool, problem: str | None
+) -> None:
+    problems = account_effects(operations, list(left), {"a": times}, exactly_once)
+    assert [each.partition(":")[0] for each in problems] == ([problem] if problem else [])
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (CommitUnknownResult("db", OSError()), "unknown"),
+        (FDBError(1021), "unknown"),
+        (FDBError(1031), "nothing"),
+        (SyncFailed("db"), "nothing"),
+        (DiskFull("db"), "nothing"),
+        (CorruptDatabase("db"), "failed"),
+        (FDBError(1007), "failed"),
+    ],
+)
+def test_an_error_says_whether_the_operation_took_effect(
+    tmp_path: Path, error: Exception, outcome: str
+) -> None:
+    ledger = Ledger(tmp_path / "client.ledger")
+    with ledger.operation("push", "jobs", ["a"]):
+        raise error
+    (operation,) = read_ledger(tmp_path / "client.ledger")
+    assert operation.outcome == outcome
 
 
 def test_values_explained_only_by_unknown_operations_are_counted() -> None:

@@ -30,7 +30,7 @@ def serving(
     """Start a server on a free port; yield its process and address."""
     arguments = "serve", "--db", url, "--port", "0", *options
     process: ServerProcess
-    if preexec_fn is None:
+    if preexec_fn is None and "LD_PRELOAD" not in environment:
         process = Forked(Path.cwd(), os.environ | environment, *arguments)
     else:
         process = subprocess.Popen(

@@ -55,7 +55,8 @@ class _File:
     given_up: int = _NEVER
     """The begin of the last sync that failed: no sync covers older versions any more."""
 
-    def write(self, number: int, at: int, data: bytes) -> None:
+    def write(self, number: int, at: int, data: bytes, forgets: int | None = None) -> None:
+        """Take a write. With `forgets`, overwrite a version that is newer than this entry."""
         end = at + len(data)
         for page in range(at // _PAGE, -(-end // _PAGE)):
             begin = page * _PAGE
@@ -63,6 +64,8 @@ class _File:
             old = versions[-1][1].ljust(_PAGE, b"\0")
             first, last = max(at, begin), min(end, begin + _PAGE)
             new = old[: first - begin] + data[first - at : last - at] + old[last - begin :]
+            if forgets is not None and len(versions) > 1 and versions[-1][0] > forgets:
+                versions.pop()
             versions.append((number, new))
         self.reserve(number, end)
 
@@ -189,9 +192,15 @@ class State:
 
 
 class Directory:
-    """What may be on disk of a directory, which was empty before the first entry."""
+    """What may be on disk of a directory, which was empty before the first entry.
 
-    def __init__(self) -> None:
+    Args:
+        is_for_worst: Whether only the state `WORST` will be asked for. That needs no versions that
+            no sync can cover, and so little memory for a long record.
+    """
+
+    def __init__(self, is_for_worst: bool = False) -> None:
+        self._is_for_worst = is_for_worst
         self._number = _NEVER
         self._files: dict[int, _File] = {}  # by inode; a later file may get the same one
         self._renames: list[_Rename] = []
@@ -222,7 +231,10 @@ class Directory:
             if entry.name.endswith("-shm") and entry.kind in "WTA":
                 pass  # SQLite builds its index anew, so all contents are the same state
             elif entry.kind == "W":
-                file.write(number, entry.at, entry.data)
+                forgets = None
+                if self._is_for_worst:
+                    forgets = max([*self._syncs.values(), *file.shortened], default=_NEVER)
+                file.write(number, entry.at, entry.data, forgets)
             elif entry.kind == "A":
                 file.reserve(number, entry.at)
             elif entry.kind == "T":
@@ -235,7 +247,7 @@ class Directory:
     def _sync_file(self, file: _File, begin: int) -> None:
         changes = [each.number for each in self._renames if each.file is file and not each.removed]
         changes += [number for number in file.shortened if number < begin]
-        self._journal = max(self._journal, *changes)
+        self._journal = max([self._journal, *changes])
         file.sync(begin)
 
     def _sync_names(self, directory: str, begin: int) -> None:
@@ -247,6 +259,8 @@ class Directory:
                 if each.added is None:
                     gone.append(each.file)
         self._renames = [each for each in self._renames if not any(each.file is f for f in gone)]
+        for file in gone:  # a process may still have it open, but it has no name any more
+            file.pages.clear()
 
     # States
 

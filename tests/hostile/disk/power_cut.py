@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.hostile.disk.crash_model import WORST, Directory, State
 from tests.hostile.disk.shim import Disk, read_record
-from tests.hostile.ledger import Operation
+from tests.hostile.ledger import UNDONE, Operation
 
 __all__ = ["PowerCut", "states_after"]
 
@@ -45,22 +45,20 @@ class PowerCut:
         """Return the operations as they were known: without an outcome if they ended later."""
         return [
             replace(each, outcome="unknown", why="power cut", ended=math.inf)
-            if each.ended > self.before and each.outcome != "nothing"
+            if each.ended > self.before and (each.outcome != "nothing" or each.why in UNDONE)
             else each
             for each in operations
             if each.began <= self.after
         ]
 
 
-def states_after(
-    record: Path, cuts: Iterable[PowerCut], name: str = WORST
-) -> Iterator[tuple[PowerCut, State]]:
-    """Yield the state of the disk after each of some power cuts, by default the worst one."""
-    directory = Directory()
+def states_after(record: Path, cuts: Iterable[PowerCut]) -> Iterator[tuple[PowerCut, State]]:
+    """Yield the worst legal state of the disk after each of some power cuts."""
+    directory = Directory(is_for_worst=True)
     entries = read_record(record)
     entry = next(entries, None)
     for cut in sorted(cuts, key=lambda each: each.position):
         while entry is not None and entry.end <= cut.position:
             directory.apply(entry)
             entry = next(entries, None)
-        yield cut, directory.state(name)
+        yield cut, directory.state(WORST)

@@ -25,6 +25,7 @@ import itertools
 import mmap
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -180,6 +181,13 @@ class Disk:
             process.kill()
             process.wait()
 
+    def stop(self, process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+        """Stop a child (SIGSTOP) at a moment at which it does not keep others from the record."""
+        with self.record.open("rb+") as record:
+            fcntl.lockf(record, fcntl.LOCK_EX)
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
 
 class Fault:
     """A fault in the table. It may be ended, and counts the calls that it has met."""
@@ -237,7 +245,10 @@ class Entry:
 
 def read_record(path: Path) -> Iterator[Entry]:
     """Yield the calls in the order of their effects."""
-    record = path.read_bytes()
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return
+        record = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     begin = 0
     while begin + _ENTRY.size <= len(record):
         kind, process, thread, inode, at, name_size, size = _ENTRY.unpack_from(record, begin)
