@@ -74,6 +74,11 @@ class Amount:
     def is_reached(self, so_far: Amount) -> bool:
         return all(getattr(so_far, name) >= most for name, most in vars(self).items())
 
+    def share(self, so_far: Amount) -> float:
+        """Return how much of it has happened, by the kind of event that is furthest behind."""
+        whole = {name: most for name, most in vars(self).items() if most and name != "cuts"}
+        return min((getattr(so_far, name) / most for name, most in whole.items()), default=1.0)
+
 
 class Client:
     """A process of the storm and its output."""
@@ -264,7 +269,8 @@ class Storm:
 
     def _storm(self, amount: Amount) -> None:
         last_progress = began = time.monotonic()
-        while not amount.is_reached(self.so_far) and time.monotonic() < began + self.longest:
+        self._ends = began + self.longest
+        while not amount.is_reached(self.so_far) and time.monotonic() < self._ends:
             time.sleep(self._rng.uniform(0, 0.2))
             if self._read_outputs():
                 last_progress = time.monotonic()
@@ -320,7 +326,7 @@ class Storm:
     def _disturb(self, disk: Disk, amount: Amount) -> None:
         """Begin or end a fault of the disk, or note a power cut."""
         now = time.monotonic()
-        if self.counts["cuts"] < amount.cuts and self._rng.random() < CUT_SHARE:
+        if self._is_time_to_cut(amount):
             self.power_cuts.append(PowerCut.now(disk))
             self.counts["cuts"] += 1
         if self._burst is not None:
@@ -331,6 +337,18 @@ class Storm:
         elif self.counts["faults"] < amount.faults:
             self._burst = self._new_burst(disk, now)
             self.counts["faults"] += 1
+
+    def _is_time_to_cut(self, amount: Amount) -> bool:
+        """Return whether the power is cut now; every second time while a sync hangs."""
+        number = self.counts["cuts"]
+        if number >= amount.cuts:
+            return False
+        time_left = (self._ends - time.monotonic()) / self.longest if self._ends < math.inf else 1.0
+        if max(amount.share(self.so_far), 1 - time_left) < number / amount.cuts:
+            return False
+        if number % 2 and self.counts["faults"] < amount.faults:
+            return self._burst is not None and any(each.waiting for each in self._burst.faults)
+        return self._rng.random() < CUT_SHARE
 
     def _new_burst(self, disk: Disk, now: float) -> Burst:
         rng, stack = self._rng, ExitStack()

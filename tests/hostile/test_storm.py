@@ -10,7 +10,7 @@ from tests.hostile.disk.shim import Disk, need_shim
 from tests.hostile.storm import Amount, Storm
 
 SHORT = Amount(operations=1_000, kills=4, stops=3, cancelled=60, vanished=40)
-DISK = Amount(operations=500, kills=3, stops=2, cancelled=20, vanished=10, faults=6, cuts=2)
+DISK = Amount(operations=500, kills=3, stops=2, cancelled=20, vanished=10, faults=6, cuts=6)
 
 
 def test_a_storm_neither_loses_nor_duplicates_values(
