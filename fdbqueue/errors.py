@@ -255,16 +255,16 @@ class CommitUnknownResult(FDBError):
 
     Attributes:
         path: The directory of the database.
-        cause: Why it is unknown: a failed sync or another fault of the disk, or the timeout.
+        reason: Why it is unknown: a failed sync or another fault of the disk, or the timeout.
     """
 
-    def __init__(self, path: str, cause: Exception) -> None:
+    def __init__(self, path: str, reason: str) -> None:
         super().__init__(1021)
         self.path = path
-        self.cause = cause
+        self.reason = reason
 
     def __str__(self) -> str:
-        return f"{super().__str__()}: {self.path}: the disk has not confirmed it: {self.cause}"
+        return f"{super().__str__()}: {self.path}: the disk has not confirmed it: {self.reason}"
 
 
 class DatabaseClosed(FDBError):

@@ -19,6 +19,8 @@ ALL = [
     errors.UnsafeDirectory("/path"),
     errors.FilesReplaced("/path", "fdbqueue.lock"),
     errors.LockTimeout("/path", 4711, True),
+    errors.SyncFailed("/path"),
+    errors.CommitUnknownResult("/path", "the disk did not confirm a write"),
     errors.DatabaseClosed(),
     errors.ClockOutOfRange(),
     errors.ClusterUnavailable("there is no cluster file x"),

@@ -234,9 +234,11 @@ class ClaimBatches:
         def are_stored(tr: Transaction, claims: list[Claim | None] | None) -> bool:
             return any(map(partial(self._leases.is_stored, tr), claims or ()))
 
-        receipts, wrote = self._layout.receipts, lambda _: has_written
+        def wrote(_: object) -> bool:
+            return has_written
+
         callbacks = wrote, start.note_commit, are_stored, start.begin_try
-        run = partial(run_once, db, body, receipts, *callbacks)
+        run = partial(run_once, db, body, self._layout.receipts, *callbacks)
         if self._sweeper.is_behind:
             # Before a claim, because an error after it would lose the claim.
             self._sweeper.catch_up(db, at_once=False)

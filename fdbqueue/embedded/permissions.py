@@ -96,6 +96,7 @@ class Opened(Protocol):
 
     def fileno(self) -> int:
         """Return the descriptor."""
+        ...
 
     def close(self) -> None:
         """Close it, unless it is closed."""

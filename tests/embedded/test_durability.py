@@ -155,7 +155,7 @@ def test_a_watch_fires_once_the_change_is_on_disk(
     watch.on_ready(note)
     commit = committed(one, b"k")
     assert fired.wait(60)
-    assert seen == [1]
+    assert seen[0] >= 1  # a look while the commit was under way may have synced, too
     commit.wait()
 
 
@@ -366,7 +366,7 @@ def test_a_timeout_ends_the_wait_for_a_disk_that_hangs(
     disk.flows.clear()
     with pytest.raises(CommitUnknownResult, match="timed out") as unknown:
         one[b"k"] = b"v"
-    assert isinstance(unknown.value.cause, FDBError)
+    assert unknown.value.code == 1021
     for read in READS:
         if read is not read_size:
             with pytest.raises(FDBError, match="1031"):

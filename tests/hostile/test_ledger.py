@@ -189,7 +189,7 @@ def test_each_job_has_its_effect(
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (CommitUnknownResult("db", OSError()), "unknown"),
+        (CommitUnknownResult("db", "why"), "unknown"),
         (FDBError(1021), "unknown"),
         (FDBError(1031), "nothing"),
         (SyncFailed("db"), "nothing"),

@@ -525,7 +525,7 @@ class Storage:
         except (SyncFailed, FDBError) as error:
             if isinstance(error, DatabaseClosed):
                 raise
-            raise CommitUnknownResult(str(self.path), error) from error
+            raise CommitUnknownResult(str(self.path), str(error)) from error
         if commit.ceiling:
             self.log.raise_ceiling(commit.ceiling)
 
@@ -593,7 +593,7 @@ class Storage:
 
     def _of_commit(self, error: Exception, is_committed: bool) -> Exception:
         """Return the error to raise: one that claims no effect must not follow the commit."""
-        return CommitUnknownResult(str(self.path), error) if is_committed else error
+        return CommitUnknownResult(str(self.path), str(error)) if is_committed else error
 
     def _before_wait(self, snapshot: Snapshot | None, reads: list[Range]) -> None:
         """End the reads of a transaction that waits to commit, and look for conflicts.
