@@ -468,7 +468,7 @@ class Storage:
         """Commit and return the version. The snapshot is ended in any case.
 
         Also return a function that waits until the commit is on disk, or `None` if it need not be.
-        The function raises errors as `wait_for_disk` does.
+        The function raises `CommitUnknownResult` if the disk does not confirm it.
 
         Args:
             snapshot: The snapshot of the transaction; `None` if it has read nothing.
