@@ -16,7 +16,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.disk import generations
+from fdbqueue.embedded.disk import connections, files, generations
 from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.errors import CommitUnknownResult, FDBError, SyncFailed
 from tests.support.failing_disk import Disk
@@ -341,6 +341,43 @@ def test_files_are_written_again_after_a_commit_that_restarted_the_log_was_rolle
     other[b"l"] = b"w"
     assert one[b"k"] == b"v"
     assert one.storage.log.generation == 1
+
+
+def rotating(db: Database, disk: Disk, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose first result is outdated when it returns: the files were replaced."""
+    calls: list[object] = []
+
+    def call(*arguments: Any) -> Any:
+        result = function(*arguments)
+        calls.append(result)
+        if len(calls) == 1:
+            fail_a_sync(db, disk)
+            db[b"l"] = b"w"
+        return result
+
+    return call
+
+
+def test_files_that_are_removed_for_newer_ones_during_a_check_are_not_taken_for_replaced(
+    two: tuple[Database, Database], disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+    opened = one.storage._connections.files
+    opened._checked = None
+    monkeypatch.setattr(files, "current", rotating(other, disk, files.current))
+    assert opened.replaced() is None
+    assert generations.current(one.path) == 1
+
+
+def test_files_that_are_removed_for_newer_ones_while_they_are_opened_are_opened_anew(
+    two: tuple[Database, Database], disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+    path = one.path
+    monkeypatch.setattr(connections, "OpenFiles", rotating(other, disk, files.OpenFiles))
+    with Database(path) as third:
+        assert third[b"l"] == b"w"
+    assert generations.current(path) == 1
 
 
 def test_closing_and_opening_a_database_ends_the_failure(tmp_path: Path, disk: Disk) -> None:

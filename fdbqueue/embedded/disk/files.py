@@ -291,7 +291,12 @@ class OpenFiles:
         self._compare(self._common)
         if current(self._directory) > self._generation:
             raise Outdated
-        self._compare(self._files)
+        try:
+            self._compare(self._files)
+        except FilesReplaced:
+            if current(self._directory) > self._generation:  # they were removed meanwhile
+                raise Outdated from None
+            raise
         # Modification times are coarse: the next change may have the same time.
         if time.time_ns() - found.st_mtime_ns > _SETTLED:
             self._checked = directory

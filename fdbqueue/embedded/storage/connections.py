@@ -10,7 +10,7 @@ from fdbqueue.embedded.disk import generations
 from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.files import Connection, OpenFiles, connect, explained, storage_errors
 from fdbqueue.embedded.disk.sync import SharedSync
-from fdbqueue.errors import DatabaseClosed
+from fdbqueue.errors import DatabaseClosed, FdbqueueError
 
 __all__ = ["Connections"]
 
@@ -35,6 +35,16 @@ class Connections:
         One connection, the anchor, is never used. It keeps the write-ahead log, which commits sync,
         from being removed.
         """
+        while True:
+            newest = generations.current(self._path)
+            try:
+                return self._open(log)
+            except (FdbqueueError, sqlite3.Error, OSError):
+                # Another process may remove these files meanwhile, for newer ones.
+                if generations.current(self._path) == newest:
+                    raise
+
+    def _open(self, log: CommitLog) -> None:
         generation = log.generation  # read first: the opened files may be newer, never older
         anchor = connect(self._path, generation)
         try:
