@@ -380,6 +380,33 @@ def test_files_that_are_removed_for_newer_ones_while_they_are_opened_are_opened_
     assert generations.current(path) == 1
 
 
+def test_files_that_cannot_be_opened_because_the_disk_fails_do_not_replace_the_open_ones(
+    two: tuple[Database, Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = two[0].storage._connections
+    before = opened.files, opened.sync
+
+    def fails(_: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(generations, "sync", fails)
+        with pytest.raises(OSError, match="Input/output"):
+            opened.open(two[0].storage.log)
+    assert (opened.files, opened.sync) == before
+
+
+def test_a_hold_on_the_writers_lock_ends_although_the_files_have_to_be_written_again(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    one, other = two
+    one[b"k"] = b"v"
+    one.storage.hold_write_lock(None)  # of a transaction that does not go on
+    fail_a_sync(one, disk)
+    other[b"l"] = b"w"
+    assert one[b"k"] == b"v"
+
+
 def test_closing_and_opening_a_database_ends_the_failure(tmp_path: Path, disk: Disk) -> None:
     with Database(tmp_path / "db") as db:
         disk.breaks()

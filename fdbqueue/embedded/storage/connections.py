@@ -49,10 +49,10 @@ class Connections:
         anchor = connect(self._path, generation)
         try:
             anchor.execute("SELECT shift FROM clock").fetchone()
+            generations.sync(self._path)
             files = OpenFiles(self._path, log, generation)
             self.sync = SharedSync(files.write_ahead_log, log, generation)
             self.files, self._anchor, self._log = files, anchor, log
-            generations.sync(self._path)
         except BaseException:
             anchor.close()
             raise

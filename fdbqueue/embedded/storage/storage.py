@@ -388,7 +388,7 @@ class Storage:
             self._renew()
             if (sync := self._connections.sync).is_behind:
                 with suppress(FdbqueueError):  # whatever waits for these commits raises it
-                    self._wait_for_disk(sync)
+                    sync.wait()
             self._replaced = self._connections.files.replaced()
 
     def _renew(self) -> None:
@@ -397,7 +397,8 @@ class Storage:
             if self._rotation.is_due(self._connections.files.write_ahead_log):
                 with suppress(generations.Outdated):
                     self._lock.run(self._rotate, time.monotonic() + _LOOK)
-            self._follow()
+            # Not longer, because this thread ends the holds that others would wait for.
+            self._follow(time.monotonic() + _LOOK)
         except (FdbqueueError, sqlite3.Error, OSError):
             pass  # the next transaction meets the same error and raises it
 
