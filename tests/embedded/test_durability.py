@@ -16,8 +16,9 @@ import pytest
 
 import fdbqueue
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.disk import connections, files, generations
+from fdbqueue.embedded.disk import files, generations
 from fdbqueue.embedded.disk.sync import SharedSync
+from fdbqueue.embedded.storage import connections
 from fdbqueue.errors import CommitUnknownResult, FDBError, SyncFailed
 from tests.support.failing_disk import Disk
 
