@@ -74,7 +74,7 @@ def transactional(
     On a cluster the result of a commit can be unknown (1021), and a retry would then apply the
     function twice. With `receipts`, each commit leaves a receipt, which the next attempt reads: the
     function takes effect exactly once, and the result of the committed attempt is returned. The
-    embedded engine always knows the result and needs no receipts.
+    embedded engine needs no receipts: there, such a commit is not repeated.
 
     Args:
         function: The function, which must not be a generator or a coroutine function.

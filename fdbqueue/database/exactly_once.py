@@ -54,7 +54,8 @@ def run_once(
     day later delete them.
 
     Args:
-        db: A database. On one whose commits are certain (the embedded engine) this is `run`.
+        db: A database. On the embedded engine, which does not repeat a commit with an unknown
+            result, this is `run`.
         body: The function to run, possibly several times.
         receipts: The subspace of the receipts.
         wrote: Returns whether an attempt with this result wrote anything; if not, it leaves no
@@ -66,13 +67,14 @@ def run_once(
             or raises its error. The earlier attempt may still have committed what
             its result does not name, such as a sweep.
             By default, receipts are written.
-        begin: Called before each attempt, outside of its transaction: it may read the clock for the
-            body, which must not.
+        begin: Called before each attempt, outside of its transaction. It may read the clock for the
+            body, which must not read it.
 
     Raises:
         FDBError: An error that is not retryable. After an unknown result (a timeout, 1031) it is
             raised only once it is certain that nothing took effect. 1021 is raised only if the
-            database can no longer be reached to find out.
+            database can no longer be reached to find out, or if the disk of an embedded database
+            has not confirmed the commit.
 
     Example:
         >>> import fdbqueue

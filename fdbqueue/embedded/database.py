@@ -55,7 +55,7 @@ class Database:
     """
 
     commits_are_certain = True
-    """The result of a commit is always known here, so exactly-once needs no receipts."""
+    """No commit with an unknown result is repeated here, so exactly-once needs no receipts."""
 
     retries_hold_lock = True
     """A short transaction that conflicted cannot conflict again, so pops need not be staged."""
