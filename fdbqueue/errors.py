@@ -205,10 +205,10 @@ class ReadOnlyDatabase(StorageError):
 
 
 class UnsafeDirectory(StorageError):
-    """A database directory in which other users could lead this one to other files.
+    """A database directory in which other users could lead this user to other files.
 
-    Nothing was opened or changed. A file is a link, every user can write to the directory, or it
-    belongs to another user, who does not share it with a group of this one.
+    Nothing was opened or changed. A file is a link, every user can write to the directory, or
+    another user owns it and does not share it with a group of this user.
     """
 
     problem = "the directory is not safe from other users"
@@ -251,7 +251,7 @@ class SyncFailed(StorageError):
 class CommitUnknownResult(FDBError):
     """A commit that was written, but that the disk did not confirm (1021).
 
-    It is visible to others once it is on disk, unless the machine fails before.
+    Others see it once it is on disk, unless the machine fails first.
 
     Attributes:
         path: The directory of the database.

@@ -116,7 +116,7 @@ def is_database(db_or_tr: ReadTransactor) -> TypeIs[Database]:
         True
     """
     if isinstance(db_or_tr, TransactionRead):
-        return False  # faster than to ask it for what it refuses with an explanation
+        return False  # known without the error that it raises for the attribute below
     if hasattr(db_or_tr, "create_transaction"):
         return True
     if hasattr(db_or_tr, "get_range"):

@@ -72,9 +72,9 @@ def _is_shared(found: os.stat_result) -> bool:
 
 
 def check_opened(connection: sqlite3.Connection, file: Path) -> None:
-    """Raise `UnsafeDirectory` if SQLite followed a link, put there since `check_directory`.
+    """Raise `UnsafeDirectory` if SQLite followed a link that is newer than `check_directory`.
 
-    SQLite looks for links before it opens a file, and then follows none, also not for its other
+    SQLite resolves links before it opens a file. After that it follows none, not even for its other
     files.
     """
     ((_, _, opened),) = connection.execute("PRAGMA database_list").fetchall()
@@ -105,7 +105,8 @@ class Opened(Protocol):
 def open_directory(path: Path, flags: int = 0) -> Opened:
     """Open a directory. It is closed when nothing refers to it any more."""
     flags |= os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    # Only for its type, which owns a descriptor of any kind. File objects refuse directories.
+    # A file object refuses a directory. An object of this type owns any descriptor, and no more of
+    # it is used.
     if sys.platform == "linux":
         kind = select.epoll
     else:

@@ -85,7 +85,7 @@ class _NamedNumbers(Numbers):
 
 
 class _UnknownNumbers(BaseModel):
-    """The name of a queue whose numbers are not known, such as before `fdbq migrate`, and why."""
+    """The name of a queue whose numbers are unknown, as before `fdbq migrate`, and the reason."""
 
     name: str
     error: str

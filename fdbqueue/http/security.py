@@ -48,7 +48,7 @@ _log = logging.getLogger("fdbqueue.http")
 
 _TOKEN = re.compile(r"(?!#)[!-~]+")
 
-# They only match: the path is read as the application's own routes read it.
+# These routes only match: they read a path exactly as the application's own routes do.
 _NOTHING = Router()
 _OPEN: tuple[BaseRoute, ...] = (
     *(Route(path, _NOTHING) for path in ("/", "/health", "/ready")),

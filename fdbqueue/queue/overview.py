@@ -66,10 +66,10 @@ def overview(
 
     Cost: for each page one range read of the names. Neighbouring queues that hold little share a
     read of their counters, up to 50 of them; other queues have a read each. A queue that is not
-    empty takes another read, and one for each priority, for up to 100 priorities. One with delayed
-    or claimed items, or with items that expire, takes up to seven more. One whose counters do not
-    show the release that stored it takes another: a queue from which nothing was taken, unless it
-    has integer priorities from -128 to 127.
+    empty takes another read, and one for each priority, for up to 100 priorities. A queue with
+    delayed or claimed items, or with items that expire, takes up to seven more. A queue from which
+    nothing has been taken takes another one, for its layout version, unless its priorities are
+    integers from -128 to 127.
 
     Args:
         tr: A transaction or a database.

@@ -78,8 +78,8 @@ def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> d
     Given a database, queues are read in pages of 1,024, each in a transaction of its own. Cost: for
     each page one range read of the names. Neighbouring queues that hold little share a read of
     their counters, up to 50 of them; other queues have a read each. All are made at the same time.
-    One with delayed or claimed items, or with items that expire, takes up to six more. One whose
-    counters do not show the release that stored it takes another, as in `overview`.
+    A queue with delayed or claimed items, or with items that expire, takes up to six more. A queue
+    whose counters do not show the release that stored it takes another one, as in `overview`.
 
     Args:
         tr: A transaction or a database.

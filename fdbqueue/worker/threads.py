@@ -1,6 +1,6 @@
 """The threads of a worker: one of them runs all quick jobs, which overlap; others have one each.
 
-They are no executors of `concurrent.futures`, which fail once the main thread has ended.
+Executors of `concurrent.futures` would fail once the main thread has ended.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ class Worker:
             The numbers of jobs that succeeded, failed, or lost their lease.
 
         Raises:
-            BaseException: The logging of the program has raised it, or `progress`. The worker has
+            BaseException: The logging of the program, or `progress`, has raised it. The worker has
                 ended as after `stop`.
         """
 
@@ -260,7 +260,8 @@ class Worker:
                 self._stores_results = self._stores_results and not keeps_no_results
                 kept, back = self._divided(claim)
                 threads.put(kept)
-                # These log, which may raise an error: no job that is held may be missing by then.
+                # These calls log, and logging may raise an error. So the threads have their jobs
+                # before that.
                 self._release(back)
                 if keeps_no_results:
                     self._warn_about_results()
@@ -281,7 +282,7 @@ class Worker:
         return ahead - held if 2 * held <= ahead else 0
 
     def _divided(self, claim: Claim) -> tuple[list[_Job], list[_Job]]:
-        """Return the jobs of a claim to keep, and those to release, as not to be claimed ahead.
+        """Return the jobs of a claim to keep, and the jobs to release instead of claiming ahead.
 
         If one of the others killed the worker, each of these would lose another attempt.
         """

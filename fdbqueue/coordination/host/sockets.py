@@ -64,9 +64,9 @@ def meet(name: str) -> FollowerSocket | LeadSocket | None:
 
 
 def _lock_file(directory: Path) -> IO[str]:
-    """Open the file that a process locks while it gives a leader's name to a socket, or takes it.
+    """Open the file that a process locks while it adds or removes the name of a leader's socket.
 
-    There is one for all names, so that none is left for each of them.
+    All names share this file, so that no name leaves a file of its own.
     """
     return (directory / "lock").open("w")
 

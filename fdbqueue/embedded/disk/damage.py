@@ -115,10 +115,8 @@ def check_after_crash(directory: Path, commits: CommitLog) -> None:
     database = database_file(directory)
     log = database.with_name(f"{database.name}-wal")
     synced = commits.synced
-    if (
-        synced.frames and synced.salt != commits.committed.salt
-    ):  # of a log that had ended before the note was taken
-        synced = Extent(0, 0)
+    if synced.frames and synced.salt != commits.committed.salt:
+        synced = Extent(0, 0)  # the note is about a log that had ended before
     if not database.stat().st_size:  # SQLite would remove the log of an empty file
         if synced.frames:
             raise CorruptDatabase(str(database), "the database file is empty")
@@ -129,7 +127,7 @@ def check_after_crash(directory: Path, commits: CommitLog) -> None:
             raise CorruptDatabase(str(log), problem, _PUT_BACK)
         return
     if not synced.frames and Path(f"{database}-journal").exists():
-        return  # nothing was stored yet: its creation was interrupted, and goes back when it opens
+        return  # its creation was interrupted, and SQLite undoes it: nothing was stored yet
     recovered = _recovered(database)
     with log.open("rb") as file:
         is_log, salt = header(file.fileno())

@@ -127,7 +127,8 @@ class WritersLock:
     def _pass_on(self, hold: WriteLockHold | None) -> bool:
         """End the hold of the caller's transaction, which keeps the lock for a section.
 
-        So does the hold of another transaction of the same thread, which would wait for itself.
+        End the hold of another transaction of the same thread as well: the thread would wait for
+        itself.
         """
         if hold is not self._hold and self._hold_thread != threading.get_ident():
             return False

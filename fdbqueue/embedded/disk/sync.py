@@ -1,4 +1,4 @@
-"""The fdatasync that commits, and the reads of commits, share."""
+"""The fdatasync that commits share with the reads that see them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class SharedSync:
         if deadline is None:
             self._share(tail, number)
             return
-        # Nothing interrupts the sync of a disk that hangs, so it is left to another thread.
+        # Nothing interrupts a sync that hangs, so another thread performs it.
         errors: list[Exception] = []
         has_ended = threading.Lock()
         has_ended.acquire()
@@ -99,7 +99,7 @@ class SharedSync:
             raise error
 
     def _share(self, tail: int, number: int) -> None:
-        """Return once it is on disk: take part in the sync of others, or sync for them."""
+        """Return once the tail is on disk: wait for the sync of others, or sync for them."""
         with self._lock:
             pause, patience = _SHORTEST_PAUSE, 0.0
             is_locked = False
@@ -117,7 +117,7 @@ class SharedSync:
                     fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def _progress(self, tail: int, number: int = 0) -> tuple[int, Extent] | None:
-        """Return how far all processes have committed; `None` if what is waited for is on disk.
+        """Return how far all processes have committed; `None` if the tail is on disk.
 
         Raises:
             SyncFailed: A sync of these files failed.

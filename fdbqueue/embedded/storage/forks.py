@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-# A `WeakSet` would run code in Python, and lose an interrupt there, when a storage is gone.
+# When a storage is gone, a `WeakSet` would run Python code, which would lose an interrupt.
 _storages: set[ref[Storage]] = set()
 _forking: list[Storage] = []
 

@@ -1,8 +1,8 @@
 """Release of what an object held when nothing refers to it any more.
 
-A finalizer in Python can be interrupted: a signal handler runs in it, and Python prints the
-exception and forgets it, so that Ctrl-C has no effect. Here a weak reference notes that its owner
-is gone, by a method that is not written in Python, and the rest is done at another moment.
+A signal handler can run in a finalizer that is written in Python. Python prints the handler's
+exception and forgets it, so Ctrl-C has no effect. Here a weak reference notes that its owner is
+gone, by a method that is not written in Python. The release follows at another moment.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Owners:
         self._gone: deque[_Reference] = deque()
 
     def add(self, owner: object, held: _Held) -> None:
-        """Release something some time after its owner is gone. It must not refer to its owner.
+        """Let something be released some time after its owner is gone.
 
-        First release what owners held that are gone.
+        It must not refer to its owner. Before that, release whatever earlier owners have left.
         """
         if self._gone:
             self.release()
@@ -46,7 +46,7 @@ class Owners:
         self._references.add(reference)
 
     def release(self) -> None:
-        """Release what owners held that are gone."""
+        """Release whatever owners that are gone have left."""
         while self._gone:
             reference = self._gone[0]
             reference.held.drop()

@@ -70,8 +70,8 @@ _CEILING_STEP = 10 * VERSIONS_PER_SECOND
 _LOOK = 0.25  # seconds between two looks at old snapshots and at the files
 _UNUSUAL = VERSIONS_PER_SECOND // 50  # versions that pass while a commit takes unusually long
 _CLOSE_WITHIN = 1.0  # seconds for which closing waits for a reading thread
-# Seconds between two attempts to replace files whose sync failed. After a longer attempt the pause
-# is ten times as long as that.
+# Seconds between two attempts to replace files whose sync failed. The pause is at least ten times
+# as long as the attempt before it.
 _PAUSE = 1.0
 
 
@@ -593,7 +593,7 @@ class Storage:
         return _Commit(version, tail, sync, raised)
 
     def _of_commit(self, error: Exception, is_committed: bool) -> Exception:
-        """Return the error to raise: one that claims no effect must not follow the commit."""
+        """Return the error to raise. After the commit it must not claim that it had no effect."""
         return CommitUnknownResult(str(self.path), str(error)) if is_committed else error
 
     def _before_wait(self, snapshot: Snapshot | None, reads: list[Range]) -> None:

@@ -32,8 +32,8 @@ _RANGE_OVERHEAD = 24
 _CLEAR = int(MutationType.CLEAR_RANGE)
 _CLEAR_UNCOUNTED = MUTATION_OVERHEAD - _RANGE_OVERHEAD  # of which `clear` counts the smaller
 
-# Errors of a read that was performed. Others say that its arguments are wrong or the transaction
-# is over.
+# Errors of a read that was performed. Other errors say that its arguments are wrong, or that the
+# transaction is over.
 _FAILED_READS = (1007, 1009, 1036)
 
 UNLIMITED = sys.maxsize
@@ -622,7 +622,7 @@ class Attempt:
 def _batch(rows: Iterable[tuple[bytes, bytes]], limit: int, size: int) -> tuple[Rows, bool]:
     """Return the first rows, and whether a limit of their number or their bytes stopped them.
 
-    Rows without a value are among them, and do not count.
+    The limits do not count rows without a value, which are returned as well.
     """
     batch: Rows = []
     for row in rows:

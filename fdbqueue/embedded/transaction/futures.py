@@ -157,7 +157,7 @@ class CommitFuture(FutureVoid):
 
     def __init__(self, transaction: Transaction, wait_for_disk: Callable[[], None]) -> None:
         super().__init__()
-        self._transaction = transaction  # whose database must not be closed as garbage meanwhile
+        self._transaction = transaction  # keeps its database from being closed as garbage
         self._wait_for_disk: Callable[[], None] | None = wait_for_disk
 
     wait = Future.wait

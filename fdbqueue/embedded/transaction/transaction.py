@@ -293,9 +293,9 @@ class Transaction(TransactionRead):
     # Watching, committing and retrying
 
     def read_ahead(self) -> None:
-        """Let reads return before what they saw is on disk, as no other transaction does.
+        """Let reads return before what they saw is on disk.
 
-        For code that tells nobody what it has read before the future of the commit, or
+        Only for code that tells nobody what it has read until the future of the commit, or
         `confirm_reads`, has waited for the disk.
         """
         self._attempt.reads_ahead = True

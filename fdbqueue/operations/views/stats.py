@@ -51,7 +51,7 @@ def begin_layout_check(
 
     Returns:
         A function that waits for the read, and raises `LayoutVersionMismatch` if another release
-        stored the queue. Its counters then are others than those of this release.
+        stored the queue. The counters of such a queue differ from those of this release.
     """
     if counters.show_layout:
         return lambda: None
