@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import multiprocessing
 import os
 import sqlite3
@@ -227,6 +228,36 @@ def test_an_error_after_a_commit_does_not_claim_that_it_took_no_effect(
     assert two[1][b"k"] == b"v"
 
 
+def test_files_that_cannot_be_opened_after_a_commit_do_not_claim_that_it_took_no_effect(
+    two: tuple[Database, Database], disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+    jobs = fdbqueue.PriorityQueue.named(one, "jobs")
+    jobs.push(one, "first")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    disk.failures = 1
+    with monkeypatch.context() as patch:
+        patch.setattr(connections.Connections, "_open", fail)
+        with pytest.raises(CommitUnknownResult, match="Input/output error"):
+            jobs.push(one, "second")
+    assert [item.value for item in jobs.items(other)] == ["first", "second"]
+
+
+def test_a_commit_log_that_is_truncated_after_a_commit_makes_its_result_unknown(
+    tmp_path: Path, disk: Disk
+) -> None:
+    db = Database(tmp_path / "db")
+    commit = committed(db, b"k")
+    os.truncate(tmp_path / "db" / files.COMMITS_FILE, 0)
+    with pytest.raises(CommitUnknownResult, match="truncated"):
+        commit.wait()
+    db.close()
+    db.close()
+
+
 def test_a_commit_whose_result_is_unknown_is_not_repeated(
     two: tuple[Database, Database], disk: Disk
 ) -> None:
@@ -433,13 +464,32 @@ def test_a_timeout_ends_the_wait_for_a_disk_that_hangs(
         one[b"k"] = b"v"
     assert unknown.value.code == 1021
     for read in READS:
-        if read is not read_size:
-            with pytest.raises(FDBError, match="1031"):
-                read(other)
+        with pytest.raises(FDBError, match="1031"):
+            read(other)
     disk.flows.set()
     for db in two:
         db.options.set_transaction_timeout(0)
     assert other[b"k"] == b"v"
+
+
+def test_a_timeout_ends_the_wait_until_files_are_written_again(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    one, other = two
+    fail_a_sync(one, disk)
+    with (one.path / files.LOCK_FILE).open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as a stopped process does
+        late = threading.Timer(30, fcntl.flock, (lock, fcntl.LOCK_UN))
+        late.start()
+        with pytest.raises(FDBError, match="1007"):
+            read_value(other)  # which learns of the failure
+        other.options.set_transaction_timeout(100)
+        for read in (read_value, read_size):
+            with pytest.raises(FDBError, match="1031"):
+                read(other)
+        assert late.is_alive()
+        late.cancel()
+    assert read_again(other, read_value) is None
 
 
 def test_a_transaction_without_timeout_waits_for_the_disk(

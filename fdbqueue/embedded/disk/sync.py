@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import fcntl
+import logging
 import math
 import os
 import threading
@@ -13,9 +14,11 @@ from pathlib import Path
 from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.write_ahead_log import Extent, is_intact, next_commit
 from fdbqueue.embedded.permissions import open_file
-from fdbqueue.errors import DatabaseClosed, FDBError, SyncFailed
+from fdbqueue.errors import DatabaseClosed, FDBError, StorageError, SyncFailed
 
 __all__ = ["SharedSync"]
+
+logger = logging.getLogger("fdbqueue")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.000_1, 0.002  # seconds between two looks at another's sync
 _LONGEST_SYNC = 0.02  # seconds to wait for the sync of another process
@@ -44,7 +47,7 @@ class SharedSync:
         self._committed = 0  # the tail after the newest commit of this process
         self._durable = 0
         self._begun = self._ended = 0  # numbers of syncs
-        self._failure: SyncFailed | None = None  # of the sync before the descriptor was closed
+        self._failure: StorageError | None = None  # of the sync before the descriptor was closed
 
     def note_commit(self, tail: int) -> None:
         """Note the tail after a commit. The caller holds the writers' lock."""
@@ -74,7 +77,7 @@ class SharedSync:
             FDBError: 1031, the deadline passed.
         """
         tail = tail or self._committed
-        if self._durable >= tail and self._ended >= number:
+        if self._is_on_disk(tail, number):
             return
         if deadline is None:
             self._share(tail, number)
@@ -102,19 +105,22 @@ class SharedSync:
         """Return once the tail is on disk: wait for the sync of others, or sync for them."""
         with self._lock:
             pause, patience = _SHORTEST_PAUSE, 0.0
-            is_locked = False
+            if self._is_on_disk(tail, number):
+                return
             try:
                 while (progress := self._progress(tail, number)) is not None:
-                    is_locked = self._lock_file()
-                    if is_locked or time.monotonic() > (patience or math.inf):
+                    if self._lock_file() or time.monotonic() > (patience or math.inf):
                         self._sync(*progress)
                         return
                     patience = patience or time.monotonic() + _LONGEST_SYNC
                     time.sleep(pause)  # another process syncs
                     pause = min(_LONGEST_PAUSE, 1.5 * pause)
-            finally:
-                if is_locked:
+            finally:  # also after an interrupt just behind the call that locked
+                if self._descriptor >= 0:
                     fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def _is_on_disk(self, tail: int, number: int) -> bool:
+        return self._durable >= tail and self._ended >= number
 
     def _progress(self, tail: int, number: int = 0) -> tuple[int, Extent] | None:
         """Return how far all processes have committed; `None` if the tail is on disk.
@@ -122,7 +128,7 @@ class SharedSync:
         Raises:
             SyncFailed: A sync of these files failed.
         """
-        if self._durable >= tail and self._ended >= number:
+        if self._is_on_disk(tail, number):
             return None
         if self._failure is not None:
             raise self._failure
@@ -132,7 +138,7 @@ class SharedSync:
                 raise SyncFailed(str(self._path))
             return None  # what is in files of an older generation is on disk in newer ones
         self._durable = max(self._durable, durable)
-        if self._durable >= tail and self._ended >= number:
+        if self._is_on_disk(tail, number):
             return None
         if self._descriptor < 0:
             raise DatabaseClosed()
@@ -172,22 +178,25 @@ class SharedSync:
         SQLite may remove its log afterwards. If the sync fails, each of the commits raises the
         error.
         """
+        if self._descriptor < 0:
+            return
         failure = None
         try:
             self.wait()
-        except SyncFailed as error:
+        except StorageError as error:
             failure = error
         try:
             self._log.withdraw_synced()
-        finally:
-            self._close(failure)
+        except (StorageError, OSError) as error:
+            logger.warning("%s: what was noted of the log may be outdated: %s", self._path, error)
+        self._close(failure)
 
     def retire(self) -> None:
         """Close without a sync: the commits are on disk, in a newer generation of files."""
         self._durable = self._committed
         self._close()
 
-    def _close(self, failure: SyncFailed | None = None) -> None:
+    def _close(self, failure: StorageError | None = None) -> None:
         with self._lock:
             self._failure = failure
             self._descriptor = -1

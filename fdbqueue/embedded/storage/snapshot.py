@@ -60,7 +60,11 @@ class Snapshot:
     unconfirmed: tuple[SharedSync, int, int] | None
 
     def __init__(
-        self, storage: Storage, connection: Connection, newest: tuple[int, int, int]
+        self,
+        storage: Storage,
+        connection: Connection,
+        newest: tuple[int, int, int],
+        deadline: float | None,
     ) -> None:
         self._storage = storage
         self.connection = connection
@@ -70,7 +74,7 @@ class Snapshot:
         self.present = None
         self.unconfirmed = None
         self.runs_ahead = False
-        self.deadline: float | None = None
+        self.deadline = deadline
         self.offset, self.version, _ = newest
 
     def get(self, key: bytes) -> bytes | None:

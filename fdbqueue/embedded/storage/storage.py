@@ -239,18 +239,22 @@ class Storage:
 
     # Reading
 
-    def begin(self) -> Snapshot:
-        """Return a snapshot of the newest version."""
+    def begin(self, deadline: float | None = None) -> Snapshot:
+        """Return a snapshot of the newest version.
+
+        Args:
+            deadline: When it stops waiting, by `time.monotonic()`; `None` for never.
+        """
         if self._replaced is not None:
             raise FilesReplaced(str(self.path), self._replaced)
         if not self._is_watched:
             self.begin_to_look()
         newest = self.newest
         if newest[2] != self._connections.generation:
-            self._follow()
+            self._follow(deadline)
         with self._gate:
             connection = self._connections.take()
-            snapshot = Snapshot(self, connection, newest)
+            snapshot = Snapshot(self, connection, newest, deadline)
             # From here on the snapshot expires in time, wherever this thread is interrupted.
             self._active[snapshot] = None
             connection.execute("BEGIN")
@@ -327,14 +331,14 @@ class Storage:
         sync = self._connections.sync
         return sync, tail, sync.next if is_committing else 0
 
-    def begin_at(self, version: int) -> Snapshot:
+    def begin_at(self, version: int, deadline: float | None) -> Snapshot:
         """Return a snapshot at a version that the caller names.
 
         Raises:
             FDBError: 1009 for a version in the future. 1007 for a version before the last commit,
                 whose state is gone because SQLite keeps no history.
         """
-        snapshot = self.begin()
+        snapshot = self.begin(deadline)
         try:
             snapshot.settle()
             if version > snapshot.version and version >= microseconds() + self.shift:
@@ -523,9 +527,7 @@ class Storage:
         try:
             if self._durable:
                 self._wait_for_disk(commit.sync, commit.tail, deadline=deadline)
-        except (SyncFailed, FDBError) as error:
-            if isinstance(error, DatabaseClosed):
-                raise
+        except (FdbqueueError, sqlite3.Error, OSError) as error:
             raise CommitUnknownResult(str(self.path), str(error)) from error
         if commit.ceiling:
             self.log.raise_ceiling(commit.ceiling)

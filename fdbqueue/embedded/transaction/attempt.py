@@ -147,14 +147,13 @@ class Attempt:
         if snapshot is None:
             self.hold()
             if self.version is not None:
-                snapshot = self.storage.begin_at(self.version)
+                snapshot = self.storage.begin_at(self.version, self.deadline)
             else:
                 held = self.held
                 if self._starved and held.write_lock is None:
                     held.write_lock = self.storage.hold_write_lock(self.deadline)
-                snapshot = self.storage.begin()
+                snapshot = self.storage.begin(self.deadline)
             snapshot.runs_ahead = self.reads_ahead
-            snapshot.deadline = self.deadline
             self.snapshot = self.held.snapshot = snapshot
         return snapshot
 

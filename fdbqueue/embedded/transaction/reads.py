@@ -296,7 +296,7 @@ class TransactionRead:
         begin, end = as_key(begin), as_key(end)
         if begin > end:
             raise FDBError(2005)
-        view = self.database.storage.begin()
+        view = self.database.storage.begin(self._attempt.deadline)
         try:
             with closing(view.rows(begin, end, False)) as rows:
                 for key, value in rows:
