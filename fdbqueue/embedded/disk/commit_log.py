@@ -134,7 +134,7 @@ class CommitLog:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a sync of the files of this generation failed, so that nobody may write them."""
+        """True once a sync of the files of this generation failed: no process may write them."""
         return self.state()[2] >= _FAILED
 
     def note_failure(self, generation: int) -> None:

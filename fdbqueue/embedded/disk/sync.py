@@ -61,7 +61,7 @@ class SharedSync:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a commit of this process may not be on disk yet."""
+        """True while a commit of this process may not be on disk yet."""
         return self._durable < self._committed
 
     def wait(self, tail: int = 0, number: int = 0, deadline: float | None = None) -> None:

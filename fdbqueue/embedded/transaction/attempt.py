@@ -79,7 +79,7 @@ class Attempt:
     duration = math.inf
     """The seconds from the snapshot to the commit."""
     reads_ahead = False
-    """Whether reads return before what they saw is on disk; then the commit waits for it."""
+    """True if reads return before what they saw is on disk; then the commit waits for it."""
 
     def __init__(self, storage: Storage, snapshot_ryw: int, starved: bool) -> None:
         self.storage = storage

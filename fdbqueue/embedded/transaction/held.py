@@ -1,4 +1,4 @@
-"""What a transaction holds, which has to be released if the program drops it."""
+"""The resources of a transaction, which are released if the program drops it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Watches: TypeAlias = tuple[tuple[bytes, "bytes | None", WatchFuture], ...]
 
 
 class Held:
-    """What an attempt holds until it ends, or nothing refers to it any more."""
+    """The resources of an attempt, until it ends or nothing refers to it any more."""
 
     __slots__ = ("is_noted", "snapshot", "storage", "versionstamp", "watches", "write_lock")
     versionstamp: VersionstampFuture | None
