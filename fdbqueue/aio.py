@@ -16,7 +16,8 @@ To do several things in one transaction, write a plain function, decorate it wit
 
 A cancelled pop or claim takes nothing, even if it is cancelled several times. It ends with
 `CancelledError` after its transaction has ended and its items are back in their positions. If the
-database fails meanwhile, it raises the database's error instead. If the event loop is closed, or
+database fails meanwhile, it raises the database's error instead, and 1021 if the disk fails after
+the items were taken: the log then has them. If the event loop is closed, or
 the program ends, before the call has its items, a thread puts them back. A push or another change
 may take effect even if it is cancelled.
 """

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary, finalize, ref
 
 from fdbqueue import types
 from fdbqueue.coordination.steps import Call, Sleep, Steps, Submit
+from fdbqueue.errors import FDBError, StorageError
 
 __all__ = ["HandOver", "call", "drive", "finished", "pool", "run", "start"]
 
@@ -206,8 +207,10 @@ class HandOver(Generic[_T]):
 def _undo(undo: Callable[[_T], object], result: _T) -> None:
     try:
         undo(result)
-    except BaseException:
+    except BaseException as error:
         _log.exception("a call was cancelled, and its result could not be undone: %r", result)
+        if isinstance(error, StorageError):  # it says that nothing was stored, but the call did
+            raise FDBError(1021) from error
         raise
 
 

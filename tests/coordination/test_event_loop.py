@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.coordination import event_loop
+from fdbqueue.errors import FDBError, SyncFailed
 
 
 class Work:
@@ -83,6 +84,30 @@ def test_a_cancelled_call_ends_after_its_result_is_undone(cancels: int) -> None:
         assert work.undone == ["result"]
 
     asyncio.run(main())
+
+
+def test_it_is_unknown_whether_a_cancelled_call_took_effect_if_a_failing_disk_prevents_the_undo(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    may_finish = threading.Event()
+
+    def take() -> str:
+        may_finish.wait()
+        return "item"
+
+    def undo(_: str) -> None:
+        raise SyncFailed("db")
+
+    async def main() -> None:
+        task = asyncio.ensure_future(event_loop.call(take, undo))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        may_finish.set()
+        with pytest.raises(FDBError, match="1021"):
+            await task
+
+    asyncio.run(main())
+    assert "could not be undone: 'item'" in caplog.text
 
 
 @pytest.mark.parametrize("iterations", range(4))
