@@ -261,7 +261,14 @@ def _with_server_kills(each: Operation, kills: Sequence[tuple[float, float]]) ->
 
 
 def _with_disk_faults(each: Operation, faults: Sequence[tuple[float, float]]) -> Operation:
-    """Let an operation fail if its error tells of a disk that worked."""
+    """Let an operation fail if its error tells of a disk that worked.
+
+    A server may be unable to put back the items of a vanished client while the disk fails.
+    """
+    if each.why == HALF_CLOSED and any(
+        began <= each.ended + _CLEARING_UP and each.began < ended for began, ended in faults
+    ):
+        return replace(each, outcome="unknown", why="half-closed, and the disk failed")
     if each.why not in (DISK_FAILED, DISK_UNCERTAIN) or any(
         began <= each.ended and each.began < ended + _RECOVERY for began, ended in faults
     ):

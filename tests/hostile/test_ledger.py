@@ -110,6 +110,7 @@ CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.
         ([nothing("push", 201, "a", why=DISK_FAILED)], "a", "appeared"),
         ([PUSH, nothing("pop", 3, why=DISK_FAILED, at_most=1)], "a", "failed"),  # it worked
         ([PUSH, unknown("pop", 3, why=DISK_UNCERTAIN, at_most=1)], "a", "failed"),
+        ([PUSH, nothing("pop", 199, why=HALF_CLOSED, at_most=1)], "", None),
         # Clears
         ([PUSH, done("clear", 3)], "", None),
         ([PUSH, done("clear", 3)], "a", "not cleared"),
