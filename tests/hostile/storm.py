@@ -430,7 +430,10 @@ class Storm:
         ]
         if self.disk is not None:
             self.power_cuts.append(PowerCut.now(self.disk))
-        remains = self._drain(fdbqueue.open(self.url))
+        db = fdbqueue.open(self.url)
+        remains = self._drain(db)
+        for name in remains.effects:
+            db.clear_range_startswith(effect_key(self.prefix, name))
         verdict = self._compared(operations, remains)
         if self.disk is not None:
             verdict.problems += self._after_power_cuts(self.disk, operations)

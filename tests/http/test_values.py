@@ -184,7 +184,7 @@ def test_rows_that_no_worker_has_written_do_not_hide_the_workers(
     presence = Presence("ada", name, 1, 60.0)
     try:
         assert client.get("/v1/workers").status_code == 200
-        presence.begin(db)
+        presence.write(db, 0)
         assert [db[key] for key in keys] == [None] * len(keys)
         assert "ada" in [each["name"] for each in client.get("/v1/workers").json()["workers"]]
     finally:
