@@ -48,11 +48,12 @@ from pathlib import Path
 from fdbqueue.errors import DiskFull, LeaseLost, StorageError, SyncFailed
 
 __all__ = [
+    "CANCELLED",
     "DISK_ERRORS",
     "DISK_FAILED",
     "DISK_UNCERTAIN",
     "HALF_CLOSED",
-    "UNDONE",
+    "RECOVERY",
     "Gone",
     "Ledger",
     "Operation",
@@ -72,14 +73,12 @@ LEASE_LOST = "lease lost"
 HALF_CLOSED = "half-closed"
 DISK_UNCERTAIN = "the disk failed: unknown"
 DISK_FAILED = "the disk failed: nothing"
-UNDONE = frozenset({CANCELLED, HALF_CLOSED})
-"""The reasons for which an operation is undone: before its end, it may have had an effect."""
-
 DISK_ERRORS = frozenset({StorageError, DiskFull, SyncFailed})
 """The errors of a disk that fails; other storage errors, such as `CorruptDatabase`, are bugs."""
 HUNG_UP = "the server hung up"
 _CLEARING_UP = 3.0  # seconds until a server must have put back the items of a vanished client
-_RECOVERY = 60.0  # seconds after a fault of the disk in which errors may still tell of it
+RECOVERY = 60.0
+"""Seconds after a fault of the disk until which errors may tell of it, and work may be late."""
 _SURELY = 0.9  # share of a lease that is certain to last, however the database measures time
 
 
@@ -266,11 +265,11 @@ def _with_disk_faults(each: Operation, faults: Sequence[tuple[float, float]]) ->
     A server may be unable to put back the items of a vanished client while the disk fails.
     """
     if each.why == HALF_CLOSED and any(
-        began <= each.ended + _CLEARING_UP and each.began < ended for began, ended in faults
+        began <= each.ended + RECOVERY and each.began < ended + RECOVERY for began, ended in faults
     ):
         return replace(each, outcome="unknown", why="half-closed, and the disk failed")
     if each.why not in (DISK_FAILED, DISK_UNCERTAIN) or any(
-        began <= each.ended and each.began < ended + _RECOVERY for began, ended in faults
+        began <= each.ended and each.began < ended + RECOVERY for began, ended in faults
     ):
         return each
     return replace(each, outcome="failed")

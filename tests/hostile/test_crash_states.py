@@ -25,7 +25,7 @@ from tests.hostile.disk.crash_states import (
 )
 from tests.hostile.disk.power_cut import PowerCut, states_after
 from tests.hostile.disk.shim import Disk, need_shim, read_record
-from tests.hostile.ledger import DISK_FAILED, Operation, account
+from tests.hostile.ledger import DISK_FAILED, HALF_CLOSED, Operation, account
 
 LOG = "fdbqueue.sqlite-wal"
 STATES = int(os.environ.get("FDBQ_CRASH_STATES", "300"))
@@ -144,6 +144,8 @@ def test_an_answer_that_a_power_cut_takes_back_is_a_loss() -> None:
     assert not account(between.known([push, pop]), {"jobs": ["a"]}).problems
     undone = replace(pop, outcome="nothing", why="cancelled")  # it may have had an effect before
     assert [each.outcome for each in within.known([push, undone])] == ["done", "unknown"]
+    gone = replace(pop, ended=4.5, outcome="nothing", why=HALF_CLOSED)  # it may be undone later
+    assert [each.outcome for each in within.known([push, gone])] == ["done", "unknown"]
     refused = replace(pop, outcome="nothing", why=DISK_FAILED)
     assert within.known([push, refused]) == [push, refused]
     for left in ([], ["a"]):

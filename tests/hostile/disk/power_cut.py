@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.hostile.disk.crash_model import WORST, Directory, State
 from tests.hostile.disk.shim import Disk, read_record
-from tests.hostile.ledger import UNDONE, Operation
+from tests.hostile.ledger import CANCELLED, HALF_CLOSED, RECOVERY, Operation
 
 __all__ = ["PowerCut", "states_after"]
 
@@ -45,11 +45,18 @@ class PowerCut:
         """Return the operations as they were known: without an outcome if they ended later."""
         return [
             replace(each, outcome="unknown", why="power cut", ended=math.inf)
-            if each.ended > self.before and (each.outcome != "nothing" or each.why in UNDONE)
+            if self._is_open(each)
             else each
             for each in operations
             if each.began <= self.after
         ]
+
+    def _is_open(self, each: Operation) -> bool:
+        """Return whether an operation that had begun may have any effect or none."""
+        if each.outcome != "nothing" or each.why == CANCELLED:  # which is undone before its end
+            return each.ended > self.before
+        # A server puts the items of a vanished client back after the client has gone.
+        return each.why == HALF_CLOSED and each.ended + RECOVERY > self.before
 
 
 def states_after(record: Path, cuts: Iterable[PowerCut]) -> Iterator[tuple[PowerCut, State]]:
