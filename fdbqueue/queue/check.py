@@ -87,7 +87,7 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
     A check uses snapshot reads and conflicts with nothing. Cost: a scan of the whole queue, which
     has to end within the five seconds of a transaction. If a recovery of the database ends the
     transaction before, the check begins again; within the caller's transaction, error 1007 is
-    raised if it has read nothing yet.
+    raised if it has read no item yet.
 
     Args:
         tr: A transaction or a database.
@@ -120,8 +120,8 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
     def begin() -> None:
         nonlocal attempt, began
         now = monotonic()
-        if attempt is not None and attempt.is_too_old and now - began >= _WHOLE:
-            raise QueueTooLargeToCheck(attempt.items)  # another attempt would come to the same end
+        if attempt is not None and attempt.is_too_large and now - began >= _WHOLE:
+            raise QueueTooLargeToCheck(attempt.scanned)  # others would come to the same end
         attempt, began = None, now
 
     def body(tr: Transaction) -> CheckReport:
@@ -170,24 +170,28 @@ class _Check:
         self._parked: Counter[str] = Counter()
         self._positions: set[bytes] = set()
         self._expiring = 0
-        self._has_read = False
         self.items = 0
-        self.is_too_old = False
+        self.is_too_large = False
+        """Whether the transaction became too old after items were read."""
+
+    @property
+    def scanned(self) -> int:
+        return self.items + self._parked.total()
 
     def report_at_once(self) -> CheckReport:
         """Return the report of the only attempt: nobody knows how old the transaction is."""
         try:
             return self.report()
         except error_classes() as error:
-            if self.is_too_old and self._has_read:
-                raise QueueTooLargeToCheck(self.items) from error
+            if self.is_too_large:
+                raise QueueTooLargeToCheck(self.scanned) from error
             raise
 
     def report(self) -> CheckReport:
         try:
             self._compare_all()
         except error_classes() as error:
-            self.is_too_old = error.code == 1007
+            self.is_too_large = error.code == 1007 and self.scanned > 0
             raise
         repaired = bool(self._problems) and self._may_repair
         if repaired:
@@ -210,7 +214,6 @@ class _Check:
 
     def _compare_all(self) -> None:
         self._scan_items()
-        self._has_read = True
         self._scan_results()
         self._scan_elsewhere()
         self._compare_counts()
@@ -226,7 +229,6 @@ class _Check:
     def _scan_items(self) -> None:
         layout = self._layout
         for row in self._rows(layout.items):
-            self._has_read = True
             try:
                 item = self._items.levels.item(row.key, row.value)
             except ForeignKey:

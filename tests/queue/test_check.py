@@ -219,6 +219,25 @@ class RecoveringDatabase(FaultyDatabase):
             raise fdbqueue.FDBError(1007)
 
 
+def test_a_check_that_was_stopped_before_it_read_an_item_begins_again(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.push(db, "popped")
+    queue.pop(db)
+    scan, seconds = _Check._scan_pieces, itertools.count(step=5)
+    refused = [True, True, False]
+
+    def scan_pieces(check: Any) -> None:
+        if refused.pop(0):
+            raise fdbqueue.FDBError(1007)
+        scan(check)
+
+    monkeypatch.setattr(_Check, "_scan_pieces", scan_pieces)
+    monkeypatch.setattr("fdbqueue.queue.check.monotonic", lambda: next(seconds))
+    assert fdbqueue.check(db, queue).ok
+    assert refused == []
+
+
 @pytest.mark.parametrize("repair", [False, True])
 @pytest.mark.parametrize("items", [0, 3])
 def test_a_check_tries_again_after_a_recovery_of_the_database(
