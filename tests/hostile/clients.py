@@ -26,7 +26,7 @@ import random
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -493,20 +493,25 @@ class Reported(logging.Handler):
         super().__init__()
         self._ledger, self._queue = ledger, queue
         self._running: dict[str, tuple[AbstractContextManager[Operation], Operation]] = {}
+        self._runs: Counter[str] = Counter()  # a job runs twice at once after its lease has ended
 
     def begin(self, item: Any) -> None:
         """Note that the handler was given a job, and that its acknowledgement may follow."""
         name = item.value["id"]
         with self._ledger.operation("peek", self._queue) as operation:
             operation.done([name])
+        self._runs[item.id] += 1
         if item.id not in self._running:
             context = self._ledger.operation("ack", self._queue, [name])
             self._running[item.id] = context, context.__enter__()
 
     def emit(self, record: logging.LogRecord) -> None:
         match record.args:
-            case (_, id, ("done" | "lost" | "failed") as outcome, *_) if id in self._running:
-                context, operation = self._running.pop(str(id))
+            case (_, str(id), ("done" | "lost" | "failed") as outcome, *_) if id in self._running:
+                self._runs[id] -= 1
+                if outcome != "done" and self._runs[id]:
+                    return  # the other run may end the job
+                context, operation = self._running.pop(id)
             case _:
                 return
         if outcome == "done":
