@@ -172,7 +172,7 @@ class _Check:
         self._expiring = 0
         self.items = 0
         self.is_too_large = False
-        """Whether the transaction became too old after items were read."""
+        """True once the transaction became too old after items were read."""
 
     @property
     def scanned(self) -> int:
