@@ -480,6 +480,8 @@ class Items:
         for (key, (payload, header)), reads in zip(items.items(), pending):
             if not any(read.present() for read in reads):
                 random = layout.unpack_item_key(key)[-1]
+                if header.unique is not None and tr[layout.unique_key(header.unique)].present():
+                    header = header._replace(unique=None)  # another item has the key now
                 self._index_header(tr, layout.position(key), header)
                 self.insert(tr, key, layout.write_payload(tr, random, payload, header))
                 n += 1

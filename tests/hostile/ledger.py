@@ -26,7 +26,8 @@ unique, and belongs to one queue. For each value:
   value was put, although the put may be `unknown`.
 - A clear takes everything that was put before it began and nothing that was put after it ended.
 - Of a claim, nothing succeeds any more once another claim of the same value was acknowledged, and
-  no other claim or pop gets the value while the lease lasts.
+  no other claim or pop gets the value while the lease lasts. This holds while there can be only one
+  copy: a unique value that was popped, pushed again and then put back has two.
 
 Times are those of the machine's monotonic clock, which all processes share.
 """
@@ -339,6 +340,12 @@ class _Value:
         """Whether the value was certainly put at some time."""
         return bool(self.puts) and self.seen > -math.inf
 
+    def has_one_copy(self, claim: Operation, until: Operation) -> bool:
+        """Return whether the queue held at most one copy from a claim to the end of an operation."""
+        puts = sum(put.began < until.ended for put in self.puts)
+        takes = sum(take.outcome == "done" and take.ended < claim.began for take in self.takes)
+        return puts - takes <= 1
+
     @property
     def surely_left(self) -> int:
         """The number of copies known to be in the queue: 0 or 1, unless it was doubled."""
@@ -396,14 +403,15 @@ class _Queue:
             ends = self._ends[claim.client, claim.number, name]
             self._check_early_end(name, claim, ends)
             for other in value.claims:
-                if other.began <= claim.ended:
+                if other.began <= claim.ended or not value.has_one_copy(claim, other):
                     continue
                 for end in ends:
                     if end.outcome == "done" and end.began > other.ended:
                         self._problem("not fenced", name, claim, other, end)
                 self._check_two_holders(name, claim, other, ends)
             for take in value.takes:
-                if take.kind == "pop" and take.outcome == "done" and take.began > claim.ended:
+                is_pop = take.kind == "pop" and take.outcome == "done"
+                if is_pop and take.began > claim.ended and value.has_one_copy(claim, take):
                     self._check_two_holders(name, claim, take, ends)
 
     def _check_early_end(self, name: str, claim: Operation, ends: list[Operation]) -> None:

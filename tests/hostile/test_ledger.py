@@ -56,6 +56,9 @@ def nothing(kind: str, at: float, *values: str, why: str = "", **fields: Any) ->
 
 PUSH, POP = done("push", 1, "a"), done("pop", 3, "a")
 BOTH = done("claim", 3, "a", "b", lease=5.0)
+POPPED = done("push", 0, "a"), done("pop", 1, "a")
+AGAIN, BACK = done("push", 5, "a"), done("put_back", 6, "a")
+THIRD = done("claim", 12, "a", lease=5.0, client="third")
 CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.0, client="other")
 
 
@@ -135,6 +138,11 @@ CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.
             "a",
             None,
         ),
+        # Put back after it was pushed again: two copies; put back once: one
+        ([*POPPED, AGAIN, BACK, LATER, done("pop", 12, "a")], "a", None),
+        ([*POPPED, AGAIN, BACK, LATER, THIRD, done("ack", 15, "a", claim=LATER)], "a", None),
+        ([*POPPED, BACK, LATER, done("pop", 12, "a")], "", "handed out twice"),
+        ([*POPPED, AGAIN, BACK, done("pop", 8, "a"), LATER, THIRD], "a", "handed out twice"),
         ([PUSH, CLAIM, nothing("ack", 4, "a", claim=CLAIM, why="lease lost")], "a", "too early"),
         ([PUSH, CLAIM, nothing("ack", 9, "a", claim=CLAIM, why="lease lost")], "a", None),
         (

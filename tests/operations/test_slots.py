@@ -18,7 +18,7 @@ from fdbqueue import PriorityQueue, TaskQueue, check
 from fdbqueue.coordination import waiting
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull, WrongState
-from fdbqueue.layout import header_of, with_header
+from fdbqueue.layout import Header, header_of, with_header
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.leases import come_due, lapse
@@ -116,6 +116,21 @@ def test_an_item_keeps_its_unique_key_through_moves_delays_and_claims(
     assert queue.push(db, 4, unique="k") == moved
     assert queue.pop(db) == moved
     assert check(db, queue).ok
+
+
+def test_an_item_that_is_put_back_leaves_its_unique_key_to_the_item_that_has_it(
+    db: Any, space: Subspace
+) -> None:
+    queue = PriorityQueue(space["unique"])
+    first = queue.push(db, "first", unique="k")
+    assert queue.pop(db) == first
+    second = queue.push(db, "second", unique="k")
+    popped = first.key, b'"first"', Header(unique="k")
+    in_transaction(lambda tr: store_of(queue).items.put_back(tr, [popped]))(db)
+    assert queue.peek_many(db, 2) == [first, second]
+    assert check(db, queue).ok
+    assert queue.pop(db) == first
+    assert queue.push(db, "third", unique="k") == second
 
 
 def test_large_and_delayed_unique_items(db: Any, space: Subspace) -> None:
