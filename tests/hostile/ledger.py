@@ -341,7 +341,7 @@ class _Value:
         return bool(self.puts) and self.seen > -math.inf
 
     def has_one_copy(self, claim: Operation, until: Operation) -> bool:
-        """Return whether the queue held at most one copy from a claim to the end of an operation."""
+        """Return whether the queue held at most one copy from a claim `until` the end."""
         puts = sum(put.began < until.ended for put in self.puts)
         takes = sum(take.outcome == "done" and take.ended < claim.began for take in self.takes)
         return puts - takes <= 1
