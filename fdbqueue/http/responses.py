@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -13,6 +14,7 @@ from fastapi import Request, Response
 from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
+from fdbqueue.errors import StorageError
 from fdbqueue.layout.codecs import json_bytes
 
 __all__ = [
@@ -40,6 +42,10 @@ CONNECTION = "fdbqueue.connection"
 _TURNS = 3
 
 _LAST_BYTES = 16_384  # of a response, held back until the client has taken the bytes before them
+
+_FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0  # seconds between attempts to return items to a failing disk
+
+_log = logging.getLogger("fdbqueue.http")
 
 
 class Numbers(BaseModel):
@@ -190,7 +196,18 @@ class Delivered(Response):
             await self._send(self._answer(), scope.get(CONNECTION), receive, send)
         finally:
             if not self._is_delivered:
-                await self._undo()
+                await self._return()
+
+    async def _return(self) -> None:
+        """Return the items; while the disk fails, try again, because nobody else has them."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await self._undo()
+            except StorageError as error:  # it stored nothing
+                _log.warning("%s: items that no client got are put back in %g s", error, pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LAST_PAUSE)
 
     async def _send(
         self, answer: Response, connection: Connection | None, receive: Receive, send: Send

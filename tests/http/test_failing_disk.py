@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from starlette.testclient import TestClient
 
 import fdbqueue
 from fdbqueue.embedded import Database
+from fdbqueue.http import create_app
+from tests.http.test_vanishing_clients import Connection
 from tests.support.failing_disk import Disk
 
 JOBS = 10
@@ -98,3 +102,28 @@ def test_a_repeated_push_is_not_answered_before_the_first_one_is_on_disk(
         thread.join()
     assert all(answer.is_success for answer in answers)
     assert len({str(answer.json()["id"]) for answer in answers}) == 1
+
+
+def test_the_items_of_a_vanished_client_return_once_the_disk_works_again(
+    db: Any, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk breaks after the pop, while its response cannot be written."""
+
+    class Vanishing(Connection):
+        async def send(self, message: Any) -> None:
+            if not self.is_gone.is_set():
+                disk.breaks()
+                with suppress(fdbqueue.FDBError):
+                    db[b"another"] = b"commit"
+                self.is_gone.set()
+
+    async def main() -> None:
+        answering = asyncio.ensure_future(Vanishing(create_app(db), "/queue/jobs/pop").run())
+        while "put back" not in caplog.text:
+            await asyncio.sleep(0.01)
+            assert not answering.done(), answering
+        disk.is_repaired()
+        await answering
+
+    asyncio.run(main())
+    assert states(db) == (10, 0)
