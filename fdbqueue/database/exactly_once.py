@@ -13,7 +13,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.database.binding import check_fork, error_classes
 from fdbqueue.database.retrying import confirm_reads, new_transaction, prepare_retry, run
-from fdbqueue.errors import FDBError
+from fdbqueue.errors import FDBError, StorageError
 from fdbqueue.layout import (
     decode_receipt,
     encode_receipt,
@@ -239,6 +239,10 @@ class _Operation:
                     if not uncertain:
                         raise
                     return self._settle(error)
+            except Exception as error:
+                if not uncertain:
+                    raise
+                return self._settle(error)
             else:
                 self._committed(transaction)
                 return result
@@ -267,7 +271,7 @@ class _Operation:
             transaction.clear_range(*outdated)
 
     def _settle(self, error: Exception) -> Any:
-        """Find out whether the last attempt committed, after an error that is not retryable.
+        """Find out whether an attempt committed, after an error that ends the operation.
 
         If it did not, commit a transaction that it conflicts with, so that it cannot commit later.
         """
@@ -280,7 +284,7 @@ class _Operation:
 
         try:
             done = run(self._db, fence)
-        except error_classes() as failure:
+        except (StorageError, *error_classes()) as failure:
             raise FDBError(1021) from failure
         if done is None or done < 0:
             raise error

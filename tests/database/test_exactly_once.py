@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from recipes.priority_queue import PriorityQueue as Recipe
+from tests.support.failing_disk import Disk
 from tests.support.leases import lapse
 
 
@@ -349,6 +352,50 @@ def test_a_retry_without_writes_also_fences_the_late_commit(
     with fdb_error(1020):
         delayed.late.commit().wait()
     assert db[space["done"]] is None
+
+
+@pytest.mark.parametrize("how", ["receipt", "what it stored"])
+def test_a_retry_that_raises_also_fences_the_late_commit(
+    db: Any, space: Subspace, fdb_error: Any, how: str
+) -> None:
+    def body(tr: Any) -> None:
+        if not tr.snapshot[space["flag"]].present():
+            raise LookupError
+        tr[space["done"]] = b"1"
+
+    db[space["flag"]] = b"1"
+    delayed = DelayedDatabase(db, meanwhile=lambda: db.clear(space["flag"]))
+    with pytest.raises(LookupError):
+        run_once(delayed, body, space["receipts"], **shows(space, how, "done"))
+    with fdb_error(1020):
+        delayed.late.commit().wait()
+    assert db[space["done"]] is None
+
+
+class BreakingDatabase(FaultyDatabase):
+    """A database that loses the reply to a commit, and whose disk then breaks."""
+
+    def __init__(self, db: Any, disk: Disk) -> None:
+        super().__init__(db)
+        self.disk = disk
+
+    def commit(self, transaction: FaultyTransaction) -> None:
+        transaction.wrapped.commit().wait()
+        self.disk.breaks()
+        with suppress(fdbqueue.FDBError):
+            self.db[b"another"] = b"commit"
+        raise fdbqueue.FDBError(1021)
+
+
+def test_an_unknown_result_stays_unknown_if_the_disk_breaks_before_the_retry(
+    tmp_path: Path, disk: Disk, fdb_error: Any
+) -> None:
+    with fdbqueue.open(tmp_path / "db") as db:
+        queue = PriorityQueue.named(db, "jobs")
+        with fdb_error(1021):
+            queue.push(BreakingDatabase(db, disk), "job")
+        disk.is_repaired()
+        assert queue.size(db) == 1
 
 
 class OvertakenDatabase(DelayedDatabase):
