@@ -22,6 +22,7 @@ unique, and belongs to one queue. For each value:
 - A put that was `done` needs a take that was `done`, or the value is still there. Else an `unknown`
   operation has to explain it: one that named the value, or a pop in flight, which explains as many
   values as it asked for, all of them put before it ended, or a clear. Else the value is **lost**.
+  The pop of an HTTP client that has gone may be performed later: its server may have been stopped.
 - An operation that has shown a value (a peek, a claim, a unique push that found it) proves that the
   value was put, although the put may be `unknown`.
 - A clear takes everything that was put before it began and nothing that was put after it ended.
@@ -118,6 +119,14 @@ class Operation:
         self.outcome = "done"
         if values is not None:
             self.values = list(values)
+
+    @property
+    def acts_until(self) -> float:
+        """The time until which it may have taken effect, if its outcome is unknown.
+
+        A server that was stopped performs the requests of clients that have gone when it goes on.
+        """
+        return self.ended + RECOVERY if "-http-" in self.client else self.ended
 
     def __str__(self) -> str:
         name = f"{self.kind} {self.queue} {self.values or self.at_most} by {self.client}"
@@ -461,7 +470,9 @@ class _Queue:
             for pop in self._operations
             if pop.kind == "pop" and pop.outcome == "unknown" and not pop.values
         ]
-        slots = sorted((pop for pop in pops for _ in range(pop.at_most)), key=lambda pop: pop.ended)
+        slots = sorted(
+            (pop for pop in pops for _ in range(pop.at_most)), key=lambda pop: pop.acts_until
+        )
         missing = [
             (value.seen, name)
             for name, value in self._values.items()
@@ -469,7 +480,7 @@ class _Queue:
         ]
         # The latest first, as an operation that explains it also explains the earlier ones.
         for seen, name in sorted(missing, reverse=True):
-            if slots and slots[-1].ended > seen:
+            if slots and slots[-1].acts_until > seen:
                 self._verdict.unknown[slots.pop().why] += 1
             else:
                 value = self._values[name]

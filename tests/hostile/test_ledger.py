@@ -96,6 +96,8 @@ CLAIM, LATER = done("claim", 3, "a", lease=5.0), done("claim", 10, "a", lease=5.
         ([done("push", 1, "a", "b"), unknown("pop", 3, at_most=2)], "", None),
         ([PUSH, unknown("pop", 3, "b", at_most=1)], "", "lost: a"),
         ([done("push", 9, "a"), unknown("pop", 3, at_most=1)], "", "lost"),  # pushed later
+        ([done("push", 9, "a"), unknown("pop", 3, client="a-http-1", at_most=1)], "", None),
+        ([done("push", 99, "a"), unknown("pop", 3, client="a-http-1", at_most=1)], "", "lost"),
         ([PUSH, done("claim", 9, "a"), unknown("pop", 3, at_most=1)], "", "lost"),  # seen later
         ([PUSH, unknown("ack", 3, "a")], "", None),
         ([PUSH, unknown("ack", 3, "b")], "", "lost: a"),
