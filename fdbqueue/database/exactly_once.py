@@ -282,9 +282,10 @@ class _Operation:
                 self._fence(tr, -1)
             return done
 
+        errors: tuple[type[Exception], ...] = (StorageError, *error_classes())
         try:
             done = run(self._db, fence)
-        except (StorageError, *error_classes()) as failure:
+        except errors as failure:
             raise FDBError(1021) from failure
         if done is None or done < 0:
             raise error

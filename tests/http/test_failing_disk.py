@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue.embedded import Database
 from fdbqueue.http import create_app
-from tests.http.test_vanishing_clients import Connection
+from tests.support.connection import Connection
 from tests.support.failing_disk import Disk
 
 JOBS = 10
