@@ -144,7 +144,7 @@ class Store(Generic[_T]):
         wrote: Callable[[Any], bool] = _not_empty,
         committed: Callable[[Any], object] = lambda _: None,
         is_stored: Callable[[Any, Any], bool] | None = None,
-        begin: Callable[[], object] = lambda: None,
+        begin: Callable[[], object] = bool,
     ) -> _R:
         """Run a change in the caller's transaction, or on a database exactly once."""
         self.items.history.now = milliseconds()

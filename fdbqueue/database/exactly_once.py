@@ -37,7 +37,7 @@ def run_once(
     wrote: Callable[[Any], bool] = lambda _: True,
     committed: Callable[[Transaction], object] = lambda _: None,
     is_stored: Callable[[Transaction, Any], bool] | None = None,
-    begin: Callable[[], object] = lambda: None,
+    begin: Callable[[], object] = bool,
 ) -> _T:
     """Run `body(tr)` in a transaction that takes effect exactly once, and return its result.
 
@@ -198,7 +198,7 @@ class _Operation:
         committed: Callable[[Transaction], object],
         is_stored: Callable[[Transaction, Any], bool] | None,
         client: _Client,
-        begin: Callable[[], object] = lambda: None,
+        begin: Callable[[], object] = bool,
     ) -> None:
         self._db = db
         self._body = body

@@ -75,9 +75,7 @@ def read(tr: ReadTransactor, body: Callable[[Any], _T]) -> _T:
     return run(tr, body) if is_database(tr) else body(tr)
 
 
-def run(
-    db: Database, body: Callable[[Transaction], _T], begin: Callable[[], object] = lambda: None
-) -> _T:
+def run(db: Database, body: Callable[[Transaction], _T], begin: Callable[[], object] = bool) -> _T:
     """Run `body(tr)` in a transaction and commit, with retries until the commit succeeds.
 
     After an unknown commit result the body may take effect twice. Use `run_once` unless that is

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 from weakref import ref
 
-__all__ = ["Owners"]
+__all__ = ["Owners", "Reference"]
 
 
 class _Held(Protocol):
@@ -20,7 +20,7 @@ class _Held(Protocol):
         """Release everything. A second call has no effect."""
 
 
-class _Reference(ref[Any]):
+class Reference(ref[Any]):
     """A weak reference to an owner."""
 
     __slots__ = ("held",)
@@ -31,19 +31,25 @@ class Owners:
     """Owners, and what each of them holds."""
 
     def __init__(self) -> None:
-        self._references: set[_Reference] = set()
-        self._gone: deque[_Reference] = deque()
+        self._references: set[Reference] = set()
+        self._gone: deque[Reference] = deque()
 
-    def add(self, owner: object, held: _Held) -> None:
+    def add(self, owner: object, held: _Held) -> Reference:
         """Let something be released some time after its owner is gone.
 
         It must not refer to its owner. Before that, release whatever earlier owners have left.
+        Return what `forget` takes.
         """
         if self._gone:
             self.release()
-        reference = _Reference(owner, self._gone.append)
+        reference = Reference(owner, self._gone.append)
         reference.held = held
         self._references.add(reference)
+        return reference
+
+    def forget(self, reference: Reference) -> None:
+        """Leave alone what an owner holds, because that has been released."""
+        self._references.discard(reference)
 
     def release(self) -> None:
         """Release whatever owners that are gone have left."""

@@ -165,9 +165,8 @@ class Attempt:
     def hold(self) -> Held:
         """Return what the attempt holds, to add to it."""
         held = self.held
-        if not held.is_noted:
-            held.is_noted = True
-            self.storage.attempts.add(self, held)
+        if held.reference is None:
+            held.reference = self.storage.attempts.add(self, held)
         return held
 
     def finish(self, code: int) -> None:
@@ -216,6 +215,7 @@ class Attempt:
         held = self.held
         snapshot, self.snapshot, held.snapshot = self.snapshot, None, None
         hold, held.write_lock = held.write_lock, None
+        held.let_go()
         if snapshot is not None:
             self.duration = time.monotonic() - snapshot.expires + limits.TRANSACTION_LIFETIME
         return self.storage.commit(
@@ -384,12 +384,15 @@ class Attempt:
             return [], False
         self.has_read = True
         statement = BACKWARD if reverse else FORWARD
-        few = min(limit, _FEW)
+        few = limit if limit < _FEW else _FEW
         fetched: Rows = (self.snapshot or self.view()).fetch(statement, (begin, end, few))
-        rows, more = _batch(fetched, limit, size)
-        if len(fetched) == few and not more:
-            with closing(self.view().rows(begin, end, reverse)) as remaining:
-                rows, more = _batch(remaining, limit, size)
+        if limit == 1 or not fetched:  # the reads of a queue
+            rows, more = fetched, bool(fetched)
+        else:
+            rows, more = _batch(fetched, limit, size)
+            if len(fetched) == few and not more:
+                with closing(self.view().rows(begin, end, reverse)) as remaining:
+                    rows, more = _batch(remaining, limit, size)
         if not snapshot:
             self._range_conflict(begin, end, rows, more, reverse)
         return rows, more

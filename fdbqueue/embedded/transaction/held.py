@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from fdbqueue.embedded.disk.locks import WriteLockHold
+from fdbqueue.embedded.storage.owners import Reference
 from fdbqueue.embedded.storage.snapshot import Snapshot
 from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.transaction.futures import WatchFuture
@@ -22,12 +23,13 @@ Watches: TypeAlias = tuple[tuple[bytes, "bytes | None", WatchFuture], ...]
 class Held:
     """The resources of an attempt, until it ends or nothing refers to it any more."""
 
-    __slots__ = ("is_noted", "snapshot", "storage", "versionstamp", "watches", "write_lock")
+    __slots__ = ("reference", "snapshot", "storage", "versionstamp", "watches", "write_lock")
     versionstamp: VersionstampFuture | None
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self.is_noted = False
+        self.reference: Reference | None = None
+        """That to the attempt, while there is something to release."""
         self.snapshot: Snapshot | None = None
         self.write_lock: WriteLockHold | None = None
         self.versionstamp = None
@@ -41,6 +43,13 @@ class Held:
         hold, self.write_lock = self.write_lock, None
         if hold is not None:
             hold.end()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Forget the attempt, if nothing is left to release."""
+        if self.reference is not None and self.versionstamp is None and not self.watches:
+            self.storage.attempts.forget(self.reference)
+            self.reference = None
 
     def finish(self, code: int) -> None:
         """Release everything but the watches."""
@@ -60,3 +69,4 @@ class Held:
         self.finish(1025)
         if self.watches:
             self.end_watches(FDBError(1025))
+        self.let_go()

@@ -58,6 +58,7 @@ _BATCH_BYTES = {
     },
 }
 _ITERATOR_BYTES = (4096, 6144, 9216, 13_824, 20_736, 31_104, 46_656, 69_984, 80_000, 120_000)
+_ITERATIONS = len(_ITERATOR_BYTES)
 
 
 def prefix_end(prefix: KeyLike) -> bytes:
@@ -106,7 +107,7 @@ class FDBRange:
         """Read a batch, numbered from 0; return its rows, whether a limit stopped it, its error."""
         try:
             if mode == _ITERATOR:
-                size = _ITERATOR_BYTES[min(number, len(_ITERATOR_BYTES) - 1)]
+                size = _ITERATOR_BYTES[number] if number < _ITERATIONS else _ITERATOR_BYTES[-1]
             elif mode not in _BATCH_BYTES:
                 raise FDBError(2000)
             elif mode == _EXACT and limit in (0, -1):
