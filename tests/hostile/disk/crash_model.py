@@ -51,6 +51,8 @@ class _File:
     pages: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
     sizes: list[tuple[int, int]] = field(default_factory=lambda: [(_NEVER, 0)])
     shortened: list[int] = field(default_factory=list)
+    uncertain: set[int] = field(default_factory=set)
+    """The pages that may have several versions."""
     is_directory: bool = False
     given_up: int = _NEVER
     """The begin of the last sync that failed: no sync covers older versions any more."""
@@ -67,6 +69,7 @@ class _File:
             if forgets is not None and len(versions) > 1 and versions[-1][0] > forgets:
                 versions.pop()
             versions.append((number, new))
+            self.uncertain.add(page)
         self.reserve(number, end)
 
     def reserve(self, number: int, size: int) -> None:
@@ -80,6 +83,7 @@ class _File:
                 kept = versions[-1][1][: max(0, size - page * _PAGE)]
                 if kept != versions[-1][1]:
                     versions.append((number, kept))
+                    self.uncertain.add(page)
         if size != self.sizes[-1][1]:
             self.sizes.append((number, size))
 
@@ -90,12 +94,14 @@ class _File:
     def sync(self, begin: int) -> None:
         """Take what was there when a sync began for written, now that it has succeeded."""
         shortened = max((number for number in self.shortened if number < begin), default=_NEVER)
-        for versions in self.things():
+        uncertain: list[_Versions] = [self.pages[page] for page in self.uncertain]
+        for versions in [*uncertain, self.sizes]:
             last = _last(versions, begin)
             if versions[last][0] <= self.given_up:
                 last = _last(versions, shortened)
             del versions[:last]
         self.shortened = [number for number in self.shortened if number > begin]
+        self.uncertain = {page for page in self.uncertain if len(self.pages[page]) > 1}
 
 
 def _last(versions: _Versions, number: int) -> int:
@@ -261,6 +267,7 @@ class Directory:
         self._renames = [each for each in self._renames if not any(each.file is f for f in gone)]
         for file in gone:  # a process may still have it open, but it has no name any more
             file.pages.clear()
+            file.uncertain.clear()
 
     # States
 
