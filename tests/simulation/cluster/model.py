@@ -1,0 +1,469 @@
+"""A model of one queue, which replays the log of all transactions in the order of their commits.
+
+Each entry of the log is one operation: its arguments, its result, the read version of its
+transaction, and the time on the client's clock before and after the call. The model knows what the
+queue must hold at each commit, and says what is wrong with a result.
+
+Two things are not known exactly. A client reads its clock at some moment of a call. And no entry
+says which leases and delays a transaction has found over. So an item may have several possible
+states. Each operation leaves those with which its result is possible; an item without any is a
+problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+__all__ = ["VERSIONS", "Entry", "Model", "last_stamp"]
+
+VERSIONS = 1_000
+"""The read versions of a millisecond."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One operation of a committed transaction.
+
+    Attributes:
+        verb: The operation, which names a method of the model.
+        read: The read version of the transaction.
+        stamp: The place of its commit among all commits; the last one at its read version if the
+            operation only reads a snapshot.
+        begun: The client's clock before the call, in milliseconds.
+        ended: The same after the call.
+        facts: The arguments and the result.
+        client: The number of the client.
+    """
+
+    verb: str
+    read: int
+    stamp: int
+    begun: int
+    ended: int
+    facts: dict[str, Any]
+    client: int = 0
+
+    def sees(self, stamp: int) -> bool:
+        """Return whether its transaction sees what was committed at this place, or by itself."""
+        return stamp <= last_stamp(self.read) or stamp == self.stamp
+
+
+def last_stamp(version: int) -> int:
+    """Return the place behind all commits of a version, which are numbered with 16 bits."""
+    return version << 16 | 0xFFFF
+
+
+class Span(NamedTuple):
+    """A time or a version that is known within bounds."""
+
+    low: int
+    high: int
+
+
+_NEVER = Span(0, 0)
+
+
+@dataclass(frozen=True)
+class State:
+    """A possible state of an item.
+
+    Attributes:
+        kind: `"ready"`, `"delayed"`, `"claimed"`, `"dead"`, or `"gone"` if it has ended.
+        attempts: How many times it was claimed.
+        due: When a delayed item becomes ready, in milliseconds.
+        token: The token of its claim.
+        lease: The length of its lease, in milliseconds.
+        version_end: The version at which its lease ends.
+        clock_end: The time at which its lease ends, in milliseconds. It is over after both.
+    """
+
+    kind: str
+    attempts: int = 0
+    due: Span = _NEVER
+    token: str = ""
+    lease: int = 0
+    version_end: Span = _NEVER
+    clock_end: Span = _NEVER
+
+
+_GONE = State("gone")
+
+
+@dataclass
+class Item:
+    """What is known of an item.
+
+    Attributes:
+        value: Its value, which no other item has.
+        priority: Its priority.
+        key: Its key, which sorts by arrival within a priority.
+        unique: Its unique key, or `None`.
+        appended: When it was put behind the last item of its priority, as a stamp.
+        changed: When it certainly changed last, as a stamp.
+        states: Its possible states.
+    """
+
+    value: str
+    priority: int
+    key: str
+    unique: str | None
+    appended: int
+    changed: int
+    states: set[State] = field(default_factory=set)
+
+    def may_be(self, *kinds: str) -> bool:
+        """Return whether it is possibly in one of these states."""
+        return any(state.kind in kinds for state in self.states)
+
+    def is_certainly(self, *kinds: str) -> bool:
+        """Return whether it is in one of these states."""
+        return all(state.kind in kinds for state in self.states)
+
+
+UNFINISHED = ("ready", "delayed", "claimed")
+
+
+class Model:
+    """The items of one queue, and the problems found so far.
+
+    Args:
+        max_size: The bound of the queue.
+        max_attempts: The number of attempts after which an item is dead.
+    """
+
+    def __init__(self, max_size: int | None = None, max_attempts: int | None = None) -> None:
+        self._max_size = max_size
+        self._max_attempts = max_attempts
+        self._items: dict[str, Item] = {}
+        self._ended: dict[str, Item] = {}
+        self.problems: list[str] = []
+        self.operations = 0
+
+    def replay(self, entries: Iterable[Entry]) -> None:
+        """Replay operations. Those of one transaction have to be in their order."""
+        for entry in sorted(entries, key=lambda each: each.stamp):
+            self.operations += 1
+            getattr(self, f"_{entry.verb}")(entry)
+
+    @property
+    def unfinished(self) -> list[str]:
+        """The values of the items that may be ready, delayed or claimed."""
+        return [item.value for item in self._items.values() if item.may_be(*UNFINISHED)]
+
+    def _problem(self, entry: Entry, what: str) -> None:
+        self.problems.append(f"{what}: {entry}")
+
+    # What an operation tells of an item
+
+    def _observe(
+        self, entry: Entry, item: Item, is_possible: Callable[[State], bool], what: str
+    ) -> bool:
+        """Keep the states with which a result is possible; without any, note a problem."""
+        possible = {state for state in item.states if is_possible(state)}
+        if not possible:
+            self._problem(entry, f"{item.value} was {what}, but it is {_texts(item.states)}")
+            return False
+        item.states = possible
+        return True
+
+    def _change(self, entry: Entry, item: Item, change: Callable[[State], State]) -> None:
+        item.states = {change(state) for state in item.states}
+        item.changed = entry.stamp
+
+    def _end(self, item: Item) -> None:
+        item.states = {_GONE}
+        self._ended[item.value] = self._items.pop(item.value)
+
+    def _known(self, entry: Entry, value: str) -> Item | None:
+        item = self._items.get(value) or self._ended.get(value)
+        if item is None:
+            self._problem(entry, f"{value} was never pushed")
+        return item
+
+    # Leases and delays that are over
+
+    def _sweep(self, entry: Entry, items: Iterable[Item] | None = None) -> None:
+        """Let the transaction find what is over, of all items or of some."""
+        for item in list(self._items.values()) if items is None else items:
+            states = self._swept(entry, item)
+            if states.isdisjoint(item.states):
+                item.changed = entry.stamp
+            item.states = states
+
+    def _swept(self, entry: Entry, item: Item) -> set[State]:
+        """Return the possible states of an item after a sweep of this transaction."""
+        if not entry.sees(item.changed):  # it sees the item as it was before, and moves nothing
+            return item.states
+        return {after for state in item.states for after in self._swept_state(entry, state)}
+
+    def _swept_state(self, entry: Entry, state: State) -> set[State]:
+        if state.kind == "delayed":
+            ready = State("ready", state.attempts)
+            return _either(
+                ready, state, state.due.low <= entry.ended, state.due.high <= entry.begun
+            )
+        if state.kind != "claimed":
+            return {state}
+        version, clock = state.version_end, state.clock_end
+        renewed = self._renewed(entry, state)
+        kept = _either(renewed, state, version.low <= entry.read, version.high <= entry.read)
+        may_be_over = version.low <= entry.read and clock.low <= entry.ended
+        must_be_over = version.high <= entry.read and clock.high <= entry.begun
+        if must_be_over:
+            return {self._failed(state)}
+        return {self._failed(state), *kept} if may_be_over else kept
+
+    @staticmethod
+    def _renewed(entry: Entry, state: State) -> State:
+        """Return the state of an item whose lease is over by its version, but not by the clock."""
+        low = entry.read + VERSIONS * max(0, state.clock_end.low - entry.ended)
+        high = entry.read + VERSIONS * max(0, min(state.lease, state.clock_end.high - entry.begun))
+        return replace(state, version_end=Span(low, high))
+
+    def _failed(self, state: State) -> State:
+        """Return the state of a claimed item whose attempt has failed, and that is not delayed."""
+        is_last = self._max_attempts is not None and state.attempts >= self._max_attempts
+        return State("dead" if is_last else "ready", state.attempts)
+
+    # Pushes
+
+    def _push(self, entry: Entry) -> None:
+        facts = entry.facts
+        if facts.get("unique") is not None and not self._push_unique(entry):
+            return
+        if facts["key"] is None:
+            self._push_rejected(entry)
+            return
+        item = Item(
+            *(facts["value"], facts["priority"], facts["key"], facts.get("unique")),
+            appended=entry.stamp,
+            changed=entry.stamp,
+        )
+        item.states = {State("ready")}
+        if facts["delay"]:
+            item.states = {State("delayed", due=_later(entry, facts["delay"]))}
+        if item.value in self._items or item.value in self._ended:
+            self._problem(entry, f"{item.value} was pushed again")
+        self._items[item.value] = item
+        self._append(entry, item)
+        certain = [item for item in self._items.values() if item.is_certainly(*UNFINISHED)]
+        if self._max_size is not None and len(certain) > self._max_size:
+            self._problem(entry, f"the queue has room for {self._max_size}, and has {len(certain)}")
+
+    def _push_unique(self, entry: Entry) -> bool:
+        """Note what a push with a unique key tells of earlier items; return whether it is new."""
+        facts = entry.facts
+        others = [each for each in self._items.values() if each.unique == facts["unique"]]
+        self._sweep(entry, others)
+        if (existing := facts.get("existing")) is None:
+            for other in others:
+                self._observe(entry, other, lambda state: state.kind == "dead", "ended")
+            return True
+        item = self._known(entry, existing)
+        if item is not None:
+            if item.unique != facts["unique"]:
+                self._problem(entry, f"{existing} has another unique key")
+            self._observe(entry, item, lambda state: state.kind in UNFINISHED, "unfinished")
+        return False
+
+    def _push_rejected(self, entry: Entry) -> None:
+        possible = [item for item in self._items.values() if item.may_be(*UNFINISHED)]
+        if self._max_size is None or len(possible) < self._max_size:
+            self._problem(entry, f"the queue was full, with {len(possible)} items")
+
+    def _append(self, entry: Entry, item: Item) -> None:
+        """Check that an item is behind all items of its priority that the transaction saw."""
+        for other in self._items.values():
+            is_seen = entry.sees(other.appended) and other is not item
+            if is_seen and other.priority == item.priority and other.key >= item.key:
+                self._problem(entry, f"{item.value} is not behind {other.value}")
+
+    # What takes items
+
+    def _pop(self, entry: Entry) -> None:
+        self._sweep(entry)
+        self._take_first(entry, entry.facts["value"])
+
+    def _peek(self, entry: Entry) -> None:
+        items = self._items
+        self._items = {value: replace(item) for value, item in items.items()}
+        self._sweep(entry)
+        self._check_first(entry, entry.facts["value"])
+        self._items = items  # it has swept nothing
+
+    def _check_first(self, entry: Entry, value: str | None) -> Item | None:
+        """Check that an item was the first one, or that there was none."""
+        item = None if value is None else self._known(entry, value)
+        if item is not None:
+            self._observe(entry, item, lambda state: state.kind == "ready", "taken")
+        for other in self._items.values():
+            is_before = item is None or self._rank(entry, other) < self._rank(entry, item)
+            if is_before and other.is_certainly("ready"):
+                self._problem(entry, f"{other.value} is before {value}")
+        return item
+
+    @staticmethod
+    def _rank(entry: Entry, item: Item) -> tuple[int, str]:
+        return -item.priority if entry.facts["at_max"] else item.priority, item.key
+
+    def _take_first(self, entry: Entry, value: str | None) -> None:
+        item = self._check_first(entry, value)
+        for other in self._items.values():  # what it has passed was not ready
+            is_before = item is None or self._rank(entry, other) < self._rank(entry, item)
+            if is_before and not other.is_certainly("ready"):
+                other.states = {state for state in other.states if state.kind != "ready"}
+        if item is not None and item.value in self._items:
+            self._end(item)
+
+    def _claim(self, entry: Entry) -> None:
+        facts = entry.facts
+        self._sweep(entry)
+        if not facts["values"]:
+            for item in self._items.values():
+                self._observe(entry, item, lambda state: state.kind != "ready", "not there")
+        claimed = [self._known(entry, value) for value in facts["values"]]
+        for item, attempts in zip(claimed, facts["attempts"]):
+            if item is None:
+                continue
+            self._check_within(entry, item)
+            free = State("ready", attempts - 1)
+            if self._observe(entry, item, free.__eq__, f"claimed for attempt {attempts}"):
+                item.states = {State("claimed", attempts, token=facts["token"])}
+                self._change(entry, item, partial(self._leased, entry))
+
+    def _check_within(self, entry: Entry, item: Item) -> None:
+        """Check that fewer than `within` items were before an item throughout the transaction."""
+        before = [
+            other
+            for other in self._items.values()
+            if other.is_certainly("ready") and entry.sees(other.changed)
+            if (other.priority, other.key) < (item.priority, item.key)
+        ]
+        if len(before) >= entry.facts["within"]:
+            self._problem(entry, f"{item.value} was claimed, with {len(before)} items before it")
+
+    @staticmethod
+    def _leased(entry: Entry, state: State) -> State:
+        """Return the state of an item whose lease begins."""
+        length = int(entry.facts["lease"] * 1000) + 1
+        end = entry.read + int(entry.facts["lease"] * 1000 * VERSIONS)
+        clock_end = Span(entry.begun + length, entry.ended + length)
+        return replace(state, lease=length, version_end=Span(end, end), clock_end=clock_end)
+
+    # Ends of claims
+
+    def _held(self, entry: Entry) -> list[Item]:
+        """Return the items of a claim; check that the claim was over if the client was told so."""
+        token = entry.facts["token"]
+        known = [self._known(entry, value) for value in entry.facts["values"]]
+        items = [item for item in known if item is not None]
+        if entry.facts["lost"] is None:
+            return [
+                item
+                for item in items
+                if self._observe(entry, item, lambda state: state.token == token, "held")
+            ]
+        for item in items:
+            if item.value == entry.facts["lost"]:
+                self._observe(entry, item, lambda state: state.token != token, "lost")
+        return []
+
+    def _ack(self, entry: Entry) -> None:
+        for item in self._held(entry):
+            self._end(item)
+
+    def _nack(self, entry: Entry) -> None:
+        delay = entry.facts["delay"]
+
+        def failed(state: State) -> State:
+            after = self._failed(state)
+            if not delay or after.kind == "dead":
+                return after
+            return State("delayed", state.attempts, due=_later(entry, delay))
+
+        for item in self._held(entry):
+            self._change(entry, item, failed)
+
+    def _release(self, entry: Entry) -> None:
+        for item in self._held(entry):
+            self._change(entry, item, lambda state: State("ready", state.attempts - 1))
+
+    def _extend(self, entry: Entry) -> None:
+        for item in self._held(entry):
+            self._change(entry, item, lambda state: self._leased(entry, state))
+
+    # Single items
+
+    def _remove(self, entry: Entry) -> None:
+        item = self._known(entry, entry.facts["value"])
+        if item is None:
+            return
+        self._sweep(entry, [item])
+        if not entry.facts["removed"]:
+            self._observe(entry, item, lambda state: state.kind in ("claimed", "gone"), "held")
+        elif self._observe(
+            entry, item, lambda state: state.kind not in ("claimed", "gone"), "removed"
+        ):
+            self._end(item)
+
+    def _reprioritize(self, entry: Entry) -> None:
+        facts = entry.facts
+        item = self._known(entry, facts["value"])
+        if item is None:
+            return
+        self._sweep(entry, [item])
+        if facts["outcome"] != "moved":
+            self._observe(entry, item, lambda state: state.kind == facts["outcome"], "not moved")
+        elif self._observe(
+            entry, item, lambda state: state.kind in ("ready", "delayed", "dead"), "moved"
+        ):
+            item.priority, item.key = facts["priority"], facts["key"]
+            item.appended = item.changed = entry.stamp
+            self._append(entry, item)
+
+    # All items
+
+    def _clear(self, entry: Entry) -> None:
+        for item in list(self._items.values()):
+            self._end(item)
+
+    def _audit(self, entry: Entry) -> None:
+        """Compare all items, as views show them, and the counters of one read version."""
+        listed: dict[str, list[str]] = entry.facts["values"]
+        counts: dict[str, int] = entry.facts["counts"]
+        for kind, values in listed.items():
+            if counts[kind] != len(values):
+                self._problem(entry, f"{counts[kind]} items are counted as {kind}")
+            if len(set(values)) != len(values):
+                self._problem(entry, f"an item is listed twice as {kind}")
+            if values != sorted(values, key=self._order):
+                self._problem(entry, f"{kind} items are not in order")
+        kinds = {value: kind for kind, values in listed.items() for value in values}
+        for value in sorted(kinds.keys() - self._items.keys()):
+            self._problem(entry, f"{value} is {kinds[value]}, and should be gone")
+        for item in self._items.values():
+            kind = kinds.get(item.value, "gone")
+            swept = self._swept(entry, item)
+            if all(state.kind != kind for state in swept):
+                self._problem(entry, f"{item.value} is {kind}, and should be {_texts(swept)}")
+
+    def _order(self, value: str) -> tuple[int, str]:
+        item = self._items.get(value)
+        return (0, "") if item is None else (item.priority, item.key)
+
+
+def _either(after: State, before: State, may: bool, must: bool) -> set[State]:
+    return {after} if must else {after, before} if may else {before}
+
+
+def _later(entry: Entry, delay: float) -> Span:
+    """Return when something is due that a call delays."""
+    milliseconds = round(delay * 1000)
+    return Span(entry.begun + milliseconds, entry.ended + milliseconds + 1)
+
+
+def _texts(states: set[State]) -> str:
+    return " or ".join(sorted(map(str, states))) or "gone"

@@ -1,0 +1,227 @@
+"""The model of the simulation finds lost, doubled and reordered items, and allows what is right.
+
+A log is written here as in a story: each operation reads everything before it, at its own second,
+unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.simulation.cluster.model import VERSIONS, Entry, Model, last_stamp
+
+_SECOND = 1000 * VERSIONS
+
+
+def at(second: float, verb: str, *, read: float | None = None, **facts: Any) -> Entry:
+    """Return an operation that commits at this second, and reads just before or at `read`."""
+    version = int(second * _SECOND)
+    seen = version - 1 if read is None else int(read * _SECOND)
+    stamp = last_stamp(seen) if verb == "audit" else version << 16
+    began = int(1000 * (second if read is None else read))
+    return Entry(verb, seen, stamp, began, began, facts)
+
+
+def push(second: float, value: str, priority: int = 0, **facts: Any) -> Entry:
+    key = facts.pop("key", f"{second:08.1f}")
+    read = facts.pop("read", None)
+    delay = facts.pop("delay", 0)
+    return at(
+        second, "push", read=read, value=value, priority=priority, key=key, delay=delay, **facts
+    )
+
+
+def pop(second: float, value: str | None, at_max: bool = False) -> Entry:
+    return at(second, "pop", value=value, at_max=at_max)
+
+
+def peek(second: float, value: str | None, at_max: bool = False) -> Entry:
+    return at(second, "peek", value=value, at_max=at_max)
+
+
+def claim(second: float, *values: str, attempt: int = 1, **facts: Any) -> Entry:
+    given = {"token": f"{second}", "lease": 10, "within": 1, **facts}
+    return at(second, "claim", values=[*values], attempts=[attempt] * len(values), **given)
+
+
+def end(second: float, verb: str, claimed: Entry, **facts: Any) -> Entry:
+    values, token = claimed.facts["values"], claimed.facts["token"]
+    return at(second, verb, values=values, token=token, **{"lost": None, **facts})
+
+
+def audit(second: float, **values: list[str]) -> Entry:
+    values = {state: values.get(state, []) for state in ("ready", "delayed", "claimed", "dead")}
+    counts = {state: len(listed) for state, listed in values.items()}
+    return at(second, "audit", values=values, counts=counts)
+
+
+def problems(*entries: Entry, **options: Any) -> list[str]:
+    model = Model(**options)
+    model.replay(entries)
+    return [problem.partition(": Entry")[0] for problem in model.problems]
+
+
+A, B = push(1, "a"), push(2, "b")
+CLAIM = claim(3, "a")
+LOST = {"lost": "a"}
+
+OVER = end(15, "ack", CLAIM, **LOST)
+
+RIGHT = {
+    "first in, first out": [A, B, pop(3, "a"), pop(4, "b"), pop(5, None)],
+    "the lowest priority first": [A, push(2, "b", -1), pop(3, "b"), pop(4, "a")],
+    "the highest priority first": [A, push(2, "b", 1), pop(3, "b", at_max=True)],
+    "overlapping pushes in either order": [A, push(2, "b", key="0", read=0.5), pop(3, "b")],
+    "a peek takes nothing": [A, peek(2, "a"), peek(3, "a"), pop(4, "a"), peek(5, None)],
+    "a delay": [push(1, "a", delay=5), pop(5, None), pop(7, "a")],
+    "a delay that ends within a call": [push(1, "a", delay=5), at(6, "pop", value=None, at_max=0)],
+    "an ack": [A, CLAIM, end(4, "ack", CLAIM), pop(5, None), pop(20, None)],
+    "an ack after the lease, that no one has taken": [A, CLAIM, end(20, "ack", CLAIM)],
+    "a lease that is over": [
+        A,
+        CLAIM,
+        pop(12.9, None),
+        pop(14, "a"),
+        end(15, "ack", CLAIM, **LOST),
+    ],
+    "a release": [A, CLAIM, end(4, "release", CLAIM), claim(5, "a", attempt=1)],
+    "a nack": [A, CLAIM, end(4, "nack", CLAIM, delay=0), claim(5, "a", attempt=2)],
+    "a nack with a delay": [A, CLAIM, end(4, "nack", CLAIM, delay=5), pop(8, None), pop(10, "a")],
+    "an extension": [A, CLAIM, end(12, "extend", CLAIM, lease=10), pop(20, None), pop(23, "a")],
+    "a claim of one of the first": [A, B, claim(3, "b", within=2), pop(4, "a")],
+    "a removal": [A, at(2, "remove", value="a", removed=True), pop(3, None)],
+    "a removal of a claimed item": [A, CLAIM, at(4, "remove", value="a", removed=False)],
+    "a new priority": [
+        A,
+        B,
+        at(3, "reprioritize", value="a", outcome="moved", priority=0, key="9"),
+        pop(4, "b"),
+        pop(5, "a"),
+    ],
+    "a unique key": [
+        push(1, "a", unique="u"),
+        push(2, "b", unique="u", key="0", existing="a"),
+        pop(3, "a"),
+        push(4, "c", unique="u"),
+    ],
+    "a clear": [A, CLAIM, B, at(4, "clear"), pop(5, None), end(6, "ack", CLAIM, **LOST)],
+    "an audit": [A, B, CLAIM, audit(4, ready=["b"], claimed=["a"])],
+    "an audit of what is over": [A, CLAIM, audit(12, claimed=["a"]), audit(14, ready=["a"])],
+    "an audit that comes late": [A, pop(3, "a"), audit(2, ready=["a"])],
+}
+
+WRONG = {
+    "lost": ([A, B, pop(3, "b")], "a is before b"),
+    "lost at the end": ([A, pop(3, None)], "a is before None"),
+    "doubled": ([A, pop(2, "a"), pop(3, "a")], "a was taken, but it is"),
+    "appeared": ([pop(2, "a")], "a was never pushed"),
+    "reordered": ([A, B, push(3, "c"), pop(4, "b")], "a is before b"),
+    "out of turn": ([A, push(2, "b", 1), pop(3, "b")], "a is before b"),
+    "not behind": ([A, push(2, "b", key="0")], "b is not behind a"),
+    "pushed twice": ([A, A], "a was pushed again"),
+    "a peek at nothing": ([A, peek(2, None)], "a is before None"),
+    "before its time": ([push(1, "a", delay=5), pop(3, "a")], "a was taken, but it is"),
+    "not at its time": ([push(1, "a", delay=5), pop(7, None)], "a is before None"),
+    "popped while claimed": ([A, CLAIM, pop(4, "a")], "a was taken, but it is"),
+    "claimed twice": ([A, CLAIM, claim(4, "a", attempt=2)], "a was claimed for attempt 2, but"),
+    "a claim of nothing": ([A, claim(2)], "a was not there, but it is"),
+    "a claim of a later one": ([A, B, claim(3, "b")], "b was claimed, with 1 items before it"),
+    "the wrong attempt": ([A, claim(3, "a", attempt=2)], "a was claimed for attempt 2, but"),
+    "acknowledged twice": (
+        [A, CLAIM, end(4, "ack", CLAIM), end(5, "ack", CLAIM)],
+        "a was held, but it is",
+    ),
+    "acknowledged after another claim": (
+        [A, CLAIM, claim(14, "a", attempt=2), end(15, "ack", CLAIM)],
+        "a was held, but it is",
+    ),
+    "a lease lost too early": ([A, CLAIM, end(5, "ack", CLAIM, **LOST)], "a was lost, but it is"),
+    "an extension in vain": (
+        [A, CLAIM, end(12, "extend", CLAIM, lease=10), pop(15, "a")],
+        "a was taken, but it is",
+    ),
+    "a lease that never ends": ([A, CLAIM, pop(20, None)], "a is before None"),
+    "a removal of a claim": (
+        [A, CLAIM, at(4, "remove", value="a", removed=True)],
+        "a was removed, but it is",
+    ),
+    "a removal in vain": ([A, at(4, "remove", value="a", removed=False)], "a was held, but it is"),
+    "a move of a claim": (
+        [A, CLAIM, at(4, "reprioritize", value="a", outcome="moved", priority=0, key="9")],
+        "a was moved, but it is",
+    ),
+    "a unique key twice": (
+        [push(1, "a", unique="u"), push(2, "b", unique="u")],
+        "a was ended, but it is",
+    ),
+    "a unique key of nothing": (
+        [push(1, "a", unique="u"), pop(2, "a"), push(3, "b", unique="u", existing="a")],
+        "a was unfinished, but it is",
+    ),
+    "survived a clear": ([A, at(2, "clear"), pop(3, "a")], "a was taken, but it is"),
+    "a wrong counter": (
+        [at(2, "audit", values={"ready": []}, counts={"ready": 1})],
+        "1 items are counted as ready",
+    ),
+    "an audit that misses one": ([A, audit(2)], "a is gone, and should be"),
+    "an audit with one too many": ([A, pop(2, "a"), audit(3, ready=["a"])], "a is ready, and sho"),
+    "an audit out of order": ([A, B, audit(3, ready=["b", "a"])], "ready items are not in order"),
+    "an audit before the time": ([push(1, "a", delay=9), audit(2, ready=["a"])], "a is ready, and"),
+}
+
+
+@pytest.mark.parametrize("entries", RIGHT.values(), ids=RIGHT)
+def test_the_model_allows(entries: list[Entry]) -> None:
+    assert problems(*entries) == []
+
+
+@pytest.mark.parametrize(("entries", "problem"), WRONG.values(), ids=WRONG)
+def test_the_model_finds(entries: list[Entry], problem: str) -> None:
+    found = problems(*entries)
+    assert any(each.startswith(problem) for each in found), found
+
+
+def test_a_full_queue_rejects() -> None:
+    rejected = push(3, "c", key=None)
+    assert problems(A, B, rejected, max_size=2) == []
+    assert problems(A, rejected, max_size=2) == ["the queue was full, with 1 items"]
+    assert problems(A, B, max_size=1) == ["the queue has room for 1, and has 2"]
+
+
+def test_the_last_attempt_ends_in_death() -> None:
+    nack = end(4, "nack", CLAIM, delay=0)
+    assert problems(A, CLAIM, nack, pop(5, None), max_attempts=1) == []
+    assert problems(A, CLAIM, nack, pop(5, "a"), max_attempts=1) != []
+    assert problems(A, CLAIM, pop(20, None), audit(21, dead=["a"]), max_attempts=1) == []
+    moved = at(5, "reprioritize", value="a", outcome="moved", priority=1, key="9")
+    assert problems(A, CLAIM, nack, moved, audit(21, dead=["a"]), max_attempts=1) == []
+
+
+def test_a_recovery_does_not_end_a_lease() -> None:
+    """It advances the versions by far; the clock goes on."""
+    clock = {"begun": 5_000, "ended": 5_000}
+    later = Entry("pop", 1_000 * _SECOND, 1_001 * _SECOND << 16, **clock, facts=pop(0, None).facts)
+    early = Entry("pop", 1_000 * _SECOND, 1_001 * _SECOND << 16, **clock, facts=pop(0, "a").facts)
+    assert problems(A, CLAIM, later) == []
+    assert problems(A, CLAIM, early) != []
+
+
+def test_a_transaction_cannot_find_what_was_committed_after_its_read_version() -> None:
+    """The delay was over at the time of the call, but the push was not committed yet."""
+    slow = push(5, "a", delay=1, read=1)
+    assert problems(slow, at(6, "pop", read=4, value=None, at_max=False)) == []
+    assert problems(slow, at(6, "pop", read=5.5, value=None, at_max=False)) != []
+
+
+def test_operations_of_one_transaction_see_each_other() -> None:
+    both = [A, at(1, "pop", value="a", at_max=False)]
+    assert problems(*both) == []
+
+
+def test_what_is_unfinished() -> None:
+    model = Model(max_attempts=1)
+    model.replay([A, B, CLAIM, end(4, "nack", CLAIM, delay=0)])
+    assert model.unfinished == ["b"]
+    assert model.operations == 4
