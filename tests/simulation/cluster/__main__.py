@@ -1,0 +1,115 @@
+"""Run fdbqueue in FoundationDB's simulator.
+
+python -m tests.simulation.cluster --seeds N [--workload NAME] [--seed N] [--buggify on|off]
+    [--jobs 2] [--twice] [--mutation NAME]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.simulation.cluster.building import Missing, Tools, find_tools
+from tests.simulation.cluster.mutations import MUTATIONS
+from tests.simulation.cluster.runs import Result, run
+from tests.simulation.cluster.scenario import Scenario, choose
+from tests.simulation.cluster.workloads import WORKLOADS
+
+
+def main() -> int:
+    given = _arguments()
+    try:
+        tools = find_tools()
+    except Missing as missing:
+        print(missing, file=sys.stderr)
+        return 2
+    first = random.randrange(10**6) if given.seed is None else given.seed
+    workloads = [given.workload] if given.workload else WORKLOADS
+    buggify = None if given.buggify is None else given.buggify == "on"
+    scenarios = [
+        replace(choose(workloads[seed % len(workloads)], seed, buggify), mutation=given.mutation)
+        for seed in range(first, first + given.seeds)
+    ]
+    began = time.monotonic()
+    totals = Totals()
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for result in pool.map(lambda each: _run(each, tools, given.twice), scenarios):
+            totals.add(result)
+    print(totals.text(time.monotonic() - began))
+    return 1 if totals.failed else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation.cluster",
+        description="Run fdbqueue in FoundationDB's simulator.",
+    )
+    parser.add_argument("--seeds", type=int, default=1, help="how many simulations to run")
+    parser.add_argument("--seed", type=int, help="the first seed; by default a random one")
+    parser.add_argument("--workload", choices=WORKLOADS, help="by default all in turns")
+    parser.add_argument("--buggify", choices=["on", "off"], help="by default the seed chooses")
+    parser.add_argument("--jobs", type=int, default=1, help="how many simulations run at a time")
+    parser.add_argument(
+        "--twice", action="store_true", help="run each seed twice and compare the digests"
+    )
+    parser.add_argument("--mutation", choices=MUTATIONS, help="a bug to plant")
+    return parser.parse_args()
+
+
+def _run(scenario: Scenario, tools: Tools, twice: bool) -> Result:
+    """Run a scenario and print its line; keep the directory if it fails."""
+    directories = [Path(tempfile.mkdtemp(prefix="simulation-")) for _ in range(1 + twice)]
+    results = [run(scenario, tools, directory) for directory in directories]
+    result = results[0]
+    lines = [str(result)]
+    if len({each.digest for each in results}) > 1:
+        result = results[1].differing_from(result)
+        lines.append(str(result))
+    if result.problems:
+        lines += [f"    repeat it with {_command(scenario)}", f"    its directory is {directories}"]
+    else:
+        for directory in directories:
+            shutil.rmtree(directory)
+    print("\n".join(lines), flush=True)
+    return result
+
+
+def _command(scenario: Scenario) -> str:
+    buggify = "on" if scenario.buggify else "off"
+    return (
+        f"python -m tests.simulation.cluster --workload {scenario.workload} "
+        f"--seed {scenario.seed} --buggify {buggify}"
+    )
+
+
+@dataclass
+class Totals:
+    """The sum of all simulations."""
+
+    seeds: int = 0
+    failed: int = 0
+    simulated: float = 0.0
+    operations: int = 0
+
+    def add(self, result: Result) -> None:
+        self.seeds += 1
+        self.failed += bool(result.problems)
+        self.simulated += result.simulated
+        self.operations += result.operations
+
+    def text(self, seconds: float) -> str:
+        return (
+            f"{self.seeds} seeds, {self.failed} failed: {self.simulated / 3600:.1f} simulated "
+            f"hours, {self.operations:,} operations, {60 * self.seeds / seconds:.1f} seeds a minute"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

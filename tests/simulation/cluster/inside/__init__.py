@@ -1,0 +1,1 @@
+"""What runs inside the simulator, and only there: it imports the module of the shim."""

@@ -1,0 +1,135 @@
+"""What a seed stands for: a workload, a cluster, and the faults that it meets.
+
+A seed chooses everything here, and the simulator makes all further choices with it.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Scenario", "choose", "toml_file"]
+
+_REDUNDANCY = ("single", "double", "triple")
+_ENGINES = {0: "ssd", 1: "memory", 2: "memory-radixtree", 3: "redwood"}
+"""The storage engines by the simulator's numbers, without those that have threads."""
+
+_PATIENCE = 2_100
+"""Simulated seconds after which the simulator calls a test hanging."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One simulation.
+
+    Attributes:
+        workload: The name of the workload.
+        seed: The seed.
+        buggify: Whether the server and its client take unlikely paths more often.
+        seconds: How long the clients work and the faults occur, in simulated time.
+        redundancy: The redundancy mode of the cluster.
+        engine: The number of its storage engine.
+        machines: The number of its machines.
+        faults: The workloads of the simulator that cause faults, with their options.
+        mutation: The bug that is planted, one of `MUTATIONS`.
+    """
+
+    workload: str
+    seed: int
+    buggify: bool
+    seconds: float
+    redundancy: str
+    engine: int
+    machines: int
+    faults: tuple[dict[str, Any], ...]
+    mutation: str | None = None
+
+    def __str__(self) -> str:
+        faults = [
+            fault["testName"] + ("+swizzle" if fault.get("swizzle") else "")
+            for fault in self.faults
+        ]
+        return f"{self.redundancy} {_ENGINES[self.engine]}, {' '.join(faults) or 'no faults'}"
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the clients need to know."""
+        return asdict(self)
+
+
+def choose(workload: str, seed: int, buggify: bool | None = None) -> Scenario:
+    """Return the scenario of a seed.
+
+    Args:
+        workload: The name of the workload.
+        seed: The seed.
+        buggify: As for `Scenario`; `None` lets the seed choose.
+    """
+    chance = random.Random(f"{workload} {seed}")
+    seconds = float(chance.choice([30, 30, 60, 120]))
+    redundancy, engine = chance.choice(_REDUNDANCY), chance.choice([*_ENGINES])
+    machines = chance.randint(5, 9)
+    faults: list[dict[str, Any]] = []
+    if chance.random() < 0.8:
+        swizzle = int(chance.random() < 0.3)
+        clogging = {"scale": chance.uniform(0.1, 1.0), "clogginess": chance.uniform(0.1, 1.0)}
+        faults.append({"testName": "RandomClogging", "swizzle": swizzle, **clogging})
+    if chance.random() < 0.7:
+        faults.append({"testName": "Rollback", "meanDelay": chance.choice([10.0, 30.0])})
+    for _ in range(chance.choice([0, 1, 1, 2])):
+        kills = {"machinesToKill": 10, "machinesToLeave": 3}
+        faults.append({"testName": "Attrition", "reboot": chance.random() < 0.8, **kills})
+    if buggify is None:
+        buggify = chance.random() < 0.75
+    with_times = tuple({**fault, "testDuration": seconds} for fault in faults)
+    return Scenario(workload, seed, buggify, seconds, redundancy, engine, machines, with_times)
+
+
+def toml_file(scenario: Scenario, library: str, folder: str, python: str) -> str:
+    """Return the file in TOML that tells the server what to run.
+
+    Args:
+        scenario: What to run.
+        library: The path of the shim.
+        folder: The folder from which Python imports the tests.
+        python: The path of Python.
+    """
+    where, _, name = library.rpartition("/")
+    configuration = {
+        "config": scenario.redundancy,
+        "storageEngineType": scenario.engine,
+        "machineCount": scenario.machines,
+        "datacenters": 1,
+        "generateFearless": False,
+        "allowDefaultTenant": False,
+        "tenantModes": ["disabled"],
+        "encryptModes": ["disabled"],
+    }
+    test = {
+        "testTitle": scenario.workload,
+        "clearAfterTest": False,
+        "runConsistencyCheck": False,
+        "timeout": _PATIENCE,
+    }
+    clients = {
+        "testName": "External",
+        "libraryName": name.removeprefix("lib").removesuffix(".so"),
+        "libraryPath": where,
+        "workloadName": scenario.workload,
+        "python": python,
+        "folder": folder,
+    }
+    tables = [("[configuration]", configuration), ("[[test]]", test)]
+    tables += [("[[test.workload]]", each) for each in (clients, *scenario.faults)]
+    return "\n".join(
+        "\n".join([title, *(f"{key} = {_toml(value)}" for key, value in table.items()), ""])
+        for title, table in tables
+    )
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return repr(value)  # numbers, and texts as literal ones

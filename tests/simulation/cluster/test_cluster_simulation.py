@@ -1,0 +1,75 @@
+"""A few seeds of the simulation find nothing, and find a bug that is there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.cluster.building import Missing, Tools, find_tools
+from tests.simulation.cluster.runs import run
+from tests.simulation.cluster.scenario import choose
+from tests.simulation.cluster.workloads import WORKLOADS
+
+SEEDS = int(os.environ.get("FDBQ_SIMULATION_SEEDS", "3"))
+"""How many seeds each workload gets."""
+
+
+@pytest.fixture(scope="module")
+def tools() -> Tools:
+    """Return what a simulation needs, or skip the test."""
+    try:
+        return find_tools()
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.parametrize("seed", range(1, 1 + SEEDS))
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_seed_finds_nothing(tools: Tools, workload: str, seed: int, tmp_path: Path) -> None:
+    result = run(choose(workload, seed), tools, tmp_path)
+    assert not result.problems
+    assert result.operations > 100
+
+
+def test_a_seed_finds_a_planted_bug(tools: Tools, tmp_path: Path) -> None:
+    scenario = choose("queues", 1)
+    result = run(replace(scenario, mutation="pop-by-snapshot"), tools, tmp_path)
+    assert any("was taken, but it is gone" in problem for problem in result.problems)
+
+
+def test_the_same_seed_gives_the_same_run(tools: Tools, tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "another directory").mkdir()
+    scenario = choose("queues", 2)
+    results = [run(scenario, tools, directory) for directory in tmp_path.iterdir()]
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("given", [{}, {"FDB_SIMULATION_SERVER": sys.executable}])
+def test_the_command_says_in_one_line_what_is_missing(given: dict[str, str]) -> None:
+    names = ("FDB_SIMULATION_SERVER", "FDB_SOURCE")
+    rest = {name: value for name, value in os.environ.items() if name not in names}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation.cluster", "--seeds", "1"],
+        cwd=Path(__file__).parents[3],
+        env=rest | given,
+        capture_output=True,
+        text=True,
+    )
+    (missing,) = set(names) - given.keys() if given else names[:1]
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{missing} is not set to ")
+    assert done.stderr.endswith("docs/design/simulation.md says what the simulation needs\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_seed_always_stands_for_the_same_scenario() -> None:
+    assert choose("queues", 7) == choose("queues", 7)
+    assert choose("queues", 7) != replace(choose("queues", 8), seed=7)
+    with_buggify = replace(choose("queues", 7), buggify=True)
+    assert choose("queues", 7, buggify=True) == with_buggify
