@@ -88,6 +88,11 @@ class State:
     version_end: Span = _NEVER
     clock_end: Span = _NEVER
 
+    def __str__(self) -> str:
+        facts = {"due": self.due, "version": self.version_end, "clock": self.clock_end}
+        known = [f"{name} {low}-{high}" for name, (low, high) in facts.items() if high]
+        return " ".join([self.kind, f"attempt {self.attempts}", *known])
+
 
 _GONE = State("gone")
 

@@ -12,7 +12,10 @@ def _pop_by_snapshot() -> None:
     """Two clients pop the same item."""
     from fdbqueue.operations.items import Items
 
-    _change(Items, "first", lambda first: lambda self, tr, *args: first(self, tr.snapshot, *args))
+    def first(first: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, tr, *args: first(self, getattr(tr, "snapshot", tr), *args)
+
+    _change(Items, "first", first)
 
 
 def _ack_without_token() -> None:

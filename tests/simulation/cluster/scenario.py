@@ -15,6 +15,9 @@ _REDUNDANCY = ("single", "double", "triple")
 _ENGINES = {0: "ssd", 1: "memory", 2: "memory-radixtree", 3: "redwood"}
 """The storage engines by the simulator's numbers, without those that have threads."""
 
+_FAULTY = 0.7
+"""The part of the time in which faults occur."""
+
 _PATIENCE = 2_100
 """Simulated seconds after which the simulator calls a test hanging."""
 
@@ -27,7 +30,7 @@ class Scenario:
         workload: The name of the workload.
         seed: The seed.
         buggify: Whether the server and its client take unlikely paths more often.
-        seconds: How long the clients work and the faults occur, in simulated time.
+        seconds: How long the clients work, in simulated time. Faults occur at first.
         redundancy: The redundancy mode of the cluster.
         engine: The number of its storage engine.
         machines: The number of its machines.
@@ -66,7 +69,7 @@ def choose(workload: str, seed: int, buggify: bool | None = None) -> Scenario:
         buggify: As for `Scenario`; `None` lets the seed choose.
     """
     chance = random.Random(f"{workload} {seed}")
-    seconds = float(chance.choice([30, 30, 60, 120]))
+    seconds = float(chance.choice([30, 60, 60, 120]))
     redundancy, engine = chance.choice(_REDUNDANCY), chance.choice([*_ENGINES])
     machines = chance.randint(5, 9)
     faults: list[dict[str, Any]] = []
@@ -81,7 +84,7 @@ def choose(workload: str, seed: int, buggify: bool | None = None) -> Scenario:
         faults.append({"testName": "Attrition", "reboot": chance.random() < 0.8, **kills})
     if buggify is None:
         buggify = chance.random() < 0.75
-    with_times = tuple({**fault, "testDuration": seconds} for fault in faults)
+    with_times = tuple({**fault, "testDuration": _FAULTY * seconds} for fault in faults)
     return Scenario(workload, seed, buggify, seconds, redundancy, engine, machines, with_times)
 
 
@@ -104,11 +107,14 @@ def toml_file(scenario: Scenario, library: str, folder: str, python: str) -> str
         "allowDefaultTenant": False,
         "tenantModes": ["disabled"],
         "encryptModes": ["disabled"],
+        "simHTTPServerEnabled": False,
+        "disableTss": True,
     }
     test = {
         "testTitle": scenario.workload,
         "clearAfterTest": False,
-        "runConsistencyCheck": False,
+        "runConsistencyCheck": False,  # of the servers, which their own tests check
+        "waitForQuiescence": False,  # most of the time of a seed, and no client waits for it
         "timeout": _PATIENCE,
     }
     clients = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -17,9 +18,12 @@ from fdb.subspace_impl import Subspace
 
 from tests.simulation.cluster.model import Entry, last_stamp
 
-__all__ = ["Attempt", "read_log", "run"]
+__all__ = ["Attempt", "errors", "read_log", "run"]
 
 _T = TypeVar("_T")
+
+errors: Counter[int] = Counter()
+"""How often transactions of all clients failed, by the code of the error."""
 
 _LOG = Subspace(("log",))
 _PAGE = 500
@@ -78,6 +82,7 @@ def run(db: Any, client: int, body: Callable[[Attempt], _T]) -> _T:
             tr.commit().wait()
             return result
         except fdb.FDBError as error:
+            errors[error.code] += 1
             tr.on_error(error.code).wait()
 
 

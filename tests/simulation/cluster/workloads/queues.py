@@ -17,7 +17,7 @@ from fdbqueue.layout import Layout
 from tests.simulation.cluster.inside.clients import Client
 from tests.simulation.cluster.inside.environment import stopped_clock
 from tests.simulation.cluster.model import Model
-from tests.simulation.cluster.workloads.log import Attempt, read_log, run
+from tests.simulation.cluster.workloads.log import Attempt, errors, read_log, run
 
 __all__ = ["Queues"]
 
@@ -94,7 +94,7 @@ class Queues:
             self._client.problem(problem)
         if model.unfinished:
             self._client.problem(f"the queue is empty, without {model.unfinished}")
-        self._client.report(operations=model.operations, digest=digest)
+        self._client.report(operations=model.operations, digest=digest, errors=errors)
 
     def _look_for_leftovers(self, db: Any) -> None:
         layout = Layout(_SPACE)
