@@ -258,6 +258,27 @@ def test_a_commit_log_that_is_truncated_after_a_commit_makes_its_result_unknown(
     db.close()
 
 
+def test_a_commit_that_cannot_be_published_is_unknown_until_the_next_one_publishes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fdb_error: Any
+) -> None:
+    """The write of the tail fails after SQLite's commit, and so does the one that follows."""
+    write = os.pwrite
+
+    def fails(descriptor: int, data: bytes, at: int) -> int:
+        if at == 0:
+            raise OSError(errno.EIO, "Input/output error")
+        return write(descriptor, data, at)
+
+    with fdbqueue.open(tmp_path / "db") as db:
+        db[b"before"] = b"1"
+        monkeypatch.setattr(os, "pwrite", fails)
+        with fdb_error(1021):
+            db[b"k"] = b"v"
+        monkeypatch.undo()
+        db[b"after"] = b"1"
+        assert db[b"k"] == b"v"
+
+
 def test_a_commit_whose_result_is_unknown_is_not_repeated(
     two: tuple[Database, Database], disk: Disk
 ) -> None:

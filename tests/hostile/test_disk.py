@@ -146,6 +146,16 @@ def test_a_write_fails_until_the_fault_ends(disk: Disk) -> None:
         assert committer.commit() == "done"
 
 
+def test_a_commit_fails_with_a_storage_error_while_the_log_of_commits_cannot_be_written(
+    disk: Disk,
+) -> None:
+    with Committer(disk) as committer:
+        fault = disk.fail_writes(".commits", errno.EIO)
+        assert [committer.commit(), committer.commit()] == ["StorageError", "StorageError"]
+        fault.end()
+        assert committer.commit() == "done"
+
+
 def test_a_sync_hangs_until_it_is_released(disk: Disk) -> None:
     with Committer(disk) as committer:
         with disk.hanging_syncs("-wal") as fault:

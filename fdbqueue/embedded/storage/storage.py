@@ -582,7 +582,8 @@ class Storage:
                 self._keep_short(connection, version)
         except Exception as error:
             self._undo()
-            self.log.recover()
+            with suppress(OSError):  # the next commit does it, as after a killed writer
+                self.log.recover()
             self._connections.give_back(connection)
             if isinstance(error, generations.Outdated):
                 with storage_errors(self.path):
