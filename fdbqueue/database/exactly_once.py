@@ -284,7 +284,10 @@ class _Operation:
 
         errors: tuple[type[Exception], ...] = (StorageError, *error_classes())
         try:
-            done = run(self._db, fence)
+            try:
+                done = run(self._db, fence)
+            except error_classes():
+                done = run(self._db, fence)  # perhaps only this transaction was unlucky
         except errors as failure:
             raise FDBError(1021) from failure
         if done is None or done < 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -269,7 +269,8 @@ class DyingDatabase(FaultyDatabase):
         self.took_place, self.deaths = took_place, 1
 
     def commit(self, transaction: FaultyTransaction) -> None:
-        dies, self.deaths = self.deaths > 0, 0
+        dies = self.deaths > 0
+        self.deaths -= dies
         if self.took_place or not dies:
             transaction.wrapped.commit().wait()
         if dies:
@@ -280,6 +281,17 @@ def test_a_timeout_after_the_commit_returns_the_result(db: Any, queue: PriorityQ
     dying = DyingDatabase(db, took_place=True)
     assert queue.push(dying, "once").value == "once"
     assert queue.size(db) == 1
+
+
+@pytest.mark.parametrize("took_place", [True, False])
+def test_the_search_for_the_result_is_repeated_after_a_timeout(
+    db: Any, queue: PriorityQueue, fdb_error: Any, took_place: bool
+) -> None:
+    dying = DyingDatabase(db, took_place)
+    dying.deaths = 2
+    with nullcontext() if took_place else fdb_error(1031):
+        queue.push(dying, "item")
+    assert queue.size(db) == took_place
 
 
 def test_a_timeout_before_the_commit_raises_and_stores_nothing(

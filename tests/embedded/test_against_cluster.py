@@ -80,8 +80,8 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def test_both_engines_conflict_on_the_same_keys(empty: Any, rng: random.Random, part: int) -> None:
     """Selectors, limits and own writes decide which keys a range read depends on.
 
-    If both selectors pass the first key, or the last one, the cluster may also conflict with a
-    write that cannot change the empty result.
+    The cluster may also conflict with a write that cannot change the result: if the result is empty
+    because both selectors pass the first key, or the last one, and if own writes are in the range.
     """
     with fdbqueue.open("memory:") as embedded:
         for _ in range(PROGRAMS // PARTS):
@@ -90,7 +90,8 @@ def test_both_engines_conflict_on_the_same_keys(empty: Any, rng: random.Random, 
                 _conflict(db, random.Random(seed)) for db in (embedded, empty)
             )
             assert keys == expected, (seed, done)
-            assert fails == expected_to_fail or not (keys or fails), (seed, done)
+            may_differ = not keys or any(name in str(done) for name in ("set", "clear", "add"))
+            assert fails == expected_to_fail or (may_differ and not fails), (seed, done)
 
 
 def _conflict(db: Any, rng: random.Random) -> tuple[str, list[bytes], bool]:
