@@ -198,10 +198,10 @@ class Store(Generic[_T]):
 
         `None` if the queue is full.
         """
-        now = milliseconds()
+        now, is_callers = milliseconds(), not is_database(tr)
 
         def body(tr: Transaction) -> tuple[_T | None]:
-            found = self._pusher.push_unique(tr, new, now)
+            found = self._pusher.push_unique(tr, new, now, is_callers)
             if found is None:
                 return (None,)
             item = self.codec.decode(tr, found.item)

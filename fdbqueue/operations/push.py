@@ -135,7 +135,9 @@ class Pusher:
             tr.clear(waiter.key)
         return [*map(list, map(islice, repeat(iter(keys)), map(len, fitting)))]
 
-    def push_unique(self, tr: Transaction, item: NewItem, now: int) -> LocatedItem | None:
+    def push_unique(
+        self, tr: Transaction, item: NewItem, now: int, relies_on_full: bool
+    ) -> LocatedItem | None:
         """Push an item unless an unfinished item has its unique key; return the item with the key.
 
         An item with the key that has expired makes room first. The result is `None` if the queue is
@@ -145,16 +147,21 @@ class Pusher:
             tr: A transaction.
             item: The item to push.
             now: The time in milliseconds since 1970.
+            relies_on_full: Whether the rest of the transaction may depend on the queue being full.
         """
         key = self.layout.unique_key(str(item.header.unique))
         found = self._find_unique(tr, key, now)
         if found is None and self.push(tr, [PushRequest([item])])[0]:
             found = self._find_unique(tr, key, now)
+        if found is None and relies_on_full:
+            self._bound.rely_on_full(tr)
         return found
 
     def _find_unique(self, tr: Transaction, key: bytes, now: int) -> LocatedItem | None:
         position = tr[key].value
-        return None if position is None else self._schedule.find_at(tr, position, now)
+        found = None if position is None else self._schedule.find_at(tr, position, now)
+        # The sweep of the item may have made it a dead letter, which has given up its key.
+        return None if found is None or found.state == "dead" else found
 
     def reserve(self, tr: Transaction) -> None:
         """Take a place for the retry of a dead letter; raise `QueueFull` if no place is free."""

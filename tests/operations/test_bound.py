@@ -227,16 +227,17 @@ def test_concurrent_retries_and_pushes_do_not_share_a_slot(db: Any, space: Subsp
     assert unfinished(db, queue) == 2
 
 
+@pytest.mark.parametrize("unique", [None, "k"])
 @pytest.mark.parametrize("end", ["ack", "nack"])
 def test_a_transaction_with_a_rejected_push_conflicts_with_the_end_of_a_claim(
-    db: Any, space: Subspace, end: str
+    db: Any, space: Subspace, end: str, unique: str | None
 ) -> None:
     """Its other writes may depend on the queue being full."""
     queue = PriorityQueue(space, max_size=1, max_attempts=1)
     queue.push(db, "a")
     claim = queue.claim(db)
     tr = db.create_transaction()
-    assert queue.push(tr, "b", if_full="drop") is None
+    assert queue.push(tr, "b", unique=unique, if_full="drop") is None
     tr[space.pack(("note",))] = b"the queue is full"
     getattr(queue, end)(db, claim)
     assert not commits(tr)

@@ -118,6 +118,26 @@ def test_an_item_keeps_its_unique_key_through_moves_delays_and_claims(
     assert check(db, queue).ok
 
 
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_push_finds_that_the_last_lease_of_the_item_with_its_unique_key_is_over(
+    db: Any, space: Subspace, is_inside: bool
+) -> None:
+    """The item becomes a dead letter, which has no unique key."""
+    queue = PriorityQueue(space["unique"], max_attempts=1)
+    first = queue.push(db, "first", unique="k")
+    queue.claim(db)
+    lapse(db, queue)
+
+    def push(tr: Any) -> Any:
+        return queue.push(tr, "second", unique="k")
+
+    second = in_transaction(push)(db) if is_inside else push(db)
+    assert (second.value, second.is_new) == ("second", True)
+    assert (queue.state(db, first), queue.state(db, second)) == ("dead", "ready")
+    assert queue.push(db, "third", unique="k") == second
+    assert check(db, queue).ok
+
+
 def test_an_item_that_is_put_back_leaves_its_unique_key_to_the_item_that_has_it(
     db: Any, space: Subspace
 ) -> None:
