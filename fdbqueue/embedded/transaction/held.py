@@ -29,7 +29,7 @@ class Held:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self.reference: Reference | None = None
-        """That to the attempt, while there is something to release."""
+        """The weak reference to the attempt, while there is something to release."""
         self.snapshot: Snapshot | None = None
         self.write_lock: WriteLockHold | None = None
         self.versionstamp = None
