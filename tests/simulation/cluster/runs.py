@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from tests.simulation.cluster.building import Tools
@@ -17,10 +18,8 @@ from tests.simulation.cluster.scenario import Scenario, toml_file
 __all__ = ["Result", "run"]
 
 _ROOT = Path(__file__).parents[3]
-_LONGEST = 600
+_LONGEST = 300
 """Real seconds after which a simulation is ended."""
-
-_NO_RANDOM_ADDRESSES = 0x0040000  # of personality(2)
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def run(scenario: Scenario, tools: Tools, directory: Path) -> Result:
     (directory / "scenario.json").write_text(json.dumps(scenario.facts()))
     text = toml_file(scenario, str(tools.shim), str(_ROOT), sys.executable)
     (directory / "test.toml").write_text(text)
-    command = [str(tools.server), "-r", "simulation", "-f", "test.toml"]
+    command = [*_fixed_addresses(), str(tools.server), "-r", "simulation", "-f", "test.toml"]
     command += ["-s", str(scenario.seed), "-b", "on" if scenario.buggify else "off"]
     with (directory / "output.txt").open("w") as output:
         try:
@@ -69,7 +68,6 @@ def run(scenario: Scenario, tools: Tools, directory: Path) -> Result:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONHASHSEED": "0"},
-                preexec_fn=_fix_addresses if sys.platform == "linux" else None,
                 timeout=_LONGEST,
             )
         except subprocess.TimeoutExpired:
@@ -77,9 +75,12 @@ def run(scenario: Scenario, tools: Tools, directory: Path) -> Result:
     return _result(scenario, directory)
 
 
-def _fix_addresses() -> None:
-    """Give the server the same addresses in each run, where the system allows it."""
-    ctypes.CDLL(None).personality(_NO_RANDOM_ADDRESSES)
+@cache
+def _fixed_addresses() -> list[str]:
+    """Return the command that gives a program the same addresses in each run, if there is one."""
+    command = ["setarch", "-R"]
+    is_there = shutil.which("setarch") and not subprocess.run([*command, "true"]).returncode
+    return command if is_there else []
 
 
 def _result(scenario: Scenario, directory: Path) -> Result:

@@ -11,6 +11,7 @@ import importlib
 import json
 import random
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = ["Client", "create"]
 
 _WORKLOADS = "tests.simulation.cluster.workloads"
 _REPORT = Path("report.jsonl").absolute()  # read by `runs`
+_LOG = Path("log.txt").absolute()
 _scenario: dict[str, Any] = {}
 
 
@@ -80,6 +82,10 @@ class Client:
         with _REPORT.open("a") as file:
             json.dump({"client": self.id, "time": simulator.now(), **facts}, file)
             file.write("\n")
+
+    def keep_log(self, operations: Iterable[object]) -> None:
+        """Keep a line for each operation, for the reader of a problem."""
+        _LOG.write_text("".join(f"{operation}\n" for operation in operations))
 
 
 def create(context: int, workload: str) -> Client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import math
 import os
+import queue
 import random
 import select
 import socket
@@ -220,6 +221,7 @@ def replace_surroundings() -> None:
             "getpid": lambda: _process().pid if greenlets.current() else 0,
         },
         random: {"Random": _Random},
+        queue: {"time": now, "SimpleQueue": getattr(queue, "_PySimpleQueue")},  # noqa: B009
         socket: {"gethostname": lambda: "simulated"},
         select: {"poll": _Poll},
         tempfile: {"tempdir": os.getcwd()},  # sockets of this simulation meet there

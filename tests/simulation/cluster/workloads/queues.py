@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue.errors import LeaseLost, QueueFull, WrongState
-from fdbqueue.layout import Layout
 from tests.simulation.cluster.inside.clients import Client
 from tests.simulation.cluster.inside.environment import stopped_clock
 from tests.simulation.cluster.model import Model
 from tests.simulation.cluster.workloads.log import Attempt, errors, read_log, run
+from tests.simulation.cluster.workloads.shared import look_for_leftovers, run_threads, wait_for_ends
 
 __all__ = ["Queues"]
 
 _SPACE = Subspace(("queue",))
-_THREADS = 2
 _LEASES = (1, 5, 20)
 _DELAYS = (0, 0, 0, 0.5, 3, 10)
-_AT_LAST = 21
-"""Seconds after which every lease and every delay is over."""
-
 _STATES = ("ready", "delayed", "claimed", "dead")
 
 
@@ -61,33 +55,26 @@ class Queues:
 
         def work(name: str) -> None:
             session = self._session(db, name)
-            try:
-                while time.monotonic() < end:
-                    session.step()
-                    time.sleep(2 * self._pause * session.random.random())
-            except Exception:
-                self._client.problem(f"{name} failed: {traceback.format_exc()}")
+            while time.monotonic() < end:
+                session.step()
+                time.sleep(2 * self._pause * session.random.random())
 
-        names = [f"{self._client.id}{letter}" for letter in "abcd"[:_THREADS]]
-        threads = [threading.Thread(target=work, args=(name,)) for name in names]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_threads(self._client, work)
 
     def check(self, db: Any) -> None:
         """Take all items, look for what is left, and replay the log."""
         if self._client.id != 0:
             return
-        time.sleep(_AT_LAST)
+        wait_for_ends(self._client, db, self._queue())
         session = self._session(db, "check")
         session.audit()
         while session.pop(at_max=False) is not None:
             pass
         session.audit()
         session.check()
-        self._look_for_leftovers(db)
+        look_for_leftovers(self._client, db, _SPACE)
         entries, digest = read_log(db)
+        self._client.keep_log(sorted(entries, key=lambda entry: entry.stamp))
         model = Model(self._max_size, self._max_attempts)
         model.replay(entries)
         for problem in model.problems[:10]:
@@ -95,21 +82,6 @@ class Queues:
         if model.unfinished:
             self._client.problem(f"the queue is empty, without {model.unfinished}")
         self._client.report(operations=model.operations, digest=digest, errors=errors)
-
-    def _look_for_leftovers(self, db: Any) -> None:
-        layout = Layout(_SPACE)
-        prefixes = {
-            "a waiter": layout.waiters,
-            "a request": layout.requests,
-            "a result": layout.results,
-            "a lease": layout.leases,
-            "a claim": layout.claims,
-            "a delay": layout.dues,
-            "a receipt": layout.receipts.key(),
-        }
-        for what, prefix in prefixes.items():
-            if rows := [*db.get_range(*layout.range_of(prefix), limit=3)]:
-                self._client.problem(f"{what} is left: {rows}")
 
 
 class Session:
@@ -262,37 +234,33 @@ class Session:
 
     # Single items
 
-    def _some_item(self) -> Iterator[fdbqueue.Item]:
-        if self._items:
-            yield self.random.choice(self._items)
-
     def remove(self) -> None:
         """Remove an item that this session has pushed."""
-        for item in self._some_item():
+        if self._items:
+            item = self.random.choice(self._items)
+            self._run(lambda attempt: self._remove(attempt, item))
 
-            def body(attempt: Attempt, item: fdbqueue.Item = item) -> None:
-                removed = attempt.call(self._queue.remove, attempt.tr, item)
-                attempt.note("remove", value=item.value, removed=removed)
-
-            self._run(body)
+    def _remove(self, attempt: Attempt, item: fdbqueue.Item) -> None:
+        removed = attempt.call(self._queue.remove, attempt.tr, item)
+        attempt.note("remove", value=item.value, removed=removed)
 
     def reprioritize(self) -> None:
         """Move an item that this session has pushed."""
-        priority = self.random.randrange(self._priorities)
-        for item in self._some_item():
+        if self._items:
+            item = self.random.choice(self._items)
+            priority = self.random.randrange(self._priorities)
+            self._run(lambda attempt: self._reprioritize(attempt, item, priority))
 
-            def body(attempt: Attempt, item: fdbqueue.Item = item) -> None:
-                outcome, key = "gone", ""
-                try:
-                    moved = attempt.call(self._queue.reprioritize, attempt.tr, item, priority)
-                    if moved is not None:
-                        outcome, key = "moved", moved.key.hex()
-                except WrongState as error:
-                    outcome = error.state
-                facts = {"outcome": outcome, "priority": priority, "key": key}
-                attempt.note("reprioritize", value=item.value, **facts)
-
-            self._run(body)
+    def _reprioritize(self, attempt: Attempt, item: fdbqueue.Item, priority: int) -> None:
+        outcome, key = "gone", ""
+        try:
+            moved = attempt.call(self._queue.reprioritize, attempt.tr, item, priority)
+            if moved is not None:
+                outcome, key = "moved", moved.key.hex()
+        except WrongState as error:
+            outcome = error.state
+        facts = {"outcome": outcome, "priority": priority, "key": key}
+        attempt.note("reprioritize", value=item.value, **facts)
 
     # All items
 

@@ -1,0 +1,180 @@
+"""Priority queues with the database: exactly once under unknown results, and waits.
+
+The library owns the transactions, so there is no log. Each client records its calls in simulated
+time, and the ledger of the storm accounts for each value: nothing is lost or doubled, and no claim
+succeeds once another one has its item. No outcome is unknown to a caller here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue.coordination.host import sharing
+from fdbqueue.errors import LeaseLost
+from tests.hostile.ledger import LEASE_LOST, Operation, account
+from tests.simulation.cluster.inside.clients import Client
+from tests.simulation.cluster.workloads.shared import look_for_leftovers, run_threads, wait_for_ends
+
+__all__ = ["Databases"]
+
+_SPACE = Subspace(("queue",))
+_QUEUE = "queue"  # its name in the ledger
+_LEASES = (1, 5, 20)
+_WAITS = (0, 0, 5)
+
+_operations: list[Operation] = []
+"""The calls of all clients, which share an interpreter."""
+
+
+class Databases:
+    """Each thread makes random calls. The threads of a client share a queue object."""
+
+    def __init__(self, client: Client) -> None:
+        chance = random.Random(f"databases {client.scenario['seed']}")  # the same for all clients
+        self._pause = chance.choice([0.05, 0.2, 0.5])
+        self._client = client
+        sharing.IS_AVAILABLE = False  # each client is on a host of its own
+
+    def setup(self, db: Any) -> None:
+        """Do nothing: the first push creates the queue."""
+
+    def start(self, db: Any) -> None:
+        """Work until the time is over."""
+        end = time.monotonic() + self._client.scenario["seconds"]
+        queue = fdbqueue.PriorityQueue(_SPACE)
+
+        def work(name: str) -> None:
+            caller = Caller(db, queue, name, random.Random(f"{self._client.scenario} {name}"))
+            while time.monotonic() < end:
+                caller.step()
+                time.sleep(2 * self._pause * caller.random.random())
+
+        run_threads(self._client, work)
+
+    def check(self, db: Any) -> None:
+        """Take all items, look for what is left, and account for all values."""
+        if self._client.id != 0:
+            return
+        queue = fdbqueue.PriorityQueue(_SPACE)
+        wait_for_ends(self._client, db, queue)
+        report = fdbqueue.check(db, queue)
+        if not report.ok:
+            self._client.problem(f"fdbqueue.check: {report.problems}")
+        left: list[str] = []
+        while items := queue.pop_many(db, 100):
+            left += [item.value for item in items]
+        if list(queue.items(db)) or not queue.stats(db).is_empty:
+            self._client.problem(f"the queue is not empty: {queue.stats(db)}")
+        look_for_leftovers(self._client, db, _SPACE, expected={"a receipt"})  # kept for a day
+        self._client.keep_log(_operations)
+        verdict = account(_operations, {_QUEUE: left})
+        for problem in verdict.problems[:10]:
+            self._client.problem(problem)
+        if verdict.unknown:
+            self._client.problem(f"not every outcome is known: {verdict}")
+        digest = hashlib.sha256(repr([*map(str, _operations), left]).encode()).hexdigest()
+        self._client.report(operations=len(_operations), digest=digest)
+
+
+class Caller:
+    """The calls of one thread, each of which it records."""
+
+    def __init__(
+        self, db: Any, queue: fdbqueue.PriorityQueue, name: str, random: random.Random
+    ) -> None:
+        self.random = random
+        self._db = db
+        self._queue = queue
+        self._name = name
+        self._numbers = itertools.count(1)
+        self._items: list[fdbqueue.Item] = []
+        """Items that it pushed last, perhaps gone."""
+        self._claims: list[tuple[int, fdbqueue.Claim]] = []
+        """Claims with their numbers."""
+
+    @contextmanager
+    def _record(self, kind: str, *values: str, **facts: Any) -> Iterator[Operation]:
+        number, now = next(self._numbers), time.monotonic()
+        operation = Operation(self._name, number, kind, _QUEUE, [*values], began=now, **facts)
+        _operations.append(operation)
+        try:
+            yield operation
+            operation.outcome = "done" if operation.values else "nothing"
+        except LeaseLost:
+            operation.why = LEASE_LOST
+        operation.ended = time.monotonic()
+
+    def step(self) -> None:
+        """Make a random call."""
+        calls = [self.push, self.push_many, self.pop, self.claim, self.end, self.remove, self.wait]
+        (call,) = self.random.choices(calls, [5, 0.5, 2, 4, 5, 0.5, 0.5])
+        call()
+
+    def push(self) -> None:
+        """Push an item."""
+        delay = self.random.choice([0, 0, 0, 0.5, 3])
+        with self._record("push", self._new_value()) as operation:
+            item = self._queue.push(
+                self._db, operation.values[0], self.random.randrange(4), delay=delay
+            )
+        self._items = [*self._items[-9:], item]
+
+    def _new_value(self) -> str:
+        return f"{self._name}-{next(self._numbers)}"
+
+    def push_many(self) -> None:
+        """Push three items."""
+        with self._record("push", *[self._new_value() for _ in range(3)]) as operation:
+            self._queue.push_many(self._db, operation.values)
+
+    def pop(self) -> None:
+        """Pop some items at either end; wait for the first one."""
+        n, at_max = self.random.choice([1, 1, 2]), self.random.random() < 0.3
+        with self._record("pop", at_most=n) as operation:
+            wait = self.random.choice(_WAITS)
+            items = self._queue.pop_many(self._db, n, max=at_max, wait=wait)
+            operation.values = [item.value for item in items]
+
+    def wait(self) -> None:
+        """Wait until there is an item."""
+        self._queue.wait(self._db, 5)
+
+    def claim(self) -> None:
+        """Claim some items; wait for the first one."""
+        n, lease = self.random.choice([1, 1, 3]), self.random.choice(_LEASES)
+        with self._record("claim", lease=float(lease)) as operation:
+            wait = self.random.choice(_WAITS)
+            claim = self._queue.claim(self._db, lease=lease, n=n, wait=wait)
+            operation.values = [item.value for item in claim.items] if claim else []
+        if claim is not None:
+            self._claims.append((operation.number, claim))
+
+    def end(self) -> None:
+        """End or extend a claim, which may be over."""
+        if not self._claims:
+            return
+        number, claim = self._claims.pop(self.random.randrange(len(self._claims)))
+        verb = self.random.choice(["ack", "ack", "nack", "release", "extend"])
+        facts: dict[str, Any] = {"nack": {"delay": 1}, "extend": {"lease": 10}}.get(verb, {})
+        values = [item.value for item in claim.items]
+        with self._record(verb, *values, claim=number) as operation:
+            getattr(self._queue, verb)(self._db, claim, **facts)
+        if verb == "extend" and operation.outcome == "done":
+            self._claims.append((number, claim))
+
+    def remove(self) -> None:
+        """Remove an item that this thread has pushed."""
+        if self._items:
+            item = self.random.choice(self._items)
+            with self._record("remove", item.value) as operation:
+                if not self._queue.remove(self._db, item):
+                    operation.values = []
