@@ -417,19 +417,17 @@ def set_in_thread(db: Database, key: bytes) -> threading.Thread:
     return thread
 
 
-def test_one_sync_covers_the_commits_of_several_processes(
+def test_one_sync_covers_the_commits_of_several_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.embedded.disk.sync._LONGEST_SYNC", 60)
-    path = tmp_path / "db"
-    with Database(path) as one, Database(path) as two, Database(path) as three:
+    with Database(tmp_path / "db") as db:
         disk = SlowSync(monkeypatch)
-        log = one.storage.log
+        log = db.storage.log
         before = log.published[0]
-        threads = [set_in_thread(one, b"1")]
+        threads = [set_in_thread(db, b"1")]
         assert disk.begun.wait(60)
         size = log.published[0] - before
-        threads += [set_in_thread(two, b"2"), set_in_thread(three, b"3")]
+        threads += [set_in_thread(db, b"2"), set_in_thread(db, b"3")]
         wait_until(lambda: log.published[0] == before + 3 * size)
         assert len(disk.syncs) == 1
         disk.may_end.set()
@@ -438,18 +436,22 @@ def test_one_sync_covers_the_commits_of_several_processes(
         assert len(disk.syncs) == 2
 
 
-def test_a_process_that_never_ends_its_sync_does_not_delay_others(
+def test_no_process_waits_for_the_sync_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Database(tmp_path / "db") as one, Database(tmp_path / "db") as two:
         disk = SlowSync(monkeypatch)
         thread = set_in_thread(one, b"1")
         assert disk.begun.wait(60)
-        two[b"2"] = b"v"
+        assert two[b"1"] == b"v"
         assert len(disk.syncs) == 2
+        two[b"2"] = b"v"
+        assert len(disk.syncs) == 3
+        assert one.storage.log.state()[-1] == one.storage.log.published[0]
         assert thread.is_alive()
         disk.may_end.set()
         thread.join()
+        assert len(disk.syncs) == 3
 
 
 def test_closing_the_log_syncs_commits_that_still_wait_for_a_sync(tmp_path: Path) -> None:

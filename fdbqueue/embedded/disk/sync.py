@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import _thread
-import fcntl
 import logging
-import math
 import os
 import threading
 import time
@@ -20,17 +18,14 @@ __all__ = ["SharedSync"]
 
 logger = logging.getLogger("fdbqueue")
 
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.000_1, 0.002  # seconds between two looks at another's sync
-_LONGEST_SYNC = 0.02  # seconds to wait for the sync of another process
-
 
 class SharedSync:
-    """One fdatasync of a write-ahead log for all that wait for it, of all threads and processes.
+    """One fdatasync of a write-ahead log for all threads that wait for it.
 
     A commit, or a read of what others committed, waits for a tail of the log of commits. The first
     waiter syncs for all commits that were published before the sync started. The log of commits
-    tells the other processes how much is on disk. They wait for a sync that is under way, but not
-    for a process that does not finish it: then they sync themselves.
+    tells the other processes how much is on disk. No process waits for the sync of another one: the
+    system merges syncs that overlap, and a process may stop in the middle of one.
 
     After a failed sync the kernel may mark lost pages as clean, so a later success proves nothing
     about them. The failure is noted in the log of commits, and no process commits to these files
@@ -102,22 +97,11 @@ class SharedSync:
             raise error
 
     def _share(self, tail: int, number: int) -> None:
-        """Return once the tail is on disk: wait for the sync of others, or sync for them."""
+        """Return once the tail is on disk: sync, unless another thread has just done it."""
         with self._lock:
-            pause, patience = _SHORTEST_PAUSE, 0.0
-            if self._is_on_disk(tail, number):
-                return
-            try:
-                while (progress := self._progress(tail, number)) is not None:
-                    if self._lock_file() or time.monotonic() > (patience or math.inf):
-                        self._sync(*progress)
-                        return
-                    patience = patience or time.monotonic() + _LONGEST_SYNC
-                    time.sleep(pause)  # another process syncs
-                    pause = min(_LONGEST_PAUSE, 1.5 * pause)
-            finally:  # also after an interrupt just behind the call that locked
-                if self._descriptor >= 0:
-                    fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            progress = self._progress(tail, number)
+            if progress is not None:
+                self._sync(*progress)
 
     def _is_on_disk(self, tail: int, number: int) -> bool:
         return self._durable >= tail and self._ended >= number
@@ -143,14 +127,6 @@ class SharedSync:
         if self._descriptor < 0:
             raise DatabaseClosed()
         return committed, end
-
-    def _lock_file(self) -> bool:
-        """Lock the file against syncs of other processes, unless one is under way."""
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
     def _sync(self, tail: int, end: Extent) -> None:
         """Sync what all processes have committed up to a tail, and to an end of SQLite's log."""
