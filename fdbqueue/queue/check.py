@@ -33,6 +33,9 @@ __all__ = ["CheckReport", "check"]
 _WHOLE = 4.0
 """Seconds after which a transaction is too old because of its reads, not of a recovery."""
 
+_FEW = 1_000
+"""Items that a transaction reads in far less time, unless the database recovers or is cut off."""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
@@ -86,8 +89,8 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
 
     A check uses snapshot reads and conflicts with nothing. Cost: a scan of the whole queue, which
     has to end within the five seconds of a transaction. If a recovery of the database ends the
-    transaction before, the check begins again; within the caller's transaction, error 1007 is
-    raised if it has read no item yet.
+    transaction before, or lets it read fewer than 1,000 items, the check begins again. Within the
+    caller's transaction, error 1007 is raised if it has read fewer than 1,000 items.
 
     Args:
         tr: A transaction or a database.
@@ -172,7 +175,7 @@ class _Check:
         self._expiring = 0
         self.items = 0
         self.is_too_large = False
-        """True once the transaction became too old after items were read."""
+        """True once the transaction became too old after many items were read."""
 
     @property
     def scanned(self) -> int:
@@ -191,7 +194,7 @@ class _Check:
         try:
             self._compare_all()
         except error_classes() as error:
-            self.is_too_large = error.code == 1007 and self.scanned > 0
+            self.is_too_large = error.code == 1007 and self.scanned >= _FEW
             raise
         repaired = bool(self._problems) and self._may_repair
         if repaired:
