@@ -1,4 +1,7 @@
-"""Differences between the embedded engine and FoundationDB's binding; detection of forks."""
+"""Differences between the embedded engine and FoundationDB's binding; detection of forks.
+
+Neither is imported here: whoever has a database has loaded one of them.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fdbqueue.embedded import KeySelector, TransactionRead
 from fdbqueue.errors import ClusterUnavailable, FDBError
-from fdbqueue.types import Database, Key, ReadTransaction, ReadTransactor
-from fdbqueue.types import KeySelector as Selector
+from fdbqueue.types import Database, Key, KeySelector, ReadTransaction, ReadTransactor
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -75,17 +76,18 @@ def first_key(tr: ReadTransaction, key: bytes) -> Key:
     return tr.get_key(first_greater_or_equal(key, 0))
 
 
-def first_greater_or_equal(key: bytes, offset: int) -> Selector:
+def first_greater_or_equal(key: bytes, offset: int) -> KeySelector:
     """Return the key selector of the first key at or after `key`, moved on by `offset` keys.
 
     It is an instance of the binding's class if its C library is loaded, else of the engine's.
 
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
     >>> first_greater_or_equal(b"k", 2).key
     b'k'
     """
-    binding = sys.modules.get("fdb.impl")
-    selectors: Any = KeySelector if binding is None else binding.KeySelector
-    selector: Selector = selectors.first_greater_or_equal(key)
+    loaded: Any = sys.modules.get("fdb.impl") or sys.modules["fdbqueue.embedded"]
+    selector: KeySelector = loaded.KeySelector.first_greater_or_equal(key)
     return selector + offset
 
 
@@ -115,12 +117,10 @@ def is_database(db_or_tr: ReadTransactor) -> TypeIs[Database]:
         >>> is_database(fdbqueue.open("memory:"))
         True
     """
-    if isinstance(db_or_tr, TransactionRead):
-        return False  # known without the error that it raises for the attribute below
+    if hasattr(db_or_tr, "get_read_version"):
+        return False
     if hasattr(db_or_tr, "create_transaction"):
         return True
-    if hasattr(db_or_tr, "get_range"):
-        return False
     raise TypeError(f"a database or a transaction is needed here, not {db_or_tr!r}")
 
 

@@ -17,11 +17,21 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from fdbqueue.database.decorator import transactional
-from fdbqueue.embedded import prefix_end
 
 __all__ = ["DirectoryLayer", "directory"]
 
-_BINDING = SimpleNamespace(impl=SimpleNamespace(transactional=transactional, strinc=prefix_end))
+
+def _strinc(prefix: bytes) -> bytes:
+    r"""Return the first key after all keys that start with a prefix.
+
+    >>> _strinc(b"ab\xff")
+    b'ac'
+    """
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1])
+
+
+_BINDING = SimpleNamespace(impl=SimpleNamespace(transactional=transactional, strinc=_strinc))
 
 
 def _import(
