@@ -246,7 +246,7 @@ class ItemInfo:
         error: The error of its last failed attempt; `None` if none failed, or none was given, or if
             it is done.
         unique: Its unique key, or `None`.
-        failed_attempts: Its last failed attempts, up to 10, the oldest first.
+        failed_attempts: Its last failed attempts, the oldest first, as many as the queue keeps.
     """
 
     item: Any

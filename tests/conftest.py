@@ -24,7 +24,7 @@ import fdbqueue
 from fdbqueue.coordination import steps, waiting
 from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.errors import QueueNotFound
-from fdbqueue.layout import NAMES, ROOT
+from fdbqueue.layout.names import NAMES, ROOT
 from tests.support.cluster import Cluster, NoCluster, start_or_find_cluster
 from tests.support.failing_disk import Disk
 

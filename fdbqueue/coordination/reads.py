@@ -407,18 +407,17 @@ class Reads(Generic[_T]):
     ) -> Callable[[], bool]:
         """Start to read whether an item matches; return a function that waits for it."""
         priority, agent, id, error, client = wanted
-        no = partial(bool)
         if id is not None and id not in self.codec.id_of(found.item):
-            return no
+            return _never
         if priority is not None and self.given_options.kind == "priority":
             if not found.key.startswith(self.levels.level(priority).prefix):
-                return no
+                return _never
         elif priority is not None or agent is not None:
             task: Any = self._decoded_if_possible(tr, found)
             if task is None or priority not in (None, task.priority):
-                return no
+                return _never
             if not _has(task.agent_name, agent):
-                return no
+                return _never
         known = found.metadata[2] if found.state == "dead" else None
         begun_error = begun_lease = None
         if error is not None and not known:
@@ -558,6 +557,10 @@ class Reads(Generic[_T]):
 
 def _matches(_: ReadTransaction, items: list[LocatedItem]) -> list[bool]:
     return [True] * len(items)
+
+
+def _never() -> bool:
+    return False
 
 
 def _has(text: str | None, part: str | None) -> bool:

@@ -111,7 +111,6 @@ class Store(Generic[_T]):
         self.items = items
         self.codec = codec
         self.given_options = options
-        """The name under which this client claims items; `None` for the host and the process."""
         self._retry_delay = partial(retry_delay, uniform=random.uniform)
         schedule = self.schedule = Schedule(layout, items)
         self.reads = Reads(layout, levels, items, codec, options)

@@ -24,9 +24,9 @@ Any change to the keys needs a new layout version. `tests/layout/test_layout.py`
 from fdbqueue.layout.items import Counters, counters_range, totals_range
 from fdbqueue.layout.keys import MAX_PAYLOAD, Layout, receipt_key, receipts_before
 from fdbqueue.layout.names import (
+    NAME_RECEIPTS,
     NAMES,
     RENAMES,
-    ROOT,
     decode_name,
     decode_subspace,
     decode_unfinished,
@@ -85,10 +85,10 @@ __all__ = [
     "MAX_PAYLOAD",
     "MINUS_ONE",
     "NAMES",
+    "NAME_RECEIPTS",
     "NO_HEADER",
     "ONE",
     "RENAMES",
-    "ROOT",
     "SAMPLED",
     "TALLIES",
     "UNDECODABLE",

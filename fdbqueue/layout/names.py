@@ -12,6 +12,7 @@ from fdbqueue.layout.values import UNDECODABLE
 
 __all__ = [
     "NAMES",
+    "NAME_RECEIPTS",
     "RENAMES",
     "ROOT",
     "decode_name",
@@ -31,6 +32,7 @@ __all__ = [
 
 ROOT = Subspace(("fdbqueue",))
 NAMES = ROOT[0]
+NAME_RECEIPTS = ROOT[2]
 RENAMES = ROOT[3]
 _MAX_NAME = 255  # bytes of UTF-8
 

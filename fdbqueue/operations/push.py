@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -133,7 +133,8 @@ class Pusher:
         keys = self._items.append(tr, chain.from_iterable(fitting), tails)
         for waiter in waiters[: len(keys)]:
             tr.clear(waiter.key)
-        return [*map(list, map(islice, repeat(iter(keys)), map(len, fitting)))]
+        remaining = iter(keys)
+        return [[*islice(remaining, len(items))] for items in fitting]
 
     def push_unique(
         self, tr: Transaction, item: NewItem, now: int, relies_on_full: bool

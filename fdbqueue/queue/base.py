@@ -594,17 +594,16 @@ class BaseQueue(ABC, Generic[_T]):
         """
         store = self._store
         changes: dict[str, tuple[_Begin, tuple[State, ...]]] = {
-            "remove": (partial(partial, store.remove), ("ready", "delayed", "dead", "done")),
-            "retry": (partial(partial, store.retry_dead_letter), ("dead",)),
-            "run_now": (partial(partial, store.run_now), ("delayed",)),
-            "release": (partial(partial, store.take_back), ("claimed",)),
+            "remove": (_each(store.remove), ("ready", "delayed", "dead", "done")),
+            "retry": (_each(store.retry_dead_letter), ("dead",)),
+            "run_now": (_each(store.run_now), ("delayed",)),
+            "release": (_each(store.take_back), ("claimed",)),
         }
         if (change == "reprioritize") != (to is not None):
             raise ValueError("`to` is the new priority, for 'reprioritize' alone")
         if to is not None:
             changes["reprioritize"] = (self._mover(to), MOVABLE)
-        begin, states = changes.get(change, (partial(partial, store.remove), ()))
-        if validate_state(state) not in states:
+        if change not in changes or validate_state(state) not in changes[change][1]:
             raise ValueError(f"{change!r} is not a change of {state} items")
         wanted = self._filter(state, Filter(priority, agent, id, error, client))
         items = store.reads.matching(db, state, wanted, validate_number(limit, "limit"))
@@ -612,7 +611,7 @@ class BaseQueue(ABC, Generic[_T]):
         # An item that was moved to a later priority comes once more.
         new = (info.id for info in items if info.id not in results)
         while ids := [*islice(new, _CHANGES)]:
-            results |= _change_some(store, db, begin, ids)
+            results |= _change_some(store, db, changes[change][0], ids)
         return results
 
     def search(
@@ -1165,6 +1164,11 @@ def _is_changed(change: Callable[[str], bool], item_id: str) -> bool:
         return change(item_id)
     except (QueueFull, WrongState, UndecodableItem):
         return False
+
+
+def _each(change: Callable[[Transaction, str], bool]) -> _Begin:
+    """Return a beginning without state that changes of one transaction share."""
+    return lambda tr: partial(change, tr)
 
 
 def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str]) -> dict[str, bool]:

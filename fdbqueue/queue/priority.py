@@ -262,8 +262,7 @@ class PriorityQueue(BaseQueue[Item]):
         Pushes conflict with nothing: two pushes at the same time both succeed, in either order.
         Only the very first push, which stores the options, conflicts with another first push. With
         a maximum size, pushes conflict more often the fewer places are left, and never exceed it;
-        an item keeps its place while it is delayed or claimed. `fdbqueue.operations.push`
-        describes how.
+        an item keeps its place while it is delayed or claimed.
 
         Cost: two reads at the same time (with a maximum size three), and three keys written. A
         payload over 90,000 bytes takes one more key for each 90,000 bytes. If clients wait for
@@ -275,7 +274,7 @@ class PriorityQueue(BaseQueue[Item]):
                 objects nested up to 100 levels.
             priority: A priority of the queue's type. The lowest is popped first.
             delay: Seconds during which the item is not handed out, by the clocks of clients. Then
-                it goes behind the items that were pushed before that moment.
+                it is ahead of the items of its priority that were pushed after it.
             at: A `datetime` with a time zone, instead of `delay`. The last one is
                 9999-12-31T23:59:59.999+00:00.
             ttl: Seconds after which the item is dropped if no client has taken it, by the clocks of

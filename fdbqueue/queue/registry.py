@@ -18,7 +18,7 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import read_ranges
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueExists, QueueNotFound
-from fdbqueue.layout import ROOT, Counters, Layout, name_key, totals_range
+from fdbqueue.layout import NAME_RECEIPTS, Counters, Layout, name_key, totals_range
 from fdbqueue.layout.migration import migrate
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
 from fdbqueue.operations.views.stats import begin_layout_check, begin_size
@@ -41,8 +41,6 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
-
-_RECEIPTS = ROOT[2]
 
 
 def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> list[str]:
@@ -228,7 +226,7 @@ def drop_queue(tr: Transactor, name: str) -> None:
 
 
 def _change(tr: Transactor, body: Callable[[Any], _T]) -> _T:
-    return run_once(tr, body, _RECEIPTS) if is_database(tr) else body(tr)
+    return run_once(tr, body, NAME_RECEIPTS) if is_database(tr) else body(tr)
 
 
 def existing_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQueue:

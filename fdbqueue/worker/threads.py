@@ -117,9 +117,11 @@ class Threads(Generic[_Job]):
         """Add jobs, which begin in this order."""
         with self._lock:
             self._ready.extend(jobs)
-            n = len(self._ready)
             self._first.notify()
-            self._others.notify(not self._is_watched if self.overlap else n)
+            if not self.overlap:
+                self._others.notify(len(self._ready))
+            elif not self._is_watched:
+                self._others.notify()
 
     def note(self, seconds: float) -> None:
         """Note how long a job has just kept its thread busy."""
@@ -155,7 +157,8 @@ class Threads(Generic[_Job]):
             has_ended: Whether it has just ended a job.
         """
         with self._lock:
-            self._under_way -= has_ended
+            if has_ended:
+                self._under_way -= 1
             if is_first:
                 self._is_stuck = False
             if paused is not None:

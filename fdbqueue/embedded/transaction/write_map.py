@@ -172,10 +172,6 @@ class WriteMap:
             raise FDBError(1036)
         return None if self._cleared and key in self._cleared else in_database
 
-    def touches(self, key: bytes) -> bool:
-        """Return whether the transaction wrote to `key`."""
-        return key in self._writes or key in self._cleared
-
     def needs_database(self, key: bytes) -> bool:
         """Return whether a read of `key` depends on the database."""
         write = self._writes.get(key)
