@@ -28,8 +28,14 @@ ROOMS = {
     "worker": {"queue"},
     "queue": {"coordination", "database", "operations", "operations.views", "layout"},
     "queue.transfer": {"queue", "database", "operations", "layout"},
-    "coordination": {"coordination.host", "database", "operations", "operations.views", "layout"},
-    "coordination.host": {"database", "operations", "layout"},
+    "coordination": {
+        "coordination.contention",
+        "database",
+        "operations",
+        "operations.views",
+        "layout",
+    },
+    "coordination.contention": {"database", "operations", "layout"},
     "operations": {"operations.views", "layout"},
     "operations.views": {"layout"},
     "layout": set[str](),
@@ -42,7 +48,7 @@ ROOMS = {
 }
 ANYBODYS = {"errors", "types"}
 BESIDE = {
-    "coordination": {"coordination.combiner"},
+    "coordination": {"coordination.batches", "coordination.combiner", "coordination.steps"},
     "embedded": {
         "embedded.arguments",
         "embedded.clock",

@@ -12,19 +12,11 @@ from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
 
-from fdbqueue.coordination.batches import (
-    RENEWALS,
-    Batches,
-    ClaimBatches,
-    LeaseStart,
-    Taken,
-    first_after,
-)
-from fdbqueue.coordination.combiner import Combiner
-from fdbqueue.coordination.host.messages import PopMessages, PushMessages
-from fdbqueue.coordination.host.sharing import Kind, Sharing
+from fdbqueue.coordination.batches import MAX_ITEMS, Batches
+from fdbqueue.coordination.claims import RENEWALS, Claims, LeaseStart, Taken
+from fdbqueue.coordination.combiner import Batch, Combiner
+from fdbqueue.coordination.contention import Contention
 from fdbqueue.coordination.reads import Finished, Reads
-from fdbqueue.coordination.staged_pops import MAX_ITEMS, StagedPops, seconds_to_sweep
 from fdbqueue.coordination.steps import Call, Steps, Submit
 from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.coordination.waiting import Lines, Wanted, until_found
@@ -123,17 +115,11 @@ class Store(Generic[_T]):
         pushing = self._pusher = Pusher(layout, items, schedule, options, places)
         leases = self._leases = Leases(layout, items, codec, schedule, self._retry_delay)
         slots = self._slots = Slots(layout, schedule, agents, places)
-        sharing = self.sharing = Sharing(layout, options)
-        pushes, pops = PushMessages(layout, items, pushing), PopMessages(layout, items, codec)
-        new_pushes = partial(Batches[Any, Any], pushing.push, layout.receipts)
-        new_pops = partial(StagedPops[_T], layout, items, codec)
-        self.pushes = sharing.combiner(Kind(new_pushes, pushes, _size_of, BATCH_BYTES))
-        self.pops = sharing.combiner(Kind(new_pops, pops, _n_of, MAX_ITEMS))
-        self.claims = Combiner(
-            lambda: ClaimBatches(layout, items, leases, schedule, self.sweeper, slots),
-            _size_of,
-            MAX_ITEMS,
-        )
+        self.contention = Contention(layout, items, codec, pushing, options)
+        new_claims = partial(Claims, layout, items, leases, schedule, self.sweeper, slots)
+        self._claims = new_claims()
+        """For claims that threads do not share."""
+        self.claims = Combiner(new_claims, _size_of, MAX_ITEMS)
         self.acks = Combiner(lambda: Batches(leases.ack_each, layout.receipts), _size_of, MAX_ITEMS)
 
     def change(
@@ -175,7 +161,7 @@ class Store(Generic[_T]):
         else:
             if self._pusher.options.max_size is not None and self.sweeper.sweep_is_due():
                 yield Call(partial(self.sweeper.sweep, tr))  # expired items make room
-            keys = yield Submit(self.pushes, tr, push)
+            keys = yield Submit(self.contention.pushes, tr, push)
         if raises and len(keys) < len(items):
             self._check_room(push)
         return [*map(self.codec.pushed, keys, map(_value_of, items), map(_priority_of, items))]
@@ -277,7 +263,9 @@ class Store(Generic[_T]):
             if self.sweeper.sweep_is_due():
                 is_ready = yield Call(partial(self.sweeper.sweep, tr, n))
             if is_ready:
-                taken = yield Submit(self.pops, tr, (n, at_max), partial(self.put_back, tr))
+                taken = yield Submit(
+                    self.contention.pops, tr, (n, at_max), partial(self.put_back, tr)
+                )
             if taken or not self.sweeper.is_behind:
                 return taken
             # Other clients took the items that became available, and more items are due.
@@ -353,11 +341,11 @@ class Store(Generic[_T]):
 
     def _seconds_left_to_pop(self, tr: Transaction) -> float:
         """Return the seconds after which a pop has to look although no watched key has changed."""
-        return min(self.sweeper.seconds_left(tr), seconds_to_sweep(tr, self.layout))
+        return min(self.sweeper.seconds_left(tr), self.contention.seconds_to_sweep(tr))
 
     def keys_to_watch_claims(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys to watch until an item can be claimed, or none if one already can."""
-        look = first or self._first_after(0)
+        look = first or self._claims.first
         options = self.schedule.options(tr)
         if self._slots.admit(tr, 1, options, look, may_skip=first is None):
             return []
@@ -412,7 +400,7 @@ class Store(Generic[_T]):
             if first is None and db is not None:
                 taken = yield Submit(self.claims, db, request, undo_taken)
             else:
-                taken = yield Call(partial(self._try_claim, tr, request, first), undo_taken)
+                taken = yield Call(partial(self._claim_alone, tr, request, first), undo_taken)
             claim, start = taken
             if claim is None or db is None or start.is_recent(request.lease):
                 return claim
@@ -429,41 +417,11 @@ class Store(Generic[_T]):
             return None
         return claim
 
-    def _try_claim(self, tr: Transactor, request: ClaimRequest, first: First | None) -> Taken:
-        start = LeaseStart()
-        has_written = is_behind = False
-        db = tr if is_database(tr) else None
-        callbacks = start.note_commit, self._leases.is_stored, start.begin_try
-        sweep = self.schedule.sweep if db is None else self.schedule.sweep_few
-
-        def body(tr: Transaction) -> Claim | None:
-            nonlocal has_written, is_behind
-            version, now = start.note_read(tr), start.now
-            this = request.for_try(start.tries, now)
-            swept = sweep(tr, now)
-            has_written, is_behind = swept.wrote, not swept.all
-            skipped = random.randrange(max(1, request.within - request.n + 1))
-            look = first or self._first_after(skipped)
-            admit = partial(self._slots.admit, tr, request.n, self.schedule.options(tr), look)
-            while found := admit(may_skip=first is None):
-                has_written = True
-                self._leases.conflict_on(tr, found)
-                if claim := self._leases.take(tr, found, this, version, now):
-                    return claim
-            return None
-
-        if db is not None and self.sweeper.is_behind:
-            self.sweeper.catch_up(db, at_once=False)
-        while True:
-            claim = self.change(tr, body, lambda _: has_written, *callbacks)
-            if db is not None:
-                self.sweeper.is_behind = is_behind
-            if claim is not None or db is None or not is_behind:
-                return Taken(claim, start)
-            self.sweeper.catch_up(db)
-
-    def _first_after(self, skipped: int) -> First:
-        return partial(first_after, skipped=skipped, layout=self.layout, items=self.items)
+    def _claim_alone(self, tr: Transactor, request: ClaimRequest, first: First | None) -> Taken:
+        if not is_database(tr):
+            return self._claims.perform_in(tr, request, first)
+        (taken,) = self._claims.perform(tr, Batch([request]), first)
+        return taken
 
     def ack(self, tr: Transactor, claim: Claim, returned: bytes | None = None) -> Steps[None]:
         """Acknowledge a claim: its items are done; raise `LeaseLost` if the claim is over.

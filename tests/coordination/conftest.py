@@ -8,8 +8,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Queue
-from fdbqueue.coordination import staged_pops
-from fdbqueue.coordination.host import sharing
+from fdbqueue.coordination.contention import sharing, staged_pops
 from fdbqueue.embedded import Database
 from tests.coordination.line import Line, Sleeps, disable_timeouts
 

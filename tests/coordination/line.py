@@ -17,7 +17,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
-from fdbqueue.coordination import staged_pops
+from fdbqueue.coordination.contention import staged_pops
 from fdbqueue.coordination.steps import sleep_on
 from fdbqueue.operations import schedule
 from fdbqueue.queue.base import store_of

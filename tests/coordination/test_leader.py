@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination import staged_pops
+from fdbqueue.coordination.contention import staged_pops
 from tests.coordination.line import CONFLICT, DIES_WAITING, FAST, STAGED, TIMEOUT, Line, Script
 
 

@@ -255,7 +255,7 @@ def test_a_claimed_item_expires_only_after_it_returns(
     assert claim is not None
     done, failed = claim
     later = milliseconds() + 61_000
-    for module in ("coordination.store", "coordination.batches"):
+    for module in ("coordination.store", "coordination.claims"):
         monkeypatch.setattr(f"fdbqueue.{module}.milliseconds", lambda: later)
     queue.ack(db, done)
     queue.nack(db, failed, delay=0)

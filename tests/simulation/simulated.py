@@ -12,7 +12,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination import batches, staged_pops, store, sweeper, waiting
+from fdbqueue.coordination import claims, store, sweeper, waiting
+from fdbqueue.coordination.contention import staged_pops
 from fdbqueue.database import clock, exactly_once
 from fdbqueue.operations import schedule
 from fdbqueue.queue.base import store_of
@@ -49,12 +50,12 @@ class Simulated:
         with pytest.MonkeyPatch.context() as patch:
             for module in _CLOCKS:
                 patch.setattr(module, "time", self.scheduler)
-            for module in (store, batches, sweeper):
+            for module in (store, claims, sweeper):
                 patch.setattr(module, "random", self.random)
-            for module in (batches, staged_pops, sweeper):
+            for module in (claims, staged_pops, sweeper):
                 patch.setattr(module, "MAX_RETRY_DELAY", 0)
             # An act is one transaction here, so a slow call does not renew its lease.
-            patch.setattr(batches, "_SPENT", math.inf)
+            patch.setattr(claims, "_SPENT", math.inf)
             patch.setattr(staged_pops, "sleep_on", self._sleep_on)
             patch.setattr(schedule, "REQUEST_TIMEOUT", 10**9)
             patch.setattr(staged_pops.StagedPops, "_resign_when_idle", lambda self, db: None)

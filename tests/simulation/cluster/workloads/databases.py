@@ -18,7 +18,7 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.coordination.host import sharing
+from fdbqueue.coordination.contention import sharing
 from fdbqueue.errors import LeaseLost
 from tests.hostile.ledger import LEASE_LOST, Operation, account
 from tests.simulation.cluster.inside.clients import Client

@@ -9,8 +9,8 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination.host import sharing, sockets
-from fdbqueue.coordination.host.messages import Signal
+from fdbqueue.coordination.contention import sharing, sockets
+from fdbqueue.coordination.contention.messages import Signal
 
 FOREVER = 1e6  # seconds
 TIMEOUT = 5  # seconds after which a test fails instead of waiting
@@ -26,7 +26,7 @@ class Process:
 
     @property
     def host(self) -> sharing._Host:
-        return self.queue._store.sharing.host(self.db)
+        return self.queue._store.contention.sharing.host(self.db)
 
     @property
     def leads(self) -> bool:

@@ -15,8 +15,8 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import embedded
-from fdbqueue.coordination.host import sharing, sockets
-from tests.coordination.host.processes import FOREVER, Process
+from fdbqueue.coordination.contention import sharing, sockets
+from tests.coordination.contention.processes import FOREVER, Process
 
 
 @pytest.fixture(autouse=True)

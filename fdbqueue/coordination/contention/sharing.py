@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from fdbqueue.coordination.combiner import Batch, Combiner, Performer
-from fdbqueue.coordination.host.messages import (
+from fdbqueue.coordination.contention.messages import (
     FORMAT,
     MAX_CONTENT,
     Messages,
@@ -24,7 +24,7 @@ from fdbqueue.coordination.host.messages import (
     Request,
     Signal,
 )
-from fdbqueue.coordination.host.sockets import (
+from fdbqueue.coordination.contention.sockets import (
     IS_AVAILABLE,
     MAX_MESSAGE,
     FollowerSocket,

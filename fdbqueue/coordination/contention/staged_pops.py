@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import _thread
-import math
 import random
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count, groupby, islice, starmap
+from itertools import chain, count, groupby, islice
 from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from fdbqueue.coordination.batches import MAX_ITEMS
 from fdbqueue.coordination.combiner import Batch
-from fdbqueue.coordination.host.messages import MAX_CONTENT
+from fdbqueue.coordination.contention.messages import MAX_CONTENT
 from fdbqueue.coordination.steps import sleep_on
 from fdbqueue.database.binding import error_classes
 from fdbqueue.database.clock import uuids
@@ -29,7 +29,7 @@ from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items
 from fdbqueue.operations.schedule import REQUEST_TIMEOUT, dead_requests, live_requests
 from fdbqueue.types import Database, KeyValue, RangeResult, Transaction
 
-__all__ = ["StagedPops", "seconds_to_sweep"]
+__all__ = ["Pop", "StagedPops"]
 
 _T = TypeVar("_T")
 
@@ -50,9 +50,7 @@ _MAX_WITHDRAWAL = 1_000  # milliseconds for each of them
 
 _CONTENDED = 1.0  # seconds that a process expects contention to last after it met some
 
-# Limits of one transaction, in addition to `BATCH_BYTES`.
-MAX_ITEMS = 200
-_MAX_REQUESTS = 64
+_MAX_REQUESTS = 64  # that one transaction serves
 
 # Seconds after a commit during which a transaction reads at the commit's version, which saves a
 # request for a read version. If that version is too old, the transaction conflicts.
@@ -75,16 +73,6 @@ class _Outcome(Generic[_T]):
     watch: Any = None
     error: UndecodableItem | None = None
     wrote: bool = True
-
-
-def seconds_to_sweep(tr: Transaction, layout: Layout) -> float:
-    """Return the seconds after which a waiting pop has to sweep; `math.inf` without requests.
-
-    A request may be that of a dead process, for which items are staged.
-    """
-    begin_read = partial(tr.snapshot.get_range, limit=1)
-    both = [*starmap(begin_read, map(layout.range_of, (layout.requests, layout.results)))]
-    return REQUEST_TIMEOUT if any(map(list, both)) else math.inf
 
 
 def _wrote(outcome: _Outcome[Any]) -> bool:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.coordination.host import sharing, sockets
-from fdbqueue.coordination.host.messages import Signal
+from fdbqueue.coordination.contention import sharing, sockets
+from fdbqueue.coordination.contention.messages import Signal
 from fdbqueue.errors import CommitUnknownResult, OptionsMismatch, QueueFull, UndecodableItem
 from fdbqueue.testing import FaultyDatabase
-from tests.coordination.host.processes import FOREVER, TIMEOUT, Process
+from tests.coordination.contention.processes import FOREVER, TIMEOUT, Process
 from tests.support.failing_disk import Disk
 
 ROUNDS = 40
@@ -381,7 +381,7 @@ def test_processes_that_end_leave_no_sockets_behind(
 ENDS = """
 import os, sys
 import fdbqueue
-from fdbqueue.coordination.host import sharing, sockets
+from fdbqueue.coordination.contention import sharing, sockets
 sharing._Host.is_contended = lambda *_: True
 sharing._IDLE_CHECK = 1e6
 kept = []
@@ -389,7 +389,7 @@ for number in range(3):
     db = fdbqueue.open(f"{sys.argv[1]}/{number}")
     jobs = fdbqueue.PriorityQueue.named(db, "jobs")
     jobs.push(db, "job")
-    lead = jobs._store.sharing.host(db)
+    lead = jobs._store.contention.sharing.host(db)
     assert lead._lead is not None
     kept += [db, jobs, sockets.meet(lead._name)]
     assert isinstance(kept[-1], sockets.FollowerSocket)

@@ -1,0 +1,270 @@
+"""Claim items: for threads of a process together, for one agent, or in a caller's transaction."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from itertools import islice
+from operator import attrgetter
+from typing import NamedTuple
+
+from fdbqueue.coordination.combiner import Batch
+from fdbqueue.coordination.sweeper import Sweeper
+from fdbqueue.database.binding import first_greater_or_equal
+from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.exactly_once import run_once
+from fdbqueue.database.retrying import MAX_RETRY_DELAY
+from fdbqueue.layout import Layout
+from fdbqueue.layout.items import StoredItem
+from fdbqueue.operations.items import Items
+from fdbqueue.operations.leases import ClaimRequest, Leases
+from fdbqueue.operations.schedule import VERSIONS, Schedule
+from fdbqueue.operations.slots import First, Slots
+from fdbqueue.types import Claim, Database, Options, Transaction, Value
+
+__all__ = ["RENEWALS", "Claims", "LeaseStart", "Taken"]
+
+_n_of, _within_of = attrgetter("n"), attrgetter("within")
+
+_NARROWER = 0.95  # a claim without a conflict multiplies the range of the next claim by this
+_SPENT = 0.1  # the part of a lease that may be over when the call that started it returns
+RENEWALS = 3
+"""How often a call starts a lease at most, if too much of it is over each time."""
+
+
+class LeaseStart:
+    """A lower bound of the time at which a lease started, by this process's monotonic clock.
+
+    A lease starts at the read version of its transaction. This version may be older than the call:
+    the call may have joined a running transaction, or a stalled cluster may have returned an old
+    version. Versions follow the cluster's clock, so the version of the commit shows the age.
+
+    >>> LeaseStart().is_recent(30)
+    True
+    """
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._version = 0
+        self.tries = 0
+        """The number of tries so far."""
+        self.now = 0
+        """When the present try began, in milliseconds since 1970."""
+
+    def begin_try(self) -> None:
+        """Begin a try of the transaction. Call this outside of it, because it reads the clock."""
+        self.tries += 1
+        self.now = milliseconds()
+
+    def note_read(self, tr: Transaction) -> int:
+        """Store the read version of a try of the transaction, and return it."""
+        self._version = tr.get_read_version().wait()
+        return self._version
+
+    def note_commit(self, tr: Transaction) -> None:
+        """Use the version of the commit, which is -1 if nothing was written."""
+        age = (tr.get_committed_version() - self._version) / VERSIONS
+        self._since = min(self._since, time.monotonic() - age)
+
+    def is_recent(self, lease: float) -> bool:
+        """Return whether at least nine tenths of a lease are left."""
+        return time.monotonic() - self._since <= _SPENT * lease
+
+
+class Taken(NamedTuple):
+    """A claim, and when its lease started."""
+
+    claim: Claim | None
+    start: LeaseStart
+
+
+class Claims:
+    """The claims of one process on one queue.
+
+    Threads that claim at the same time share a transaction, which takes consecutive items. Without
+    conflicts it takes the first items. After a conflict it starts at a random item among the first
+    ones: the range doubles with each conflict, up to the `within` of the claims. A claim without
+    a conflict narrows the range a little. A claim in a caller's transaction does not learn of its
+    conflicts, so it starts at a random item within the whole range.
+
+    If many items are due at once, a claim takes one that is available, and leaves them to sweeps in
+    transactions of their own, which precede the next claims and take half of their time.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        items: Items,
+        leases: Leases,
+        schedule: Schedule,
+        sweeper: Sweeper,
+        slots: Slots,
+    ) -> None:
+        self.layout = layout
+        self.items = items
+        self.leases = leases
+        self.schedule = schedule
+        self.slots = slots
+        self._sweeper = sweeper
+        self._range = 1.0  # the number of first items among which a claim starts
+
+    def perform(
+        self, db: Database, batch: Batch[ClaimRequest], first: First | None = None
+    ) -> list[Taken]:
+        """Perform the claims of a batch, and those that join it in time.
+
+        Args:
+            db: A database.
+            batch: The claims.
+            first: `first(tr, n)` reads the items to claim; by default they are any of the first.
+        """
+        claiming = _Claiming(self, batch, first)
+        if self._sweeper.is_behind:
+            # Before a claim, because an error after it would lose the claim.
+            self._sweeper.catch_up(db, at_once=False)
+        while (claims := claiming.run(db)) is None:
+            if claiming.is_behind:
+                self._sweeper.catch_up(db)
+        self._sweeper.is_behind = claiming.is_behind
+        if not claiming.conflicts:
+            self._range *= _NARROWER
+        return [Taken(claim, claiming.start) for claim in claims]
+
+    def perform_in(self, tr: Transaction, request: ClaimRequest, first: First | None) -> Taken:
+        """Perform a claim in a caller's transaction; `first` as for `perform`."""
+        claiming = _Claiming(self, Batch([request]), first)
+        return Taken(claiming.claim_in(tr), claiming.start)
+
+    def skip(self, n: int, within: int, conflicts: int) -> int:
+        """Return how many first items a claim of `n` items skips after this many conflicts."""
+        if conflicts:
+            self._range = 2 * max(self._range, n)
+        self._range = min(self._range, max(n, within))
+        return _skip(n, self._range)
+
+    def first(self, tr: Transaction, n: int) -> Sequence[StoredItem]:
+        """Return the first `n` items."""
+        return self.begin_first(tr, n)(tr, n)
+
+    def begin_first(self, tr: Transaction, n: int, skipped: int = 0) -> First:
+        """Start to read `n` items after the first `skipped` ones.
+
+        Returns:
+            A function that waits for the items. It returns the first ones if these are fewer. If
+            there are none at all, the transaction conflicts with pushes.
+        """
+        begin, end = self.layout.all_items
+        selector = first_greater_or_equal(begin, skipped) if skipped else begin
+        begun = self.items.begin_read(tr.snapshot, selector, end, n)
+
+        def finish(tr: Transaction, n: int) -> Sequence[StoredItem]:
+            found = begun()[:n]
+            if len(found) < n and skipped:
+                return self.first(tr, n)
+            if not found:
+                tr.add_read_conflict_range(begin, end)
+            return found
+
+        return finish
+
+
+def _skip(n: int, among: float) -> int:
+    """Return a random multiple of `n`, after which `n` of the first items follow."""
+    return n * int(random.random() * (among // n))
+
+
+class _Claiming:
+    """The transactions that perform a batch of claims.
+
+    Attributes:
+        start: When the leases started.
+        conflicts: How often the present transaction had to be tried again.
+        is_behind: Whether items are due that its sweep did not reach.
+    """
+
+    def __init__(self, claims: Claims, batch: Batch[ClaimRequest], first: First | None) -> None:
+        self._claims = claims
+        self._batch = batch
+        self._first = first
+        self._has_written = False
+        self.start = LeaseStart()
+        self.conflicts = 0
+        self.is_behind = False
+
+    def run(self, db: Database) -> list[Claim | None] | None:
+        """Claim in a transaction; return `None` if another one has to continue."""
+        self.conflicts = -1
+        return run_once(
+            db,
+            self._sweep_and_take,
+            self._claims.layout.receipts,
+            wrote=lambda _: self._has_written,
+            committed=self.start.note_commit,
+            is_stored=self._are_stored,
+            begin=self.start.begin_try,
+        )
+
+    def _are_stored(self, tr: Transaction, claims: list[Claim | None] | None) -> bool:
+        return any(self._claims.leases.is_stored(tr, claim) for claim in claims or ())
+
+    def _sweep_and_take(self, tr: Transaction) -> list[Claim | None] | None:
+        claims, batch = self._claims, self._batch
+        self.conflicts += 1
+        if self.conflicts == 1:
+            tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
+        version = self.start.note_read(tr)  # meanwhile other threads can join the batch
+        batch.join(tr)
+        n = sum(map(_n_of, batch))
+        skipped = claims.skip(n, min(map(_within_of, batch)), self.conflicts)
+        # Start all reads before waiting for the first.
+        sweep = claims.schedule.begin_sweep(tr, self.start.now, version)
+        options = claims.schedule.begin_options(tr)
+        mark = tr.snapshot.get(claims.layout.scheduled)
+        first = self._first or claims.begin_first(tr, n, skipped)
+        swept = sweep()
+        self.is_behind, self._has_written = not swept.all, swept.wrote
+        if not swept.expired:
+            return None  # commit this sweep; the next transaction continues
+        if swept.wrote and self._first is None:
+            first = claims.begin_first(tr, n, skipped)
+        taken = self._take(tr, version, n, options(), first, mark)
+        # If more items are due, look again.
+        return taken if any(taken or ()) or swept.all else None
+
+    def claim_in(self, tr: Transaction) -> Claim | None:
+        """Claim for the only request in a caller's transaction."""
+        claims, (request,) = self._claims, self._batch
+        self.start.begin_try()
+        version = self.start.note_read(tr)
+        claims.schedule.sweep(tr, self.start.now)
+        options = claims.schedule.options(tr)
+        mark = tr.snapshot.get(claims.layout.scheduled)
+        while True:
+            skipped = _skip(request.n, request.within)
+            first = self._first or claims.begin_first(tr, request.n, skipped)
+            taken = self._take(tr, version, request.n, options, first, mark)
+            if taken is not None:
+                return taken[0]
+
+    def _take(
+        self,
+        tr: Transaction,
+        version: int,
+        n: int,
+        options: Options | None,
+        first: First,
+        mark: Value,
+    ) -> list[Claim | None] | None:
+        """Take `n` items for the requests; return `None` if none of them could be decoded."""
+        leases, now = self._claims.leases, self.start.now
+        may_skip = self._first is None
+        admitted = self._claims.slots.admit(tr, n, options, first, may_skip)
+        leases.conflict_on(tr, admitted)
+        self._has_written = self._has_written or bool(admitted)
+        remaining = iter(admitted)
+        taken = [
+            leases.take(tr, [*islice(remaining, request.n)], request, version, now, mark)
+            for request in [each.for_try(self.start.tries, now) for each in self._batch]
+        ]
+        return taken if any(taken) or not admitted else None

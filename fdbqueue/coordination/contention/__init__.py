@@ -1,0 +1,72 @@
+"""Pushes and pops with the database, when many threads and processes make them at the same time."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import starmap
+from operator import attrgetter, itemgetter
+from typing import Any, Generic, TypeVar
+
+from fdbqueue.coordination.batches import MAX_ITEMS, Batches
+from fdbqueue.coordination.combiner import Combiner
+from fdbqueue.coordination.contention.messages import PopMessages, PushMessages
+from fdbqueue.coordination.contention.sharing import Kind, Sharing
+from fdbqueue.coordination.contention.staged_pops import Pop, StagedPops
+from fdbqueue.layout import Layout
+from fdbqueue.layout.codecs import RowCodec
+from fdbqueue.operations.items import BATCH_BYTES, Items
+from fdbqueue.operations.push import Pusher, PushRequest
+from fdbqueue.operations.schedule import REQUEST_TIMEOUT
+from fdbqueue.types import Options, Transaction
+
+__all__ = ["Contention"]
+
+_T = TypeVar("_T")
+
+_size_of, _n_of = attrgetter("size"), itemgetter(0)
+
+
+class Contention(Generic[_T]):
+    """The pushes and pops of one queue, each of them in the order of all clients.
+
+    - The threads of a process share transactions (`Combiner`).
+    - The processes of a host share transactions while they contend (`Sharing`).
+    - On a cluster, processes that still conflict when they pop let one of them serve the others
+      (`StagedPops`).
+
+    Claims need none of this: they take any of the first few items.
+
+    Args:
+        layout: The keys of the queue.
+        items: The items of the queue within a transaction.
+        codec: The conversion between items and rows.
+        pusher: The pushes within a transaction.
+        options: The options that the client opened the queue with.
+    """
+
+    def __init__(
+        self, layout: Layout, items: Items, codec: RowCodec[_T], pusher: Pusher, options: Options
+    ) -> None:
+        self._layout = layout
+        self.sharing = Sharing(layout, options)
+        new_pushes = partial(Batches[Any, Any], pusher.push, layout.receipts)
+        new_pops = partial(StagedPops[_T], layout, items, codec)
+        push_messages = PushMessages(layout, items, pusher)
+        pop_messages = PopMessages(layout, items, codec)
+        self.pushes: Combiner[PushRequest, list[bytes]] = self.sharing.combiner(
+            Kind(new_pushes, push_messages, _size_of, BATCH_BYTES)
+        )
+        self.pops: Combiner[Pop, list[_T]] = self.sharing.combiner(
+            Kind(new_pops, pop_messages, _n_of, MAX_ITEMS)
+        )
+
+    def seconds_to_sweep(self, tr: Transaction) -> float:
+        """Return the seconds after which a waiting pop has to look; `math.inf` without requests.
+
+        A request may be that of a dead process, for which items are staged.
+        """
+        layout = self._layout
+        begin_read = partial(tr.snapshot.get_range, limit=1)
+        both = [*starmap(begin_read, map(layout.range_of, (layout.requests, layout.results)))]
+        return REQUEST_TIMEOUT if any(map(list, both)) else math.inf
