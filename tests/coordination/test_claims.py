@@ -92,6 +92,8 @@ def test_a_claim_does_not_conflict_with_a_push_or_a_pop_of_another_item(
 
 
 def test_a_claim_on_an_empty_queue_conflicts_with_a_push(db: Any, queue: PriorityQueue) -> None:
+    queue.push(db, "popped")  # the first push conflicts with all claims, because it stores options
+    queue.pop(db)
     tr = db.create_transaction()
     assert queue.claim(tr) is None
     tr[queue.subspace.pack((5, "seen"))] = b"empty"
