@@ -103,20 +103,26 @@ class Item:
 
     Attributes:
         value: Its value, which no other item has.
-        priority: Its priority.
+        priority: Its priority: a number, or a list of numbers.
         key: Its key, which sorts by arrival within a priority.
-        unique: Its unique key, or `None`.
         appended: When it was put behind the last item of its priority, as a stamp.
         changed: When it certainly changed last, as a stamp.
+        unique: Its unique key, or `None`.
+        agent: The agent that it is for, or `None`.
+        expires: When it expires unless a client takes it before, in milliseconds, or `None`.
+        has_place: Whether it took a place below the bound. An item that was put back took none.
         states: Its possible states.
     """
 
     value: str
-    priority: int
+    priority: Any
     key: str
-    unique: str | None
     appended: int
     changed: int
+    unique: str | None = None
+    agent: str | None = None
+    expires: Span | None = None
+    has_place: bool = True
     states: set[State] = field(default_factory=set)
 
     def may_be(self, *kinds: str) -> bool:
@@ -129,6 +135,7 @@ class Item:
 
 
 UNFINISHED = ("ready", "delayed", "claimed")
+_ENDED = ("dead", "gone")
 
 
 class Model:
@@ -144,6 +151,7 @@ class Model:
         self._max_attempts = max_attempts
         self._items: dict[str, Item] = {}
         self._ended: dict[str, Item] = {}
+        self._name: str | None = None
         self.problems: list[str] = []
         self.operations = 0
 
@@ -178,6 +186,25 @@ class Model:
         item.states = {change(state) for state in item.states}
         item.changed = entry.stamp
 
+    def _answer(
+        self, entry: Entry, item: Item, kind: str, change: Callable[[State], State] | None = None
+    ) -> bool:
+        """Sweep an item that an operation changes if it is in a state, and says whether it was.
+
+        Return whether it was; then it has changed, or ended if there is no `change`.
+        """
+        self._sweep(entry, [item])
+        if not entry.facts["done"]:
+            self._observe(entry, item, lambda state: state.kind != kind, f"not {kind}")
+            return False
+        if not self._observe(entry, item, lambda state: state.kind == kind, kind):
+            return False
+        if change is None:
+            self._end(item)
+        else:
+            self._change(entry, item, change)
+        return True
+
     def _end(self, item: Item) -> None:
         item.states = {_GONE}
         self._ended[item.value] = self._items.pop(item.value)
@@ -188,7 +215,12 @@ class Model:
             self._problem(entry, f"{value} was never pushed")
         return item
 
-    # Leases and delays that are over
+    def _of_agent(self, entry: Entry) -> list[Item]:
+        """Return the items that an operation may take: those of an agent, or all."""
+        agent = entry.facts.get("agent")
+        return [item for item in self._items.values() if agent is None or item.agent == agent]
+
+    # Leases and delays that are over, and items that have expired
 
     def _sweep(self, entry: Entry, items: Iterable[Item] | None = None) -> None:
         """Let the transaction find what is over, of all items or of some."""
@@ -197,12 +229,19 @@ class Model:
             if states.isdisjoint(item.states):
                 item.changed = entry.stamp
             item.states = states
+            if states == {_GONE} and item.value in self._items:
+                self._end(item)
 
     def _swept(self, entry: Entry, item: Item) -> set[State]:
         """Return the possible states of an item after a sweep of this transaction."""
         if not entry.sees(item.changed):  # it sees the item as it was before, and moves nothing
             return item.states
-        return {after for state in item.states for after in self._swept_state(entry, state)}
+        swept = {after for state in item.states for after in self._swept_state(entry, state)}
+        if item.expires is None:
+            return swept
+        may, must = item.expires.low <= entry.ended, item.expires.high <= entry.begun
+        ready = {state for state in swept if state.kind == "ready"}
+        return (swept - ready).union(*(_either(_GONE, state, may, must) for state in ready))
 
     def _swept_state(self, entry: Entry, state: State) -> set[State]:
         if state.kind == "delayed":
@@ -240,12 +279,13 @@ class Model:
         if facts.get("unique") is not None and not self._push_unique(entry):
             return
         if facts["key"] is None:
-            self._push_rejected(entry)
+            self._check_full(entry)
             return
         item = Item(
-            *(facts["value"], facts["priority"], facts["key"], facts.get("unique")),
-            appended=entry.stamp,
-            changed=entry.stamp,
+            *(facts["value"], facts["priority"], facts["key"], entry.stamp, entry.stamp),
+            unique=facts.get("unique"),
+            agent=facts.get("agent"),
+            expires=_later(entry, facts["ttl"]) if facts.get("ttl") else None,
         )
         item.states = {State("ready")}
         if facts["delay"]:
@@ -254,9 +294,14 @@ class Model:
             self._problem(entry, f"{item.value} was pushed again")
         self._items[item.value] = item
         self._append(entry, item)
-        certain = [item for item in self._items.values() if item.is_certainly(*UNFINISHED)]
-        if self._max_size is not None and len(certain) > self._max_size:
-            self._problem(entry, f"the queue has room for {self._max_size}, and has {len(certain)}")
+        self._check_bound(entry)
+
+    def _check_bound(self, entry: Entry) -> None:
+        """Check that the items that took a place are not more than there are."""
+        holders = [item for item in self._items.values() if item.has_place]
+        n = sum(item.is_certainly(*UNFINISHED) for item in holders)
+        if self._max_size is not None and n > self._max_size:
+            self._problem(entry, f"the queue has room for {self._max_size}, and has {n}")
 
     def _push_unique(self, entry: Entry) -> bool:
         """Note what a push with a unique key tells of earlier items; return whether it is new."""
@@ -265,7 +310,7 @@ class Model:
         self._sweep(entry, others)
         if (existing := facts.get("existing")) is None:
             for other in others:
-                self._observe(entry, other, lambda state: state.kind == "dead", "ended")
+                self._observe(entry, other, lambda state: state.kind in _ENDED, "ended")
             return True
         item = self._known(entry, existing)
         if item is not None:
@@ -274,7 +319,7 @@ class Model:
             self._observe(entry, item, lambda state: state.kind in UNFINISHED, "unfinished")
         return False
 
-    def _push_rejected(self, entry: Entry) -> None:
+    def _check_full(self, entry: Entry) -> None:
         possible = [item for item in self._items.values() if item.may_be(*UNFINISHED)]
         if self._max_size is None or len(possible) < self._max_size:
             self._problem(entry, f"the queue was full, with {len(possible)} items")
@@ -283,6 +328,7 @@ class Model:
         """Check that an item is behind all items of its priority that the transaction saw."""
         for other in self._items.values():
             is_seen = entry.sees(other.appended) and other is not item
+            is_seen = is_seen and other.may_be(*UNFINISHED, "dead")
             if is_seen and other.priority == item.priority and other.key >= item.key:
                 self._problem(entry, f"{item.value} is not behind {other.value}")
 
@@ -304,19 +350,21 @@ class Model:
         item = None if value is None else self._known(entry, value)
         if item is not None:
             self._observe(entry, item, lambda state: state.kind == "ready", "taken")
-        for other in self._items.values():
+            if entry.facts.get("agent") not in (None, item.agent):
+                self._problem(entry, f"{item.value} is for {item.agent}")
+        for other in self._of_agent(entry):
             is_before = item is None or self._rank(entry, other) < self._rank(entry, item)
             if is_before and other.is_certainly("ready"):
                 self._problem(entry, f"{other.value} is before {value}")
         return item
 
     @staticmethod
-    def _rank(entry: Entry, item: Item) -> tuple[int, str]:
+    def _rank(entry: Entry, item: Item) -> tuple[Any, str]:
         return -item.priority if entry.facts["at_max"] else item.priority, item.key
 
     def _take_first(self, entry: Entry, value: str | None) -> None:
         item = self._check_first(entry, value)
-        for other in self._items.values():  # what it has passed was not ready
+        for other in self._of_agent(entry):  # what it has passed was not ready
             is_before = item is None or self._rank(entry, other) < self._rank(entry, item)
             if is_before and not other.is_certainly("ready"):
                 other.states = {state for state in other.states if state.kind != "ready"}
@@ -327,7 +375,7 @@ class Model:
         facts = entry.facts
         self._sweep(entry)
         if not facts["values"]:
-            for item in self._items.values():
+            for item in self._of_agent(entry):
                 self._observe(entry, item, lambda state: state.kind != "ready", "not there")
         claimed = [self._known(entry, value) for value in facts["values"]]
         for item, attempts in zip(claimed, facts["attempts"]):
@@ -343,7 +391,7 @@ class Model:
         """Check that fewer than `within` items were before an item throughout the transaction."""
         before = [
             other
-            for other in self._items.values()
+            for other in self._of_agent(entry)
             if other.is_certainly("ready") and entry.sees(other.changed)
             if (other.priority, other.key) < (item.priority, item.key)
         ]
@@ -407,7 +455,7 @@ class Model:
         if item is None:
             return
         self._sweep(entry, [item])
-        if not entry.facts["removed"]:
+        if not entry.facts["done"]:
             self._observe(entry, item, lambda state: state.kind in ("claimed", "gone"), "held")
         elif self._observe(
             entry, item, lambda state: state.kind not in ("claimed", "gone"), "removed"
@@ -429,6 +477,64 @@ class Model:
             item.appended = item.changed = entry.stamp
             self._append(entry, item)
 
+    def _put_back(self, entry: Entry) -> None:
+        """Let an item that had ended return to where it was popped from, and nothing else."""
+        facts = entry.facts
+        item = self._known(entry, facts["value"])
+        if item is None or item.value in self._items:
+            return
+        item.priority, item.key = facts["priority"], facts["key"]
+        item.expires = item.unique = None
+        item.has_place = False
+        item.states, item.changed = {State("ready")}, entry.stamp
+        self._items[item.value] = self._ended.pop(item.value)
+
+    def _take_back(self, entry: Entry) -> None:
+        if (item := self._known(entry, entry.facts["value"])) is not None:
+            self._answer(entry, item, "claimed", lambda state: State("ready", state.attempts - 1))
+
+    def _run_now(self, entry: Entry) -> None:
+        if (item := self._known(entry, entry.facts["value"])) is not None:
+            self._answer(entry, item, "delayed", lambda state: State("ready", state.attempts))
+
+    # Dead letters
+
+    def _retry(self, entry: Entry) -> None:
+        item = self._known(entry, entry.facts["value"])
+        if item is None:
+            return
+        others = [
+            other
+            for other in self._items.values()
+            if other is not item and item.unique is not None and other.unique == item.unique
+        ]
+        self._sweep(entry, [item])
+        if entry.facts["is_full"]:
+            self._observe(entry, item, lambda state: state.kind == "dead", "dead")
+            self._check_full(entry)
+        elif not entry.facts["done"] and any(other.may_be(*UNFINISHED) for other in others):
+            pass  # another item has its unique key
+        elif self._answer(entry, item, "dead", lambda _: State("ready")):
+            item.expires, item.has_place = None, True
+            for other in others:
+                self._observe(entry, other, lambda state: state.kind in _ENDED, "ended")
+            self._check_bound(entry)
+
+    def _drop(self, entry: Entry) -> None:
+        if (item := self._known(entry, entry.facts["value"])) is not None:
+            self._answer(entry, item, "dead")
+
+    # The name
+
+    def _rename(self, entry: Entry) -> None:
+        self._open(entry)
+        self._name = entry.facts["new_name"]
+
+    def _open(self, entry: Entry) -> None:
+        name = entry.facts["name"]
+        if self._name not in (None, name):
+            self._problem(entry, f"the queue is {name}, and should be {self._name}")
+
     # All items
 
     def _clear(self, entry: Entry) -> None:
@@ -444,7 +550,8 @@ class Model:
                 self._problem(entry, f"{counts[kind]} items are counted as {kind}")
             if len(set(values)) != len(values):
                 self._problem(entry, f"an item is listed twice as {kind}")
-            if values != sorted(values, key=self._order):
+            known = [self._items[value] for value in values if value in self._items]
+            if known != sorted(known, key=lambda item: (item.priority, item.key)):
                 self._problem(entry, f"{kind} items are not in order")
         kinds = {value: kind for kind, values in listed.items() for value in values}
         for value in sorted(kinds.keys() - self._items.keys()):
@@ -454,10 +561,6 @@ class Model:
             swept = self._swept(entry, item)
             if all(state.kind != kind for state in swept):
                 self._problem(entry, f"{item.value} is {kind}, and should be {_texts(swept)}")
-
-    def _order(self, value: str) -> tuple[int, str]:
-        item = self._items.get(value)
-        return (0, "") if item is None else (item.priority, item.key)
 
 
 def _either(after: State, before: State, may: bool, must: bool) -> set[State]:

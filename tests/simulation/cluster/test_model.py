@@ -51,6 +51,16 @@ def end(second: float, verb: str, claimed: Entry, **facts: Any) -> Entry:
     return at(second, verb, values=values, token=token, **{"lost": None, **facts})
 
 
+def on(second: float, verb: str, value: str, done: bool = True, **facts: Any) -> Entry:
+    """Return an operation on a single item, which says whether it has done anything."""
+    return at(second, verb, value=value, done=done, **{"is_full": False, **facts})
+
+
+def put_back(second: float, pushed: Entry) -> Entry:
+    facts = {name: pushed.facts[name] for name in ("value", "priority", "key")}
+    return at(second, "put_back", **facts)
+
+
 def audit(second: float, **values: list[str]) -> Entry:
     values = {state: values.get(state, []) for state in ("ready", "delayed", "claimed", "dead")}
     counts = {state: len(listed) for state, listed in values.items()}
@@ -91,8 +101,8 @@ RIGHT = {
     "a nack with a delay": [A, CLAIM, end(4, "nack", CLAIM, delay=5), pop(8, None), pop(10, "a")],
     "an extension": [A, CLAIM, end(12, "extend", CLAIM, lease=10), pop(20, None), pop(23, "a")],
     "a claim of one of the first": [A, B, claim(3, "b", within=2), pop(4, "a")],
-    "a removal": [A, at(2, "remove", value="a", removed=True), pop(3, None)],
-    "a removal of a claimed item": [A, CLAIM, at(4, "remove", value="a", removed=False)],
+    "a removal": [A, at(2, "remove", value="a", done=True), pop(3, None)],
+    "a removal of a claimed item": [A, CLAIM, at(4, "remove", value="a", done=False)],
     "a new priority": [
         A,
         B,
@@ -107,6 +117,52 @@ RIGHT = {
         push(4, "c", unique="u"),
     ],
     "a clear": [A, CLAIM, B, at(4, "clear"), pop(5, None), end(6, "ack", CLAIM, **LOST)],
+    "an item that expires": [push(1, "a", ttl=5), pop(7, None), audit(8)],
+    "an item that is taken before it expires": [push(1, "a", ttl=5), pop(5, "a")],
+    "an item that expires within a call": [push(1, "a", ttl=5), at(6, "pop", value=None, at_max=0)],
+    "a claimed item that expires": [
+        push(1, "a", ttl=5),
+        CLAIM,
+        end(8, "release", CLAIM),
+        pop(9, None),
+    ],
+    "a delayed item that expires": [push(1, "a", delay=3, ttl=2), peek(5, None), pop(6, None)],
+    "an item that has expired is not taken back": [
+        push(1, "a", ttl=5),
+        CLAIM,
+        on(14, "take_back", "a", done=False),
+        audit(15),
+    ],
+    "an item that is put back": [A, pop(2, "a"), put_back(3, A), put_back(3.5, A), pop(4, "a")],
+    "an item that is put back where it was": [A, B, pop(3, "a"), put_back(4, A), pop(5, "a")],
+    "an item that is put back no longer expires": [
+        EXPIRING := push(1, "a", ttl=5),
+        pop(2, "a"),
+        put_back(3, EXPIRING),
+        pop(9, "a"),
+    ],
+    "a put back of an item that is there": [A, put_back(2, A), pop(3, "a"), pop(4, None)],
+    "a claim that is taken back": [
+        A,
+        CLAIM,
+        on(4, "take_back", "a"),
+        end(5, "ack", CLAIM, **LOST),
+        claim(6, "a", attempt=1),
+    ],
+    "a delay that is ended": [push(1, "a", delay=9), on(2, "run_now", "a"), pop(3, "a")],
+    "an agent's item": [
+        push(1, "a", agent="ada"),
+        push(2, "b", agent="bob"),
+        at(3, "pop", value="b", at_max=False, agent="bob"),
+        claim(4, agent="bob"),
+        pop(5, "a"),
+    ],
+    "a priority of several numbers": [push(1, "a", [1, 5]), push(2, "b", [1, 2]), pop(3, "b")],
+    "a rename": [
+        at(1, "open", name="here"),
+        at(2, "rename", name="here", new_name="there"),
+        at(3, "open", name="there"),
+    ],
     "an audit": [A, B, CLAIM, audit(4, ready=["b"], claimed=["a"])],
     "an audit of what is over": [A, CLAIM, audit(12, claimed=["a"]), audit(14, ready=["a"])],
     "an audit that comes late": [A, pop(3, "a"), audit(2, ready=["a"])],
@@ -144,10 +200,10 @@ WRONG = {
     ),
     "a lease that never ends": ([A, CLAIM, pop(20, None)], "a is before None"),
     "a removal of a claim": (
-        [A, CLAIM, at(4, "remove", value="a", removed=True)],
+        [A, CLAIM, at(4, "remove", value="a", done=True)],
         "a was removed, but it is",
     ),
-    "a removal in vain": ([A, at(4, "remove", value="a", removed=False)], "a was held, but it is"),
+    "a removal in vain": ([A, at(4, "remove", value="a", done=False)], "a was held, but it is"),
     "a move of a claim": (
         [A, CLAIM, at(4, "reprioritize", value="a", outcome="moved", priority=0, key="9")],
         "a was moved, but it is",
@@ -159,6 +215,39 @@ WRONG = {
     "a unique key of nothing": (
         [push(1, "a", unique="u"), pop(2, "a"), push(3, "b", unique="u", existing="a")],
         "a was unfinished, but it is",
+    ),
+    "expired too early": ([push(1, "a", ttl=5), pop(5, None)], "a is before None"),
+    "not expired": ([push(1, "a", ttl=5), pop(7, "a")], "a was taken, but it is"),
+    "put back in vain": ([A, pop(2, "a"), put_back(3, A), pop(4, None)], "a is before None"),
+    "put back twice": ([A, put_back(2, A), pop(3, "a"), pop(4, "a")], "a was taken, but it is"),
+    "put back behind": ([A, B, pop(3, "a"), put_back(4, A), pop(5, "b")], "a is before b"),
+    "taken back in vain": (
+        [A, CLAIM, on(4, "take_back", "a"), end(5, "ack", CLAIM)],
+        "a was held, but it is",
+    ),
+    "an attempt that was taken back counts": (
+        [A, CLAIM, on(4, "take_back", "a"), claim(5, "a", attempt=2)],
+        "a was claimed for attempt 2, but",
+    ),
+    "a delay that was ended goes on": (
+        [push(1, "a", delay=9), on(2, "run_now", "a"), pop(3, None)],
+        "a is before None",
+    ),
+    "another agent's item": (
+        [push(1, "a", agent="ada"), at(2, "pop", value="a", at_max=False, agent="bob")],
+        "a is for ada",
+    ),
+    "an agent's item out of turn": (
+        [
+            push(1, "a", agent="ada"),
+            push(2, "b", agent="ada"),
+            at(3, "pop", value="b", at_max=False, agent="ada"),
+        ],
+        "a is before b",
+    ),
+    "an old name": (
+        [at(1, "rename", name="here", new_name="there"), at(2, "open", name="here")],
+        "the queue is here, and should be there",
     ),
     "survived a clear": ([A, at(2, "clear"), pop(3, "a")], "a was taken, but it is"),
     "a wrong counter": (
@@ -197,6 +286,39 @@ def test_the_last_attempt_ends_in_death() -> None:
     assert problems(A, CLAIM, pop(20, None), audit(21, dead=["a"]), max_attempts=1) == []
     moved = at(5, "reprioritize", value="a", outcome="moved", priority=1, key="9")
     assert problems(A, CLAIM, nack, moved, audit(21, dead=["a"]), max_attempts=1) == []
+
+
+def test_a_dead_letter_returns_with_all_its_attempts() -> None:
+    expiring = push(1, "a", ttl=5)
+    dies = [CLAIM, end(4, "nack", CLAIM, delay=0)]
+    again = [on(7, "retry", "a"), claim(8, "a", attempt=1)]
+    assert problems(expiring, *dies, *again, max_attempts=1) == []
+    assert problems(expiring, *dies, on(7, "retry", "a", done=False), max_attempts=1) != []
+    assert problems(expiring, *dies, on(7, "drop", "a"), *again, max_attempts=1) != []
+    assert problems(A, on(7, "retry", "a", done=False), max_attempts=1) == []
+
+
+def test_a_dead_letter_returns_unless_its_unique_key_is_in_use() -> None:
+    dies = [push(1, "a", unique="u"), CLAIM, end(4, "nack", CLAIM, delay=0)]
+    other = push(5, "b", unique="u")
+    fails = on(7, "retry", "a", done=False)
+    assert problems(*dies, other, fails, max_attempts=1) == []
+    assert problems(*dies, other, on(7, "retry", "a"), max_attempts=1) != []
+    assert problems(*dies, other, pop(6, "b"), fails, max_attempts=1) != []
+
+
+def test_a_dead_letter_returns_if_there_is_room() -> None:
+    dies = [A, CLAIM, end(4, "nack", CLAIM, delay=0)]
+    other, full = push(5, "b"), on(7, "retry", "a", done=False, is_full=True)
+    assert problems(*dies, other, full, max_attempts=1, max_size=1) == []
+    assert problems(*dies, full, max_attempts=1, max_size=1) != []
+    assert problems(*dies, other, on(7, "retry", "a"), max_attempts=1, max_size=1) != []
+
+
+def test_an_item_is_put_back_even_beyond_the_bound() -> None:
+    beyond = [A, pop(2, "a"), push(3, "b"), put_back(4, A)]
+    assert problems(*beyond, push(5, "c", key=None), max_size=1) == []
+    assert problems(*beyond, pop(5, "a"), push(6, "c"), max_size=1) != []
 
 
 def test_a_recovery_does_not_end_a_lease() -> None:
