@@ -2,7 +2,8 @@
 
 The library owns the transactions, so there is no log. Each client records its calls in simulated
 time, and the ledger of the storm accounts for each value: nothing is lost or doubled, and no claim
-succeeds once another one has its item. No outcome is unknown to a caller here.
+succeeds once another one has its item. No outcome is unknown to a caller here. The order of items
+is checked as far as calls did not overlap. Without faults, a client that waits finds items soon.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fdbqueue.coordination.contention import sharing
 from fdbqueue.errors import LeaseLost
 from tests.hostile.ledger import LEASE_LOST, Operation, account
 from tests.simulation.cluster.inside.clients import Client
+from tests.simulation.cluster.order import Push, late, out_of_order
 from tests.simulation.cluster.workloads.shared import look_for_leftovers, run_threads, wait_for_ends
 
 __all__ = ["Databases"]
@@ -29,10 +31,18 @@ __all__ = ["Databases"]
 _SPACE = Subspace(("queue",))
 _QUEUE = "queue"  # its name in the ledger
 _LEASES = (1, 5, 20)
-_WAITS = (0, 0, 5)
+_WAITS = (0, 0, 5, 30)
+_PROMPT = 10
+"""Seconds in which a client that waits finds an item, if there are no faults."""
 
 _operations: list[Operation] = []
 """The calls of all clients, which share an interpreter."""
+_pushes: list[Push] = []
+"""Their pushes, for the check of order."""
+_ends: dict[tuple[str, int], str] = {}
+"""At which end a call took items, by its client and number."""
+_waits: set[tuple[str, int]] = set()
+"""The calls that waited for items."""
 
 
 class Databases:
@@ -77,7 +87,10 @@ class Databases:
         look_for_leftovers(self._client, db, _SPACE, expected={"a receipt"})  # kept for a day
         self._client.keep_log(_operations)
         verdict = account(_operations, {_QUEUE: left})
-        for problem in verdict.problems[:10]:
+        in_order = out_of_order(_pushes, _operations, _ends)
+        if not self._client.scenario["faults"]:
+            in_order += late(_pushes, _operations, _waits, _PROMPT)
+        for problem in [*verdict.problems[:10], *in_order[:10]]:
             self._client.problem(problem)
         if verdict.unknown:
             self._client.problem(f"not every outcome is known: {verdict}")
@@ -121,12 +134,15 @@ class Caller:
 
     def push(self) -> None:
         """Push an item."""
-        delay = self.random.choice([0, 0, 0, 0.5, 3])
+        delay, priority = self.random.choice([0, 0, 0, 0.5, 3]), self.random.randrange(4)
         with self._record("push", self._new_value()) as operation:
-            item = self._queue.push(
-                self._db, operation.values[0], self.random.randrange(4), delay=delay
-            )
+            item = self._queue.push(self._db, operation.values[0], priority, delay=delay)
+        self._note(operation, priority, delay)
         self._items = [*self._items[-9:], item]
+
+    def _note(self, operation: Operation, priority: int = 0, delay: float = 0) -> None:
+        times = operation.began, operation.ended, delay > 0
+        _pushes.extend(Push(value, priority, *times) for value in operation.values)
 
     def _new_value(self) -> str:
         return f"{self._name}-{next(self._numbers)}"
@@ -135,14 +151,22 @@ class Caller:
         """Push three items."""
         with self._record("push", *[self._new_value() for _ in range(3)]) as operation:
             self._queue.push_many(self._db, operation.values)
+        self._note(operation)
 
     def pop(self) -> None:
         """Pop some items at either end; wait for the first one."""
         n, at_max = self.random.choice([1, 1, 2]), self.random.random() < 0.3
         with self._record("pop", at_most=n) as operation:
-            wait = self.random.choice(_WAITS)
+            _ends[self._name, operation.number] = "max" if at_max else "min"
+            wait = self._wait(operation)
             items = self._queue.pop_many(self._db, n, max=at_max, wait=wait)
             operation.values = [item.value for item in items]
+
+    def _wait(self, operation: Operation) -> int:
+        seconds = self.random.choice(_WAITS)
+        if seconds:
+            _waits.add((self._name, operation.number))
+        return seconds
 
     def wait(self) -> None:
         """Wait until there is an item."""
@@ -152,7 +176,8 @@ class Caller:
         """Claim some items; wait for the first one."""
         n, lease = self.random.choice([1, 1, 3]), self.random.choice(_LEASES)
         with self._record("claim", lease=float(lease)) as operation:
-            wait = self.random.choice(_WAITS)
+            _ends[self._name, operation.number] = "any"
+            wait = self._wait(operation)
             claim = self._queue.claim(self._db, lease=lease, n=n, wait=wait)
             operation.values = [item.value for item in claim.items] if claim else []
         if claim is not None:

@@ -1,0 +1,104 @@
+"""Whether calls that are known only by their begin and end can have happened in order.
+
+A call takes effect at some moment between the two. So an item is certainly ready from the end of
+its push to the beginning of the next call that names it, and was certainly pushed before another
+one if its push had ended when that of the other one began. A call that takes the first items has to
+take each item that was certainly ready all the time, and is certainly before one that it has taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+
+from tests.hostile.ledger import Operation
+
+__all__ = ["Push", "late", "out_of_order"]
+
+
+@dataclass(frozen=True)
+class Push:
+    """When an item was pushed, and where it belongs."""
+
+    value: str
+    priority: int
+    began: float
+    ended: float
+    is_delayed: bool = False
+
+
+def out_of_order(
+    pushes: Iterable[Push], calls: Iterable[Operation], ends: Mapping[tuple[str, int], str]
+) -> list[str]:
+    """Return a problem for each call that did not take the first items.
+
+    Args:
+        pushes: All pushes.
+        calls: All calls, also pushes.
+        ends: At which end a call took items, `"min"` or `"max"`, by its client and number; `"any"`
+            if it may take any items, but not none.
+    """
+    calls, pushed = [*calls], {push.value: push for push in pushes}
+    touched = _touched(calls)
+    problems: list[str] = []
+    for call in calls:
+        end = ends.get((call.client, call.number))
+        if end is None:
+            continue
+        waiting = [
+            push
+            for value, push in pushed.items()
+            if push.ended < call.began and not push.is_delayed
+            if call.ended < touched.get(value, math.inf)
+        ]
+        last = pushed[call.values[-1]] if call.values else None
+        if last is None:
+            missed = waiting
+        elif end == "any":
+            missed = []
+        else:
+            missed = [push for push in waiting if _is_before(push, last, end)]
+        problems += [f"{push} is before the items of {call}" for push in missed[:1]]
+    return problems
+
+
+def late(
+    pushes: Iterable[Push],
+    calls: Iterable[Operation],
+    waits: Container[tuple[str, int]],
+    seconds: float,
+) -> list[str]:
+    """Return a problem for each call that waited on although an item was ready for some seconds.
+
+    Args:
+        pushes: All pushes.
+        calls: All calls, also pushes.
+        waits: The calls that waited for items, by client and number.
+        seconds: How long a client may take to find an item.
+    """
+    calls, pushed = [*calls], {push.value: push for push in pushes}
+    touched = _touched(calls)
+    return [
+        f"{push} was ready, and found late by {call}"
+        for call in calls
+        if (call.client, call.number) in waits
+        for push in (pushed[value] for value in call.values[:1])
+        if not push.is_delayed and touched[push.value] == call.began
+        if call.ended - max(call.began, push.ended) > seconds
+    ]
+
+
+def _touched(calls: Iterable[Operation]) -> dict[str, float]:
+    """Return when the first call began that names an item, other than its push."""
+    touched: dict[str, float] = {}
+    for call in calls:
+        for value in call.values if call.kind != "push" else ():
+            touched[value] = min(touched.get(value, math.inf), call.began)
+    return touched
+
+
+def _is_before(push: Push, other: Push, end: str) -> bool:
+    if push.priority == other.priority:
+        return push.ended < other.began
+    return (push.priority < other.priority) == (end == "min")
