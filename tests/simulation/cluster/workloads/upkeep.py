@@ -1,0 +1,369 @@
+"""Backups, copies, renames and a migration, beside clients that go on working.
+
+The items of one queue are accounts, and each transaction moves an amount between two of them. So
+the state at any read version has each account once, and the same sum. The log says which balances
+there were at each version, and a backup or a copy has to hold those of one version.
+
+Another queue has an earlier layout. Clients push to it and pop from it all the time, which fails
+until it has been migrated, once.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import fdbqueue
+from fdbqueue.errors import LayoutVersionMismatch, LeaseLost, QueueChanged
+from fdbqueue.layout import default_subspace
+from tests.simulation.cluster.inside.clients import Client
+from tests.simulation.cluster.inside.environment import stopped_clock
+from tests.simulation.cluster.model import Entry, last_stamp
+from tests.simulation.cluster.workloads.log import Attempt, errors, read_log, run
+from tests.simulation.cluster.workloads.shared import look_for_leftovers, run_threads, wait_for_ends
+from tests.support.earlier_layouts import LAYOUTS, restore_named
+
+__all__ = ["Upkeep"]
+
+_NAMES = ("here", "there")
+"""The names that the queue of accounts has in turn."""
+_COPY, _OLD = "copy", "old"
+_EARLIER = ("a", "b", "c", "e", "delayed", "dead")
+"""The values that the queue of the earlier layout has at first."""
+_STATES = ("ready", "delayed", "claimed", "dead")
+_AMOUNT = 100
+"""What each account has at first."""
+
+
+class Saved(NamedTuple):
+    """What a backup or a copy holds.
+
+    Attributes:
+        what: How it was made.
+        begun: A read version before it began.
+        ended: A read version after it had ended.
+        balances: The balance of each account.
+    """
+
+    what: str
+    begun: int
+    ended: int
+    balances: dict[str, int]
+
+
+class Upkeep:
+    """The first client keeps the queues up; all clients use them."""
+
+    def __init__(self, client: Client) -> None:
+        chance = random.Random(f"upkeep {client.scenario['seed']}")  # the same for all clients
+        self._n = chance.choice([2, 10, 40])
+        self._layout = chance.choice(LAYOUTS)
+        self._pause = chance.choice([0.05, 0.2, 0.5])
+        self._client = client
+
+    def setup(self, db: Any) -> None:
+        """Create both queues."""
+        if self._client.id != 0:
+            return
+        restore_named(db, _OLD, self._layout)
+
+        def open_accounts(attempt: Attempt) -> None:
+            queue = fdbqueue.PriorityQueue.named(attempt.tr, _NAMES[0])
+            if queue.is_empty(attempt.tr):
+                for number in range(self._n):
+                    queue.push(attempt.tr, [f"account {number}", _AMOUNT])
+            queue.resume(attempt.tr)
+
+        run(db, self._client.id, open_accounts)
+
+    def start(self, db: Any) -> None:
+        """Work until the time is over."""
+        end = time.monotonic() + self._client.scenario["seconds"]
+
+        def work(name: str) -> None:
+            chance = random.Random(f"{self._client.scenario['seed']} {name}")
+            is_keeper = name == "0a"
+            clerk = (Keeper if is_keeper else Clerk)(self._client, db, name, chance)
+            while time.monotonic() < end:
+                clerk.step()
+                time.sleep(2 * self._pause * chance.random())
+
+        run_threads(self._client, work)
+
+    def check(self, db: Any) -> None:
+        """Save the queue once more, while nothing changes, and compare all with the log."""
+        if self._client.id != 0:
+            return
+        keeper = Keeper(self._client, db, "check", random.Random(0))
+        keeper.migrate()
+        wait_for_ends(self._client, db, keeper.queue)
+        keeper.back_up()
+        if not keeper.copy():
+            self._client.problem("a queue that does not change cannot be copied")
+        queues = keeper.queue, fdbqueue.existing_queue(db, _OLD)
+        for queue in queues:
+            report = fdbqueue.check(db, queue)
+            if not report.ok:
+                self._client.problem(f"fdbqueue.check: {report.problems}")
+        left = values_of(db, queues[1])
+        while keeper.queue.pop_many(db, 100):
+            pass
+        look_for_leftovers(self._client, db, keeper.queue.subspace, expected={"a receipt"})
+        names = fdbqueue.queue_names(db)
+        if names != sorted([keeper.name, _OLD]):
+            self._client.problem(f"the queues are {names}")
+        entries, digest = read_log(db)
+        entries.sort(key=lambda entry: entry.stamp)
+        self._client.keep_log([*entries, *map(str, _saved)])
+        self._check_accounts(entries)
+        self._check_old(entries, left)
+        if _migrations != 1:
+            self._client.problem(f"the queue was migrated {_migrations} times")
+        facts = {"saved": Counter(saved.what for saved in _saved), "errors": errors}
+        self._client.report(operations=len(entries), digest=digest, **facts)
+
+    def _check_accounts(self, entries: list[Entry]) -> None:
+        """Check that what was saved are the balances of one version within its time."""
+        balances = {f"account {number}": _AMOUNT for number in range(self._n)}
+        history = [(0, dict(balances))]
+        is_paused = False
+        for entry in entries:
+            if entry.verb == "set_paused":
+                is_paused = entry.facts["is_paused"]
+            elif entry.verb == "move":
+                if is_paused and entry.facts["popped"]:
+                    self._client.problem(f"popped from a paused queue: {entry}")
+                balances |= entry.facts["balances"]
+                history.append((entry.stamp, dict(balances)))
+        for saved in _saved:
+            first = max(stamp for stamp, _ in history if stamp <= last_stamp(saved.begun))
+            last = last_stamp(saved.ended)
+            if saved.balances not in (each for stamp, each in history if first <= stamp <= last):
+                self._client.problem(f"these balances there never were: {saved}")
+        if _saved[-1].balances != balances:
+            self._client.problem(f"at the end there are {_saved[-1]}, and should be {balances}")
+
+    def _check_old(self, entries: list[Entry], left: list[Any]) -> None:
+        """Check that the migrated queue has lost and doubled nothing."""
+        expected = Counter(_EARLIER)
+        for entry in entries:
+            if entry.verb != "use":
+                continue
+            expected.update(entry.facts.get("pushed", []))
+            expected.subtract(entry.facts.get("popped", []))
+        if Counter(left) != +expected or min(expected.values()) < 0:
+            self._client.problem(f"the migrated queue has {left}, and should have {expected}")
+
+
+_saved: list[Saved] = []
+_migrations = 0
+
+
+def values_of(db: Any, queue: Any) -> list[Any]:
+    """Return the values of a queue in all states, at one read version and one time."""
+
+    def body(attempt: Attempt) -> list[Any]:
+        tr = attempt.tr.snapshot
+        with stopped_clock():
+            infos = (info for state in _STATES for info in queue.items(tr, state=state))
+            return [info.item.value for info in infos]
+
+    values: list[Any] = run(db, 0, body)
+    return values
+
+
+class Clerk:
+    """One thread, which moves amounts between accounts, and uses the other queue."""
+
+    def __init__(self, client: Client, db: Any, name: str, chance: random.Random) -> None:
+        self.random = chance
+        self._client = client
+        self._db = db
+        self._name = name
+        self._number = 0
+        self._claims: list[fdbqueue.Claim] = []
+        self.name = ""
+        """The name under which it has found the queue of accounts."""
+        self.queue = self._open()
+
+    def _open(self) -> Any:
+        def body(attempt: Attempt) -> tuple[str, Any]:
+            names = fdbqueue.queue_names(attempt.tr)
+            (name,) = {*_NAMES} & {*names}
+            return name, fdbqueue.existing_queue(attempt.tr, name)
+
+        self.name, queue = run(self._db, self._client.id, body)
+        return queue
+
+    def step(self) -> None:
+        """Do something at random."""
+        steps = [self.move, self.claim, self.settle, self.use_old, self.reopen]
+        (step,) = self.random.choices(steps, [5, 2, 2, 2, 0.3])
+        step()
+
+    def reopen(self) -> None:
+        """Open the queue again, by the name that it has now."""
+        self.queue = self._open()
+
+    def move(self) -> None:
+        """Move an amount from the first account to the last one."""
+
+        def body(attempt: Attempt) -> None:
+            ends = self.queue.pop_min(attempt.tr), self.queue.pop_max(attempt.tr)
+            self._move(attempt, [item for item in ends if item is not None])
+
+        run(self._db, self._client.id, body)
+
+    def _move(self, attempt: Attempt, popped: list[Any], claimed: Sequence[Any] = ()) -> None:
+        """Move an amount between accounts that were taken, and put them into the queue again."""
+        accounts = [item.value for item in [*claimed, *popped]]
+        amounts = [-1, 1] if len(accounts) == 2 else [0] * len(accounts)
+        moved = {name: old + amount for (name, old), amount in zip(accounts, amounts)}
+        for name, balance in moved.items():
+            delay = self.random.choice([0, 0, 0, 2])
+            priority = self.random.randrange(3)
+            self.queue.push(attempt.tr, [name, balance], priority, delay=delay)
+        attempt.note("move", balances=moved, popped=len(popped))
+
+    def claim(self) -> None:
+        """Claim an account."""
+        claim = run(
+            self._db, self._client.id, lambda attempt: self.queue.claim(attempt.tr, lease=3)
+        )
+        if claim is not None:
+            self._claims.append(claim)
+
+    def settle(self) -> None:
+        """Move an amount from a claimed account to the first one; or give it back."""
+        if not self._claims:
+            return
+        claim, fails = self._claims.pop(0), self.random.random() < 0.3
+
+        def body(attempt: Attempt) -> None:
+            if fails:
+                self.queue.nack(attempt.tr, claim, delay=1)
+                return
+            self.queue.ack(attempt.tr, claim)
+            other = self.queue.pop(attempt.tr)
+            self._move(attempt, [] if other is None else [other], claim.items)
+
+        with suppress(LeaseLost):  # another client may have the account, with its old balance
+            run(self._db, self._client.id, body)
+
+    def use_old(self) -> None:
+        """Push to the queue of the earlier layout, or pop from it."""
+        queue = fdbqueue.PriorityQueue(default_subspace(_OLD, 0))
+        pops, was_migrated = self.random.random() < 0.5, _migrations > 0
+
+        def body(attempt: Attempt) -> None:
+            if pops:
+                item = queue.pop(attempt.tr)
+                attempt.note("use", popped=[] if item is None else [item.value])
+            else:
+                self._number += 1
+                value = f"{self._name}{self._number}"
+                queue.push(attempt.tr, value, 5)
+                attempt.note("use", pushed=[value])
+
+        try:
+            run(self._db, self._client.id, body)
+        except LayoutVersionMismatch:
+            if was_migrated:
+                self._client.problem("a queue that was migrated has an earlier layout")
+
+
+class Keeper(Clerk):
+    """The thread that keeps the queues up."""
+
+    def step(self) -> None:
+        """Do something at random."""
+        steps = [self.back_up, self.copy, self.rename, self.migrate, self.move]
+        (step,) = self.random.choices(steps, [3, 3, 2, 0.5, 2])
+        step()
+
+    def _version(self) -> int:
+        version: int = run(
+            self._db, self._client.id, lambda attempt: attempt.tr.get_read_version().wait()
+        )
+        return version
+
+    def back_up(self) -> None:
+        """Back the queue up and restore it under another name, perhaps in two attempts."""
+        file = io.BytesIO()
+        begun = self._version()
+        try:
+            fdbqueue.backup(self._db, file, [self.name])
+        except QueueChanged:
+            return  # it took more than five seconds
+        ended = self._version()
+        stops = iter([self.random.random() < 0.5])
+
+        def progress(_: str, rows: int) -> None:
+            if next(stops, False):
+                raise InterruptedError
+
+        for _ in range(2):
+            file.seek(0)
+            try:
+                fdbqueue.restore(self._db, file, new_name=_COPY, progress=progress)
+            except InterruptedError:
+                continue
+        self._note("backup", begun, ended)
+
+    def copy(self) -> bool:
+        """Copy the queue, perhaps while it is paused; return false if it has changed."""
+        pauses = self.random.random() < 0.7
+        if pauses:
+            self._set_paused(True)
+        begun = self._version()
+        try:
+            fdbqueue.copy_queue(self._db, self._db, self.name, _COPY)
+        except QueueChanged:
+            return False
+        finally:
+            if pauses:
+                self._set_paused(False)
+        copy = fdbqueue.existing_queue(self._db, _COPY)
+        if copy.options(self._db).paused != pauses:
+            self._client.problem("the copy of a paused queue is not paused")
+        self._note("copy", begun, self._version())
+        return True
+
+    def _set_paused(self, is_paused: bool) -> None:
+        def body(attempt: Attempt) -> None:
+            (self.queue.pause if is_paused else self.queue.resume)(attempt.tr)
+            attempt.note("set_paused", is_paused=is_paused)
+
+        run(self._db, self._client.id, body)
+
+    def _note(self, what: str, begun: int, ended: int) -> None:
+        """Note the balances of the new queue, check it, and drop it."""
+        queue = fdbqueue.existing_queue(self._db, _COPY)
+        report = fdbqueue.check(self._db, queue)
+        if not report.ok:
+            self._client.problem(f"fdbqueue.check of a {what}: {report.problems}")
+        values = values_of(self._db, queue)
+        if repeated := _repeated(name for name, _ in values):
+            self._client.problem(f"a {what} has {repeated} twice: {values}")
+        _saved.append(Saved(what, begun, ended, dict(values)))
+        fdbqueue.drop_queue(self._db, _COPY)
+
+    def rename(self) -> None:
+        """Give the queue its other name; all clients go on using it."""
+        (new_name,) = {*_NAMES} - {self.name}
+        fdbqueue.rename_queue(self._db, self.name, new_name)
+        self.name = new_name
+
+    def migrate(self) -> None:
+        """Migrate the other queue, unless it has been."""
+        global _migrations
+        _migrations += fdbqueue.migrate_queue(self._db, _OLD)
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    return [name for name, n in Counter(names).items() if n > 1]
