@@ -18,6 +18,9 @@ _ENGINES = {0: "ssd", 1: "memory", 2: "memory-radixtree", 3: "redwood"}
 _FAULTY = 0.7
 """The part of the time in which faults occur."""
 
+_CALM = 0.07
+"""The part of the seeds in which no faults occur."""
+
 _PATIENCE = 2_100
 """Simulated seconds after which the simulator calls a test hanging."""
 
@@ -49,15 +52,22 @@ class Scenario:
     mutation: str | None = None
 
     def __str__(self) -> str:
-        faults = [
-            fault["testName"] + ("+swizzle" if fault.get("swizzle") else "")
-            for fault in self.faults
-        ]
+        faults = [_title(fault) for fault in self.faults]
         return f"{self.redundancy} {_ENGINES[self.engine]}, {' '.join(faults) or 'no faults'}"
 
     def facts(self) -> dict[str, Any]:
         """Return what the clients need to know."""
         return asdict(self)
+
+
+def _title(fault: dict[str, Any]) -> str:
+    details = {
+        "swizzle": fault.get("swizzle"),
+        "reboot": fault.get("reboot"),
+        "all": fault.get("killDc"),
+        str(fault.get("configMode")): "configMode" in fault,
+    }
+    return "+".join([fault["testName"], *(name for name, is_on in details.items() if is_on)])
 
 
 def choose(workload: str, seed: int, buggify: bool | None = None) -> Scenario:
@@ -72,20 +82,37 @@ def choose(workload: str, seed: int, buggify: bool | None = None) -> Scenario:
     seconds = float(chance.choice([30, 60, 60, 120]))
     redundancy, engine = chance.choice(_REDUNDANCY), chance.choice([*_ENGINES])
     machines = chance.randint(5, 9)
+    faults = [] if chance.random() < _CALM else _faults(chance, redundancy, _FAULTY * seconds)
+    if buggify is None:
+        buggify = chance.random() < 0.75
+    return Scenario(workload, seed, buggify, seconds, redundancy, engine, machines, tuple(faults))
+
+
+def _faults(chance: random.Random, redundancy: str, seconds: float) -> list[dict[str, Any]]:
+    """Return faults as the server's own tests combine them."""
     faults: list[dict[str, Any]] = []
     if chance.random() < 0.8:
         swizzle = int(chance.random() < 0.3)
         clogging = {"scale": chance.uniform(0.1, 1.0), "clogginess": chance.uniform(0.1, 1.0)}
         faults.append({"testName": "RandomClogging", "swizzle": swizzle, **clogging})
+    if chance.random() < 0.2:  # many short pauses
+        faults.append({"testName": "RandomClogging", "scale": 0.1, "clogginess": 2.0})
     if chance.random() < 0.7:
         faults.append({"testName": "Rollback", "meanDelay": chance.choice([10.0, 30.0])})
     for _ in range(chance.choice([0, 1, 1, 2])):
-        kills = {"machinesToKill": 10, "machinesToLeave": 3}
-        faults.append({"testName": "Attrition", "reboot": chance.random() < 0.8, **kills})
-    if buggify is None:
-        buggify = chance.random() < 0.75
-    with_times = tuple({**fault, "testDuration": _FAULTY * seconds} for fault in faults)
-    return Scenario(workload, seed, buggify, seconds, redundancy, engine, machines, with_times)
+        # Without `reboot`, machines die, also with their disks, as far as the redundancy allows.
+        # With `killDc` all machines reboot at once.
+        reboot = chance.random() < 0.7
+        kills = {"machinesToKill": 10, "machinesToLeave": 3, "reboot": reboot}
+        kill_dc = reboot and chance.random() < 0.25
+        faults.append({"testName": "Attrition", **kills, "killDc": kill_dc})
+    faults = [{**fault, "testDuration": seconds} for fault in faults]
+    stronger = _REDUNDANCY[_REDUNDANCY.index(redundancy) + 1 :]
+    changes = [{"coordinators": "auto"}, *({"configMode": mode} for mode in stronger)]
+    if chance.random() < 0.2:
+        change = chance.choice(changes)
+        faults.append({"testName": "ChangeConfig", "maxDelayBeforeChange": seconds, **change})
+    return faults
 
 
 def toml_file(scenario: Scenario, library: str, folder: str, python: str) -> str:
