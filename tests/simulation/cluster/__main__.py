@@ -1,12 +1,13 @@
 """Run fdbqueue in FoundationDB's simulator.
 
 python -m tests.simulation.cluster --seeds N [--workload NAME] [--seed N] [--buggify on|off]
-    [--jobs 2] [--twice] [--mutation NAME]
+    [--jobs 2] [--twice] [--minutes M] [--mutation NAME|all]
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import shutil
 import sys
@@ -30,18 +31,26 @@ def main() -> int:
     except Missing as missing:
         print(missing, file=sys.stderr)
         return 2
+    if given.mutation == "all":
+        return 0 if _find_all(tools, given.seeds or _SEEDS) else 1
     first = random.randrange(10**6) if given.seed is None else given.seed
     workloads = [given.workload] if given.workload else WORKLOADS
     buggify = None if given.buggify is None else given.buggify == "on"
     scenarios = [
         replace(choose(workloads[seed % len(workloads)], seed, buggify), mutation=given.mutation)
-        for seed in range(first, first + given.seeds)
+        for seed in range(first, first + (given.seeds or (_MANY if given.minutes else 1)))
     ]
     began = time.monotonic()
+    end = began + 60 * (given.minutes or math.inf)
     totals = Totals()
+
+    def run_one(scenario: Scenario) -> Result | None:
+        return _run(scenario, tools, given.twice) if time.monotonic() < end else None
+
     with ThreadPoolExecutor(given.jobs) as pool:
-        for result in pool.map(lambda each: _run(each, tools, given.twice), scenarios):
-            totals.add(result)
+        for result in pool.map(run_one, scenarios):
+            if result is not None:
+                totals.add(result)
     print(totals.text(time.monotonic() - began))
     return 1 if totals.failed else 0
 
@@ -51,7 +60,8 @@ def _arguments() -> argparse.Namespace:
         prog="python -m tests.simulation.cluster",
         description="Run fdbqueue in FoundationDB's simulator.",
     )
-    parser.add_argument("--seeds", type=int, default=1, help="how many simulations to run")
+    parser.add_argument("--seeds", type=int, help="how many simulations to run, by default one")
+    parser.add_argument("--minutes", type=float, help="begin none after this time")
     parser.add_argument("--seed", type=int, help="the first seed; by default a random one")
     parser.add_argument("--workload", choices=WORKLOADS, help="by default all in turns")
     parser.add_argument("--buggify", choices=["on", "off"], help="by default the seed chooses")
@@ -59,8 +69,32 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--twice", action="store_true", help="run each seed twice and compare the digests"
     )
-    parser.add_argument("--mutation", choices=MUTATIONS, help="a bug to plant")
+    parser.add_argument("--mutation", choices=[*MUTATIONS, "all"], help="a bug to plant")
     return parser.parse_args()
+
+
+_SEEDS = 200
+"""The number of seeds in which each mutation has to be found."""
+_MANY = 10_000
+
+
+def _find_all(tools: Tools, seeds: int) -> bool:
+    """Plant each bug, print after how many seeds it is found, and return whether all are."""
+    are_found = True
+    for name, mutation in MUTATIONS.items():
+        found = None
+        for seed in range(1, 1 + seeds):
+            with tempfile.TemporaryDirectory(prefix="simulation-") as directory:
+                scenario = replace(choose(mutation.workload, seed), mutation=name)
+                problems = run(scenario, tools, Path(directory)).problems
+            if any(map(mutation.has_found, problems)):
+                found = seed
+                break
+            if problems:
+                print(f"{name}, seed {seed}, something else: {problems[0].strip()[-300:]}")
+        are_found = are_found and found is not None
+        print(f"{name:25}{mutation.workload:12}{found or f'not in {seeds}'}", flush=True)
+    return are_found
 
 
 def _run(scenario: Scenario, tools: Tools, twice: bool) -> Result:

@@ -3,11 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["MUTATIONS"]
+__all__ = ["MUTATIONS", "Mutation"]
 
 
+@dataclass(frozen=True)
+class Mutation:
+    """A bug.
+
+    Attributes:
+        plant: Plants it, before the first queue is opened.
+        workload: The workload that is to find it.
+        finds: What the problem says. Any other problem is one of the mutation itself.
+    """
+
+    plant: Callable[[], None]
+    workload: str
+    finds: tuple[str, ...]
+
+    def has_found(self, problem: str) -> bool:
+        """Return whether a problem is that of the bug."""
+        return any(text in problem for text in self.finds)
+
+
+MUTATIONS: dict[str, Mutation] = {}
+"""All bugs by name."""
+
+
+def _found_by(workload: str, *finds: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def add(plant: Callable[[], None]) -> Callable[[], None]:
+        name = plant.__name__.strip("_").replace("_", "-")
+        MUTATIONS[name] = Mutation(plant, workload, finds)
+        return plant
+
+    return add
+
+
+def _change(owner: Any, name: str, change: Callable[[Any], Any]) -> None:
+    setattr(owner, name, change(getattr(owner, name)))
+
+
+class _Snapshot:
+    """A transaction whose reads conflict with nothing."""
+
+    def __init__(self, tr: Any) -> None:
+        self._tr = tr
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tr, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._tr.snapshot[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._tr[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._tr[key]
+
+    def get(self, key: Any) -> Any:
+        return self._tr.snapshot.get(key)
+
+    def add_read_conflict_range(self, begin: bytes, end: bytes) -> None:
+        pass
+
+    def add_read_conflict_key(self, key: bytes) -> None:
+        pass
+
+
+# What is taken
+
+
+@_found_by("queues", "was taken, but it is gone")
 def _pop_by_snapshot() -> None:
     """Two clients pop the same item."""
     from fdbqueue.operations.items import Items
@@ -18,6 +87,52 @@ def _pop_by_snapshot() -> None:
     _change(Items, "first", first)
 
 
+@_found_by("queues", "was claimed for attempt")
+def _claim_by_snapshot() -> None:
+    """Two clients claim the same item."""
+    from fdbqueue.operations.leases import Leases
+
+    _change(Leases, "conflict_on", lambda _: staticmethod(lambda tr, candidates: None))
+
+
+@_found_by("databases", "is before the items of")
+def _second_before_first() -> None:
+    """Now and then a pop takes the second item."""
+    from fdbqueue.operations.items import Items
+
+    def first(first: Callable[..., Any]) -> Callable[..., Any]:
+        def any_of_two(self: Any, tr: Any, n: int, at_max: bool = False) -> Any:
+            items = first(self, tr, 2 if n == 1 else n, at_max)
+            return items[-1:] if n == 1 else items
+
+        return any_of_two
+
+    _change(Items, "first", first)
+
+
+@_found_by("queues", "is not behind", "is before", "not in order")
+def _order_by_chance() -> None:
+    """Items of a priority are in random order."""
+    from fdbqueue.operations.items import Items
+
+    def next_count(next_count: Callable[..., int]) -> Callable[..., int]:
+        return lambda self, tr, tail: next_count(self, tr, tail) * 2_654_435_761 % 2**32
+
+    _change(Items, "_next_count", next_count)
+
+
+@_found_by("databases", "and found late by")
+def _late_watch() -> None:
+    """A client watches the queue without looking whether an item has come meanwhile."""
+    from fdbqueue.coordination.store import Store
+
+    _change(Store, "keys_to_watch", lambda _: lambda self, tr, first=None: [self.layout.total_in])
+
+
+# Claims
+
+
+@_found_by("queues", "was held, but it is", "was lost, but it is")
 def _ack_without_token() -> None:
     """A client ends a claim that another one has made since."""
     from fdbqueue.layout import decode_claim
@@ -35,20 +150,7 @@ def _ack_without_token() -> None:
     _change(leases.Leases, "_claimed", claimed)
 
 
-def _forgotten_counter() -> None:
-    """A removed item is not counted."""
-    from fdbqueue.operations.items import Items
-
-    def tally(tally: Callable[..., None]) -> Callable[..., None]:
-        def without_removed(self: Any, tr: Any, **changes: int) -> None:
-            changes.pop("removed", None)
-            tally(self, tr, **changes)
-
-        return without_removed
-
-    _change(Items, "tally", tally)
-
-
+@_found_by("queues", "but it is claimed")
 def _lease_by_version() -> None:
     """A recovery ends a lease, because it advances the versions."""
     from fdbqueue.layout.values import Lease
@@ -56,6 +158,80 @@ def _lease_by_version() -> None:
     _change(Lease, "left", lambda _: lambda self, now: 0)
 
 
+@_found_by("queues", "but it is claimed")
+def _extension_in_vain() -> None:
+    """An extended lease ends when it would have ended without the extension."""
+    from fdbqueue.operations.leases import Leases
+
+    def extend(extend: Callable[..., None]) -> Callable[..., None]:
+        def check_only(
+            self: Any, tr: Any, claim: Any, reads: Any = None, *, lease: float, now: int
+        ) -> None:
+            self._claimed(claim, self._begin(tr, claim) if reads is None else reads)
+
+        return check_only
+
+    _change(Leases, "extend", extend)
+
+
+@_found_by("queues", "was claimed for attempt", "and should be")
+def _uncounted_attempt() -> None:
+    """An attempt that failed does not count."""
+    from fdbqueue.operations.schedule import Schedule
+
+    def return_failed(return_failed: Callable[..., None]) -> Callable[..., None]:
+        def without_count(self: Any, tr: Any, failed: Any, *args: Any) -> None:
+            uncounted = [each._replace(attempts=each.attempts - 1) for each in failed]
+            return_failed(self, tr, uncounted, *args)
+
+        return without_count
+
+    _change(Schedule, "return_failed", return_failed)
+
+
+# Timers
+
+
+@_found_by("queues", "but it is", "and should be", "are counted as", "fdbqueue.check")
+def _sweep_without_conflict() -> None:
+    """Two clients end the same lease, or the same delay."""
+    from fdbqueue.operations.schedule import Schedule
+
+    def by_snapshot(sweep: Callable[..., None]) -> Callable[..., None]:
+        return lambda self, tr, timers, now: sweep(self, _Snapshot(tr), timers, now)
+
+    _change(Schedule, "_make_available", by_snapshot)
+    _change(Schedule, "_end_leases", by_snapshot)
+
+
+@_found_by("queues", "but it is delayed", "and should be delayed")
+def _short_delay() -> None:
+    """A delay ends a fifth too early."""
+    from fdbqueue.queue import priority, task
+
+    for module in (priority, task):
+        _change(module, "due_time", _earlier)
+
+
+def _earlier(due_time: Callable[..., int | None]) -> Callable[..., int | None]:
+    def due(delay: Any, at: Any) -> int | None:
+        return due_time(delay and delay * 0.8, at)
+
+    return due
+
+
+@_found_by("queues", "was taken, but it is gone", "and should be gone")
+def _unexpired() -> None:
+    """An item that has expired is handed out."""
+    from fdbqueue.operations.schedule import Schedule
+
+    _change(Schedule, "_expire", lambda _: lambda self, tr, timers, now: None)
+
+
+# Bounds and unique keys
+
+
+@_found_by("queues", "the queue has room for")
 def _unbounded() -> None:
     """Two pushes take the last place."""
     from fdbqueue.operations.slots import Places
@@ -63,6 +239,15 @@ def _unbounded() -> None:
     _change(Places, "take", lambda _: lambda *args: None)
 
 
+@_found_by("queues", "the queue was full, with")
+def _full_by_snapshot() -> None:
+    """A push finds the queue full, although an item is taken before it commits."""
+    from fdbqueue.operations.push import Bound
+
+    _change(Bound, "rely_on_full", lambda _: lambda self, tr: None)
+
+
+@_found_by("queues", "was ended, but it is", "was unfinished, but it is")
 def _unique_by_snapshot() -> None:
     """Two pushes with the same unique key both store an item."""
     from fdbqueue.operations.push import Pusher
@@ -77,16 +262,73 @@ def _unique_by_snapshot() -> None:
     _change(Pusher, "_find_unique", find)
 
 
-def _change(owner: Any, name: str, change: Callable[[Any], Any]) -> None:
-    setattr(owner, name, change(getattr(owner, name)))
+# Counters, receipts, other queues
 
 
-MUTATIONS: dict[str, Callable[[], None]] = {
-    "pop-by-snapshot": _pop_by_snapshot,
-    "ack-without-token": _ack_without_token,
-    "forgotten-counter": _forgotten_counter,
-    "lease-by-version": _lease_by_version,
-    "unbounded": _unbounded,
-    "unique-by-snapshot": _unique_by_snapshot,
-}
-"""What plants each bug, before the first queue is opened."""
+@_found_by("queues", "the totals do not add up")
+def _forgotten_counter() -> None:
+    """A removed item is not counted."""
+    from fdbqueue.operations.items import Items
+
+    def tally(tally: Callable[..., None]) -> Callable[..., None]:
+        def without_removed(self: Any, tr: Any, **changes: int) -> None:
+            changes.pop("removed", None)
+            tally(self, tr, **changes)
+
+        return without_removed
+
+    _change(Items, "tally", tally)
+
+
+@_found_by("queues", "but it is", "and should be", "are counted as", "fdbqueue.check")
+def _put_back_unseen() -> None:
+    """An item is put back although it is in the queue."""
+    from fdbqueue.operations.items import Items
+
+    _change(Items, "begin_look", lambda _: lambda self, tr, key, header: [])
+
+
+@_found_by("databases", "lost: ", "doubled: ", "not every outcome is known")
+def _receipt_unread() -> None:
+    """After an unknown result, an operation runs again although it has committed."""
+    from fdbqueue.database.exactly_once import _Operation
+
+    def committed_attempt(read: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, tr: None if self._is_stored is None else read(self, tr)
+
+    _change(_Operation, "_committed_attempt", committed_attempt)
+
+
+@_found_by("upkeep", "these balances there never were", "fdbqueue.check of a backup", "twice: ")
+def _torn_backup() -> None:
+    """Each part of a backup is read at a version of its own."""
+    from fdbqueue.queue.transfer.rows import _Reader
+
+    def read(read: Callable[..., Any]) -> Callable[..., Any]:
+        def anew(self: Any, begin: bytes, end: bytes) -> Any:
+            self._begin()
+            self._is_verified = True
+            return read(self, begin, end)
+
+        return anew
+
+    _change(_Reader, "read", read)
+
+
+@_found_by("upkeep", "fdbqueue.check: ")
+def _forgetful_migration() -> None:
+    """A migration does not count the delayed, claimed and dead items."""
+    from fdbqueue.layout import migration
+
+    _change(migration, "_migrate_totals", lambda _: lambda *args, **kwargs: None)
+
+
+@_found_by("upkeep", "popped from a paused queue")
+def _pause_by_snapshot() -> None:
+    """A pop goes on although the queue has been paused before it commits."""
+    from fdbqueue.operations.schedule import Schedule
+
+    def is_paused(is_paused: Callable[..., bool]) -> Callable[..., bool]:
+        return lambda self, tr: is_paused(self, tr.snapshot)
+
+    _change(Schedule, "is_paused", is_paused)

@@ -11,12 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.cluster.building import Missing, Tools, find_tools
+from tests.simulation.cluster.mutations import MUTATIONS
 from tests.simulation.cluster.runs import run
 from tests.simulation.cluster.scenario import choose
 from tests.simulation.cluster.workloads import WORKLOADS
 
 SEEDS = int(os.environ.get("FDBQ_SIMULATION_SEEDS", "3"))
 """How many seeds each workload gets."""
+
+_EASY = "order-by-chance"
+"""A planted bug that any seed finds."""
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +42,13 @@ def test_a_seed_finds_nothing(tools: Tools, workload: str, seed: int, tmp_path: 
 
 def test_a_seed_finds_a_planted_bug(tools: Tools, tmp_path: Path) -> None:
     scenario = choose("queues", 1)
-    result = run(replace(scenario, mutation="pop-by-snapshot"), tools, tmp_path)
-    assert any("was taken, but it is gone" in problem for problem in result.problems)
+    result = run(replace(scenario, mutation=_EASY), tools, tmp_path)
+    assert any(MUTATIONS[_EASY].has_found(problem) for problem in result.problems)
+
+
+def test_each_planted_bug_is_found_by_a_workload() -> None:
+    assert {mutation.workload for mutation in MUTATIONS.values()} <= {*WORKLOADS}
+    assert all(mutation.finds for mutation in MUTATIONS.values())
 
 
 def test_the_same_seed_gives_the_same_run(tools: Tools, tmp_path: Path) -> None:

@@ -102,4 +102,4 @@ def _prepare() -> None:
     binding.prepare()
     _scenario.update(json.loads(Path("scenario.json").read_text()))
     if _scenario["mutation"] is not None:
-        MUTATIONS[_scenario["mutation"]]()
+        MUTATIONS[_scenario["mutation"]].plant()
