@@ -121,12 +121,27 @@ def _order_by_chance() -> None:
     _change(Items, "_next_count", next_count)
 
 
-@_found_by("databases", "and found late by")
-def _late_watch() -> None:
-    """A client watches the queue without looking whether an item has come meanwhile."""
+@_found_by("databases", "woken late", "got nothing")
+def _unwoken() -> None:
+    """A push wakes none of the clients that wait."""
     from fdbqueue.coordination.store import Store
+    from fdbqueue.layout import Layout
 
-    _change(Store, "keys_to_watch", lambda _: lambda self, tr, first=None: [self.layout.total_in])
+    def keys_to_watch(keys_to_watch: Callable[..., Any]) -> Callable[..., Any]:
+        def of_options(self: Any, tr: Any, *args: Any, **kwargs: Any) -> list[bytes]:
+            return [self.layout.options for _ in keys_to_watch(self, tr, *args, **kwargs)]
+
+        return of_options
+
+    def init(init: Callable[..., None]) -> Callable[..., None]:
+        def without_waiters(self: Any, *args: Any) -> None:
+            init(self, *args)
+            self.waiters_and_options = self.options, self.options + b"\x00"
+
+        return without_waiters
+
+    _change(Store, "keys_to_watch", keys_to_watch)
+    _change(Layout, "__init__", init)
 
 
 # Claims

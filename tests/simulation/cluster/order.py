@@ -9,12 +9,12 @@ take each item that was certainly ready all the time, and is certainly before on
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tests.hostile.ledger import Operation
 
-__all__ = ["Push", "late", "out_of_order"]
+__all__ = ["Push", "out_of_order"]
 
 
 @dataclass(frozen=True)
@@ -61,32 +61,6 @@ def out_of_order(
             missed = [push for push in waiting if _is_before(push, last, end)]
         problems += [f"{push} is before the items of {call}" for push in missed[:1]]
     return problems
-
-
-def late(
-    pushes: Iterable[Push],
-    calls: Iterable[Operation],
-    waits: Container[tuple[str, int]],
-    seconds: float,
-) -> list[str]:
-    """Return a problem for each call that waited on although an item was ready for some seconds.
-
-    Args:
-        pushes: All pushes.
-        calls: All calls, also pushes.
-        waits: The calls that waited for items, by client and number.
-        seconds: How long a client may take to find an item.
-    """
-    calls, pushed = [*calls], {push.value: push for push in pushes}
-    touched = _touched(calls)
-    return [
-        f"{push} was ready, and found late by {call}"
-        for call in calls
-        if (call.client, call.number) in waits
-        for push in (pushed[value] for value in call.values[:1])
-        if not push.is_delayed and touched[push.value] == call.began
-        if call.ended - max(call.began, push.ended) > seconds
-    ]
 
 
 def _touched(calls: Iterable[Operation]) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.hostile.ledger import Operation
-from tests.simulation.cluster.order import Push, late, out_of_order
+from tests.simulation.cluster.order import Push, out_of_order
 
 
 def push(began: float, value: str, priority: int = 0, *, ended: float | None = None) -> Push:
@@ -54,19 +54,3 @@ def test_the_check_finds(pushes: list[Push], calls: list[Operation], end: str) -
     ends = {(call.client, call.number): end for call in calls}
     (problem,) = out_of_order(pushes, calls, ends)
     assert "is before the items of" in problem
-
-
-@pytest.mark.parametrize(
-    ("pushes", "calls", "n"),
-    [
-        ([A], [take(0, "a", ended=4)], 0),
-        ([A], [take(0, "a", ended=9)], 1),
-        ([A], [take(5, "a", ended=7)], 0),
-        ([A], [take(3, "a", ended=9), take(0, "a", kind="claim")], 0),
-        ([Push("a", 0, 1, 2, is_delayed=True)], [take(0, "a", ended=9)], 0),
-    ],
-    ids=["in time", "late", "after the push", "taken before", "delayed"],
-)
-def test_the_check_finds_what_is_late(pushes: list[Push], calls: list[Operation], n: int) -> None:
-    waits = {(call.client, call.number) for call in calls if call.kind == "pop"}
-    assert len(late(pushes, calls, waits, seconds=3)) == n

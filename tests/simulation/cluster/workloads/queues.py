@@ -20,7 +20,7 @@ __all__ = ["Queues"]
 
 _NAMES = ("here", "there")
 """The names that the queue has in turn."""
-_LEASES = (1, 5, 20)
+_LEASES = (0.5, 1, 1, 5, 20)
 _DELAYS = (0, 0, 0, 0.5, 3, 10)
 _TTLS = (None, None, None, 1, 5, 20)
 _STATES = ("ready", "delayed", "claimed", "dead")
@@ -132,7 +132,7 @@ class Session:
             self._push: 9 if is_bounded else 5,
             self._pop: 2,
             self._peek: 1,
-            self._claim: 3,
+            self._claim: 5,
             self._settle: 5,
             self._take_back: 0.3,
             self._remove: 0.7,
@@ -302,8 +302,8 @@ class Session:
             return lost is None
 
         def remember(held: bool) -> None:
-            if (held and verb == "extend") or self.random.random() < 0.1:
-                self._claims.append(claim)  # once more, if it has ended
+            if (held and verb == "extend") or self.random.random() < 0.3:
+                self._claims.append(claim)  # once more, when another client may have the items
 
         return Step(body, remember)
 
