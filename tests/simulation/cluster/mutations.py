@@ -76,7 +76,7 @@ class _Snapshot:
 # What is taken
 
 
-@_found_by("queues", "was taken, but it is gone")
+@_found_by("queues", "was taken, but it is gone", "fdbqueue.check", "are counted as")
 def _pop_by_snapshot() -> None:
     """Two clients pop the same item."""
     from fdbqueue.operations.items import Items
@@ -173,7 +173,7 @@ def _lease_by_version() -> None:
     _change(Lease, "left", lambda _: lambda self, now: 0)
 
 
-@_found_by("queues", "but it is claimed")
+@_found_by("queues", "but it is claimed", " is before ")
 def _extension_in_vain() -> None:
     """An extended lease ends when it would have ended without the extension."""
     from fdbqueue.operations.leases import Leases
@@ -280,7 +280,7 @@ def _unique_by_snapshot() -> None:
 # Counters, receipts, other queues
 
 
-@_found_by("queues", "the totals do not add up")
+@_found_by("queues", "the totals do not add up", "the queue was full, with", "fdbqueue.check")
 def _forgotten_counter() -> None:
     """A removed item is not counted."""
     from fdbqueue.operations.items import Items
@@ -299,8 +299,10 @@ def _forgotten_counter() -> None:
 def _put_back_unseen() -> None:
     """An item is put back although it is in the queue."""
     from fdbqueue.operations.items import Items
+    from fdbqueue.operations.tasks import TaskItems
 
-    _change(Items, "begin_look", lambda _: lambda self, tr, key, header: [])
+    for items in (Items, TaskItems):
+        _change(items, "begin_look", lambda _: lambda self, tr, key, header: [])
 
 
 @_found_by("databases", "lost: ", "doubled: ", "not every outcome is known")

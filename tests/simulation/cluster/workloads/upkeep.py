@@ -63,7 +63,7 @@ class Upkeep:
         chance = random.Random(f"upkeep {client.scenario['seed']}")  # the same for all clients
         self._n = chance.choice([2, 10, 40])
         self._layout = chance.choice(LAYOUTS)
-        self._pause = chance.choice([0.05, 0.2, 0.5])
+        self._pause = chance.choice([0.02, 0.1, 0.3])
         self._client = client
 
     def setup(self, db: Any) -> None:
@@ -211,15 +211,21 @@ class Clerk:
         self.queue = self._open()
 
     def move(self) -> None:
-        """Move an amount from the first account to the last one."""
+        """Move an amount from the first account to the last one, or between any two."""
+        takes_any = self.random.random() < 0.7  # the ends conflict with each other
 
         def body(attempt: Attempt) -> None:
-            ends = self.queue.pop_min(attempt.tr), self.queue.pop_max(attempt.tr)
-            self._move(attempt, [item for item in ends if item is not None])
+            tr, queue = attempt.tr, self.queue
+            if not takes_any:
+                ends = queue.pop_min(tr), queue.pop_max(tr)
+                self._move(attempt, [item for item in ends if item is not None])
+            elif (claim := queue.claim(tr, n=2)) is not None:
+                queue.ack(tr, claim)
+                self._move(attempt, claim.items)
 
         run(self._db, self._client.id, body)
 
-    def _move(self, attempt: Attempt, popped: list[Any], claimed: Sequence[Any] = ()) -> None:
+    def _move(self, attempt: Attempt, popped: Sequence[Any], claimed: Sequence[Any] = ()) -> None:
         """Move an amount between accounts that were taken, and put them into the queue again."""
         accounts = [item.value for item in [*claimed, *popped]]
         amounts = [-1, 1] if len(accounts) == 2 else [0] * len(accounts)
