@@ -37,6 +37,8 @@ class Scenario:
         redundancy: The redundancy mode of the cluster.
         engine: The number of its storage engine.
         machines: The number of its machines.
+        processes: The number of processes of each machine. The simulator would choose up to five of
+            them: a seed then takes three times as long, and gets less done.
         faults: The workloads of the simulator that cause faults, with their options.
         mutation: The bug that is planted, one of `MUTATIONS`.
     """
@@ -48,6 +50,7 @@ class Scenario:
     redundancy: str
     engine: int
     machines: int
+    processes: int
     faults: tuple[dict[str, Any], ...]
     mutation: str | None = None
 
@@ -85,7 +88,9 @@ def choose(workload: str, seed: int, buggify: bool | None = None) -> Scenario:
     faults = [] if chance.random() < _CALM else _faults(chance, redundancy, _FAULTY * seconds)
     if buggify is None:
         buggify = chance.random() < 0.75
-    return Scenario(workload, seed, buggify, seconds, redundancy, engine, machines, tuple(faults))
+    processes = chance.choice([1, 1, 1, 2])
+    cluster = redundancy, engine, machines, processes
+    return Scenario(workload, seed, buggify, seconds, *cluster, tuple(faults))
 
 
 def _faults(chance: random.Random, redundancy: str, seconds: float) -> list[dict[str, Any]]:
@@ -129,6 +134,7 @@ def toml_file(scenario: Scenario, library: str, folder: str, python: str) -> str
         "config": scenario.redundancy,
         "storageEngineType": scenario.engine,
         "machineCount": scenario.machines,
+        "processesPerMachine": scenario.processes,
         "datacenters": 1,
         "generateFearless": False,
         "allowDefaultTenant": False,
