@@ -137,7 +137,7 @@ class Session:
             self._take_back: 0.3,
             self._remove: 0.7,
             self._run_now: 0.5,
-            self._put_back: 0.5,
+            self._put_back: 1,
             self._retry: 1,
             self._drop: 0.2,
             self._clear: 0.05,
@@ -217,7 +217,7 @@ class Session:
 
         def remember(item: Any) -> None:
             if item is not None:
-                self._popped = [*self._popped[1 - _KEPT :], item]
+                self._popped = [*self._popped[-1:], item]  # few, so that some are put back twice
 
         return Step(body, remember)
 
