@@ -263,9 +263,10 @@ class Model:
     @staticmethod
     def _renewed(entry: Entry, state: State) -> State:
         """Return the state of an item whose lease is over by its version, but not by the clock."""
-        low = entry.read + VERSIONS * max(0, state.clock_end.low - entry.ended)
-        high = entry.read + VERSIONS * max(0, min(state.lease, state.clock_end.high - entry.begun))
-        return replace(state, version_end=Span(low, high))
+        left = (state.clock_end.low - entry.ended, state.clock_end.high - entry.begun)
+        low, high = (max(0, min(state.lease, each)) for each in left)
+        end = Span(entry.read + VERSIONS * low, entry.read + VERSIONS * high)
+        return replace(state, version_end=end)
 
     def _failed(self, state: State) -> State:
         """Return the state of a claimed item whose attempt has failed, and that is not delayed."""

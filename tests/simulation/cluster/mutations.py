@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -349,3 +350,66 @@ def _pause_by_snapshot() -> None:
         return lambda self, tr: is_paused(self, tr.snapshot)
 
     _change(Schedule, "is_paused", is_paused)
+
+
+# Workers and processes
+
+
+@_found_by("workers", "effects, and was ended by")
+def _effect_outside() -> None:
+    """A handler writes in a transaction of its own, which commits before the job ends."""
+    from fdbqueue.database.retrying import run
+    from fdbqueue.worker.handler import Handler
+
+    def call(call: Callable[..., Any]) -> Callable[..., Any]:
+        def outside(self: Any, *args: Any) -> Any:
+            if not self.in_transaction:
+                return call(self, *args)
+            tr, item = args
+            return run(tr.db, lambda own: call(self, own, item))
+
+        return outside
+
+    _change(Handler, "__call__", call)
+
+
+@_found_by("workers", "was taken from a live worker")
+def _unextended() -> None:
+    """A worker does not extend the leases of its jobs."""
+    from fdbqueue.worker.worker import Worker
+
+    def renew(self: Any) -> None:
+        self._extended_at = time.monotonic()
+
+    _change(Worker, "_renew", lambda _: renew)
+
+
+@_found_by("workers", "an idle worker sleeps on")
+def _no_wake_up() -> None:
+    """A push wakes nobody, and nobody looks whether others were woken in vain."""
+    from fdbqueue.layout import Layout
+    from fdbqueue.operations.waiters import Waiters
+
+    def init(init: Callable[..., None]) -> Callable[..., None]:
+        def without_waiters(self: Any, *args: Any, **facts: Any) -> None:
+            init(self, *args, **facts)
+            self.waiters_and_options = self.options, self.options + b"\x00"
+
+        return without_waiters
+
+    def wait(wait: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **facts: wait(*args, **facts)._replace(
+            neighbours=[], is_sentinel=False
+        )
+
+    _change(Layout, "__init__", init)
+    _change(Waiters, "wait", wait)
+    _change(Waiters, "wake", lambda _: lambda *args: None)
+
+
+@_found_by("processes", "doubled: ", "lost: ")
+def _shared_receipt_unread() -> None:
+    """A process whose leader has gone performs its requests, although the leader did."""
+    from fdbqueue.coordination.contention.sharing import _Host
+
+    _change(_Host, "_settle", lambda _: lambda *args: [])

@@ -40,6 +40,9 @@ class Scenario:
         processes: The number of processes of each machine. The simulator would choose up to five of
             them: a seed then takes three times as long, and gets less done.
         faults: The workloads of the simulator that cause faults, with their options.
+        skew: How many seconds the clocks of the clients differ at most.
+        lost_answers: The probability that a client does not learn the result of a commit, in
+            addition to those that the faults cause.
         mutation: The bug that is planted, one of `MUTATIONS`.
     """
 
@@ -52,10 +55,16 @@ class Scenario:
     machines: int
     processes: int
     faults: tuple[dict[str, Any], ...]
+    skew: float = 0.0
+    lost_answers: float = 0.0
     mutation: str | None = None
 
     def __str__(self) -> str:
         faults = [_title(fault) for fault in self.faults]
+        if self.skew:
+            faults.append(f"skew {self.skew:g} s")
+        if self.lost_answers:
+            faults.append(f"{self.lost_answers:.0%} lost answers")
         return f"{self.redundancy} {_ENGINES[self.engine]}, {' '.join(faults) or 'no faults'}"
 
     def facts(self) -> dict[str, Any]:
@@ -90,7 +99,9 @@ def choose(workload: str, seed: int, buggify: bool | None = None) -> Scenario:
         buggify = chance.random() < 0.75
     processes = chance.choice([1, 1, 1, 2])
     cluster = redundancy, engine, machines, processes
-    return Scenario(workload, seed, buggify, seconds, *cluster, tuple(faults))
+    skew = float(chance.choice([0, 0, 60, 3_600]))
+    lost = chance.choice([0.0, 0.02, 0.1])
+    return Scenario(workload, seed, buggify, seconds, *cluster, tuple(faults), skew, lost)
 
 
 def _faults(chance: random.Random, redundancy: str, seconds: float) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ unless it says otherwise.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -328,6 +329,17 @@ def test_a_recovery_does_not_end_a_lease() -> None:
     early = Entry("pop", 1_000 * _SECOND, 1_001 * _SECOND << 16, **clock, facts=pop(0, "a").facts)
     assert problems(A, CLAIM, later) == []
     assert problems(A, CLAIM, early) != []
+
+
+def test_a_lease_is_renewed_for_its_length_at_most() -> None:
+    """The clock of the client that has it is an hour ahead of another one."""
+    ahead = 3_600_000
+    fast = replace(CLAIM, begun=CLAIM.begun + ahead, ended=CLAIM.ended + ahead)
+    assert problems(A, fast, pop(14, None), pop(40, None)) == []
+    by_fast = replace(pop(25, "a"), begun=25_000 + ahead, ended=25_000 + ahead)
+    assert problems(A, fast, pop(14, None), by_fast) == []
+    early = replace(by_fast, read=by_fast.read - 2 * _SECOND)
+    assert problems(A, fast, pop(14, None), early) != []
 
 
 def test_a_transaction_cannot_find_what_was_committed_after_its_read_version() -> None:

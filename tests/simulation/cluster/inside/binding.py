@@ -6,6 +6,7 @@ calls them through virtual interfaces. No network is started.
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from tests.simulation.cluster.inside import greenlets, simulator
@@ -15,8 +16,12 @@ __all__ = ["open_database", "prepare"]
 _API_VERSION = 730
 
 
-def prepare() -> None:
-    """Load the client library, and let threads wait for futures as greenlets."""
+def prepare(lost_answers: float) -> None:
+    """Load the client library, and let threads wait for futures as greenlets.
+
+    Args:
+        lost_answers: The probability that a client does not learn the result of a commit.
+    """
     import fdb  # only now: it keeps the locks and clocks that it finds
 
     fdb.api_version(_API_VERSION)
@@ -25,6 +30,7 @@ def prepare() -> None:
     del impl.Database.__del__  # the simulator owns it
     for kind in (impl.Future, impl.TransactionRead):
         _end_as_owner(kind)
+    _lose_answers(impl.Transaction, lost_answers)
 
 
 def open_database(pointer: int) -> Any:
@@ -39,6 +45,34 @@ def _block_until_ready(future: Any) -> None:
         gate = greenlets.Gate()
         future.on_ready(lambda _: gate.open())
         gate.wait()
+
+
+class _LostAnswer:
+    """A commit that reports an unknown result (1021), although it succeeded or was never sent."""
+
+    def __init__(self, tr: Any, commit: Any) -> None:
+        self._tr = tr
+        self._commit = commit
+
+    def wait(self) -> None:
+        import fdb
+
+        if self._commit is not None:
+            self._commit.wait()
+            if self._tr.get_committed_version() < 0:
+                return  # it only reads, and such a commit has no answer to lose
+        raise fdb.FDBError(1021)
+
+
+def _lose_answers(kind: Any, probability: float) -> None:
+    commit, chance = kind.commit, random.Random()
+
+    def lossy(self: Any) -> Any:
+        if chance.random() >= probability:
+            return commit(self)
+        return _LostAnswer(self, commit(self) if chance.random() < 0.5 else None)
+
+    kind.commit = lossy
 
 
 def _end_as_owner(kind: Any) -> None:

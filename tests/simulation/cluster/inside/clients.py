@@ -1,7 +1,7 @@
 """The clients of a simulation and their phases, which the shim begins.
 
-Each simulated tester has one client, and a client runs one workload. A phase is one process of the
-client: when its function returns, the process ends like one that exits.
+Each simulated tester has one client, and a client runs one workload. A phase is a process of the
+client, which may start others: when its function returns, all of them end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib
 import json
 import random
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Client:
         id: Its number, from 0.
         count: The number of clients.
         random: Random choices of this client.
+        skew: How many seconds the clock of its processes is ahead; not over 0.
         scenario: What the seed has chosen for all clients.
     """
 
@@ -44,8 +45,10 @@ class Client:
         self.id = _fdbsim.client_id(context)
         self.count = _fdbsim.client_count(context)
         self.random = random.Random(f"{_scenario['seed']} {self.id}")
+        self.skew = -self.random.uniform(0, _scenario["skew"])
         self.scenario = _scenario
-        self.process: Process | None = None
+        self._pointer = 0
+        self._processes: list[Process] = []
         self._problems = 0
         module = importlib.import_module(f"{_WORKLOADS}.{workload}")
         self._workload = getattr(module, workload.capitalize())(self)
@@ -53,22 +56,56 @@ class Client:
     def begin(self, phase: str, pointer: int, promise: int) -> None:
         """Begin a phase with a database; keep the promise when it has ended."""
         gc.collect()  # only here: elsewhere it would depend on what was compiled or cached
-        self.process = process = Process(_fdbsim.process(self._context))
-        process.db = db = binding.open_database(pointer)
+        self._pointer = pointer
+        # The clock of a check is the fastest one, so that all times are over for it in time.
+        skew = 0.0 if phase == "check" else self.skew
+
+        def end() -> None:
+            self._kill_all()
+            _fdbsim.finish(promise, not self._problems)
+
+        self.start_process(getattr(self._workload, phase), skew=skew, then=end)
+
+    def start_process(
+        self,
+        function: Callable[[Any], object],
+        *,
+        host: int | None = None,
+        skew: float | None = None,
+        then: Callable[[], object] = bool,
+    ) -> Process:
+        """Start a process that calls `function(db)` and exits.
+
+        Args:
+            function: What its first thread does.
+            host: The number of its host; by default that of the client alone.
+            skew: How many seconds its clock is ahead; by default as that of the client.
+            then: Called by the hub after its end, unless it is killed.
+        """
+        place = _fdbsim.process(self._context)
+        host = self.id if host is None else host
+        process = Process(place, host, self.skew if skew is None else skew)
+        process.db = db = binding.open_database(self._pointer)
+        self._processes.append(process)
 
         def body() -> None:
             try:
-                getattr(self._workload, phase)(db)
+                function(db)
             except Exception:
-                self.problem(f"{phase} failed: {traceback.format_exc()}")
-            process.exit(lambda: _fdbsim.finish(promise, not self._problems))
+                self.problem(f"{function} failed: {traceback.format_exc()}")
+            process.exit(then)
 
         process.start(body)
+        return process
+
+    def _kill_all(self) -> None:
+        for process in self._processes:
+            process.kill()
+        self._processes.clear()
 
     def close(self) -> None:
         """End with the workload of the simulator."""
-        if self.process is not None:
-            self.process.kill()
+        self._kill_all()
         simulator.forget(self._context)
 
     def problem(self, text: str) -> None:
@@ -99,7 +136,8 @@ def create(context: int, workload: str) -> Client:
 def _prepare() -> None:
     gc.disable()
     environment.replace_surroundings()
-    binding.prepare()
     _scenario.update(json.loads(Path("scenario.json").read_text()))
+    binding.prepare(_scenario["lost_answers"])
+    environment.separate_globals()
     if _scenario["mutation"] is not None:
         MUTATIONS[_scenario["mutation"]].plant()

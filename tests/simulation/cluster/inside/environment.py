@@ -22,7 +22,7 @@ from tests.simulation.cluster.inside import greenlets, simulator
 from tests.simulation.cluster.inside.greenlets import Gate
 from tests.simulation.cluster.inside.timers import Timer
 
-__all__ = ["replace_surroundings", "stopped_clock"]
+__all__ = ["replace_surroundings", "separate_globals", "stopped_clock"]
 
 EPOCH = 1_700_000_000.0
 """The time since 1970 at which a simulation begins, by a clock that is not skewed."""
@@ -182,6 +182,17 @@ def _current_thread() -> threading.Thread:
     return found
 
 
+# Hosts and processes
+
+
+class _Socket(socket.socket):
+    """`socket.socket`, which the system closes when its process ends."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _process().on_end.append(self.close)
+
+
 class _Poll:
     """`select.poll`, for sockets between simulated processes: it looks each millisecond."""
 
@@ -194,6 +205,42 @@ class _Poll:
         while not (found := self._poll.poll(0)) and simulator.now() < end:
             _sleep(0.001)
         return found
+
+
+def _directory_of_host() -> str:
+    """Return the directory in which the sockets of a host meet.
+
+    It is relative, because the name of a socket must be short.
+    """
+    thread = greenlets.current()
+    name = "no-host" if thread is None else f"host-{thread.process.host}"
+    os.makedirs(name, exist_ok=True)
+    return name
+
+
+class _OfProcess:
+    """A global of a module, of which each process has its own."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    def _own(self) -> Any:
+        return _process().globals.setdefault(self, self._kind())
+
+    def __contains__(self, each: object) -> bool:
+        return each in self._own()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own(), name)
+
+
+def separate_globals() -> None:
+    """Let each process have its own of those globals that say what it has done."""
+    from fdbqueue.coordination import waiting
+    from fdbqueue.database import exactly_once
+
+    for module, name in ((waiting, "_have_waited"), (exactly_once, "_free_clients")):
+        setattr(module, name, _OfProcess(type(getattr(module, name))))
 
 
 _real_poll = select.poll
@@ -222,9 +269,9 @@ def replace_surroundings() -> None:
         },
         random: {"Random": _Random},
         queue: {"time": now, "SimpleQueue": getattr(queue, "_PySimpleQueue")},  # noqa: B009
-        socket: {"gethostname": lambda: "simulated"},
+        socket: {"gethostname": lambda: "simulated", "socket": _Socket},
         select: {"poll": _Poll},
-        tempfile: {"tempdir": os.getcwd()},  # sockets of this simulation meet there
+        tempfile: {"gettempdir": _directory_of_host},
         threading: {
             "_time": now,
             "Lock": _Lock,

@@ -7,6 +7,7 @@ callbacks of futures. A thread that waits switches to the hub, which returns to 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -27,20 +28,31 @@ _choices = random.Random()
 class Process:
     """A process of a simulated host: its threads, its clock and its id.
 
-    A killed process never runs again, not even the `finally` blocks of its threads.
+    A killed process never runs again, not even the `finally` blocks of its threads. What the client
+    library has begun for it goes on: a commit that is under way may still take effect.
 
     Args:
         place: The simulator's number of the process that it runs as.
+        host: The number of its host.
         skew: How many seconds its clock is ahead.
     """
 
-    def __init__(self, place: int, skew: float = 0.0) -> None:
+    def __init__(self, place: int, host: int = 0, skew: float = 0.0) -> None:
         self.place = place
+        self.host = host
         self.skew = skew
         self.pid = next(_numbers)
+        self.awaits_left = math.inf
+        """How many times its threads go on after a wait, until it is killed."""
+        self.on_end: list[Callable[[], object]] = []
+        """What the system does when it has ended, such as to close its sockets."""
+        self.globals: dict[object, Any] = {}
+        """Its own values of globals that all processes would share."""
         self.db: Any = None
         """The database that its timers use."""
         self.is_killed = False
+        self._is_stopped = False
+        self._stopped: list[Thread] = []  # those that would run
         self._at_exit: Callable[[], object] | None = None
         self._threads: list[Thread] = []  # of killed processes too: nothing finalizes them
 
@@ -53,12 +65,36 @@ class Process:
 
     def kill(self) -> None:
         """End all threads where they are."""
-        self.is_killed = True
+        if not self.is_killed:
+            self.is_killed = True
+            for end in self.on_end:
+                end()
 
-    def exit(self, then: Callable[[], object]) -> None:
+    def exit(self, then: Callable[[], object] = bool) -> None:
         """End all threads, and call a function as soon as this one has returned or waits."""
-        self.is_killed = True
+        self.kill()
         self._at_exit = then
+
+    def stop(self) -> None:
+        """Let no thread run until `resume`, as SIGSTOP does."""
+        self._is_stopped = True
+
+    def resume(self) -> None:
+        """Let the threads go on."""
+        self._is_stopped = False
+        stopped, self._stopped = self._stopped, []
+        for thread in stopped:
+            wake(thread)
+
+    def may_run(self, thread: Thread) -> bool:
+        """Return whether a thread that is ready runs; a stopped process keeps it for later."""
+        if self._is_stopped:
+            self._stopped.append(thread)
+            return False
+        self.awaits_left -= 1
+        if self.awaits_left < 0:
+            self.kill()
+        return not self.is_killed
 
     def finish(self) -> None:
         """Call what `exit` was given."""
@@ -106,7 +142,7 @@ def run_ready() -> None:
     try:
         while _ready:
             thread = _ready.pop(_choices.randrange(len(_ready)))
-            if not thread.dead and not thread.process.is_killed:
+            if not thread.dead and thread.process.may_run(thread):
                 with simulator.as_process(thread.process.place):
                     thread.switch()
                     thread.process.finish()
