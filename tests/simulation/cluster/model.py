@@ -326,10 +326,14 @@ class Model:
             self._problem(entry, f"the queue was full, with {len(possible)} items")
 
     def _append(self, entry: Entry, item: Item) -> None:
-        """Check that an item is behind all items of its priority that the transaction saw."""
+        """Check that an item is behind all items of its priority that the transaction saw.
+
+        It may come before one that the same transaction has pushed with a delay.
+        """
         for other in self._items.values():
             is_seen = entry.sees(other.appended) and other is not item
             is_seen = is_seen and other.may_be(*UNFINISHED, "dead")
+            is_seen = is_seen and not (other.appended == entry.stamp and other.may_be("delayed"))
             if is_seen and other.priority == item.priority and other.key >= item.key:
                 self._problem(entry, f"{item.value} is not behind {other.value}")
 

@@ -85,6 +85,11 @@ RIGHT = {
     "the lowest priority first": [A, push(2, "b", -1), pop(3, "b"), pop(4, "a")],
     "the highest priority first": [A, push(2, "b", 1), pop(3, "b", at_max=True)],
     "overlapping pushes in either order": [A, push(2, "b", key="0", read=0.5), pop(3, "b")],
+    "a push before a delayed one of its transaction": [
+        push(1, "a", delay=5),
+        push(1, "b", key="0"),
+        pop(7, "b"),
+    ],
     "a peek takes nothing": [A, peek(2, "a"), peek(3, "a"), pop(4, "a"), peek(5, None)],
     "a delay": [push(1, "a", delay=5), pop(5, None), pop(7, "a")],
     "a delay that ends within a call": [push(1, "a", delay=5), at(6, "pop", value=None, at_max=0)],
