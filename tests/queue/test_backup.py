@@ -644,6 +644,27 @@ def test_a_backup_of_a_release_before_is_restored() -> None:
         assert fdbqueue.check(db, queue).ok
 
 
+class SlowDatabase(FaultyDatabase):
+    """A database whose first reads take longer than a transaction lives."""
+
+    slow = 3
+
+    def before_call(self, name: str) -> None:
+        if name == "get_range" and self.slow:
+            self.slow -= 1
+            raise fdbqueue.FDBError(1007)
+
+
+def test_a_backup_goes_on_after_a_recovery_in_which_nothing_could_be_read(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(db, name)
+    monkeypatch.setattr(rows, "_LIFETIME", -1.0)
+    slow = SlowDatabase(db)
+    assert backup(slow, io.BytesIO(), [name])[name].ready == 8
+    assert slow.slow == 0
+
+
 @pytest.mark.parametrize("how", ["clear", "drop"])
 def test_a_queue_that_was_emptied_and_filled_again_has_changed(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch, how: str

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.database.binding import error_classes
@@ -40,6 +40,7 @@ __all__ = [
 _PAGE = 500  # rows that one range read returns
 _LIFETIME = 5.0  # seconds in which a transaction can read
 _TOO_OLD = 1007  # the code of the error after that
+_FEW = 1_000  # rows that take far less time, unless the database recovers or is cut off
 _BATCH_ROWS, _BATCH_BYTES = 1_000, 1_000_000  # that one transaction writes
 
 
@@ -158,6 +159,7 @@ class _Reader:
         self._db = db
         self._layout = layout
         self._watched: list[Row] | None = None
+        self._seen: list[Row] = []  # of what is compared, in this transaction
         self._begin()
 
     def _begin(self) -> None:
@@ -175,7 +177,8 @@ class _Reader:
                 return [*self._tr.snapshot.get_range(begin, end, limit=_PAGE)]
             except error_classes() as error:
                 if error.code == _TOO_OLD:
-                    if not self._is_verified and time.monotonic() - self._begun > _LIFETIME:
+                    is_whole = time.monotonic() - self._begun > _LIFETIME
+                    if not self._is_verified and is_whole and len(self._seen) >= _FEW:
                         raise  # to find out what has changed takes too long, and would again
                     self._begin()
                 else:
@@ -192,10 +195,12 @@ class _Reader:
         snapshot = self._tr.snapshot
         watched_ranges = self._layout.watched_ranges()
         reads = [snapshot.get_range(*keys, limit=limit) for keys, limit in watched_ranges]
-        watched = [Row(row.key, row.value) for rows in reads for row in rows]
+        self._seen = []
+        for row in chain.from_iterable(reads):
+            self._seen.append(Row(row.key, row.value))
         if self._watched is None:
-            self._watched = watched
-        elif watched != self._watched:
+            self._watched = self._seen
+        elif self._seen != self._watched:
             raise QueueChanged(self._layout.name or repr(self._layout.subspace))
         self._is_verified = True
 
