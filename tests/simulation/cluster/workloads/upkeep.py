@@ -133,7 +133,7 @@ class Upkeep:
         history = [(0, dict(balances))]
         is_paused = False
         for entry in entries:
-            if entry.verb == "set_paused":
+            if entry.verb == "set_paused" and entry.facts["queue"] != _OLD:
                 is_paused = entry.facts["is_paused"]
             elif entry.verb == "move":
                 if is_paused and entry.facts["popped"]:
@@ -151,9 +151,14 @@ class Upkeep:
     def _check_old(self, entries: list[Entry], left: list[Any]) -> None:
         """Check that the migrated queue has lost and doubled nothing."""
         expected = Counter(_EARLIER)
+        is_paused = False
         for entry in entries:
+            if entry.verb == "set_paused" and entry.facts["queue"] == _OLD:
+                is_paused = entry.facts["is_paused"]
             if entry.verb != "use":
                 continue
+            if is_paused and entry.facts.get("popped"):
+                self._client.problem(f"popped from a paused queue: {entry}")
             expected.update(entry.facts.get("pushed", []))
             expected.subtract(entry.facts.get("popped", []))
         if Counter(left) != +expected or min(expected.values()) < 0:
@@ -288,8 +293,8 @@ class Keeper(Clerk):
 
     def step(self) -> None:
         """Do something at random."""
-        steps = [self.back_up, self.copy, self.rename, self.migrate, self.move]
-        (step,) = self.random.choices(steps, [3, 3, 2, 0.5, 2])
+        steps = [self.back_up, self.copy, self.rename, self.migrate, self.pause_old, self.move]
+        (step,) = self.random.choices(steps, [3, 3, 2, 0.5, 3, 2])
         step()
 
     def _version(self) -> int:
@@ -325,7 +330,7 @@ class Keeper(Clerk):
         """Copy the queue, perhaps while it is paused; return false if it has changed."""
         pauses = self.random.random() < 0.7
         if pauses:
-            self._set_paused(True)
+            self._set_paused(self.name, True)
         begun = self._version()
         try:
             fdbqueue.copy_queue(self._db, self._db, self.name, _COPY)
@@ -333,19 +338,32 @@ class Keeper(Clerk):
             return False
         finally:
             if pauses:
-                self._set_paused(False)
+                self._set_paused(self.name, False)
         copy = fdbqueue.existing_queue(self._db, _COPY)
         if copy.options(self._db).paused != pauses:
             self._client.problem("the copy of a paused queue is not paused")
         self._note("copy", begun, self._version())
         return True
 
-    def _set_paused(self, is_paused: bool) -> None:
+    def _set_paused(self, name: str, is_paused: bool) -> None:
+        queue = fdbqueue.existing_queue(self._db, name)
+
         def body(attempt: Attempt) -> None:
-            (self.queue.pause if is_paused else self.queue.resume)(attempt.tr)
-            attempt.note("set_paused", is_paused=is_paused)
+            (queue.pause if is_paused else queue.resume)(attempt.tr)
+            attempt.note("set_paused", queue=name, is_paused=is_paused)
 
         run(self._db, self._client.id, body)
+
+    def pause_old(self) -> None:
+        """Pause the other queue for a moment, once it has been migrated.
+
+        A pop alone conflicts with that only because it reads whether the queue is paused. Where an
+        account is moved, the push conflicts, too.
+        """
+        if _migrations:
+            self._set_paused(_OLD, True)
+            time.sleep(self.random.random() / 2)
+            self._set_paused(_OLD, False)
 
     def _note(self, what: str, begun: int, ended: int) -> None:
         """Note the balances of the new queue, check it, and drop it."""
