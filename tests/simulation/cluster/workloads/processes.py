@@ -16,6 +16,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue.coordination.contention.sharing import _Host
+from fdbqueue.coordination.contention.sockets import LeadSocket
 from fdbqueue.coordination.contention.staged_pops import _Pops
 from fdbqueue.operations.schedule import REQUEST_TIMEOUT
 from tests.simulation.cluster.inside.clients import Client
@@ -53,6 +54,7 @@ class Processes:
         if not client.id:
             _count(_Host, "_leave_to_leader", "shared")
             _count(_Pops, "_collect", "staged")
+            _lose_messages(client.scenario["lost_answers"])
 
     def setup(self, db: Any) -> None:
         """Do nothing: the first push creates the queue."""
@@ -75,7 +77,7 @@ class Processes:
 
         def work(thread: str) -> None:
             full = f"{name}.{thread}"
-            chance = random.Random(f"{self._client.scenario} {full}")
+            chance = random.Random(f"{self._client.scenario['seed']} {full}")
             caller = Caller(db, queue, full, chance, self._client.scenario["skew"] > 0)
             while time.monotonic() < end:
                 chance.choice([caller.push, caller.pop, caller.step])()
@@ -96,6 +98,17 @@ class Processes:
         look_for_leftovers(self._client, db, SPACE, expected={"a receipt"})
         look_a_day_later(self._client, queue)
         self._client.report(hosts=self._hosts, **_counts)
+
+
+def _lose_messages(probability: float) -> None:
+    """Lose messages of leaders, as if they died before they sent them, or a queue was full."""
+    send, chance = LeadSocket.send, random.Random()
+
+    def lossy(self: LeadSocket, message: bytes, receiver: str) -> None:
+        if chance.random() >= probability:
+            send(self, message, receiver)
+
+    setattr(LeadSocket, "send", lossy)  # noqa: B010
 
 
 def _count(owner: Any, name: str, what: str) -> None:
