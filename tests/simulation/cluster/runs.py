@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.simulation.cluster.building import Tools
-from tests.simulation.cluster.scenario import Scenario, toml_file
+from tests.simulation.cluster.scenario import SHIM, Scenario, toml_file
 
 __all__ = ["Result", "run"]
 
@@ -55,8 +55,8 @@ class Result:
 def run(scenario: Scenario, tools: Tools, directory: Path) -> Result:
     """Run a simulation in an empty directory."""
     (directory / "scenario.json").write_text(json.dumps(scenario.facts()))
-    text = toml_file(scenario, str(tools.shim), str(_ROOT), sys.executable)
-    (directory / "test.toml").write_text(text)
+    (directory / "test.toml").write_text(toml_file(scenario))
+    (directory / f"lib{SHIM}.so").symlink_to(tools.shim)
     command = [*_fixed_addresses(), str(tools.server), "-r", "simulation", "-f", "test.toml"]
     command += ["-s", str(scenario.seed), "-b", "on" if scenario.buggify else "off"]
     with (directory / "output.txt").open("w") as output:
@@ -67,7 +67,12 @@ def run(scenario: Scenario, tools: Tools, directory: Path) -> Result:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONHASHSEED": "0"},
+                env={
+                    **os.environ,
+                    "PYTHONHASHSEED": "0",
+                    "FDBQ_SIMULATION_PYTHON": sys.executable,
+                    "FDBQ_SIMULATION_FOLDER": str(_ROOT),  # from which Python imports the tests
+                },
                 timeout=_LONGEST,
             )
         except subprocess.TimeoutExpired:

@@ -9,7 +9,10 @@ import random
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Scenario", "choose", "toml_file"]
+__all__ = ["SHIM", "Scenario", "choose", "toml_file"]
+
+SHIM = "shim"
+"""The name of the shim, in the directory of a simulation."""
 
 _REDUNDANCY = ("single", "double", "triple")
 _ENGINES = {0: "ssd", 1: "memory", 2: "memory-radixtree", 3: "redwood"}
@@ -102,8 +105,8 @@ def choose(workload: str, seed: int, buggify: bool | None = None) -> Scenario:
         if chance.random() < _CALM.get(workload, 0.07)
         else _faults(chance, redundancy, _FAULTY * seconds)
     )
-    if buggify is None:
-        buggify = chance.random() < 0.75
+    chosen = chance.random() < 0.75
+    buggify = chosen if buggify is None else buggify
     processes = chance.choice([1, 1, 1, 2])
     cluster = redundancy, engine, machines, processes
     skew = float(chance.choice([0, 0, 60, 3_600]))
@@ -138,16 +141,11 @@ def _faults(chance: random.Random, redundancy: str, seconds: float) -> list[dict
     return faults
 
 
-def toml_file(scenario: Scenario, library: str, folder: str, python: str) -> str:
+def toml_file(scenario: Scenario) -> str:
     """Return the file in TOML that tells the server what to run.
 
-    Args:
-        scenario: What to run.
-        library: The path of the shim.
-        folder: The folder from which Python imports the tests.
-        python: The path of Python.
+    It names the same paths everywhere, because their lengths would change the run.
     """
-    where, _, name = library.rpartition("/")
     configuration = {
         "config": scenario.redundancy,
         "storageEngineType": scenario.engine,
@@ -170,11 +168,9 @@ def toml_file(scenario: Scenario, library: str, folder: str, python: str) -> str
     }
     clients = {
         "testName": "External",
-        "libraryName": name.removeprefix("lib").removesuffix(".so"),
-        "libraryPath": where,
+        "libraryName": SHIM,
+        "libraryPath": ".",
         "workloadName": scenario.workload,
-        "python": python,
-        "folder": folder,
     }
     tables = [("[configuration]", configuration), ("[[test]]", test)]
     tables += [("[[test.workload]]", each) for each in (clients, *scenario.faults)]

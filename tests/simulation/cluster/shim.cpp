@@ -167,8 +167,12 @@ public:
 	std::string description() const override { return name; }
 
 	bool init(FDBWorkloadContext* context) override {
-		std::string executable = context->getOption("python", std::string());
-		std::string folder = context->getOption("folder", std::string());
+		// Not options: they travel through the simulated network, where a longer path takes longer.
+		const char* executable = std::getenv("FDBQ_SIMULATION_PYTHON");
+		const char* folder = std::getenv("FDBQ_SIMULATION_FOLDER");
+		if (executable == nullptr || folder == nullptr) {
+			fail("FDBQ_SIMULATION_PYTHON and FDBQ_SIMULATION_FOLDER are not set");
+		}
 		PyObject* clients = start_python(executable, folder);
 		auto number = reinterpret_cast<unsigned long long>(context);
 		client = required(PyObject_CallMethod(clients, "create", "Ks", number, name.c_str()), "init");
