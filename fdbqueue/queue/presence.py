@@ -70,8 +70,9 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
         >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
         >>> _ = jobs.push(db, "job")
         >>> def look(item):
-        ...     (worker,) = workers(db)
-        ...     print(worker.queue, worker.concurrency)
+        ...     while not (found := workers(db)):
+        ...         pass  # a worker is listed a moment after its start
+        ...     print(found[0].queue, found[0].concurrency)
         >>> _ = fdbqueue.Worker(db, jobs, look, concurrency=2).run(drain=True)
         jobs 2
         >>> workers(db)
