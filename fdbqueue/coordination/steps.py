@@ -151,12 +151,12 @@ class Stop:
 
     def __init__(self) -> None:
         self.is_set = False
-        self._sleepers: set[SimpleQueue[Future | None]] = set()
+        self._sleepers: dict[SimpleQueue[Future | None], None] = {}  # woken in this order
 
     def set(self) -> None:
         """End the sleeps that have begun, and all later ones at once."""
         self.is_set = True
-        for sleeper in self._sleepers.copy():
+        for sleeper in list(self._sleepers):
             sleeper.put(None)
 
     def wait(self, seconds: float) -> None:
@@ -167,13 +167,13 @@ class Stop:
         """Put `None` into a queue once this is set."""
         # `set` sets the flag and then reads the sleepers; this adds one and then reads the flag. So
         # at least one of them sees both.
-        self._sleepers.add(sleeper)
+        self._sleepers[sleeper] = None
         if self.is_set:
             sleeper.put(None)
 
     def discard(self, sleeper: SimpleQueue[Future | None]) -> None:
         """Put nothing more into a queue."""
-        self._sleepers.discard(sleeper)
+        self._sleepers.pop(sleeper, None)
 
 
 _NEVER = Stop()

@@ -168,7 +168,7 @@ class Worker:
         self._stop = Stop()  # not an event, whose lock a signal handler must not take
         self._guard = threading.Lock()
         self._ended = threading.Condition(self._guard)
-        self._held: set[_Job] = set()
+        self._held: dict[_Job, None] = {}  # in the order of their claims
         self._extended_at = 0.0
         self._seconds = 1.0  # moving average of the duration of a job
         self.report = WorkerReport()
@@ -293,7 +293,7 @@ class Worker:
         back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]
         self._may_claim_ahead = not are_last and claim.attempts == (1,) * len(claim)
         with self._guard:
-            self._held.update(jobs)
+            self._held.update(dict.fromkeys(jobs))
         return [job for job in jobs if job not in back], back
 
     def _warn_about_results(self) -> None:
@@ -469,7 +469,7 @@ class Worker:
 
     def _let_go(self, job: _Job) -> None:
         """Hold a job no longer. The caller has the lock."""
-        self._held.discard(job)
+        self._held.pop(job, None)
         if not self._held or self._room():
             self._ended.notify()
 
