@@ -39,6 +39,8 @@ _LEASE = 3
 _KEPT = 100_000
 _TAKEN_OVER = _LEASE + 10
 """Seconds after which another worker must have ended the job of one that is killed or stopped."""
+_COMMITS = 10
+"""How many commits may come on top, in a cluster whose commits take seconds."""
 
 _pushed: dict[str, bool] = {}
 """The jobs of all clients, and whether their pushes returned."""
@@ -188,7 +190,8 @@ class Workers:
             self._worker(db, calm.in_transaction).run(drain=True)
             return len(_runs[value]) > 1
 
-        wait_until(self._client, is_done, _TAKEN_OVER, f"{value}: no worker takes over")
+        patience = _TAKEN_OVER + _COMMITS * _seconds_of_a_commit(db)
+        wait_until(self._client, is_done, patience, f"{value}: no worker takes over")
         if fate is Process.stop:
             process.resume()
             wait_until(self._client, lambda: bool(lost), 60, f"{value}: the worker does not end")
@@ -211,7 +214,8 @@ class Workers:
             value = f"woken-{i}"
             self._push_all(db, queue, [value])
             begun = partial(_runs.__contains__, value)
-            wait_until(self._client, begun, 10, f"{value}: an idle worker sleeps on")
+            patience = 10 + _COMMITS * _seconds_of_a_commit(db)
+            wait_until(self._client, begun, patience, f"{value}: an idle worker sleeps on")
             time.sleep(1)
         wait_until(self._client, lambda: process.is_killed, 90, "the idle worker does not end")
 
@@ -245,6 +249,13 @@ class Workers:
         operations = len(_pushed) + sum(map(len, _runs.values()))
         facts = {"pushed": len(_pushed), "dead": len(dead), **_reports}
         self._client.report(operations=operations, digest=digest, **facts)
+
+
+def _seconds_of_a_commit(db: Any) -> float:
+    began = time.monotonic()
+    db[_EFFECTS.pack(("a commit",))] = b""
+    del db[_EFFECTS.pack(("a commit",))]
+    return (time.monotonic() - began) / 2
 
 
 def _stop(worker: fdbqueue.Worker, life: float) -> None:
