@@ -263,8 +263,9 @@ class _Claiming:
         leases.conflict_on(tr, admitted)
         self._has_written = self._has_written or bool(admitted)
         remaining = iter(admitted)
-        taken = [
-            leases.take(tr, [*islice(remaining, request.n)], request, version, now, mark)
-            for request in [each.for_try(self.start.tries, now) for each in self._batch]
-        ]
+        taken: list[Claim | None] = []
+        for each in self._batch:
+            request = each.for_try(self.start.tries, now)
+            some = [*islice(remaining, request.n)]
+            taken.append(leases.take(tr, some, request, version, now, mark))
         return taken if any(taken) or not admitted else None

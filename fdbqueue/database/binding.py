@@ -24,6 +24,7 @@ __all__ = [
     "first_greater_or_equal",
     "first_key",
     "is_database",
+    "loaded_binding",
 ]
 
 # The network thread of FoundationDB's client does not survive a fork. A call in the child hangs,
@@ -59,6 +60,16 @@ def client_api_version() -> int | None:
     return None if binding is None else int(binding._capi.fdb_get_max_api_version())
 
 
+def loaded_binding() -> Any:
+    """Return FoundationDB's binding if its C library is loaded, else the embedded engine.
+
+    >>> import fdbqueue
+    >>> loaded_binding().strinc(b"ab")
+    b'ac'
+    """
+    return sys.modules.get("fdb.impl") or sys.modules["fdbqueue.embedded"]
+
+
 def error_classes() -> tuple[type[FDBError], ...]:
     """Return the classes of errors with a FoundationDB code, for an `except` clause.
 
@@ -82,12 +93,10 @@ def first_greater_or_equal(key: bytes, offset: int) -> KeySelector:
     It is an instance of the binding's class if its C library is loaded, else of the engine's.
 
     >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
     >>> first_greater_or_equal(b"k", 2).key
     b'k'
     """
-    loaded: Any = sys.modules.get("fdb.impl") or sys.modules["fdbqueue.embedded"]
-    selector: KeySelector = loaded.KeySelector.first_greater_or_equal(key)
+    selector: KeySelector = loaded_binding().KeySelector.first_greater_or_equal(key)
     return selector + offset
 
 

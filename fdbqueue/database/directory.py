@@ -16,19 +16,15 @@ import importlib.util
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from fdbqueue.database.binding import loaded_binding
 from fdbqueue.database.decorator import transactional
 
 __all__ = ["DirectoryLayer", "directory"]
 
 
 def _strinc(prefix: bytes) -> bytes:
-    r"""Return the first key after all keys that start with a prefix.
-
-    >>> _strinc(b"ab\xff")
-    b'ac'
-    """
-    stripped = prefix.rstrip(b"\xff")
-    return stripped[:-1] + bytes([stripped[-1] + 1])
+    end: bytes = loaded_binding().strinc(prefix)
+    return end
 
 
 _BINDING = SimpleNamespace(impl=SimpleNamespace(transactional=transactional, strinc=_strinc))

@@ -7,7 +7,7 @@ official Python binding. A layer written for FoundationDB runs on them if it is 
 
 from fdbqueue.embedded.database import Database
 from fdbqueue.embedded.transaction.futures import Future, Key, KeySelector, KeyValue, Value
-from fdbqueue.embedded.transaction.reads import TransactionRead, prefix_end
+from fdbqueue.embedded.transaction.reads import TransactionRead, strinc
 from fdbqueue.embedded.transaction.transaction import Transaction
 from fdbqueue.errors import FDBError
 
@@ -21,5 +21,5 @@ __all__ = [
     "Transaction",
     "TransactionRead",
     "Value",
-    "prefix_end",
+    "strinc",
 ]

@@ -35,7 +35,7 @@ __all__ = [
     "SnapshotRead",
     "TransactionRead",
     "VersionstampFuture",
-    "prefix_end",
+    "strinc",
 ]
 
 _Batch: TypeAlias = tuple[Rows, bool, FdbqueueError | None]
@@ -61,10 +61,10 @@ _ITERATOR_BYTES = (4096, 6144, 9216, 13_824, 20_736, 31_104, 46_656, 69_984, 80_
 _ITERATIONS = len(_ITERATOR_BYTES)
 
 
-def prefix_end(prefix: KeyLike) -> bytes:
+def strinc(prefix: KeyLike) -> bytes:
     r"""Return the first key after all keys that start with `prefix`.
 
-    >>> prefix_end(b"ab\xff")
+    >>> strinc(b"ab\xff")
     b'ac'
     """
     stripped = as_key(prefix).rstrip(b"\xff")
@@ -237,7 +237,7 @@ class TransactionRead:
     ) -> FDBRange:
         """Return the rows whose keys start with `prefix`."""
         prefix = as_key(prefix)
-        return self.get_range(prefix, prefix_end(prefix), limit, reverse, streaming_mode)
+        return self.get_range(prefix, strinc(prefix), limit, reverse, streaming_mode)
 
     @overload
     def __getitem__(self, key: KeyLike) -> Value: ...

@@ -36,7 +36,7 @@ from fdbqueue.embedded.transaction.reads import (
     SnapshotRead,
     TransactionRead,
     VersionstampFuture,
-    prefix_end,
+    strinc,
 )
 from fdbqueue.errors import CommitUnknownResult, FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
@@ -135,7 +135,7 @@ class Transaction(TransactionRead):
     def clear_range_startswith(self, prefix: KeyLike) -> None:
         """Clear all keys that start with `prefix`."""
         prefix = as_key(prefix)
-        self.clear_range(prefix, prefix_end(prefix))
+        self.clear_range(prefix, strinc(prefix))
 
     def add(self, key: KeyLike, param: ValueLike) -> None:
         """Add a little-endian integer. A missing value counts as zero."""
