@@ -13,8 +13,8 @@ from fdbqueue.embedded import Database
 from tests.coordination.line import Line, Sleeps, disable_timeouts
 
 
-@pytest.fixture(autouse=True)
-def stage_on_every_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def staging_on_every_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pops be staged on the embedded engine, too, which has no need of it."""
     monkeypatch.setattr(Database, "retries_hold_lock", False)
 

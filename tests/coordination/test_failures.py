@@ -25,6 +25,8 @@ from tests.coordination.line import (
     disable_timeouts,
 )
 
+pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
+
 SCRIPTS: dict[str, Script] = {
     "first": MEETS_CONFLICT,
     "second": MEETS_CONFLICT,

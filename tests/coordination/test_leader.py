@@ -15,6 +15,8 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination.contention import staged_pops
 from tests.coordination.line import CONFLICT, DIES_WAITING, FAST, STAGED, TIMEOUT, Line, Script
 
+pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
+
 
 class Clock:
     """A replacement of `time`: the leader checks for requests when the test allows it."""

@@ -11,6 +11,8 @@ from fdbqueue.errors import UndecodableItem
 from fdbqueue.operations import schedule
 from tests.coordination.line import CONFLICT, DIES_WAITING, STAGED, Line
 
+pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
+
 # Processes that die
 
 

@@ -14,8 +14,12 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
+from fdbqueue.embedded import Database
 from fdbqueue.testing import FaultyDatabase
 from tests.coordination.line import DIES_WAITING, FAST, Line
+from tests.support.counting import CountingDatabase
+
+pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
 
 
 def values(items: list[Item]) -> list[Any]:
@@ -171,3 +175,19 @@ def test_a_pop_takes_a_more_urgent_item_pushed_since_the_last_pop(
     assert queue.pop(asking).value == "first"
     PriorityQueue(queue.subspace).push(db, "urgent", priority=0)
     assert [queue.pop(asking).value for _ in range(2)] == ["urgent", "last"]
+
+
+def test_a_pop_that_is_never_staged_reads_the_newest_version(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that another client's commit has made too old would cost a second attempt."""
+    if not isinstance(db, Database):
+        pytest.skip("on a cluster, pops are staged")
+    monkeypatch.setattr(Database, "retries_hold_lock", True)
+    counting = CountingDatabase(db)
+    assert queue.pop(counting) is None  # the first pop also sweeps
+    counting.clear()
+    for number in range(3):
+        PriorityQueue(queue.subspace).push(db, number)
+        assert queue.pop(counting).value == number
+    assert counting.transactions == 3

@@ -289,8 +289,13 @@ def test_a_client_that_looks_by_itself_finds_what_dead_clients_missed(
     consumers.start(1)
     for number in range(3):
         leave_behind(db, space, take, NEWEST[1:] + bytes([number]))
-    PriorityQueue(space).push_many(db, range(3))
-    assert len(keys(db, space)) == 1 + 3  # it woke dead clients only
+
+    @fdbqueue.transactional
+    def push(tr: Any) -> list[bytes]:
+        PriorityQueue(space).push_many(tr, range(3))
+        return keys(tr, space)
+
+    assert len(push(db)) == 1 + 3  # it woke dead clients only
     consumers.join()
     until(lambda: keys(db, space) == [])
 

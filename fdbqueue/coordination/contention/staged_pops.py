@@ -132,7 +132,8 @@ class StagedPops(Generic[_T]):
         pops.may_stage = not getattr(db, "retries_hold_lock", False)
         pops.is_contended = now < self.contended_until
         pops.leading_as = self._leading_as
-        if now < self._fresh_until and (pops.leading_as is not None or not pops.is_contended):
+        is_fresh = pops.may_stage and now < self._fresh_until
+        if is_fresh and (pops.leading_as is not None or not pops.is_contended):
             pops.read_version = self._last_version
         if pops.leading_as is None:
             self._leading_until = now + _MAX_LEADERSHIP
