@@ -306,7 +306,6 @@ def test_the_top_level_has_only_known_entries() -> None:
     ).stdout.split()
     assert {name.split("/")[0] for name in listed if not name.startswith(".")} <= {
         "fdbqueue",
-        "typings",
         "cli",
         "tests",
         "recipes",
