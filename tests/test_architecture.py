@@ -83,10 +83,6 @@ EXCEPTIONS = {
     "http.v1.jobs": {"database.exactly_once"},
     "http.v1.queues": {"database.exactly_once"},
     "worker.worker": {"database.binding", "database.exactly_once", "operations.leases"},
-    # Only for types.
-    "embedded.transaction.options": {"embedded.database"},
-    "embedded.transaction.reads": {"embedded.database"},
-    "embedded.transaction.transaction": {"embedded.database"},
 }
 
 # The modules that code inside a transaction must not be able to name.
@@ -152,7 +148,7 @@ def test_imports_point_down(path: Path) -> None:
 
 
 def test_few_modules_are_exceptions() -> None:
-    assert len(EXCEPTIONS) <= 15
+    assert len(EXCEPTIONS) <= 11
 
 
 def test_imports_have_no_cycles() -> None:
