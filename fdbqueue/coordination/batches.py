@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.combiner import Batch
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.types import Database, Transaction
 
@@ -24,7 +25,7 @@ class Batches(Generic[_Request, _Result]):
     """The performer of pushes or acknowledgements: one transaction per batch, exactly once.
 
     Args:
-        do: `do(tr, requests)` performs requests in a transaction and returns their results.
+        do: `do(tr, now, requests)` performs requests in a transaction and returns their results.
         receipts: The subspace of the queue's receipts.
     """
 
@@ -32,7 +33,7 @@ class Batches(Generic[_Request, _Result]):
     """A push conflicts with nothing, and an acknowledgement hardly ever."""
 
     def __init__(
-        self, do: Callable[[Any, list[_Request]], list[_Result]], receipts: Subspace
+        self, do: Callable[[Any, int, list[_Request]], list[_Result]], receipts: Subspace
     ) -> None:
         self._do = do
         self._receipts = receipts
@@ -40,13 +41,14 @@ class Batches(Generic[_Request, _Result]):
 
     def perform(self, db: Database, batch: Batch[_Request]) -> list[_Result]:
         """Perform the requests of a batch, and those that join it in time."""
+        now = milliseconds()
         reads_take_time = not getattr(db, "commits_are_certain", False)
 
         def body(tr: Transaction) -> list[_Result]:
             if self._expected > 1 and reads_take_time:
                 tr.get_read_version().wait()  # meanwhile other threads can join the batch
             batch.join(tr)
-            results = self._do(tr, batch)
+            results = self._do(tr, now, batch)
             batch.settle(tr, results)
             return results
 

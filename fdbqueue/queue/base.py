@@ -15,14 +15,19 @@ from fdbqueue.coordination.reads import Filter
 from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import engine_name, error_classes
+from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import PayloadTooLarge, QueueFull, UndecodableItem, WrongState
 from fdbqueue.layout import MAX_PAYLOAD, Layout, decode_options
-from fdbqueue.operations.items import MOVABLE
-from fdbqueue.operations.leases import error_text, traceback_text
+from fdbqueue.operations.changes import MOVABLE
+from fdbqueue.operations.failures import (
+    MAX_KEPT_ATTEMPTS,
+    MAX_TRACEBACK,
+    error_text,
+    traceback_text,
+)
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options
-from fdbqueue.operations.schedule import MAX_KEPT_ATTEMPTS, MAX_TRACEBACK
 from fdbqueue.operations.slots import MAX_SLOTS
 from fdbqueue.queue.arguments import (
     kept_options,
@@ -1179,7 +1184,7 @@ def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str])
         return {item_id: _is_changed(change, item_id) for item_id in ids}
 
     try:
-        return store.change(db, body, lambda changed: any(changed.values()))
+        return run_once(db, body, store.layout.receipts, lambda changed: any(changed.values()))
     except error_classes() as error:
         half = len(ids) // 2
         if error.code != _TOO_LARGE or not half:

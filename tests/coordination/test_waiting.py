@@ -18,7 +18,7 @@ import fdbqueue
 from fdbqueue import Claim, PriorityQueue, Queue
 from fdbqueue.coordination import steps
 from fdbqueue.coordination.steps import sleep_on
-from fdbqueue.operations.schedule import REQUEST_TIMEOUT
+from fdbqueue.operations.sweep import REQUEST_TIMEOUT
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as Recipe

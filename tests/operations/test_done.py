@@ -148,7 +148,7 @@ def test_items_are_kept_for_a_time(
     finish(db, queue, 4)
     now = time.time_ns() // 10**6
     monkeypatch.setattr(sweeper, "milliseconds", lambda: now + 2500)
-    monkeypatch.setattr("fdbqueue.coordination.store.milliseconds", lambda: now + 1000)
+    monkeypatch.setattr("fdbqueue.coordination.batches.milliseconds", lambda: now + 1000)
     ids = finish(db, queue, 2)
     trim(db, queue)
     assert len(done_ids(db, queue)) == left

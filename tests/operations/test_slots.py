@@ -146,7 +146,7 @@ def test_an_item_that_is_put_back_leaves_its_unique_key_to_the_item_that_has_it(
     assert queue.pop(db) == first
     second = queue.push(db, "second", unique="k")
     popped = first.key, b'"first"', Header(unique="k")
-    in_transaction(lambda tr: store_of(queue).items.put_back(tr, [popped]))(db)
+    in_transaction(lambda tr: store_of(queue).items.put_back(tr, milliseconds(), [popped]))(db)
     assert queue.peek_many(db, 2) == [first, second]
     assert check(db, queue).ok
     assert queue.pop(db) == first

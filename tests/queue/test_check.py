@@ -9,6 +9,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import QueueTooLargeToCheck
 from fdbqueue.layout import encode_count, encode_level, encode_tallies
 from fdbqueue.queue.base import store_of
@@ -42,8 +43,8 @@ def test_check_keeps_the_pieces_of_staged_items(db: Any, filled: PriorityQueue) 
     def stage(tr: Any) -> None:
         taken = kept.first(tr, 3)
         request = layout.request_key(tr.get_read_version().wait(), b"name")
-        kept.stage(tr, request, [taken[:1], [], taken[1:]])
-        kept.delete_first(tr, taken)
+        kept.stage(tr, milliseconds(), request, [taken[:1], [], taken[1:]])
+        kept.delete_first(tr, milliseconds(), taken)
 
     stage(db)
     before = rows(db, filled)

@@ -17,7 +17,7 @@ from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.operations.items import BATCH_BYTES, Items
 from fdbqueue.operations.push import Pusher, PushRequest
-from fdbqueue.operations.schedule import REQUEST_TIMEOUT
+from fdbqueue.operations.sweep import REQUEST_TIMEOUT
 from fdbqueue.types import Options, Transaction
 
 __all__ = ["Contention"]

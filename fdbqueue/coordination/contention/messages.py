@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import RowCodec
@@ -237,7 +238,8 @@ class PopMessages(Generic[_T]):
             return
         items = chain.from_iterable(map(self._stored, results))
         popped = [(item.key, item.content, item.header) for item in items]
-        run_once(db, partial(self._items.put_back, popped=popped), self._receipts)
+        put_back = partial(self._items.put_back, now=milliseconds(), popped=popped)
+        run_once(db, put_back, self._receipts)
 
     def _stored(self, fields: list[bytes]) -> list[StoredItem]:
         return [*map(self._items.levels.item, fields[::2], fields[1::2])]

@@ -18,7 +18,7 @@ from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.contention.messages import MAX_CONTENT
 from fdbqueue.coordination.steps import sleep_on
 from fdbqueue.database.binding import error_classes
-from fdbqueue.database.clock import uuids
+from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, run
 from fdbqueue.errors import UndecodableItem
@@ -26,7 +26,7 @@ from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items
-from fdbqueue.operations.schedule import REQUEST_TIMEOUT, dead_requests, live_requests
+from fdbqueue.operations.sweep import REQUEST_TIMEOUT, dead_requests, live_requests
 from fdbqueue.types import Database, KeyValue, RangeResult, Transaction
 
 __all__ = ["Pop", "StagedPops"]
@@ -128,7 +128,9 @@ class StagedPops(Generic[_T]):
             self.sweep(db)
         self._batches = next(self._numbers)
         name = b"%b%d" % (self._id, self._batches)
-        pops = _Pops(self._layout, self._items, self._codec, batch, name, self._size)
+        pops = _Pops(
+            self._layout, self._items, self._codec, batch, name, milliseconds(), self._size
+        )
         pops.may_stage = not getattr(db, "retries_hold_lock", False)
         pops.is_contended = now < self.contended_until
         pops.leading_as = self._leading_as
@@ -202,28 +204,29 @@ class StagedPops(Generic[_T]):
 
     def _withdraw(self, db: Database, request: bytes) -> None:
         """Delete a request, and return the items of its result."""
+        now = milliseconds()
 
         def body(tr: Transaction) -> None:
             tr.options.set_timeout(_MAX_WITHDRAWAL)
-            self._return(tr, request)
+            self._return(tr, now, request)
 
         for _ in range(_WITHDRAWALS):
             with suppress(*error_classes()):  # otherwise a sweep deletes the request
                 run(db, body)
                 break
 
-    def _return(self, tr: Transaction, request: bytes) -> int:
+    def _return(self, tr: Transaction, now: int, request: bytes) -> int:
         """Delete a request and return its items to the queue; return the size of the result."""
         begin, end = self._layout.result_range(request)
         pieces = [row.value for row in tr.get_range(begin, end, streaming_mode=WANT_ALL)]
-        self._items.unstage(tr, chain.from_iterable(self._layout.read_result(pieces)))
+        self._items.unstage(tr, now, chain.from_iterable(self._layout.read_result(pieces)))
         tr.clear_range(begin, end)
         tr.clear(request)
         return sum(map(len, pieces))
 
     def sweep(self, db: Database) -> None:
         """Delete the requests of dead processes, and return the items of their results."""
-        layout = self._layout
+        layout, now = self._layout, milliseconds()
 
         def body(tr: Transaction) -> bool:
             left = BATCH_BYTES
@@ -234,7 +237,7 @@ class StagedPops(Generic[_T]):
             ):
                 for row in tr.snapshot.get_range(begin, end, limit=MAX_ITEMS):
                     left -= self._return(
-                        tr, layout.request_key(*layout.unpack_request_key(row.key))
+                        tr, now, layout.request_key(*layout.unpack_request_key(row.key))
                     )
                     if left < 0:
                         return False
@@ -254,6 +257,7 @@ class _Pops(Generic[_T]):
         codec: RowCodec[_T],
         batch: Batch[Pop],
         name: bytes,
+        now: int,
         expected: int,
     ) -> None:
         self._layout = layout
@@ -261,6 +265,7 @@ class _Pops(Generic[_T]):
         self._codec = codec
         self._batch = batch
         self.name = name
+        self._now = now
         self._expected = expected
         self._races = 0
         self.tries = 0
@@ -372,9 +377,9 @@ class _Pops(Generic[_T]):
             item = self._items.levels.item
             taken = self._decoded(tr, [[item(*row) for row in rows] for rows in results])
         except UndecodableItem as error:
-            self._items.unstage(tr, chain.from_iterable(results))
+            self._items.unstage(tr, self._now, chain.from_iterable(results))
             return _Outcome([], error=error)
-        self._items.tally(tr, acked=sum(map(len, results)))
+        self._items.tally(tr, self._now, acked=sum(map(len, results)))
         return _Outcome(taken)
 
     def _serve(
@@ -402,7 +407,7 @@ class _Pops(Generic[_T]):
                 break
             tr.add_read_conflict_key(key)
             tr.clear(key)
-            self._items.stage(tr, key, result)
+            self._items.stage(tr, self._now, key, result)
         if keeps:
             if not is_leader:
                 holder = tr[layout.leader] = self.name
@@ -438,7 +443,7 @@ class _Pops(Generic[_T]):
                     break
                 drawn.append(items)
                 begin += len(items)
-            self._items.delete_first(tr, first[:begin])
+            self._items.delete_first(tr, self._now, first[:begin])
             if is_full:
                 break
         return drawn

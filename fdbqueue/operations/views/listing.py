@@ -22,10 +22,8 @@ from fdbqueue.layout import (
 )
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem
-from fdbqueue.operations.schedule import (
-    LEASE_OVER,
-    live_requests,
-)
+from fdbqueue.operations.leases import LEASE_OVER
+from fdbqueue.operations.sweep import live_requests
 from fdbqueue.operations.views.overdue import (
     Overdue,
     begin_overdue,

@@ -18,7 +18,7 @@ from fdbqueue.layout import (
     with_header,
 )
 from fdbqueue.operations.items import WANT_ALL
-from fdbqueue.operations.schedule import (
+from fdbqueue.operations.sweep import (
     begin_results,
 )
 from fdbqueue.types import KeyValue, Options, ReadTransaction
