@@ -35,7 +35,7 @@ from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import Failures, retry_delay
 from fdbqueue.operations.items import BATCH_BYTES, Items, LocatedItem, Moved, NewItem, Tail
 from fdbqueue.operations.leases import AckRequest, ClaimRequest, Leases
-from fdbqueue.operations.options import StoredOptions
+from fdbqueue.operations.options import LIMITS, StoredOptions
 from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
 from fdbqueue.operations.slots import Agents, First, Places, Slots
 from fdbqueue.operations.sweep import Sweep
@@ -237,20 +237,21 @@ class Store(Generic[_T]):
 
     # Options
 
-    def set_options(self, tr: Transactor, **changes: Any) -> None:
-        """Store new values of options."""
+    def configure(self, tr: Transactor, changes: dict[str, Any]) -> None:
+        """Store new values of options; wake waiting clients if they limit claims and pops."""
+        if not changes:
+            return
         self.options.forget()
-        self.change(tr, partial(self._pusher.set_options, **changes))
-
-    def set_limit(self, tr: Transactor, name: str, value: object) -> None:
-        """Store a new value of an option that limits claims and pops, and wake waiting clients."""
+        limits = not LIMITS.isdisjoint(changes)
 
         def body(tr: Transaction, now: int) -> bool:
-            self.options.note_limit(tr)
-            return self._pusher.set_options(tr, now, **{name: value})
+            if limits:
+                self.options.note_limit(tr)
+            return self._pusher.set_options(tr, now, changes)
 
         self.change(tr, body)
-        self.sweeper.invalidate()
+        if limits:
+            self.sweeper.invalidate()
 
     # Pop
 

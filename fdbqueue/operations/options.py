@@ -8,7 +8,10 @@ from fdbqueue.layout import ONE, Layout, decode_options
 from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import Options, ReadTransaction, Transaction
 
-__all__ = ["StoredOptions"]
+__all__ = ["LIMITS", "StoredOptions"]
+
+LIMITS = frozenset({"concurrency", "agent_concurrency", "paused"})
+"""The options that limit claims and pops."""
 
 
 class StoredOptions:

@@ -89,7 +89,7 @@ class Pusher:
         self._stored = b""
         self._bound = Bound(layout, items, places)
 
-    def set_options(self, tr: Transaction, now: int, **changes: Any) -> bool:
+    def set_options(self, tr: Transaction, now: int, changes: dict[str, Any]) -> bool:
         """Store new values of options; return true, because this wrote something."""
         # Accept any stored value from now on.
         given: dict[str, Any] = dict.fromkeys(changes.keys() & {*_FLEXIBLE})
@@ -97,7 +97,10 @@ class Pusher:
         self._agree(tr, tr.get(self.layout.options).value)
         if "paused" in changes:
             self._items.tally(tr, now, paused=changes["paused"] - self.options.paused)
-        tr[self.layout.options] = encode_options(replace(self.options, **changes))
+        changed = replace(self.options, **changes)
+        if (changed.keep_seconds, changed.keep_number) == (None, None) and self.options.keeps_done:
+            changed = replace(changed, keep_number=0)  # there are done items to delete
+        tr[self.layout.options] = encode_options(changed)
         return True
 
     def push(self, tr: Transaction, now: int, pushes: list[PushRequest]) -> list[list[bytes]]:

@@ -110,7 +110,7 @@ class Worker:
         agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
         store_results: Store what the handler returns, a JSON value of up to 90,000 bytes, with each
             done item; `result` of the queue returns it. If the handler returns anything else, the
-            job fails. Needs a queue that keeps done items (`set_keep`).
+            job fails. Needs a queue that keeps done items (`configure(db, keep=...)`).
         name: The name that `workers` and the claims of this queue object show; `None` for the host
             and the process id. Printable text of up to 255 bytes.
 
@@ -298,7 +298,8 @@ class Worker:
 
     def _warn_about_results(self) -> None:
         _log.warning(
-            "%s keeps no done items, so the results of jobs cannot be stored; use set_keep, or "
+            "%s keeps no done items, so the results of jobs cannot be stored; use "
+            "configure(db, keep=...), or "
             "`fdbq limit --keep-last`, and start the worker again",
             self._name,
         )

@@ -244,7 +244,7 @@ def test_a_queue_that_was_bounded_meanwhile_is_full_for_the_process_that_pushes(
 ) -> None:
     leader, follower = new_process(), new_process()
     leader.push("first")
-    leader.queue.set_max_size(leader.db, 1)
+    leader.queue.configure(leader.db, max_size=1)
     failed = follower.ask(lambda: follower.push("second"))
     leader.pop()
     leader.push("third")
