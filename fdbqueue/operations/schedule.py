@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import starmap
 from typing import NamedTuple, TypeAlias
@@ -43,15 +43,11 @@ __all__ = [
     "MAX_KEPT_ATTEMPTS",
     "MAX_SWEPT",
     "MAX_TRACEBACK",
-    "REQUEST_TIMEOUT",
     "VERSIONS",
     "FailedItem",
     "Schedule",
     "Swept",
     "begin_attempts",
-    "begin_results",
-    "dead_requests",
-    "live_requests",
     "retry_delay",
     "text_end",
 ]
@@ -60,9 +56,6 @@ VERSIONS = 1_000_000
 """The approximate number of read versions per second."""
 
 _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
-
-REQUEST_TIMEOUT = 5.0
-"""Seconds after which the process of a pop request is considered dead."""
 
 MAX_KEPT_ATTEMPTS = 1_000
 """How many failed attempts of an item a queue may keep."""
@@ -101,32 +94,6 @@ def text_end(text: str, size: int) -> str:
     """
     encoded = text.encode("utf-8", "backslashreplace")
     return encoded[max(0, len(encoded) - size) :].decode(errors="ignore")
-
-
-def live_requests(layout: Layout, prefix: bytes, version: int) -> tuple[bytes, bytes]:
-    """Return the range of the requests, or of the results, of processes not considered dead.
-
-    A request of a later version is one of another cluster, from whose backup the queue was
-    restored. A recovery advances the version, so after one all processes that wait start again.
-    """
-    oldest = version - int(REQUEST_TIMEOUT * VERSIONS)
-    return layout.requests_between(prefix, max(0, oldest), version)
-
-
-def dead_requests(
-    layout: Layout, prefix: bytes, version: int
-) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
-    """Return the ranges of the requests, or of the results, of processes considered dead."""
-    begin, end = layout.range_of(prefix)
-    first_alive, last_alive = live_requests(layout, prefix, version)
-    return (begin, first_alive), (last_alive, end)
-
-
-def begin_results(tr: ReadTransaction, layout: Layout, version: int) -> Iterable[KeyValue]:
-    """Start to read the results of the pops of dead processes."""
-    begin_read = partial(tr.get_range, streaming_mode=WANT_ALL)
-    both = [*starmap(begin_read, dead_requests(layout, layout.results, version))]
-    return (row for rows in both for row in rows)
 
 
 def begin_attempts(

@@ -23,6 +23,8 @@ from fdbqueue.coordination.contention.messages import (
     NotShareable,
     Request,
     Signal,
+    decode_outcome,
+    encode_outcome,
 )
 from fdbqueue.coordination.contention.sockets import (
     IS_AVAILABLE,
@@ -37,7 +39,6 @@ from fdbqueue.database.exactly_once import RECEIPT_HOURS
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import FDBError, StorageError
 from fdbqueue.layout import Layout, receipt_key, receipts_before
-from fdbqueue.layout.values import decode_outcome, encode_outcome
 from fdbqueue.types import Database, Options, Transaction
 
 __all__ = ["Kind", "Sharing"]

@@ -18,7 +18,7 @@ import fdbqueue
 from fdbqueue.coordination.contention.sharing import _Host
 from fdbqueue.coordination.contention.sockets import LeadSocket
 from fdbqueue.coordination.contention.staged_pops import _Pops
-from fdbqueue.operations.schedule import REQUEST_TIMEOUT
+from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from tests.simulation.cluster.inside.clients import Client
 from tests.simulation.cluster.workloads.databases import (
     SPACE,
