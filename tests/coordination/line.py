@@ -155,7 +155,7 @@ def disable_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (staged, staged_pops):
         monkeypatch.setattr(module, "REQUEST_TIMEOUT", 1e6)
     monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", TIMEOUT)
-    monkeypatch.setattr(staged_pops, "_CONTENDED", TIMEOUT)
+    monkeypatch.setattr(staged_pops, "CONTENDED", TIMEOUT)
 
 
 class Sleeps:

@@ -9,8 +9,9 @@ from typing import Any, Generic, TypeVar
 from fdbqueue.coordination.batches import MAX_ITEMS, Batches
 from fdbqueue.coordination.combiner import Combiner
 from fdbqueue.coordination.contention.messages import PopMessages, PushMessages
+from fdbqueue.coordination.contention.process import Kind
 from fdbqueue.coordination.contention.requests import Pop, Requests
-from fdbqueue.coordination.contention.sharing import Kind, Sharing
+from fdbqueue.coordination.contention.sharing import Sharing
 from fdbqueue.coordination.contention.staged_pops import StagedPops
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import RowCodec
@@ -49,12 +50,11 @@ class Contention(Generic[_T]):
         self.seconds_to_sweep = Requests(layout, items).seconds_to_sweep
         self.sharing = Sharing(layout, options)
         new_pushes = partial(Batches[Any, Any], pusher.push, layout.receipts)
-        new_pops = partial(StagedPops[_T], layout, items, codec)
         push_messages = PushMessages(layout, items, pusher)
         pop_messages = PopMessages(layout, items, codec)
         self.pushes: Combiner[PushRequest, list[bytes]] = self.sharing.combiner(
             Kind(new_pushes, push_messages, _size_of, BATCH_BYTES)
         )
         self.pops: Combiner[Pop, list[_T]] = self.sharing.combiner(
-            Kind(new_pops, pop_messages, _n_of, MAX_ITEMS)
+            Kind(lambda _: StagedPops(layout, items, codec), pop_messages, _n_of, MAX_ITEMS)
         )

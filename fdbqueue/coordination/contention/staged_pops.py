@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from fdbqueue.coordination.batches import MAX_ITEMS
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.contention.messages import MAX_CONTENT
+from fdbqueue.coordination.contention.process import CONTENDED, IDLE_CHECK
 from fdbqueue.coordination.contention.requests import Pop, Request, Requests
 from fdbqueue.coordination.steps import sleep_on
 from fdbqueue.database.binding import error_classes
@@ -35,15 +36,12 @@ __all__ = ["StagedPops"]
 _T = TypeVar("_T")
 
 # A process that is not served within this time tries to serve: the leader is dead or stopped.
-_PATIENCE = 0.1  # seconds; the actual time is random, up to twice as long
+_TAKEOVER = 0.1  # seconds; the actual time is random, up to twice as long
 
 _MAX_LEADERSHIP = 0.030  # seconds that a process leads while its own threads go on popping
-_IDLE_CHECK = 0.002  # seconds between checks whether they still do
 
 _WITHDRAWALS = 3  # tries of a failed pop to withdraw its request
 _MAX_WITHDRAWAL = 1_000  # milliseconds for each of them
-
-_CONTENDED = 1.0  # seconds that a process expects contention to last after it met some
 
 # Seconds after a commit during which a transaction reads at the commit's version, which saves a
 # request for a read version. If that version is too old, the transaction conflicts.
@@ -139,7 +137,7 @@ class StagedPops(Generic[_T]):
         finally:
             self._is_busy = False
         if pops.tries > 1 or outcome.met_others:
-            self.contended_until = time.monotonic() + _CONTENDED
+            self.contended_until = time.monotonic() + CONTENDED
         self._leading_as = outcome.leading_as
         if self._leading_as is not None and not self._is_watched:
             # Unlike `Thread.start`, this call leaves nothing behind if it is interrupted.
@@ -159,7 +157,7 @@ class StagedPops(Generic[_T]):
                 pops.request = outcome.request
                 pops.leading_as = outcome.leading_as
                 if outcome.leading_as is None:
-                    patience = _PATIENCE * random.uniform(1, 2)
+                    patience = _TAKEOVER * random.uniform(1, 2)
                     pops.takes_over = sleep_on([outcome.watch], patience) is None
                 self._leading_until = time.monotonic() + _MAX_LEADERSHIP
         except BaseException:
@@ -183,7 +181,7 @@ class StagedPops(Generic[_T]):
     def _resign_once_idle(self, db: Database) -> None:
         seen = 0
         while (name := self._leading_as) is not None:
-            time.sleep(_IDLE_CHECK)
+            time.sleep(IDLE_CHECK)
             if self._is_busy or seen != self._batches:
                 seen = self._batches
                 continue
