@@ -131,8 +131,9 @@ class Store(Generic[_T]):
         new_claims = partial(Claims, layout, items, leases, stored, sweep, self.sweeper, slots)
         self._claims = new_claims()
         """For claims that threads do not share."""
-        self.claims = Combiner(new_claims, _size_of, MAX_ITEMS)
-        self.acks = Combiner(lambda: Batches(leases.ack_each, layout.receipts), _size_of, MAX_ITEMS)
+        self.claims = Combiner(lambda db: new_claims(), _size_of, MAX_ITEMS)
+        new_acks = partial(Batches[AckRequest, LeaseLost | None], leases.ack_each, layout.receipts)
+        self.acks = Combiner(new_acks, _size_of, MAX_ITEMS)
 
     def change(
         self,

@@ -448,26 +448,12 @@ class Items:
         if header.origin is not None:
             tr[self._layout.moved + header.origin] = position
 
-    def stage(self, tr: Transaction, now: int, request: bytes, pops: list[list[Any]]) -> None:
-        """Store popped items as the result of a pop request; they count as claimed until then."""
-        self._layout.write_result(tr, request, pops)
-        n = sum(map(len, pops))
-        self.tally(tr, now, popped=-n, claimed=n)
-
     def insert(self, tr: Transaction, now: int, key: bytes, value: bytes) -> None:
         """Store a ready item and count it in its level, but not in the totals."""
         item = self.levels.item(key, value)
         tr[key] = value
         self.add_to_indexes(tr, now, item)
         self.count_stored(tr, item.level, 1)
-
-    def unstage(self, tr: Transaction, now: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Return items stored by `stage`, as (key, value), to their positions."""
-        items = list(rows)
-        for key, value in items:
-            self.insert(tr, now, key, value)
-        if items:
-            self.count_returned(tr, now, len(items), returned=len(items))
 
     def put_back(
         self, tr: Transaction, now: int, popped: list[tuple[bytes, bytes, Header]]

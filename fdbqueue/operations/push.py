@@ -103,7 +103,7 @@ class Pusher:
         tr[self.layout.options] = encode_options(changed)
         return True
 
-    def push(self, tr: Transaction, now: int, pushes: list[PushRequest]) -> list[list[bytes]]:
+    def push(self, tr: Transaction, now: int, requests: list[PushRequest]) -> list[list[bytes]]:
         """Append items to their levels; return the keys of each push's new items.
 
         A push that the queue has no room for has no keys. With `as_many_as_fit` it has the keys of
@@ -111,14 +111,14 @@ class Pusher:
         """
         # Start all reads before waiting for the first.
         begin, end = self.layout.waiters_and_options
-        n = sum(map(len, map(_items_of, pushes)))
+        n = sum(map(len, map(_items_of, requests)))
         tr.add_read_conflict_key(self.layout.options)
         snapshot = tr.snapshot
         newest = snapshot.get_range(begin, end, limit=1 + n, reverse=True)
         known_bound = self.options.max_size
         taken = None if known_bound is None else self._bound.begin_count(tr)
         tails: dict[bytes, Tail] = {}
-        for item in chain.from_iterable(map(_items_of, pushes)):
+        for item in chain.from_iterable(map(_items_of, requests)):
             level = item.level
             if level.prefix not in tails:
                 tails[level.prefix] = Tail(snapshot, level)
@@ -127,12 +127,12 @@ class Pusher:
         stored = waiters.pop(0).value if has_options else None
         if stored != self._stored:
             self._agree(tr, stored)
-        fitting = [*map(_items_of, pushes)]
+        fitting = [*map(_items_of, requests)]
         bound = self.options.max_size
         if bound is not None:
             if taken is None or bound != known_bound:
                 taken = self._bound.begin_count(tr)
-            fitting = self._fitting(tr, pushes, taken(), bound)
+            fitting = self._fitting(tr, requests, taken(), bound)
         keys = self._items.append(tr, now, chain.from_iterable(fitting), tails)
         for waiter in waiters[: len(keys)]:
             tr.clear(waiter.key)

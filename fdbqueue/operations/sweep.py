@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from itertools import starmap
 from typing import NamedTuple, TypeAlias
@@ -12,22 +12,11 @@ from fdbqueue.layout import Layout
 from fdbqueue.operations.delays import Delays
 from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem
 from fdbqueue.operations.leases import VERSIONS, Leases
-from fdbqueue.types import KeySelector, KeyValue, ReadTransaction, Transaction
+from fdbqueue.types import KeySelector, KeyValue, Transaction
 
-__all__ = [
-    "MAX_SWEPT",
-    "REQUEST_TIMEOUT",
-    "Sweep",
-    "Swept",
-    "begin_results",
-    "dead_requests",
-    "live_requests",
-]
+__all__ = ["MAX_SWEPT", "Sweep", "Swept"]
 
 _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
-
-REQUEST_TIMEOUT = 5.0
-"""Seconds after which the process of a pop request is considered dead."""
 
 _FEW = 32
 MAX_SWEPT = 256
@@ -35,32 +24,6 @@ MAX_SWEPT = 256
 
 
 _FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds after the first failure, and after many
-
-
-def live_requests(layout: Layout, prefix: bytes, version: int) -> tuple[bytes, bytes]:
-    """Return the range of the requests, or of the results, of processes not considered dead.
-
-    A request of a later version is one of another cluster, from whose backup the queue was
-    restored. A recovery advances the version, so after one all processes that wait start again.
-    """
-    oldest = version - int(REQUEST_TIMEOUT * VERSIONS)
-    return layout.requests_between(prefix, max(0, oldest), version)
-
-
-def dead_requests(
-    layout: Layout, prefix: bytes, version: int
-) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
-    """Return the ranges of the requests, or of the results, of processes considered dead."""
-    begin, end = layout.range_of(prefix)
-    first_alive, last_alive = live_requests(layout, prefix, version)
-    return (begin, first_alive), (last_alive, end)
-
-
-def begin_results(tr: ReadTransaction, layout: Layout, version: int) -> Iterable[KeyValue]:
-    """Start to read the results of the pops of dead processes."""
-    begin_read = partial(tr.get_range, streaming_mode=WANT_ALL)
-    both = [*starmap(begin_read, dead_requests(layout, layout.results, version))]
-    return (row for rows in both for row in rows)
 
 
 class Swept(NamedTuple):

@@ -411,6 +411,6 @@ def _no_wake_up() -> None:
 @_found_by("processes", "doubled: ", "lost: ")
 def _shared_receipt_unread() -> None:
     """A process whose leader has gone performs its requests, although the leader did."""
-    from fdbqueue.coordination.contention.sharing import _Host
+    from fdbqueue.coordination.contention.following import Follower
 
-    _change(_Host, "_settle", lambda _: lambda *args: [])
+    _change(Follower, "_settle", lambda _: lambda *args: [])
