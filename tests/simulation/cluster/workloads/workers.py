@@ -66,7 +66,7 @@ class Workers:
     def setup(self, db: Any) -> None:
         """Create the queue."""
         if self._client.id == 0:
-            self._queue().set_keep(db, _KEPT)
+            self._queue().configure(db, keep=_KEPT)
 
     def start(self, db: Any) -> None:
         """Keep processes running until the time is over."""
