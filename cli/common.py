@@ -8,9 +8,12 @@ import logging
 import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar, get_args
 
 import click
@@ -28,7 +31,7 @@ from fdbqueue import (
     existing_queue,
     queue_names,
 )
-from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
+from fdbqueue.errors import FdbqueueError, LockTimeout, NotADatabase, QueueNotFound
 from fdbqueue.layout.codecs import json_bytes, with_stack
 from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.queue.base import Stop, store_of
@@ -43,6 +46,7 @@ __all__ = [
     "TIME",
     "AnyQueue",
     "Duration",
+    "Group",
     "OutputError",
     "ParamType",
     "PrintError",
@@ -68,7 +72,7 @@ __all__ = [
     "json_queue",
     "log_to_stderr",
     "open_database",
-    "parse_json",
+    "parse_value",
     "print_items",
     "printable",
     "priority_as_json",
@@ -85,6 +89,7 @@ __all__ = [
 ]
 
 _MAX_TEXT = 120  # characters of an error in a list
+_MAX_HINT = 40  # characters of a value in a hint
 
 _R = TypeVar("_R")
 
@@ -119,8 +124,15 @@ class Duration(click.FloatRange):
                 param,
                 ctx,
             )
-        number: float = super().convert(seconds, param, ctx)
+        try:
+            number: float = super().convert(seconds, param, ctx)
+        except click.BadParameter:
+            self.fail(f"the time must be {self._bounds()} seconds, not {value}", param, ctx)
         return number
+
+    def _bounds(self) -> str:
+        lowest = f"{'more than' if self.min_open else 'at least'} {self.min:,}"
+        return lowest if self.max is None else f"{lowest} and at most {self.max:,}"
 
 
 class _Priority(ParamType):
@@ -254,8 +266,7 @@ def _with_options(
             type=Duration(0, 1_000_000),
             default=10,
             show_default=True,
-            help="Maximum time for a transaction of the database, including retries; 0 for no "
-            "limit.",
+            help="Maximum time for a database transaction, including retries; 0 for no limit.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line."),
         click.option(
@@ -284,13 +295,26 @@ def _database_of(
 
 
 def open_database(url: str | None, cluster_file: str | None, create: bool) -> Database:
-    """Open a database that the command line names."""
+    """Open a database that the command line names.
+
+    With `create`, a new database gets a directory. Only the user's data directory also gets the
+    directories above it: a path that the user has typed may be mistyped.
+    """
     if url is not None and cluster_file is not None:
         raise click.UsageError("--db and --cluster-file both name a database; give only one")
+    named = url if cluster_file is None else cluster_file
     try:
-        return fdbqueue.open(url if cluster_file is None else cluster_file, create=create)
+        return fdbqueue.open(named, create=False)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    except NotADatabase as error:
+        parent = Path(error.path).parent
+        if not create:
+            raise
+        if (named or os.environ.get("FDBQ_DB")) and not parent.exists():
+            problem = f"there is no directory {parent}"
+            raise NotADatabase(error.path, problem, "create it, or correct the path") from error
+    return fdbqueue.open(named, create=True)
 
 
 def check_integrity(db: Database, seconds: float | None = 1.0) -> None:
@@ -325,9 +349,16 @@ queues_argument = click.argument(
 )
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text; raise `ValueError` for other text."""
-    return with_stack(json.loads, text)
+def parse_value(text: str | bytes) -> Any:
+    """Return the value of a JSON text that the user gave; raise a usage error for other text."""
+    try:
+        return with_stack(json.loads, text)
+    except ValueError as error:
+        hint = ""
+        if isinstance(text, str) and not text.startswith(("{", "[", '"')):
+            quoted = shlex.quote(json_line(text[:_MAX_HINT]))
+            hint = f" (write a string in quotes, such as {quoted})"
+        raise click.UsageError(f"the value is not JSON: {error}{hint}") from error
 
 
 def json_line(value: object) -> str:
@@ -340,10 +371,10 @@ def priority_line(priority: Priority) -> str:
     return json_line(priority_as_json(priority))
 
 
-def item_json(item: Item) -> str:
-    """Return an item as a line of JSON."""
+def item_json(item: Item, **more: object) -> str:
+    """Return an item, and perhaps more fields, as a line of JSON."""
     priority = priority_as_json(item.priority)
-    return json_line({"id": item.id, "priority": priority, "value": item.value})
+    return json_line({"id": item.id, "priority": priority, "value": item.value, **more})
 
 
 STATES: tuple[State, ...] = get_args(State)
@@ -422,6 +453,29 @@ def print_items(items: list[Item], as_json: bool) -> None:
             sys.stdout.flush()
         except BaseException as error:
             raise PrintError(items[index:]) from error
+
+
+_OTHER_NAMES = {
+    **{"add": "push", "enqueue": "push", "dequeue": "pop", "get": "pop", "run": "work"},
+    **{"list": "ls", "queues": "ls", "status": "stats", "delete": "rm", "remove": "rm"},
+}
+"""Names that other programs have for commands."""
+
+
+class Group(click.Group):
+    """A group of commands that answers a mistyped name with similar ones."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first argument names, and the other arguments."""
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
+            other = _OTHER_NAMES.get(name)
+            similar = [other] if other in known else get_close_matches(name, known, n=2, cutoff=0.7)
+            hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
+            ctx.fail(f"No such command {name!r}{hint}")
+        return super().resolve_command(ctx, args)
 
 
 class OutputError(Exception):

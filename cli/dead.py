@@ -14,6 +14,7 @@ from fdbqueue.types import Change, Database, State
 
 from .common import (
     AnyQueue,
+    Group,
     command_options,
     echo_results,
     json_line,
@@ -31,11 +32,19 @@ __all__ = ["dead", "release", "retry_command"]
 @click.option(
     "--state",
     type=click.Choice(["dead", "delayed"]),
-    help="Retry all items in this state, instead of those with an ID.",
+    help="Retry all items in this state, instead of items by ID.",
+)
+@click.option(
+    "--error", metavar="TEXT", help="With --state, only items with this text in their last error."
 )
 @command_options()
 def retry_command(
-    db: Database, queue: str, ids: tuple[str, ...], state: State | None, as_json: bool
+    db: Database,
+    queue: str,
+    ids: tuple[str, ...],
+    state: State | None,
+    error: str | None,
+    as_json: bool,
 ) -> None:
     """Make dead and delayed items of QUEUE ready at once.
 
@@ -47,15 +56,17 @@ def retry_command(
     \b
     Example:
       fdbq retry jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
-      fdbq retry jobs --state dead
+      fdbq retry jobs --state dead --error Timeout
     """
+    if error is not None and state is None:
+        raise click.UsageError("--error needs --state")
     target = existing_queue(db, queue)
 
     def retry_one(db: Database, item_id: str) -> bool:
         return target.run_now(db, item_id) or target.retry_dead_letter(db, item_id)
 
     change: Change = "retry" if state == "dead" else "run_now"
-    _change(db, target, ids, state, retry_one, change, "retried", as_json)
+    _change(db, target, ids, state, retry_one, change, "retried", as_json, "--state", error)
 
 
 @click.command()
@@ -68,7 +79,8 @@ def release(
 ) -> None:
     """Take claimed items of QUEUE away from their workers, and make them ready.
 
-    The attempts do not count. A worker that still runs such a job cannot acknowledge it any more.
+    The interrupted attempts do not count. A worker that still runs such a job can no longer
+    acknowledge it.
 
     Exits with code 1 if an item is not claimed.
 
@@ -81,7 +93,7 @@ def release(
     _change(db, target, ids, state, target.release, "release", "released", as_json)
 
 
-@click.group()
+@click.group(cls=Group)
 def dead() -> None:
     """List, show, retry and drop dead letters.
 
@@ -207,10 +219,25 @@ def _change(
     change_all: Change,
     done: str,
     as_json: bool,
+    option: str = "--all",
+    error: str | None = None,
 ) -> None:
-    """Change items by id, or all items in a state, and print the results."""
+    """Change items by id, or all items in a state, and print the results.
+
+    Args:
+        db: The database.
+        queue: The queue of the items.
+        ids: The ids of the items, or none.
+        state: The state of the items, instead of ids.
+        change: The change of one item.
+        change_all: The same change, as `change_all` names it.
+        done: The change, as a past participle.
+        as_json: Print a line of JSON for each item.
+        option: The option that chooses all items.
+        error: Change only items with this text in their last error.
+    """
     if bool(ids) == (state is not None):
-        raise click.UsageError("give either ids, or an option for all items")
+        raise click.UsageError(f"give either the ids of items, or {option}")
     for item_id in ids:
         queue.state(db, item_id)  # raises for an invalid id, before anything is changed
 
@@ -223,7 +250,7 @@ def _change(
     if state is None:
         results = {item_id: try_change(item_id) for item_id in ids}
     else:
-        results = queue.change_all(db, change_all, state=state)
+        results = queue.change_all(db, change_all, state=state, error=error)
 
     def explain(item_id: str) -> str:
         found = queue.state(db, item_id)

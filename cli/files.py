@@ -75,7 +75,7 @@ def _temporary_file(target: str) -> IO[bytes]:
 
 
 def _mode(path: str) -> int:
-    """Return the permissions of a file, or those that a new file would have."""
+    """Return the permissions of a file, or the default ones if there is none."""
     if os.path.exists(path):
         return stat.S_IMODE(os.stat(path).st_mode)
     mask = os.umask(0)

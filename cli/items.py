@@ -49,7 +49,7 @@ from .common import (
     item_queue,
     json_line,
     json_queue,
-    parse_json,
+    parse_value,
     print_items,
     printable,
     priority_as_json,
@@ -106,7 +106,7 @@ _count_option = click.option(
     "--ttl",
     metavar="DURATION",
     type=Duration(0, min_open=True),
-    help="Time after which the item expires if it was not popped or claimed.",
+    help="Time after which the item expires unless it was popped or claimed.",
 )
 @click.option("--unique", metavar="KEY", help="Push only if no unfinished item has this KEY.")
 @command_options(creates=True)
@@ -124,8 +124,8 @@ def push(
 ) -> None:
     """Push a JSON VALUE to QUEUE and print the id of the item.
 
-    If VALUE is `-`, it is read from standard input. With --unique, the id may be that of an
-    existing item; then a line on standard error says so. The first push creates the queue.
+    If VALUE is `-`, it is read from standard input. With --unique, the id may belong to an
+    existing item; a line on standard error then says so. The first push creates the queue.
 
     Exits with code 1 if the queue is full; `fdbq limit` shows and sets its maximum size.
 
@@ -142,11 +142,7 @@ def push(
         text: str | bytes = read_value(file)
     else:
         text = read_value(sys.stdin.buffer) if value == "-" else str(value)
-    try:
-        parsed = parse_json(text)
-    except ValueError as error:
-        hint = " (write a string in quotes: '\"text\"')" if isinstance(text, str) else ""
-        raise click.UsageError(f"the value is not JSON: {error}{hint}") from error
+    parsed = parse_value(text)
     target = json_queue(db, queue)
     try:
         if isinstance(target, Queue):
@@ -174,10 +170,20 @@ def push(
         sys.exit(1)
     if unique is not None and not item.is_new:
         click.echo(f"fdbq push: nothing was stored; item {item.id} has this key", err=True)
-    if as_json and unique is not None:
-        echo(json_line({**parse_json(item_json(item)), "stored": item.is_new}))
-    else:
-        echo(item_json(item) if as_json else item.id)
+    stored = {} if unique is None else {"stored": item.is_new}
+    echo(item_json(item, **stored) if as_json else item.id)
+
+
+class _Wait(Duration):
+    """The length of time of `--wait`, which takes the next argument for it."""
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(f"{error.message} (QUEUE comes before --wait)", param, ctx)
 
 
 @click.command()
@@ -190,8 +196,8 @@ def push(
     is_flag=False,
     flag_value=math.inf,
     default=0.0,
-    type=Duration(0),
-    help="Wait up to DURATION for an item; without it, forever (put --wait last).",
+    type=_Wait(0),
+    help="Wait up to DURATION for an item; without DURATION, forever. Put --wait last.",
 )
 @create_option("the database")
 @command_options()
@@ -212,8 +218,7 @@ def pop(
     printed. Ctrl-C, SIGTERM and SIGHUP take effect before items are popped or after they are
     printed; if printing takes long, the remaining items are put back.
 
-    Exits with code 1 if the queue is empty, or still empty after --wait, and if there is no such
-    queue.
+    Exits with code 1 if the queue is empty, or still empty after --wait, or does not exist.
 
     \b
     Example:
@@ -269,7 +274,7 @@ def _put_back(db: Database, queue: PriorityQueue | Queue, items: list[Item]) -> 
 def peek(db: Database, queue: str, highest: bool, count: int, as_json: bool) -> None:
     """Print the first value of QUEUE without removing it.
 
-    Exits with code 1 if the queue is empty, or if there is no such queue.
+    Exits with code 1 if the queue is empty or does not exist.
 
     \b
     Example:
@@ -332,8 +337,8 @@ def items(
 ) -> None:
     """List the ready items of QUEUE in order: id, priority, value.
 
-    With --state, the items in that state are listed: id, priority, attempts, what comes next or
-    went wrong, value. With --json, each line has all that `fdbq show` prints. A TEXT is any part of
+    With --state, the items in that state are listed: id, priority, attempts, next event or last
+    error, value. With --json, each line has the same fields as `fdbq show`. A TEXT is any part of
     the name, id or error.
 
     \b
@@ -481,10 +486,11 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
 )
 @command_options()
 def result(db: Database, queue: str, id: str, wait: float, as_json: bool) -> None:
-    """Print, as JSON, what the handler of a done item of QUEUE returned.
+    """Print the result of a done item of QUEUE as JSON.
 
-    The queue must keep done items (`fdbq limit --keep-last` or `--keep-for`), and the worker must
-    store results (`fdbq work --results`). For a done item without a result, null is printed.
+    The result is the return value of the handler. The queue must keep done items (`fdbq limit
+    --keep-last` or `--keep-for`), and the worker must store results (`fdbq work --results`). If a
+    done item has no result, the command prints null.
 
     Exits with code 1 if the item is not done, is a dead letter, or is unknown to the queue.
 
@@ -506,7 +512,7 @@ def result(db: Database, queue: str, id: str, wait: float, as_json: bool) -> Non
 @click.option(
     "--state",
     type=click.Choice([state for state in STATES if state != "claimed"]),
-    help="Remove all items in this state, instead of those with an ID.",
+    help="Remove all items in this state, instead of items by ID.",
 )
 @click.option("-p", "--priority", type=PRIORITY, help="With --state, only items of this priority.")
 @command_options()
@@ -548,7 +554,7 @@ def rm(
 @click.option(
     "--state",
     type=click.Choice(_MOVABLE),
-    help="Move all items in this state, instead of those with an ID.",
+    help="Move all items in this state, instead of items by ID.",
 )
 @click.option("-p", "--priority", type=PRIORITY, help="With --state, only items of this priority.")
 @command_options()
@@ -563,9 +569,9 @@ def reprioritize(
 ) -> None:
     """Move items of QUEUE behind the last item of PRIORITY, by id or by state.
 
-    The items are ready, delayed or dead, and stay so. They keep their ids and their order. If an ID
-    is not valid, nothing is moved. In a task queue, PRIORITY is a name such as `high`. A negative
-    one needs `--` before the arguments.
+    The items must be ready, delayed or dead. They keep their state, their ids and their order. If
+    an ID is not valid, nothing is moved. In a task queue, PRIORITY is a name such as `high`. If
+    PRIORITY is negative, write `--` before the arguments.
 
     Exits with code 1 if an item was not moved, for example because it is claimed.
 

@@ -15,7 +15,7 @@ from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
 from . import signals
-from .common import OutputError, database_options
+from .common import Group, OutputError, database_options
 
 __all__ = ["cli", "main"]
 
@@ -64,7 +64,7 @@ _MODULES = {name: module for commands in _SECTIONS.values() for name, module in 
 _WHOLE = 1000  # characters; no summary is as long
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(Group):
     """A group that imports the module of a command only when the command runs.
 
     A push then does not wait for the imports of a worker.

@@ -93,7 +93,7 @@ def ls(db: Database, as_json: bool) -> None:
                 click.echo(json_line({"queue": name, **stats_as_json(stats)}))
     else:
         rows = ([_row(name, stats) for name, stats in page.items()] for page in _pages(db))
-        print_table(("queue", *STATES, "oldest", ""), rows)
+        print_table(("queue", *STATES, "oldest", ""), rows, "no queues")
     check_integrity(db)
 
 
@@ -145,7 +145,7 @@ def counts(db: Database, queue: str, as_json: bool) -> None:
 def stats(db: Database, queue: str, as_json: bool) -> None:
     """Show how many items of QUEUE are in each state, its limits and its totals.
 
-    An item whose lease is over, or whose time has come, is ready, even if no worker runs.
+    An item counts as ready as soon as its lease or its delay is over, even if no worker runs.
 
     \b
     Example:
@@ -164,11 +164,11 @@ def stats(db: Database, queue: str, as_json: bool) -> None:
 @queue_argument
 @command_options()
 def history(db: Database, queue: str, as_json: bool) -> None:
-    """Show what happened in QUEUE within the last 5 minutes, hour and day.
+    """Show the activity of QUEUE in the last 5 minutes, hour and day.
 
-    The waiting times are those between the moment at which an item became ready and the pop or
-    claim that took it: of half of the items, and of 95 % of them. With `--json`, there is a line
-    for each window, with its periods.
+    An item waits from the moment it becomes ready until a pop or a claim takes it. The table has
+    the median wait and the wait that 95 % of the items do not exceed. With --json, each window is
+    a line, with its periods.
 
     \b
     Example:
@@ -306,13 +306,10 @@ _LIMITS = {
         "agent_concurrency",
         "Maximum number of tasks of one agent claimed at a time, up to 10,000.",
     ),
-    "keep-last": ("keep_number", "Number of done items to keep, the newest."),
+    "keep-last": ("keep_number", "Number of the newest done items to keep."),
     "keep-for": ("keep_seconds", "Time for which done items are kept, such as 7d."),
-    "keep-attempts": ("kept_attempts", "Number of failed attempts of an item to keep, the last."),
-    "keep-traceback": (
-        "traceback_bytes",
-        "Number of bytes of the traceback of a failed attempt to keep, the last.",
-    ),
+    "keep-attempts": ("kept_attempts", "Number of the last failed attempts to keep of an item."),
+    "keep-traceback": ("traceback_bytes", "Number of bytes to keep from the end of a traceback."),
 }
 """The options of `fdbq limit`: the field of `fdbqueue.Options` that each sets, and its help."""
 
@@ -342,14 +339,14 @@ def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @create_option("the queue, and the database,")
 @command_options()
 def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) -> None:
-    """Set limits of QUEUE, or show its limits without options.
+    """Set limits of QUEUE; without options, show them.
 
     N is an integer from 1; `none` removes a limit. A push to a full queue stores nothing. Items
     beyond a new limit stay in the queue.
 
     --keep-last and --keep-for keep acknowledged items as done. If both are set, an item stays only
     while both apply. If neither is set, no items are kept. --keep-attempts and --keep-traceback
-    say what `fdbq show` knows of the failed attempts of an item.
+    set how much of the failed attempts is stored for `fdbq show`.
 
     \b
     Example:
@@ -395,7 +392,7 @@ def workers_command(db: Database, as_json: bool) -> None:
 
     A worker is listed while it runs. If it was killed, it stays listed until the leases of its jobs
     are over, or for up to two and a half minutes if it had none. "jobs" is the number of jobs that
-    it holds. It is up to 20 seconds old, but the first job is shown after a second.
+    it holds. That number is up to 20 seconds old; the first job is shown after a second.
 
     \b
     Example:
@@ -413,7 +410,7 @@ def workers_command(db: Database, as_json: bool) -> None:
         (each.queue, str(each.jobs), str(each.concurrency), age_text(each.since) or "", each.name)
         for each in found
     ]
-    print_table(("queue", "jobs", "concurrency", "runs for", "name"), [rows])
+    print_table(("queue", "jobs", "concurrency", "runs for", "name"), [rows], "no workers")
 
 
 @click.command()

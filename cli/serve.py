@@ -78,7 +78,7 @@ _SECONDS = Duration(min=0, min_open=True, max=86_400)
     "--connection-limit",
     metavar="N",
     type=click.IntRange(min=16),
-    show_default="1000, or what `ulimit -n` allows",
+    show_default="1000, or fewer if `ulimit -n` is lower",
     help="Maximum number of open connections; at the limit, idle ones are closed.",
 )
 @click.option(
@@ -111,7 +111,7 @@ _SECONDS = Duration(min=0, min_open=True, max=86_400)
     default=60,
     show_default=True,
     type=_SECONDS,
-    help="Time for a client to send a body, or without reading its response.",
+    help="Time for a client to send a body, and longest pause in reading its response.",
 )
 @click.option(
     "--keep-alive-timeout",
@@ -131,7 +131,7 @@ _SECONDS = Duration(min=0, min_open=True, max=86_400)
     "--keyfile",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="Private key of the certificate, unless that file has it, too.",
+    help="Private key of the certificate, if it is not in the same file.",
 )
 @click.option(
     "--allow-origin",
@@ -169,8 +169,8 @@ def serve(
     An address other than the loopback interface requires a token. A token is printable ASCII
     without spaces. A line of a token file may have a role after the token (`read`, `write`, or
     `admin`, which is the default), and then the queues: a name, the beginning of names and `*`, or
-    `*` for all. Lines that start with # are comments. The server reads a file that has changed
-    again.
+    `*` for all. Lines that start with # are comments. The server rereads a token file when it
+    changes.
 
     Ctrl-C, SIGTERM or SIGHUP lets requests in progress finish; a second Ctrl-C ends the server at
     once.

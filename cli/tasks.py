@@ -17,12 +17,13 @@ from fdbqueue.types import Database
 from .common import (
     TIME,
     Duration,
+    Group,
     OutputError,
     command_options,
     echo,
     echo_results,
     json_line,
-    parse_json,
+    parse_value,
     queue_argument,
     read_value,
 )
@@ -33,7 +34,7 @@ __all__ = ["task"]
 _PRIORITIES = click.Choice([priority.name for priority in TaskPriority], case_sensitive=False)
 
 
-@click.group()
+@click.group(cls=Group)
 def task() -> None:
     """Push, pop, list, show, remove and count tasks of task queues.
 
@@ -96,7 +97,7 @@ def _task_json(task: Task) -> str:
     show_default=True,
     help="Cost from 0; the cheapest task of equal priority and deadline is first.",
 )
-@click.option("--agent", "agent_name", metavar="NAME", help="Agent that is to do the task.")
+@click.option("--agent", "agent_name", metavar="NAME", help="Agent that the task is for.")
 @click.option("--client", "client_id", metavar="ID", help="Client that the task belongs to.")
 @click.option(
     "--delay",
@@ -114,7 +115,7 @@ def _task_json(task: Task) -> str:
     "--ttl",
     metavar="DURATION",
     type=Duration(0, min_open=True),
-    help="Time after which the task expires if it was not popped or claimed.",
+    help="Time after which the task expires unless it was popped or claimed.",
 )
 @click.option("--unique", metavar="KEY", help="Push only if no unfinished task has this KEY.")
 @command_options(creates=True)
@@ -135,7 +136,7 @@ def push(
 ) -> None:
     """Push a task with a JSON PAYLOAD to QUEUE and print its id.
 
-    If PAYLOAD is `-`, it is read from standard input. With --unique, the id may be that of an
+    If PAYLOAD is `-`, it is read from standard input. With --unique, the id may belong to an
     existing task. The first push creates the queue.
 
     Exits with code 1 if the queue is full; `fdbq limit` shows and sets its maximum size.
@@ -144,11 +145,7 @@ def push(
     Example:
       fdbq task push todo '{"invoice": 7}' --priority high --deadline 2030-01-31T08:00+01:00
     """
-    try:
-        text = read_value(sys.stdin.buffer) if payload == "-" else payload
-        value = parse_json(text)
-    except ValueError as error:
-        raise click.UsageError(f"the payload is not JSON: {error}") from error
+    value = parse_value(read_value(sys.stdin.buffer) if payload == "-" else payload)
     try:
         task_id = _task_queue(db, queue, must_exist=False).push(
             db,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
+import termios
+import tty
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -19,15 +22,18 @@ from rich.progress import (
 
 from .signals import cleanup_on_signal
 
-__all__ = ["print_table", "progress_bar", "restoring_cursor"]
+__all__ = ["is_in_foreground", "print_table", "progress_bar", "reading_keys", "restoring_cursor"]
 
 _MAX_NAME = 60  # columns
 
 
-def print_table(columns: Sequence[str], pages: Iterable[Sequence[Sequence[str]]]) -> None:
+def print_table(
+    columns: Sequence[str], pages: Iterable[Sequence[Sequence[str]]], empty: str = ""
+) -> None:
     """Print rows of a name and of numbers below the titles of their columns, page by page.
 
-    A column without a title has text, which begins at its left end.
+    Without rows, `empty` is printed. A column without a title has text, which begins at its left
+    end.
     A column is as wide as its widest cell so far, but a long name only widens its own row.
     """
     widths = [0] * len(columns)
@@ -46,6 +52,8 @@ def print_table(columns: Sequence[str], pages: Iterable[Sequence[Sequence[str]]]
             padded.append("  ".join([name + " " * (widths[0] - cell_len(name)), *cells]).rstrip())
         print("\n".join(padded), flush=True)
         titles = []
+    if titles and empty:
+        print(empty, flush=True)
 
 
 @contextmanager
@@ -78,3 +86,30 @@ def restoring_cursor(console: Console) -> Generator[None]:
     terminal = console.file.fileno()
     with cleanup_on_signal(lambda: os.write(terminal, b"\x1b[?25h\n")):
         yield
+
+
+def is_in_foreground() -> bool:
+    """Return whether the terminal of standard input is that of this process at the moment."""
+    with suppress(OSError, ValueError):
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    return False
+
+
+@contextmanager
+def reading_keys() -> Generator[None]:
+    """Let the process read each key at once, if it has a terminal, and do not show the keys."""
+    if not is_in_foreground():
+        yield
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+
+    def restore() -> None:
+        termios.tcsetattr(terminal, termios.TCSANOW, before)
+
+    with cleanup_on_signal(restore):
+        try:
+            tty.setcbreak(terminal)
+            yield
+        finally:
+            restore()

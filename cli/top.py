@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import queue as queues
+import os
+import select
+import sys
 import time
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -17,7 +19,7 @@ from fdbqueue.types import Database
 
 from .common import STATES, Duration, age_text, command_options, json_line, stats_as_json
 from .signals import stop_on_signal
-from .terminal import restoring_cursor
+from .terminal import is_in_foreground, reading_keys, restoring_cursor
 
 __all__ = ["top"]
 
@@ -25,6 +27,12 @@ _MAX_PRIORITIES = 6  # shown in a line
 _MAX_NAME = 24  # columns that a name has at least, if it needs them
 _BUSY = (*STATES[:-1], "in", "out")  # the fields of a queue that has something to show
 _OTHER_LINES = 3  # of the screen: titles, the number of queues that are not shown, the cursor
+_LOOK = 0.2  # seconds; Python runs the handler of a signal that came just before only after a wait
+_WIDE = 1_000  # columns of an output that is not a terminal
+_PRIORITIES = "priority: ready"
+_TITLES: tuple[str, ...] = (*STATES, "in/s", "out/s", "oldest", _PRIORITIES)
+_OMITTED = (_PRIORITIES, "done", "out/s", "in/s", "oldest", "delayed", "dead")
+"""The columns that a narrow terminal does not show, in the order in which they go."""
 
 
 @click.command()
@@ -43,31 +51,33 @@ _OTHER_LINES = 3  # of the screen: titles, the number of queues that are not sho
     default=0,
     show_default=True,
     type=click.IntRange(0),
-    help="Number of updates; 0 to run until interrupted.",
+    help="Number of updates; 0 to run until you press q or Ctrl-C.",
 )
 @command_options()
 def top(db: Database, interval: float, updates: int, as_json: bool) -> None:
     """Show all queues live, with the items in each state, rates and ages.
 
-    Rates are items pushed and completed per second since the previous update, and the age is that
-    of the oldest ready item. If the screen has no room for all queues, those with items or rates
-    come first. With --json, each update prints one line per queue, with the numbers of `fdbq
-    stats`, without the limits. A queue that another release stored is unknown, and `fdbq ls` says
-    why. Ctrl-C ends the command.
+    Rates are items pushed and completed per second since the previous update. The age is the age of
+    the oldest ready item. On a small screen, queues with items or rates come first, and columns
+    are omitted, the priorities first. With --json, each update prints one line per queue, with the
+    numbers of `fdbq stats`, without the limits. A queue that another release stored is unknown;
+    `fdbq ls` says why. Press q or Ctrl-C to end the command.
 
     \b
     Example:
       fdbq top --interval 5
       fdbq top -n 1 --json
     """
-    console = Console(highlight=False, markup=False)
+    width = None if sys.stdout.isatty() else _WIDE
+    console = Console(width=width, highlight=False, markup=False)
     previous: dict[str, QueueStats] = {}
     updated_at = time.monotonic()
     update = 0
-    signals: queues.SimpleQueue[int] = queues.SimpleQueue()
+    reader, writer = os.pipe()
     with (
         restoring_cursor(console),
-        stop_on_signal(lambda number, _: signals.put(number), max_signals=1),
+        reading_keys(),
+        stop_on_signal(lambda number, _: os.write(writer, b"q"), max_signals=1),
         Live(console=console, auto_refresh=False, transient=updates == 0) as live,
     ):
         while True:
@@ -82,12 +92,21 @@ def top(db: Database, interval: float, updates: int, as_json: bool) -> None:
                     click.echo(json_line(row))
             else:
                 room = console.height - _OTHER_LINES if console.is_terminal else len(rows)
-                live.update(_table(rows, room), refresh=True)
-            if update == updates:
+                live.update(_fitting_table(console, rows, room), refresh=True)
+            if update == updates or _ends_within(interval, reader):
                 return
-            with suppress(queues.Empty):
-                signals.get(timeout=interval)
-                return
+
+
+def _ends_within(seconds: float, signals: int) -> bool:
+    """Wait, and return true as soon as the user types q or a signal writes to a pipe."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        # A process in the background must not read what the user types for another one.
+        keyboard = [sys.stdin.fileno()] if is_in_foreground() else []
+        ready, _, _ = select.select([signals, *keyboard], [], [], min(left, _LOOK))
+        if any(os.read(each, 1) in (b"q", b"Q", b"") for each in ready):
+            return True
+    return False
 
 
 def _row(
@@ -113,7 +132,17 @@ def _row(
     }
 
 
-def _table(rows: list[dict[str, Any]], room: int) -> Table:
+def _fitting_table(console: Console, rows: list[dict[str, Any]], room: int) -> Table:
+    """Return a table with as many rows and columns as the screen has room for."""
+    unlimited = console.options.update(width=_WIDE)
+    for number in range(len(_OMITTED)):
+        table = _table(rows, room, _OMITTED[:number])
+        if console.measure(table, options=unlimited).minimum <= console.width:
+            return table
+    return _table(rows, room, _OMITTED)
+
+
+def _table(rows: list[dict[str, Any]], room: int, omitted: Sequence[str] = ()) -> Table:
     """Return a table of some rows; the first if there is room for all, else the busy ones first."""
     table = Table(box=None, pad_edge=False)
     if len(rows) > room:
@@ -123,23 +152,25 @@ def _table(rows: list[dict[str, Any]], room: int) -> Table:
         rows = rows[:room]
     names = [len(row["queue"]) for row in rows]
     table.add_column("queue", overflow="fold", min_width=min(_MAX_NAME, max(names, default=0)))
-    for title in (*STATES, "in/s", "out/s", "oldest"):
-        table.add_column(title, justify="right")
-    table.add_column("priority: ready")
+    for title in (title for title in _TITLES if title not in omitted):
+        is_text = title == _PRIORITIES
+        table.add_column(title, justify="left" if is_text else "right", no_wrap=not is_text)
     for row in rows:
-        if "error" in row:
-            table.add_row(row["queue"] + " (unknown)", *["-"] * len(STATES))
-            continue
-        counts = list(row["by_priority"].items())
-        cells = [f"{priority}: {count:,}" for priority, count in counts[:_MAX_PRIORITIES]]
-        if len(counts) > _MAX_PRIORITIES:
-            cells.append("...")
-        table.add_row(
-            row["queue"] + (" (paused)" if row["paused"] else ""),
-            *(f"{row[state]:,}" for state in STATES),
-            "" if row["in"] is None else f"{row['in']:,.1f}",
-            "" if row["out"] is None else f"{row['out']:,.1f}",
-            row["age"] or "",
-            "  ".join(cells),
-        )
+        name, cells = _cells(row)
+        table.add_row(name, *(cells[title] for title in _TITLES if title not in omitted))
     return table
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    """Return what the table shows of a queue: its name, and the cells by the title of a column."""
+    if "error" in row:
+        return row["queue"] + " (unknown)", dict.fromkeys(_TITLES, "") | dict.fromkeys(STATES, "-")
+    counts = list(row["by_priority"].items())
+    priorities = [f"{priority}: {count:,}" for priority, count in counts[:_MAX_PRIORITIES]]
+    if len(counts) > _MAX_PRIORITIES:
+        priorities.append("...")
+    cells: dict[str, str] = {state: f"{row[state]:,}" for state in STATES}
+    for title, rate in (("in/s", row["in"]), ("out/s", row["out"])):
+        cells[title] = "" if rate is None else f"{rate:,.1f}"
+    cells |= {"oldest": row["age"] or "", _PRIORITIES: "  ".join(priorities)}
+    return row["queue"] + (" (paused)" if row["paused"] else ""), cells

@@ -70,7 +70,7 @@ _IMPORTLIB = os.path.dirname(importlib.__file__)
 @click.option(
     "--results",
     is_flag=True,
-    help="Store what MODULE:FUNCTION returns, if QUEUE keeps done items; `fdbq result` prints it.",
+    help="Store the return values, if QUEUE keeps done items; `fdbq result` prints them.",
 )
 @click.option(
     "--drain",
@@ -100,20 +100,20 @@ def work(
 ) -> None:
     """Run a Python function or a command on each item of QUEUE.
 
-    Items are claimed under a lease. A job that fails is retried with growing delays, and becomes a
-    dead letter after the attempts that `fdbq limit` allows. If the queue does not exist, the worker
-    waits for it; with --drain, that is a failure.
+    Items are claimed under a lease. Retries of a job that fails back off exponentially, and after
+    the attempts that `fdbq limit` allows it becomes a dead letter. If the queue does not exist, the
+    worker waits for it, unless --drain is given.
 
     MODULE:FUNCTION is called with the item, or with the task of a task queue. If its first
     parameter is named `tr`, it runs in the transaction that acknowledges the job.
 
     The command of --exec receives the value as JSON on standard input and the id as $FDBQ_ID. Any
-    exit code other than 0 is a failure, and `fdbq show` prints the last 4,096 bytes of what the
-    command wrote to standard error. The command may run again after a crash, and may outlive
-    the worker.
+    exit code other than 0 is a failure, and `fdbq show` prints the last 4,096 bytes of the
+    command's standard error. The command may run again after a crash, and may outlive the worker.
 
-    Ctrl-C or SIGTERM lets running jobs finish; a second one ends the worker at once. With --drain,
-    exits with code 1 if a job failed, or if there is no such queue.
+    Ctrl-C or SIGTERM lets running jobs finish; a second one ends the worker at once.
+
+    With --drain, exits with code 1 if a job failed or the queue does not exist.
 
     \b
     Example:
@@ -207,6 +207,10 @@ def _echo_report(report: WorkerReport, as_json: bool) -> None:
 def _function(path: str) -> Callable[..., Any]:
     """Import MODULE:FUNCTION, with the current directory first in the search path."""
     module, _, name = path.partition(":")
+    if not module or not name:
+        example = f"{module or 'MODULE'}:{name or 'FUNCTION'}"
+        missing = "function" if module else "module"
+        raise click.UsageError(f"{path!r} does not name a {missing}; write {example}")
     sys.path.insert(0, os.getcwd())
     try:
         function = getattr(importlib.import_module(module), name)

@@ -84,7 +84,7 @@ def open(
     if re.match(r"\w\w+:", named):
         raise ValueError(
             f"{named!r} does not name a database; "
-            "write 'embedded:/path', 'memory:' or the path of a cluster file"
+            "write the path of a directory or of a cluster file, 'embedded:/path' or 'memory:'"
         )
     if Path(named).is_file() or named.endswith(".cluster"):
         return _open_cluster(named)

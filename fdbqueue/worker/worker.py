@@ -543,7 +543,7 @@ class Worker:
                 os.kill(os.getpid(), number)
             self.stop()
             _log.warning(
-                "%s: stopping after the running jobs; %d jobs are claimed",
+                "%s: stopping after the running jobs; claimed jobs: %d",
                 self._name,
                 len(self._held),
             )
