@@ -351,8 +351,8 @@ class Queue(_Handle[fifo.Queue]):
         >>> async def main():
         ...     db = fdbqueue.open("memory:")
         ...     mail = await Queue.named(db, "mail")
-        ...     await mail.enqueue(db, "first")
-        ...     return (await mail.dequeue(db)).value
+        ...     await mail.push(db, "first")
+        ...     return (await mail.pop(db)).value
         >>> asyncio.run(main())
         'first'
     """
@@ -365,7 +365,12 @@ class Queue(_Handle[fifo.Queue]):
     enqueue_many = _method(fifo.Queue.enqueue_many)
     dequeue = _method(fifo.Queue.dequeue)
     dequeue_many = _method(fifo.Queue.dequeue_many)
+    push = _method(fifo.Queue.push)
+    push_many = _method(fifo.Queue.push_many)
+    pop = _method(fifo.Queue.pop)
+    pop_many = _method(fifo.Queue.pop_many)
     peek = _method(fifo.Queue.peek)
+    peek_many = _method(fifo.Queue.peek_many)
     items = cast("_FifoItems", _listed(fifo.Queue.items))
     state = _method(fifo.Queue.state)
     pushed_at = _plain(fifo.Queue.pushed_at)
@@ -397,6 +402,7 @@ class TaskQueue(_Handle[task_queue.TaskQueue]):
     pop = _method(task_queue.TaskQueue.pop)
     pop_many = _method(task_queue.TaskQueue.pop_many)
     peek = _method(task_queue.TaskQueue.peek)
+    peek_many = _method(task_queue.TaskQueue.peek_many)
     claim = _method(task_queue.TaskQueue.claim)
     configure = _method(task_queue.TaskQueue.configure)
     items = _listed(task_queue.TaskQueue.items)

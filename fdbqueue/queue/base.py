@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from fdb.subspace_impl import Subspace
@@ -15,15 +15,19 @@ from fdbqueue.coordination.reads import Filter
 from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import engine_name, error_classes
+from fdbqueue.database.clock import uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import PayloadTooLarge, QueueFull, UndecodableItem, WrongState
-from fdbqueue.layout import MAX_PAYLOAD, Layout, decode_options
+from fdbqueue.layout import MAX_PAYLOAD, NO_HEADER, Header, Layout, decode_options
 from fdbqueue.operations.changes import MOVABLE
 from fdbqueue.operations.failures import error_text, traceback_text
+from fdbqueue.operations.items import NewItem
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options
 from fdbqueue.queue.arguments import (
+    due_time,
+    expiry_time,
     validate_bound,
     validate_claim,
     validate_client_name,
@@ -67,6 +71,7 @@ __all__ = [
     "Stop",
     "claim_until",
     "find_stored",
+    "new_items",
     "open_stored",
     "read_stored",
     "store_of",
@@ -1021,6 +1026,26 @@ class BaseQueue(ABC, Generic[_T]):
             True
         """
         self._store.clear(tr)
+
+
+def new_items(
+    store: Store[Item],
+    values: Sequence[Any],
+    priorities: Sequence[Priority | None],
+    delay: Duration | None,
+    at: datetime | None,
+    ttl: Duration | None,
+    unique: str | None = None,
+) -> list[NewItem]:
+    """Return what a push of these arguments stores."""
+    header = NO_HEADER
+    if ttl is not None or unique is not None:
+        header = Header(expires=expiry_time(ttl), unique=unique)
+    due = None if delay is None and at is None else due_time(delay, at)
+    levels = list(map(store.levels.level, priorities))
+    payloads = map(store.codec.encode, values)
+    randoms = uuids(len(values))
+    return [*map(NewItem, levels, payloads, randoms, repeat(due), repeat(header), values)]
 
 
 def _is_changed(change: Callable[[str], bool], item_id: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -10,20 +11,20 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
-from fdbqueue.database.clock import uuids
 from fdbqueue.database.retrying import read
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.operations.items import Items, NewItem
+from fdbqueue.operations.items import Items
 from fdbqueue.queue.arguments import (
     kept_options,
     validate_if_full,
     validate_number,
     validate_state,
+    validate_unique,
     validate_wait,
 )
-from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
+from fdbqueue.queue.base import BaseQueue, find_stored, new_items, open_stored, read_stored
 from fdbqueue.types import (
     Codec,
     Duration,
@@ -43,13 +44,15 @@ __all__ = ["Queue"]
 class Queue(BaseQueue[Item]):
     """A queue in order of arrival: first in, first out.
 
-    Methods take a transaction or a database, with the rules of `PriorityQueue`. Enqueues conflict
-    with nothing; dequeues conflict with each other.
+    Methods take a transaction or a database, with the rules of `PriorityQueue`. Pushes conflict
+    with nothing; pops conflict with each other. `enqueue`, `enqueue_many`, `dequeue` and
+    `dequeue_many` are other names of `push`, `push_many`, `pop` and `pop_many`.
 
     Args:
         subspace: The subspace of the queue; nothing else may be in it.
         codec: As for `PriorityQueue`.
         max_size: As for `PriorityQueue`.
+        max_attempts: As for `PriorityQueue`.
         keep: As for `PriorityQueue`.
 
     Source: FoundationDB documentation, Design Recipes, "Queues".
@@ -58,9 +61,9 @@ class Queue(BaseQueue[Item]):
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
         >>> mail = Queue(fdbqueue.Subspace(("mail",)))
-        >>> _ = mail.enqueue(db, "first")
-        >>> _ = mail.enqueue(db, "second")
-        >>> mail.dequeue(db).value
+        >>> _ = mail.push(db, "first")
+        >>> _ = mail.push(db, "second")
+        >>> mail.pop(db).value
         'first'
     """
 
@@ -70,11 +73,19 @@ class Queue(BaseQueue[Item]):
         *,
         codec: str | Codec = "json",
         max_size: int | None = None,
+        max_attempts: int | None = None,
         keep: Keep | None = None,
     ) -> None:
         layout = Layout(subspace)
         levels = Levels(layout)
-        options = Options("fifo", codec_name(codec), None, max_size, **kept_options(keep))
+        options = Options(
+            kind="fifo",
+            codec=codec_name(codec),
+            priorities=None,
+            max_size=max_size,
+            max_attempts=max_attempts,
+            **kept_options(keep),
+        )
         items = ItemCodec(layout, levels, codec_named(codec))
         super().__init__(Store(layout, levels, Items(layout, levels), items, options))
 
@@ -90,6 +101,7 @@ class Queue(BaseQueue[Item]):
         *,
         codec: str | Codec | None = None,
         max_size: int | None = None,
+        max_attempts: int | None = None,
         keep: Keep | None = None,
     ) -> Queue:
         """Return the FIFO queue of this name, which its first push creates.
@@ -102,6 +114,7 @@ class Queue(BaseQueue[Item]):
             name: As for `PriorityQueue.named`.
             codec: As for the queue itself.
             max_size: As for the queue itself.
+            max_attempts: As for the queue itself.
             keep: As for `PriorityQueue`.
 
         Raises:
@@ -112,12 +125,14 @@ class Queue(BaseQueue[Item]):
         Example:
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
-            >>> _ = Queue.named(db, "mail").enqueue(db, "first")
-            >>> Queue.named(db, "mail").dequeue(db).value
+            >>> _ = Queue.named(db, "mail").push(db, "first")
+            >>> Queue.named(db, "mail").pop(db).value
             'first'
         """
         stored = read(db, partial(find_stored, name=name))
-        return open_stored(cls, stored, codec=codec, max_size=max_size, keep=keep)
+        return open_stored(
+            cls, stored, codec=codec, max_size=max_size, max_attempts=max_attempts, keep=keep
+        )
 
     @classmethod
     def at(
@@ -127,6 +142,7 @@ class Queue(BaseQueue[Item]):
         *,
         codec: str | Codec | None = None,
         max_size: int | None = None,
+        max_attempts: int | None = None,
         keep: Keep | None = None,
     ) -> Queue:
         """Return the FIFO queue in this subspace; options are those of `named`.
@@ -135,26 +151,56 @@ class Queue(BaseQueue[Item]):
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
             >>> space = fdbqueue.Subspace(("my", "mail"))
-            >>> _ = Queue(space, codec="bytes").enqueue(db, b"x")
-            >>> Queue.at(db, space).dequeue(db).value
+            >>> _ = Queue(space, codec="bytes").push(db, b"x")
+            >>> Queue.at(db, space).pop(db).value
             b'x'
         """
         stored = read(db, partial(read_stored, subspace=subspace))
-        return open_stored(cls, stored, codec=codec, max_size=max_size, keep=keep)
+        return open_stored(
+            cls, stored, codec=codec, max_size=max_size, max_attempts=max_attempts, keep=keep
+        )
+
+    # Push
 
     @overload
-    def enqueue(
-        self, tr: Transactor, value: object, *, if_full: Literal["raise"] = "raise"
+    def push(
+        self,
+        tr: Transactor,
+        value: object,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        ttl: Duration | None = None,
+        unique: str | None = None,
+        if_full: Literal["raise"] = "raise",
     ) -> Item: ...
 
     @overload
-    def enqueue(self, tr: Transactor, value: object, *, if_full: IfFull) -> Item | None: ...
+    def push(
+        self,
+        tr: Transactor,
+        value: object,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        ttl: Duration | None = None,
+        unique: str | None = None,
+        if_full: IfFull,
+    ) -> Item | None: ...
 
     @driven
-    def enqueue(
-        self, tr: Transactor, value: object, *, if_full: IfFull = "raise"
+    def push(
+        self,
+        tr: Transactor,
+        value: object,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        ttl: Duration | None = None,
+        unique: str | None = None,
+        if_full: IfFull = "raise",
     ) -> Steps[Item | None]:
-        """Put a value at the end of the queue.
+        """Put a value at the end of the queue. `enqueue` is another name for this.
 
         Conflicts with nothing; with a maximum size, as `PriorityQueue.push`. Cost: two reads at the
         same time, and two keys written. A payload over 90,000 bytes takes one more key for each
@@ -163,6 +209,11 @@ class Queue(BaseQueue[Item]):
         Args:
             tr: A transaction or a database.
             value: A value that the codec accepts, up to 8,000,000 bytes encoded.
+            delay: As for `PriorityQueue.push`. After its delay, the item is ahead of the items that
+                were pushed after it.
+            at: As for `PriorityQueue.push`.
+            ttl: As for `PriorityQueue.push`.
+            unique: As for `PriorityQueue.push`.
             if_full: What to do if the queue is full: `"raise"` raises `QueueFull`, `"drop"` stores
                 nothing and returns `None`.
 
@@ -175,17 +226,28 @@ class Queue(BaseQueue[Item]):
         Example:
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
-            >>> Queue(fdbqueue.Subspace(("mail",))).enqueue(db, ["any", "JSON"]).value
+            >>> Queue(fdbqueue.Subspace(("mail",))).push(db, ["any", "JSON"]).value
             ['any', 'JSON']
         """
-        return next(iter((yield from self._enqueue(tr, (value,), False, if_full))), None)
+        raises = validate_if_full(if_full)
+        if unique is not None:
+            unique = validate_unique(unique)
+        new = new_items(self._store, (value,), (None,), delay, at, ttl, unique)
+        if unique is not None:
+            return (yield from self._store.push_unique(tr, new[0], raises))
+        return next(iter((yield from self._store.push(tr, new, False, raises))), None)
+
+    enqueue = push
 
     @driven
-    def enqueue_many(
+    def push_many(
         self,
         tr: Transactor,
         values: Iterable[Any],
         *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        ttl: Duration | None = None,
         as_many_as_fit: bool = False,
         if_full: IfFull = "raise",
     ) -> Steps[list[Item]]:
@@ -194,6 +256,9 @@ class Queue(BaseQueue[Item]):
         Args:
             tr: A transaction or a database.
             values: Values that the codec accepts.
+            delay: As for `push`.
+            at: As for `push`.
+            ttl: As for `push`.
             as_many_as_fit: As for `PriorityQueue.push_many`.
             if_full: As for `PriorityQueue.push_many`.
 
@@ -201,28 +266,23 @@ class Queue(BaseQueue[Item]):
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
             >>> mail = Queue(fdbqueue.Subspace(("mail",)))
-            >>> [item.value for item in mail.enqueue_many(db, ["a", "b"])]
+            >>> [item.value for item in mail.push_many(db, ["a", "b"])]
             ['a', 'b']
         """
-        return (yield from self._enqueue(tr, values, as_many_as_fit, if_full))
-
-    def _enqueue(
-        self, tr: Transactor, values: Iterable[Any], as_many_as_fit: bool, if_full: IfFull
-    ) -> Steps[list[Item]]:
-        raises = validate_if_full(if_full) and not as_many_as_fit
         values = list(values)
-        level, encode = self._store.levels.level(None), self._store.codec.encode
-        items = [
-            NewItem(level, encode(value), random, value=value)
-            for value, random in zip(values, uuids(len(values)))
-        ]
-        return (yield from self._store.push(tr, items, as_many_as_fit, raises))
+        raises = validate_if_full(if_full) and not as_many_as_fit
+        new = new_items(self._store, values, [None] * len(values), delay, at, ttl)
+        return (yield from self._store.push(tr, new, as_many_as_fit, raises))
+
+    enqueue_many = push_many
+
+    # Pop and peek
 
     @driven
-    def dequeue(self, tr: Transactor, *, wait: Duration = 0) -> Steps[Item | None]:
-        """Remove and return the oldest item; return `None` if there is none.
+    def pop(self, tr: Transactor, *, wait: Duration = 0) -> Steps[Item | None]:
+        """Remove and return the oldest item, or `None`. `dequeue` is another name for this.
 
-        In a transaction, it conflicts with every other dequeue. Given a database, processes that
+        In a transaction, it conflicts with every other pop. Given a database, processes that
         meet conflicts are served together, as by `PriorityQueue.pop_min`. Cost: one read of one
         row, and two keys written.
 
@@ -236,14 +296,16 @@ class Queue(BaseQueue[Item]):
         Example:
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
-            >>> Queue(fdbqueue.Subspace(("mail",))).dequeue(db) is None
+            >>> Queue(fdbqueue.Subspace(("mail",))).pop(db) is None
             True
         """
         items = yield from self._store.pop(tr, 1, False, validate_wait(tr, wait))
         return next(iter(items), None)
 
+    dequeue = pop
+
     @driven
-    def dequeue_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> Steps[list[Item]]:
+    def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> Steps[list[Item]]:
         """Remove and return up to `n` of the oldest items in order, in one transaction.
 
         Args:
@@ -255,15 +317,17 @@ class Queue(BaseQueue[Item]):
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
             >>> mail = Queue(fdbqueue.Subspace(("mail",)))
-            >>> _ = mail.enqueue_many(db, ["a", "b"])
-            >>> [item.value for item in mail.dequeue_many(db, 5)]
+            >>> _ = mail.push_many(db, ["a", "b"])
+            >>> [item.value for item in mail.pop_many(db, 5)]
             ['a', 'b']
         """
         n, wait = validate_number(n), validate_wait(tr, wait)
         return self._store.pop(tr, n, False, wait)
 
+    dequeue_many = pop_many
+
     def peek(self, tr: ReadTransactor) -> Item | None:
-        """Return the item that `dequeue` would take, without removing it.
+        """Return the item that `pop` would take, without removing it.
 
         Args:
             tr: A transaction or a database.
@@ -272,11 +336,28 @@ class Queue(BaseQueue[Item]):
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
             >>> mail = Queue(fdbqueue.Subspace(("mail",)))
-            >>> _ = mail.enqueue(db, "first")
+            >>> _ = mail.push(db, "first")
             >>> mail.peek(db).value, mail.size(db)
             ('first', 1)
         """
         return next(iter(self._store.reads.peek(tr, 1)), None)
+
+    def peek_many(self, tr: ReadTransactor, n: int) -> list[Item]:
+        """Return the items that `pop_many` would take, without removing them.
+
+        Args:
+            tr: A transaction or a database.
+            n: The maximum number of items, from 0.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> mail = Queue(fdbqueue.Subspace(("mail",)))
+            >>> _ = mail.push_many(db, ["a", "b"])
+            >>> [item.value for item in mail.peek_many(db, 5)]
+            ['a', 'b']
+        """
+        return self._store.reads.peek(tr, validate_number(n))
 
     @overload
     def items(
@@ -322,7 +403,7 @@ class Queue(BaseQueue[Item]):
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
             >>> mail = Queue(fdbqueue.Subspace(("mail",)))
-            >>> _ = mail.enqueue_many(db, ["a", "b", "c"])
+            >>> _ = mail.push_many(db, ["a", "b", "c"])
             >>> [item.value for item in mail.items(db, limit=2)]
             ['a', 'b']
         """

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
-from itertools import repeat
 from typing import Any, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
-from fdbqueue.database.clock import uuids
 from fdbqueue.database.retrying import read
-from fdbqueue.layout import NO_HEADER, Header, Layout
+from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.priorities import Priorities
-from fdbqueue.operations.items import Items, Moved, NewItem, Tail
+from fdbqueue.operations.items import Items, Moved, Tail
 from fdbqueue.queue.arguments import (
-    due_time,
-    expiry_time,
     kept_options,
     validate_if_full,
     validate_number,
@@ -28,7 +24,7 @@ from fdbqueue.queue.arguments import (
     validate_unique,
     validate_wait,
 )
-from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
+from fdbqueue.queue.base import BaseQueue, find_stored, new_items, open_stored, read_stored
 from fdbqueue.types import (
     Codec,
     Duration,
@@ -302,7 +298,7 @@ class PriorityQueue(BaseQueue[Item]):
         if unique is not None:
             unique = validate_unique(unique)
         raises = if_full == "raise" or validate_if_full(if_full)
-        new = _new_items(self._store, (value,), (priority,), delay, at, ttl, unique)
+        new = new_items(self._store, (value,), (priority,), delay, at, ttl, unique)
         if unique is not None:
             return (yield from self._store.push_unique(tr, new[0], raises))
         items: list[Item] = yield from self._store.push(tr, new, False, raises)
@@ -360,7 +356,7 @@ class PriorityQueue(BaseQueue[Item]):
         given = [priority] * len(values) if priorities is None else list(priorities)
         if len(given) != len(values):
             raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
-        new = _new_items(self._store, values, given, delay, at, ttl)
+        new = new_items(self._store, values, given, delay, at, ttl)
         raises = validate_if_full(if_full) and not as_many_as_fit
         items: list[Item] = yield from self._store.push(tr, new, as_many_as_fit, raises)
         yield from self._store.log(tr, items)
@@ -664,23 +660,3 @@ class PriorityQueue(BaseQueue[Item]):
             return lambda item_id: store.move(tr, item_id, moved, tails) is not None
 
         return begin
-
-
-def _new_items(
-    store: Store[Item],
-    values: Sequence[Any],
-    priorities: Sequence[Priority],
-    delay: Duration | None,
-    at: datetime | None,
-    ttl: Duration | None,
-    unique: str | None = None,
-) -> list[NewItem]:
-    """Return what a push of these arguments stores."""
-    header = NO_HEADER
-    if ttl is not None or unique is not None:
-        header = Header(expires=expiry_time(ttl), unique=unique)
-    due = None if delay is None and at is None else due_time(delay, at)
-    levels = list(map(store.levels.level, priorities))
-    payloads = map(store.codec.encode, values)
-    randoms = uuids(len(values))
-    return [*map(NewItem, levels, payloads, randoms, repeat(due), repeat(header), values)]

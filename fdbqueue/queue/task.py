@@ -31,6 +31,7 @@ from fdbqueue.queue.arguments import (
     validate_agent,
     validate_client,
     validate_client_name,
+    validate_if_full,
     validate_lease,
     validate_number,
     validate_priority,
@@ -45,6 +46,7 @@ from fdbqueue.queue.options import TaskSettings, settings_to_store
 from fdbqueue.types import (
     Claim,
     Duration,
+    IfFull,
     ItemInfo,
     Keep,
     Options,
@@ -239,6 +241,7 @@ class TaskQueue(BaseQueue[Task]):
         at: datetime | None = None,
         ttl: Duration | None = None,
         unique: str | None = None,
+        if_full: IfFull = "drop",
     ) -> Steps[str | None]:
         """Put a task into its place in the queue; return its id, or `None` if the queue is full.
 
@@ -259,9 +262,12 @@ class TaskQueue(BaseQueue[Task]):
             ttl: As for `PriorityQueue.push`.
             unique: As for `PriorityQueue.push`; the call returns the id of the task that has the
                 key.
+            if_full: What to do if the queue is full: `"drop"` stores nothing and returns `None`,
+                `"raise"` raises `QueueFull`.
 
         Raises:
             InvalidTask: A field has an invalid value.
+            QueueFull: The queue is full, and `if_full` is `"raise"`. Nothing was stored.
             InvalidValue: The payload is not a JSON value.
             PayloadTooLarge: The encoded task is too large.
             OptionsMismatch: The queue has other options.
@@ -274,6 +280,7 @@ class TaskQueue(BaseQueue[Task]):
             >>> len(first), tasks.push(db, payload={"invoice": 8})
             (32, None)
         """
+        raises = validate_if_full(if_full)
         task: dict[str, Any] = {
             "priority": priority,
             "deadline": deadline,
@@ -287,13 +294,18 @@ class TaskQueue(BaseQueue[Task]):
         }
         if unique is not None:
             item = self._new_item(time.time(), *uuids(1), **task, unique=validate_unique(unique))
-            found = yield from self._store.push_unique(tr, item)
+            found = yield from self._store.push_unique(tr, item, raises)
             return None if found is None else found.id
-        return next(iter((yield from self._push(tr, [task], False))), None)
+        return next(iter((yield from self._push(tr, [task], False, raises))), None)
 
     @driven
     def push_many(
-        self, tr: Transactor, tasks: Iterable[Mapping[str, Any]], *, as_many_as_fit: bool = False
+        self,
+        tr: Transactor,
+        tasks: Iterable[Mapping[str, Any]],
+        *,
+        as_many_as_fit: bool = False,
+        if_full: IfFull = "drop",
     ) -> Steps[list[str]]:
         """Push several tasks in one transaction, all of them or none; return their ids.
 
@@ -301,6 +313,7 @@ class TaskQueue(BaseQueue[Task]):
             tr: A transaction or a database.
             tasks: The arguments of `push` by name, except for `unique`, for each task.
             as_many_as_fit: If the queue has no room for all tasks, push the first ones that fit.
+            if_full: As for `push`, unless `as_many_as_fit`.
 
         Raises:
             TypeError: A task has an unknown field, or one of the errors of `push`.
@@ -312,16 +325,17 @@ class TaskQueue(BaseQueue[Task]):
             >>> len(tasks.push_many(db, [{"payload": 1}, {"payload": 2, "priority": 1}]))
             2
         """
-        return (yield from self._push(tr, list(tasks), as_many_as_fit))
+        raises = validate_if_full(if_full) and not as_many_as_fit
+        return (yield from self._push(tr, list(tasks), as_many_as_fit, raises))
 
     def _push(
-        self, tr: Transactor, given: list[Mapping[str, Any]], as_many_as_fit: bool
+        self, tr: Transactor, given: list[Mapping[str, Any]], as_many_as_fit: bool, raises: bool
     ) -> Steps[list[str]]:
         now = time.time()
         if any(task.get("unique") is not None for task in given):
             raise TypeError("unique tasks are pushed one by one, with `push`")
         items = [self._new_item(now, uuid, **task) for uuid, task in zip(uuids(len(given)), given)]
-        return (yield from self._store.push(tr, items, as_many_as_fit))
+        return (yield from self._store.push(tr, items, as_many_as_fit, raises))
 
     def _new_item(
         self,
@@ -407,6 +421,21 @@ class TaskQueue(BaseQueue[Task]):
             is_of_agent = self._index.is_of(self._store.layout.agents, agent)
             return self._store.reads.peek_of(tr, self._first_for_agent(agent), is_of_agent)
         return next(iter(self._store.reads.peek(tr, 1)), None)
+
+    def peek_many(self, tr: ReadTransactor, n: int) -> list[Task]:
+        """Return the tasks that `pop_many` would take, without removing them.
+
+        Args:
+            tr: A transaction or a database.
+            n: The maximum number of tasks, from 0.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> fdbqueue.TaskQueue.named(db, "tasks").peek_many(db, 5)
+            []
+        """
+        return self._store.reads.peek(tr, validate_number(n))
 
     # Claims
 

@@ -220,9 +220,8 @@ class Process(Generic[_Q]):
 
     def pop(self, n: int = 1, at_max: bool = False) -> Call[list[Item]]:
         """Begin to pop."""
-        if isinstance(self.queue, Queue):
-            return self.start(lambda queue, db: queue.dequeue_many(db, n))
-        return self.start(lambda queue, db: queue.pop_many(db, n, at_max))
+        end = {"max": True} if at_max else {}
+        return self.start(lambda queue, db: queue.pop_many(db, n, **end))
 
 
 class Line(Generic[_Q]):

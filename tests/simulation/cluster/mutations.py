@@ -224,9 +224,9 @@ def _sweep_without_conflict() -> None:
 @_found_by("queues", "but it is delayed", "and should be delayed")
 def _short_delay() -> None:
     """A delay ends a fifth too early."""
-    from fdbqueue.queue import priority, task
+    from fdbqueue.queue import base, task
 
-    for module in (priority, task):
+    for module in (base, task):
         _change(module, "due_time", _earlier)
 
 
