@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -57,6 +58,7 @@ __all__ = [
     "UnknownCodec",
     "UnsafeDirectory",
     "WrongState",
+    "error_classes",
 ]
 
 # FoundationDB's codes and names (flow/error_definitions.h), limited to the errors that the embedded
@@ -141,6 +143,18 @@ class FDBError(FdbqueueError):
 
     def __repr__(self) -> str:
         return f"FDBError({self.code})"
+
+
+def error_classes() -> tuple[type[FDBError], ...]:
+    """Return the classes of errors with a FoundationDB code, for an `except` clause.
+
+    The binding's own class exists only after its C library is loaded.
+
+    >>> error_classes()[0].__name__
+    'FDBError'
+    """
+    binding = sys.modules.get("fdb.impl")
+    return (FDBError,) if binding is None else (FDBError, binding.FDBError)
 
 
 class StorageError(FdbqueueError):

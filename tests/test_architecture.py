@@ -21,9 +21,8 @@ LIBRARY = ROOT / "fdbqueue"
 # within a room may import the modules beside them that `BESIDE` names.
 ROOMS = {
     "cli": {"aio", "embedded", "http", "queue.transfer"},
-    "http": {"aio", "http.n_queue", "http.v1", "queue"},
-    "http.n_queue": {"aio", "queue"},
-    "http.v1": {"aio", "layout", "queue"},
+    "http": {"aio", "http.v1", "queue", "queue.transfer"},
+    "http.v1": {"aio", "queue", "queue.transfer"},
     "aio": {"queue", "queue.transfer", "worker"},
     "worker": {"queue"},
     "queue": {"coordination", "database", "operations", "operations.views", "layout"},
@@ -58,7 +57,7 @@ BESIDE = {
         "embedded.ranges",
     },
     "operations": {"operations.items", "operations.leases", "operations.sweep"},
-    "http": {"http.idempotency", "http.responses", "http.routing", "http.security", "http.served"},
+    "http": {"http.responses", "http.routing", "http.security", "http.served"},
 }
 
 # Exceptions from the table. This list may only shrink.
@@ -76,12 +75,6 @@ EXCEPTIONS = {
         "queue.registry",
     },
     "cli.queues": {"layout"},
-    "http.app": {"database.binding", "database.retrying"},
-    "http.idempotency": {"database.exactly_once", "layout", "layout.values"},
-    "http.metrics": {"database.retrying"},
-    "http.responses": {"layout.codecs"},
-    "http.v1.jobs": {"database.exactly_once"},
-    "http.v1.queues": {"database.exactly_once"},
     "worker.worker": {"database.binding", "database.exactly_once", "operations.failures"},
 }
 
@@ -148,7 +141,7 @@ def test_imports_point_down(path: Path) -> None:
 
 
 def test_few_modules_are_exceptions() -> None:
-    assert len(EXCEPTIONS) <= 11
+    assert len(EXCEPTIONS) <= 5
 
 
 def test_imports_have_no_cycles() -> None:

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fdbqueue.errors import ClusterUnavailable, FDBError
+from fdbqueue.errors import ClusterUnavailable, error_classes
 from fdbqueue.types import Database, Key, KeySelector, ReadTransaction, ReadTransactor
 
 if TYPE_CHECKING:
@@ -68,18 +68,6 @@ def loaded_binding() -> Any:
     b'ac'
     """
     return sys.modules.get("fdb.impl") or sys.modules["fdbqueue.embedded"]
-
-
-def error_classes() -> tuple[type[FDBError], ...]:
-    """Return the classes of errors with a FoundationDB code, for an `except` clause.
-
-    The binding's own class exists only after its C library is loaded.
-
-    >>> error_classes()[0].__name__
-    'FDBError'
-    """
-    binding = sys.modules.get("fdb.impl")
-    return (FDBError,) if binding is None else (FDBError, binding.FDBError)
 
 
 def first_key(tr: ReadTransaction, key: bytes) -> Key:

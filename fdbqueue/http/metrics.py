@@ -13,8 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fdbqueue.aio import overview, run
-from fdbqueue.database.retrying import retries
 from fdbqueue.http.served import SharedReads
+from fdbqueue.queue.overview import retries
 from fdbqueue.types import Database, QueueStats, State
 
 __all__ = ["Metrics"]

@@ -1,4 +1,4 @@
-"""Responses: JSON, problems, and those that return what they carry if they are not delivered."""
+"""Responses: JSON, errors with their statuses, and items that return if nobody gets them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,42 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from fastapi import Request, Response
-from pydantic import BaseModel, Field
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from fdbqueue.errors import StorageError
-from fdbqueue.layout.codecs import json_bytes
+from fdbqueue.errors import (
+    FdbqueueError,
+    ForeignClaim,
+    LayoutVersionMismatch,
+    LeaseLost,
+    NoResult,
+    OptionsMismatch,
+    QueueExists,
+    QueueFull,
+    QueueNotFound,
+    QueueRenamed,
+    StorageError,
+    UndecodableItem,
+    UndecodableQueue,
+    UnknownCodec,
+    WrongState,
+    error_classes,
+)
+from fdbqueue.queue.overview import json_bytes
 
 __all__ = [
     "CONNECTION",
+    "GRANT",
+    "NOT_JSON",
     "REQUEST_ID",
     "Connection",
     "Delivered",
-    "Numbers",
-    "QueueNumbers",
-    "Queues",
+    "add_error_handlers",
+    "answer",
     "ends_of_wait",
     "json_response",
     "problem",
@@ -33,6 +54,9 @@ __all__ = [
 
 REQUEST_ID = "fdbqueue.request_id"
 """The id of a request in its scope, below `/v1`."""
+
+GRANT = "fdbqueue.grant"
+"""The `Grant` of a request in its scope, if the server has tokens."""
 
 CONNECTION = "fdbqueue.connection"
 """The `Connection` of a request in its scope, if the server is `fdbq serve` without TLS."""
@@ -48,60 +72,46 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0  # seconds between attempts to return items
 _log = logging.getLogger("fdbqueue.http")
 
 
-class Numbers(BaseModel):
-    """The items of a queue by state, and its totals."""
-
-    ready: int
-    delayed: int
-    claimed: int
-    dead: int
-    done: int
-    by_priority: dict[str, int] = Field(description="The ready items of each priority.")
-    oldest: str | None = Field(description="ISO 8601: when the oldest ready item was pushed.")
-    next_due: str | None = Field(description="ISO 8601: when the next delayed item is ready.")
-    paused: bool
-    total_pushed: int
-    total_completed: int
-    total_failed: int
-    total_retried: int
-    total_expired: int
-    total_removed: int
-    total_died: int
-    total_put_back: int
-    total_rejected: int
+def _status_of_no_result(error: NoResult) -> int:
+    """Return 404 for an item that the queue does not know, 409 for one without a result."""
+    return 404 if error.state is None else 409
 
 
-class QueueNumbers(Numbers):
-    """The numbers of a queue: its items by state, its totals, and its limits."""
+_STATUSES: list[tuple[type[FdbqueueError], int | Callable[[Any], int]]] = [
+    (NoResult, _status_of_no_result),
+    (QueueNotFound, 404),
+    (LeaseLost, 409),
+    (ForeignClaim, 409),
+    (WrongState, 409),
+    (QueueExists, 409),
+    (QueueFull, 429),
+    (QueueRenamed, 409),
+    (OptionsMismatch, 409),
+    (UnknownCodec, 409),
+    (LayoutVersionMismatch, 409),
+    (UndecodableItem, 409),
+    (UndecodableQueue, 409),
+    (StorageError, 503),
+    (FdbqueueError, 422),  # a value that the library refuses
+]
+"""The status for each error of the library; the first class that fits decides.
 
-    max_size: int | None
-    max_attempts: int | None
-    concurrency: int | None
-    agent_concurrency: int | None
-    keep_seconds: int | None
-    keep_number: int | None
-    kept_attempts: int
-    traceback_bytes: int
+`_CODES` has the errors of transactions, and `add_error_handlers` those of requests.
+"""
 
+NOT_JSON = "send the body as JSON, with `Content-Type: application/json`"
+"""The message for the status 415."""
 
-class _NamedNumbers(Numbers):
-    """The name of a queue, its items by state, and its totals."""
+_UNKNOWN = "it is unknown whether this took effect; check before you repeat it"
+_TOO_LARGE = "this is too large for one transaction, which holds 10,000,000 bytes"
+_NO_ANSWER = "the database did not answer in time; nothing was done"
 
-    name: str
-
-
-class _UnknownNumbers(BaseModel):
-    """The name of a queue whose numbers are unknown, as before `fdbq migrate`, and the reason."""
-
-    name: str
-    error: str
-
-
-class Queues(BaseModel):
-    """The queues, in order of their names, and the `after` of the next page, or null."""
-
-    queues: list[_NamedNumbers | _UnknownNumbers]
-    next: str | None
+_CODES: dict[int, tuple[int, str]] = {
+    1021: (503, _UNKNOWN),
+    2101: (413, _TOO_LARGE),
+    2103: (413, _TOO_LARGE),
+}
+"""The status and the message for FoundationDB's errors by code; 503 for all others."""
 
 
 def json_response(content: dict[str, Any], status: int = 200) -> Response:
@@ -156,6 +166,81 @@ async def refuse(
     fixed = [(b"content-type", media_type.encode()), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})
     await send({"type": "http.response.body", "body": body})
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Let an application answer each error with a status and a message."""
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(FdbqueueError, _failed)
+    for kind in error_classes():
+        app.add_exception_handler(kind, _unavailable)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def answer(
+    request: Request,
+    status: int,
+    detail: str,
+    headers: Any = None,
+    error: Exception | None = None,
+) -> JSONResponse:
+    """Return the response to a request that failed; see `problem`."""
+    media_type, content = problem(request.scope, status, detail, error)
+    return JSONResponse(content, status, headers, media_type)
+
+
+async def _invalid(request: Request, error: Any) -> JSONResponse:
+    """Answer a request with an invalid body or parameter; name the first problem."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return answer(request, 400, f"the body is not JSON: {first['ctx']['error']}")
+    is_json = "json" in request.headers.get("content-type", "")
+    if not is_json and request.method == "POST" and first["loc"][:1] == ("body",):
+        return answer(request, 415, NOT_JSON)
+    is_v1 = request.url.path.startswith("/v1/")
+    skipped = ("body", "query", "path") if is_v1 else ("body",)
+    location = ".".join(str(part) for part in first["loc"] if part not in skipped)
+    reason = first["msg"].removeprefix("Value error, ")
+    return answer(request, 422, f"{location or 'the body'}: {reason}")
+
+
+async def _refused(request: Request, error: Any) -> JSONResponse:
+    return answer(request, error.status_code, str(error.detail), error.headers)
+
+
+async def _gone(request: Request, error: Exception) -> JSONResponse:
+    """Return the status to count for a client that left, or was too slow to send its body."""
+    return answer(request, 499, "the client closed the connection")
+
+
+async def _failed(request: Request, error: Exception) -> JSONResponse:
+    """Answer a request that the library has refused, or could not store."""
+    found = next(status for kind, status in _STATUSES if isinstance(error, kind))
+    status = found if isinstance(found, int) else found(error)
+    if status == 503:
+        _log.error("%s %s: %s", request.method, request.url.path, error)
+        return answer(request, 503, "the database cannot be used; see the server's log")
+    detail = str(error)
+    grant = request.scope.get(GRANT)
+    if isinstance(error, QueueNotFound) and grant is not None and grant.queues != "*":
+        detail = f"there is no queue named {error.name!r}"  # no names that the token cannot see
+    return answer(request, status, detail, error=error)
+
+
+async def _unavailable(request: Request, error: Any) -> JSONResponse:
+    """Answer a request whose transaction failed or has an unknown result."""
+    _log.error("%s %s: %s", request.method, request.url.path, error)
+    return answer(request, *_CODES.get(error.code, (503, _NO_ANSWER)))
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    _log.exception("%s %s", request.method, request.url.path, exc_info=error)
+    # The middleware that adds the id is not part of this response.
+    id = request.scope.get(REQUEST_ID)
+    headers = None if id is None else {"x-request-id": id}
+    return answer(request, 500, "the server failed; see its log", headers)
 
 
 class Connection(Protocol):

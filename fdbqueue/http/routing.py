@@ -8,16 +8,20 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 from urllib.parse import unquote
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator, ValidationError
+from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fdbqueue.http.responses import REQUEST_ID
+from fdbqueue.http.responses import NOT_JSON, REQUEST_ID
+from fdbqueue.http.security import Role, authorize
+from fdbqueue.queue.transfer.idempotency import MAX_KEY
 
 _HEADER = b"x-request-id"
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
@@ -27,6 +31,7 @@ _access = logging.getLogger("fdbqueue.http.access")
 _SEPARATORS = re.compile("%(25|2[fF])")
 
 __all__ = [
+    "IDEMPOTENCY_KEY",
     "NAME_SCHEMA",
     "SAME_QUEUE",
     "DirectRoute",
@@ -39,8 +44,11 @@ __all__ = [
     "fast_routes",
     "links",
     "links_to",
+    "name_for",
     "next_page",
     "operation_id",
+    "parameter",
+    "read_json",
 ]
 
 NAME_SCHEMA: dict[str, Any] = {"minLength": 1, "maxLength": 255, "format": "queue-name"}
@@ -66,6 +74,59 @@ Links: TypeAlias = dict[str, Any]
 
 SAME_QUEUE = "$request.path.name"
 """The expression for the queue of the request."""
+
+
+_B = TypeVar("_B", bound=BaseModel)
+
+
+def name_for(role: Role, description: str) -> Any:
+    """Return the dependency for the name of a queue, which the request's token must allow."""
+
+    async def name_of_queue(
+        request: Request,
+        name: str = Path(
+            description=description,
+            json_schema_extra=NAME_SCHEMA,  # the queue checks it
+        ),
+    ) -> str:
+        name = decoded(name) if request.url.path.startswith("/v1/") else name
+        authorize(request, role, name)
+        return name
+
+    return Depends(name_of_queue)
+
+
+def parameter(name: str, location: str, description: str, **schema: Any) -> dict[str, Any]:
+    """Return the description of a parameter that a direct route parses itself."""
+    return {
+        "name": name,
+        "in": location,
+        "required": location == "path",
+        "description": description,
+        "schema": schema,
+    }
+
+
+IDEMPOTENCY_KEY = parameter(
+    "Idempotency-Key",
+    "header",
+    "A request repeated with the same key within a day stores nothing more.",
+    type="string",
+    minLength=1,
+    maxLength=MAX_KEY,
+)
+"""The description of the header, for a direct route."""
+
+
+async def read_json(request: Request, model: type[_B], empty: bytes = b"") -> _B:
+    """Return the body of a request to a direct route; `empty` stands for an empty one."""
+    body = await request.body()
+    if (body or not empty) and "json" not in request.headers.get("content-type", ""):
+        raise HTTPException(415, NOT_JSON)
+    try:
+        return model.model_validate_json(body or empty)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
 
 
 class DirectRoute(APIRoute):

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fdbqueue.http.responses import refuse
+from fdbqueue.http.responses import GRANT, refuse
 
 __all__ = [
     "Grant",
@@ -42,7 +42,6 @@ __all__ = [
 _READS = frozenset({"GET", "HEAD"})
 
 _LOOK = 1.0  # seconds between looks at a file of tokens
-_GRANT = "fdbqueue.grant"  # in the scope of a request
 
 _log = logging.getLogger("fdbqueue.http")
 
@@ -213,7 +212,7 @@ class TokenFile:
 
 def grant_of(request: Request) -> Grant | None:
     """Return the grant of a request; `None` if the server has no tokens."""
-    grant: Grant | None = request.scope.get(_GRANT)
+    grant: Grant | None = request.scope.get(GRANT)
     return grant
 
 
@@ -310,7 +309,7 @@ class Guard:
                 if _needs_all_queues(scope) and not grant.allows("read", None):
                     await refuse(scope, send, 403, "this token does not allow all queues")
                     return
-                scope[_GRANT] = grant
+                scope[GRANT] = grant
         most = self._limits.body
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > most:

@@ -8,15 +8,24 @@ import time
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
 
-from starlette.requests import Request
+from fastapi import Depends, Request, Response
 
 from fdbqueue import aio
 from fdbqueue.errors import InvalidQueueName, QueueNotFound
+from fdbqueue.http.responses import Delivered, ends_of_wait, json_response
 from fdbqueue.types import Database, QueueStats
 
-__all__ = ["Handle", "Served", "SharedReads", "served", "validate_encoding"]
+__all__ = [
+    "Handle",
+    "Served",
+    "ServedQueues",
+    "SharedReads",
+    "call_waiting",
+    "popped",
+    "validate_encoding",
+]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -131,3 +140,33 @@ async def served(request: Request) -> Served:
     """Return the queues that the server of a request serves."""
     found: Served = request.app.state.served
     return found
+
+
+ServedQueues: TypeAlias = Annotated[Served, Depends(served)]
+"""The parameter of a route that serves queues."""
+
+
+async def call_waiting(
+    request: Request, handle: Handle, method: str, *args: Any, wait: float = 0, **kwargs: Any
+) -> Any:
+    """Call a method of a queue that waits until the client disconnects, or the server stops."""
+    db = request.app.state.served.db
+    if not wait:
+        return await getattr(handle, method)(db, *args, **kwargs)
+    async with ends_of_wait(request) as ends:
+        return await aio.until(ends, handle, method, db, *args, wait=wait, **kwargs)
+
+
+def popped(
+    db: Database, handle: Handle, items: list[Any], as_json: Callable[[Any], dict[str, Any]]
+) -> Response:
+    """Return the response to a pop; if it is not delivered, the items are put back."""
+
+    def answer() -> Response:
+        return json_response({"items": [as_json(item) for item in items]})
+
+    async def put_back() -> None:
+        if items:
+            await handle.put_back(db, items)
+
+    return Delivered(answer, put_back)

@@ -20,6 +20,7 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import PayloadTooLarge, QueueFull, UndecodableItem, WrongState
 from fdbqueue.layout import MAX_PAYLOAD, NO_HEADER, Header, Layout, decode_options
+from fdbqueue.layout.values import decode_claim_text, encode_claim_text
 from fdbqueue.operations.changes import MOVABLE
 from fdbqueue.operations.failures import error_text, traceback_text
 from fdbqueue.operations.items import NewItem
@@ -69,6 +70,9 @@ __all__ = [
     "MAX_SCAN",
     "BaseQueue",
     "Stop",
+    "change_once",
+    "claim_from_text",
+    "claim_text",
     "claim_until",
     "find_stored",
     "new_items",
@@ -79,6 +83,7 @@ __all__ = [
 
 _T = TypeVar("_T", bound=Item | Task)
 _Q = TypeVar("_Q", bound="BaseQueue[Any]")
+_R = TypeVar("_R")
 
 
 _Begin: TypeAlias = Callable[[Transaction], Callable[[str], bool]]
@@ -1088,6 +1093,37 @@ def claim_until(stop: Stop, queue: BaseQueue[Any], db: Database, **options: Any)
 def store_of(queue: BaseQueue[_T]) -> Store[_T]:
     """Return the store behind a queue, for other parts of the library."""
     return queue._store
+
+
+def change_once(queue: BaseQueue[Any], db: Database, body: Callable[[Transaction], _R]) -> _R:
+    """Run `body(tr)` in a transaction that takes effect exactly once, with the queue's receipts."""
+    return run_once(db, body, queue._store.layout.receipts)
+
+
+class _Id(NamedTuple):
+    """An item of which only the id is known."""
+
+    id: str
+
+
+def claim_text(queue: BaseQueue[Any], claim: Claim) -> str:
+    """Return the text of a claim of one item. A client that has the text has the claim.
+
+    It contains the fencing token, the position, the attempt, the name of the client, and the id if
+    that does not follow from the position.
+    """
+    layout, key = queue._store.layout, claim.keys[0]
+    id = "" if claim.item.id == layout.item_id(key) else claim.item.id
+    position = layout.position(key)
+    return encode_claim_text(claim.token, position, claim.attempt, claim.client, id)
+
+
+def claim_from_text(queue: BaseQueue[Any], text: str) -> Claim:
+    """Return the claim with this text, of whose item it has the id; raise `InvalidClaimToken`."""
+    layout = queue._store.layout
+    token, position, attempt, client, id = decode_claim_text(text)
+    key = layout.items + position
+    return Claim((_Id(id or layout.item_id(key)),), (attempt,), (key,), token, client)
 
 
 class Stored(NamedTuple):

@@ -1,4 +1,4 @@
-"""The numbers of all named queues at a glance, for dashboards and metrics."""
+"""The numbers of all named queues at a glance, and JSON, for command lines, HTTP and metrics."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.database.binding import first_key
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import read_pages, read_ranges
+from fdbqueue.database.retrying import retries
 from fdbqueue.errors import ForeignKey, LayoutVersionMismatch, UndecodableQueue
 from fdbqueue.layout import (
     UNDECODABLE,
@@ -24,22 +25,30 @@ from fdbqueue.layout import (
     name_key,
     names_with,
 )
+from fdbqueue.layout.codecs import decode_json, json_bytes
+from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.operations.views.stats import begin_layout_check, begin_stats, unknown_stats
 from fdbqueue.queue.arguments import validate_number
 from fdbqueue.types import (
     HistoryWindow,
+    Item,
     ItemInfo,
     KeyValue,
     QueueStats,
     ReadTransaction,
     ReadTransactor,
+    Task,
 )
 
 __all__ = [
+    "decode_json",
     "history_as_json",
     "info_as_json",
+    "item_as_json",
+    "json_bytes",
     "overview",
     "read_queues",
+    "retries",
     "stats_as_json",
     "time_as_json",
 ]
@@ -137,6 +146,27 @@ def history_as_json(window: HistoryWindow) -> dict[str, Any]:
     for bucket in fields["buckets"]:
         bucket["begin"] = time_as_json(bucket["begin"])
     return fields
+
+
+def item_as_json(item: Item | Task | None) -> dict[str, Any]:
+    """Return the priority and the value of an item as a JSON object; of a task, all its fields.
+
+    >>> item_as_json(Item({"send": 7}, (1, float("inf")), "id", b"key"))
+    {'priority': [1, 'Infinity'], 'item': {'send': 7}}
+    """
+    if isinstance(item, Task):
+        return {
+            "priority": int(item.priority),
+            "item": item.payload,
+            "deadline": time_as_json(item.deadline),
+            "cost": item.cost,
+            "agent_name": item.agent_name,
+            "client_id": item.client_id,
+        }
+    return {
+        "priority": item and priority_as_json(item.priority),
+        "item": item and item.value,
+    }
 
 
 def info_as_json(info: ItemInfo) -> dict[str, Any]:

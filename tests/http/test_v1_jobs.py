@@ -189,6 +189,18 @@ def test_a_batch_is_stored_whole_or_as_far_as_it_fits(
     assert stats.ready + stats.delayed == 4
 
 
+def test_a_batch_of_unique_items_returns_the_ids_of_those_that_fit(
+    client: TestClient, name: str
+) -> None:
+    jobs = Api(client, name)
+    jobs.send("PUT", "", {"max_size": 2})
+    items = [{"item": key, "unique": key} for key in ("a", "b", "c")]
+    answer = jobs.post("/batch", {"items": items, "as_many_as_fit": True})
+    stored = jobs.get("/items")["items"]
+    assert [each["unique"] for each in stored] == ["a", "b"]
+    assert answer["ids"] == [each["id"] for each in stored]
+
+
 def test_a_repeated_request_with_an_idempotency_key_stores_nothing_more(
     client: TestClient, db: Any, name: str
 ) -> None:

@@ -1,13 +1,15 @@
 """The routes below `/v1`: everything that the library does, for queues of every kind."""
 
-from fastapi import APIRouter
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Scope
 
 from fdbqueue.http import routing
+from fdbqueue.http.responses import answer
 from fdbqueue.http.v1 import items, jobs, me, queues
 
-__all__ = ["allowed_methods", "fast_routes", "router"]
+__all__ = ["fast_routes", "not_allowed", "router"]
 
 _PREFIX = "/v1"
 _ROUTERS = (jobs.router, items.router, queues.router, me.router)  # those whose speed matters first
@@ -22,12 +24,13 @@ def fast_routes() -> list[BaseRoute]:
     return routing.fast_routes(jobs.router, _PREFIX)
 
 
-def allowed_methods(scope: Scope) -> list[str]:
-    """Return the methods that the path of a request has; several routes may share it."""
-    path = scope["path"].removeprefix(_PREFIX)
-    methods: set[str] = set()
-    for each in _ROUTERS:
-        for route in each.routes:
-            if isinstance(route, Route) and route.path_regex.match(path):
-                methods |= route.methods or set()
-    return sorted(methods)
+async def not_allowed(request: Request, error: Any) -> Response:
+    """Answer 405; below `/v1`, name all methods of the path, which several routes may share."""
+    headers, path = error.headers, request.scope["path"]
+    if path.startswith(f"{_PREFIX}/"):
+        path = path.removeprefix(_PREFIX)
+        routes = [route for router in _ROUTERS for route in router.routes]
+        found = [each for each in routes if isinstance(each, Route) and each.path_regex.match(path)]
+        methods = {method for route in found for method in route.methods or ()}
+        headers = {"allow": ", ".join(sorted(methods))}
+    return answer(request, 405, str(error.detail), headers)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import Request
-from fastapi.exceptions import RequestValidationError
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -17,13 +15,10 @@ from pydantic import (
     Field,
     JsonValue,
     TypeAdapter,
-    ValidationError,
     WithJsonSchema,
     model_validator,
 )
-from starlette.exceptions import HTTPException
 
-from fdbqueue.http.responses import Numbers
 from fdbqueue.http.routing import NAME_SCHEMA, Integer, exact_integer
 from fdbqueue.queue.arguments import validate_client_name, validate_time
 from fdbqueue.types import Change, State
@@ -35,6 +30,7 @@ __all__ = [
     "MAX_ITEMS",
     "MAX_WAIT",
     "PROBLEMS",
+    "PROBLEM_DESCRIPTIONS",
     "Ack",
     "Batch",
     "BatchPushed",
@@ -56,6 +52,8 @@ __all__ = [
     "Move",
     "Nack",
     "NewOptions",
+    "Numbers",
+    "OfClaim",
     "Pop",
     "Popped",
     "Position",
@@ -63,13 +61,14 @@ __all__ = [
     "Push",
     "Pushed",
     "QueueDescription",
+    "QueueNumbers",
     "QueueOptions",
+    "Queues",
     "Release",
     "Rename",
     "Result",
     "Scale",
     "WorkerList",
-    "read_body",
 ]
 
 MAX_ITEMS = 1000
@@ -122,6 +121,8 @@ Wait = Annotated[float, Field(ge=0, le=MAX_WAIT)]
 # After the limits of a number: pydantic does not describe those of a validator.
 _EXACT = BeforeValidator(exact_integer)
 Limit = Annotated[int, Field(ge=1, le=_MAX_LIMIT), _EXACT]
+Slots = Annotated[int, Field(ge=1, le=10_000), _EXACT]
+WholeSeconds = Annotated[int, Field(ge=1, lt=_MAX_SECONDS), _EXACT]
 Text = Annotated[str, Field(min_length=1, max_length=_MAX_TEXT)]
 QueueName = Annotated[str, WithJsonSchema({"type": "string", **NAME_SCHEMA})]
 Token = Annotated[str, Field(min_length=1, max_length=2000)]
@@ -131,22 +132,6 @@ Part = Annotated[str, Field(min_length=1, max_length=1000, description="As for t
 class _Request(BaseModel):
     # A text such as "1" is not a number, and an unknown field is an error.
     model_config = ConfigDict(strict=True, extra="forbid", ser_json_inf_nan="constants")
-
-
-_B = TypeVar("_B", bound=BaseModel)
-
-
-async def read_body(request: Request, model: type[_B]) -> _B:
-    """Return the body of a request that FastAPI does not parse; an empty one has the defaults."""
-    if request.scope["query_string"]:
-        raise HTTPException(422, "this route has no query parameters; send them in the body")
-    body = await request.body()
-    if body and "json" not in request.headers.get("content-type", ""):
-        raise HTTPException(415, "send the body as JSON, with `Content-Type: application/json`")
-    try:
-        return model.model_validate_json(body or b"{}")
-    except ValidationError as error:
-        raise RequestValidationError(error.errors()) from None
 
 
 class Push(_Request):
@@ -209,33 +194,34 @@ class ClaimRequest(_Request):
     )
 
 
-class Ack(_Request):
-    """A claim whose job is done, and what to push in the same transaction."""
+class OfClaim(_Request):
+    """A request about a claim."""
 
     token: Token
+
+
+class Ack(OfClaim):
+    """A claim whose job is done, and what to push in the same transaction."""
+
     result: JsonValue = None
     then: list[FollowUp] = Field(default=[], max_length=100)
 
 
-class Nack(_Request):
+class Nack(OfClaim):
     """A claim whose job failed."""
 
-    token: Token
     delay: Seconds | None = Field(None, description="Seconds until the next attempt.")
     error: str | None = Field(None, max_length=100_000)
 
 
-class Extend(_Request):
+class Extend(OfClaim):
     """A claim that needs more time."""
 
-    token: Token
     lease: PositiveSeconds = 30
 
 
-class Release(_Request):
+class Release(OfClaim):
     """A claim to return as if it had never been made."""
-
-    token: Token
 
 
 class Move(_Request):
@@ -268,9 +254,9 @@ class NewOptions(_Request):
 
     max_size: Limit | None = None
     max_attempts: Limit | None = None
-    concurrency: Annotated[int, Field(ge=1, le=10_000), _EXACT] | None = None
-    agent_concurrency: Annotated[int, Field(ge=1, le=10_000), _EXACT] | None = None
-    keep_seconds: Annotated[int, Field(ge=1, lt=_MAX_SECONDS), _EXACT] | None = None
+    concurrency: Slots | None = None
+    agent_concurrency: Slots | None = None
+    keep_seconds: WholeSeconds | None = None
     keep_number: Limit | None = None
     kept_attempts: Integer = Field(10, ge=1, le=1_000)
     traceback_bytes: Integer = Field(8_000, ge=0, le=30_000)
@@ -281,7 +267,7 @@ class CreateQueue(NewOptions):
     """A queue to create, with its options."""
 
     kind: Literal["priority", "fifo", "task"] = "priority"
-    ageing: Annotated[int, Field(ge=1, lt=_MAX_SECONDS), _EXACT] | None = Field(
+    ageing: WholeSeconds | None = Field(
         None, description="For a task queue: seconds until a task counts as more urgent."
     )
 
@@ -424,9 +410,7 @@ class Dropped(BaseModel):
     done: int | None
 
 
-class QueueOptions(BaseModel):
-    """The options of a queue."""
-
+class _Limits(BaseModel):
     max_size: int | None
     max_attempts: int | None
     concurrency: int | None
@@ -435,8 +419,55 @@ class QueueOptions(BaseModel):
     keep_number: int | None
     kept_attempts: int
     traceback_bytes: int
+
+
+class QueueOptions(_Limits):
+    """The options of a queue."""
+
     paused: bool
     ageing: int | None
+
+
+class Numbers(Cleared):
+    """The items of a queue by state, and its totals."""
+
+    by_priority: dict[str, int] = Field(description="The ready items of each priority.")
+    oldest: str | None = Field(description="ISO 8601: when the oldest ready item was pushed.")
+    next_due: str | None = Field(description="ISO 8601: when the next delayed item is ready.")
+    paused: bool
+    total_pushed: int
+    total_completed: int
+    total_failed: int
+    total_retried: int
+    total_expired: int
+    total_removed: int
+    total_died: int
+    total_put_back: int
+    total_rejected: int
+
+
+class QueueNumbers(_Limits, Numbers):
+    """The numbers of a queue: its items by state, its totals, and its limits."""
+
+
+class _NamedNumbers(Numbers):
+    """The name of a queue, its items by state, and its totals."""
+
+    name: str
+
+
+class _UnknownNumbers(BaseModel):
+    """The name of a queue whose numbers are unknown, as before `fdbq migrate`, and the reason."""
+
+    name: str
+    error: str
+
+
+class Queues(BaseModel):
+    """The queues, in order of their names, and the `after` of the next page, or null."""
+
+    queues: list[_NamedNumbers | _UnknownNumbers]
+    next: str | None
 
 
 class QueueDescription(BaseModel):
@@ -519,7 +550,7 @@ class Problem(BaseModel):
     request_id: str | None = None
 
 
-_PROBLEMS = {
+PROBLEM_DESCRIPTIONS = {
     400: "The request is malformed.",
     401: "The request needs a token.",
     403: "The token does not allow this.",
@@ -538,5 +569,5 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         "description": text,
         "content": {"application/problem+json": {"schema": Problem.model_json_schema()}},
     }
-    for status, text in _PROBLEMS.items()
+    for status, text in PROBLEM_DESCRIPTIONS.items()
 }

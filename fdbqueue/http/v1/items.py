@@ -10,11 +10,10 @@ from typing import Annotated, Any, TypeAlias
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.exceptions import HTTPException
 
-from fdbqueue import aio
 from fdbqueue.errors import FdbqueueError
-from fdbqueue.http.responses import ends_of_wait, json_response
+from fdbqueue.http.responses import json_response
 from fdbqueue.http.routing import SAME_QUEUE, links, next_page
-from fdbqueue.http.served import Handle
+from fdbqueue.http.served import Handle, ServedQueues, call_waiting
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.links import SAME_ITEM, of_item, of_queue
 from fdbqueue.http.v1.parameters import (
@@ -24,14 +23,13 @@ from fdbqueue.http.v1.parameters import (
     Page,
     ReadOf,
     Scan,
-    ServedQueues,
     Wait,
     WriteOf,
     known_parameters,
 )
 from fdbqueue.http.v1.values import exact_priority, found_info, options_of
-from fdbqueue.layout.codecs import decode_json
 from fdbqueue.queue.base import MAX_SCAN
+from fdbqueue.queue.overview import decode_json
 
 __all__ = ["router"]
 
@@ -40,10 +38,6 @@ router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parame
 _OTHERS = ("remove", "move", "position", "result", "retry", "run_now", "release")
 _CHANGED_ITEM = links(204, of_item(SAME_ITEM, "get", "position"))
 _MAX_UNCHANGED = 1000  # ids in a response
-
-
-def _is_json(handle: Handle) -> bool:
-    return options_of(handle.queue).codec in ("json", "task")
 
 
 _Filters: TypeAlias = Annotated[Filters, Depends()]
@@ -109,8 +103,7 @@ async def items(
             reverse=reverse,
             scan=scan,
         )
-    is_json = _is_json(handle)
-    shown = [found_info(info, is_json=is_json) for info in page.items]
+    shown = [found_info(handle.queue, info) for info in page.items]
     return json_response({"items": shown, "next": page.next, "scanned": page.scanned})
 
 
@@ -143,7 +136,7 @@ async def get(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
     info = await handle.get(served.db, item_id)
     if info is None:
         raise _unknown(item_id)
-    return json_response(found_info(info, is_json=_is_json(handle)))
+    return json_response(found_info(handle.queue, info))
 
 
 def _unknown(item_id: str) -> HTTPException:
@@ -174,10 +167,7 @@ async def result(
     404 if the queue does not know the item, 409 if it has not ended, or is a dead letter.
     """
     handle = await served.queue(name)
-    if not wait:
-        return json_response({"result": await handle.result(served.db, item_id)})
-    async with ends_of_wait(request) as ends:
-        returned = await aio.until(ends, handle, "result", served.db, item_id, wait=wait)
+    returned = await call_waiting(request, handle, "result", item_id, wait=wait)
     return json_response({"result": returned})
 
 
@@ -231,20 +221,18 @@ async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.M
 
     The other fields of a task change as well, if they are given.
     """
-    handle = await served.queue(name)
+    handle: Any = await served.queue(name)
+    kind = options_of(handle.queue).kind
     given = {field: getattr(body, field) for field in body.model_fields_set}
-    if isinstance(handle, aio.TaskQueue):
-        if "item" in given:
-            given["payload"] = given.pop("item")
-        moved = await handle.reprioritize(served.db, item_id, **given)
-    elif isinstance(handle, aio.PriorityQueue):
+    if kind == "fifo":
+        raise HTTPException(409, "the items of a FIFO queue have no priorities")
+    if kind == "task" and "item" in given:
+        given["payload"] = given.pop("item")
+    if kind == "priority":
         if set(given) != {"priority"}:
             raise HTTPException(422, "send the new `priority`, and no other field")
-        to = exact_priority(handle.queue, body.priority)
-        moved = await handle.reprioritize(served.db, item_id, to) is not None
-    else:
-        raise HTTPException(409, "the items of a FIFO queue have no priorities")
-    if not moved:
+        given["priority"] = exact_priority(handle.queue, body.priority)
+    if not await handle.reprioritize(served.db, item_id, **given):
         raise _unknown(item_id)
     return Response(status_code=204)
 

@@ -2,58 +2,65 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
-from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import LeaseLost
-from fdbqueue.http.idempotency import remembered
-from fdbqueue.http.responses import Delivered, ends_of_wait, json_response
-from fdbqueue.http.routing import NAME_SCHEMA, DirectRoute, decoded, links
+from fdbqueue.http.responses import Delivered, json_response
+from fdbqueue.http.routing import (
+    IDEMPOTENCY_KEY,
+    NAME_SCHEMA,
+    DirectRoute,
+    decoded,
+    links,
+    parameter,
+    read_json,
+)
 from fdbqueue.http.security import authorize
-from fdbqueue.http.served import Handle, Served
+from fdbqueue.http.served import Handle, Served, call_waiting, popped
 from fdbqueue.http.v1 import bodies
-from fdbqueue.http.v1.claims import claim_from_text, claim_text
 from fdbqueue.http.v1.links import SAME_TOKEN, of_claim, of_item, of_queue
 from fdbqueue.http.v1.values import (
+    METHODS,
     AnyQueue,
     found,
     full,
     json_queue,
-    layout_of,
+    options_of,
     push,
     push_all,
     push_arguments,
+    pushed,
+    require_agents,
 )
-from fdbqueue.types import Claim, Database, Transaction
+from fdbqueue.queue.base import change_once, claim_from_text, claim_text
+from fdbqueue.queue.transfer.idempotency import remembered
+from fdbqueue.types import Claim, Transaction
 
 __all__ = ["router"]
 
 _B = TypeVar("_B", bound=BaseModel)
+_C = TypeVar("_C", bound=bodies.OfClaim)
 
 router = APIRouter(route_class=DirectRoute, responses=bodies.PROBLEMS)
 
-_NAME = {
-    "name": "name",
-    "in": "path",
-    "required": True,
-    "description": "The queue's name, with `/` as `%2F`.",
-    "schema": {"type": "string", **NAME_SCHEMA},
+_NAME = parameter(
+    "name", "path", "The queue's name, with `/` as `%2F`.", type="string", **NAME_SCHEMA
+)
+_ONE_END = {
+    "fifo": "a FIFO queue has no priorities",
+    "task": "a task queue has no other end",
 }
 _AFTER_A_PUSH = ("get", "stats", "items", "pop", "claim")
-_KEY = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "required": False,
-    "description": "A request repeated with the same key within a day stores nothing more.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-}
 
 
 def _described(model: type[BaseModel], *parameters: dict[str, Any]) -> dict[str, Any]:
@@ -78,25 +85,33 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
     return parts
 
 
-async def _read(request: Request, model: type[_B]) -> _B:
-    """Return the body of a request that changes items of a queue."""
-    authorize(request, "write", decoded(request.path_params["name"]))
-    return await bodies.read_body(request, model)
+@dataclass(frozen=True)
+class _Call(Generic[_B]):
+    """A request that changes items of a queue: its body, and the queue with its handle."""
+
+    body: _B
+    served: Served
+    handle: Handle
+    queue: AnyQueue
 
 
-async def _open(request: Request, must_exist: bool = True) -> tuple[Served, Handle, AnyQueue]:
-    """Return the queue of a request that changes its items, with its blocking counterpart."""
+async def _read(request: Request, model: type[_B], must_exist: bool = True) -> _Call[_B]:
+    """Return what a request asks for, if its token allows it."""
     name = decoded(request.path_params["name"])
+    authorize(request, "write", name)
+    if request.scope["query_string"]:
+        raise HTTPException(422, "this route has no query parameters; send them in the body")
+    body = await read_json(request, model, empty=b"{}")
     served: Served = request.app.state.served
     handle = await served.queue(name, must_exist)
-    return served, handle, json_queue(handle)
+    return _Call(body, served, handle, json_queue(handle.queue))
 
 
 @router.post(
     "/queues/{name}/push",
     status_code=201,
     response_model=bodies.Pushed,
-    openapi_extra=_described(bodies.Push, _KEY),
+    openapi_extra=_described(bodies.Push, IDEMPOTENCY_KEY),
     responses=links(201, of_item("$response.body#/id"), of_queue(*_AFTER_A_PUSH)),
 )
 async def push_one(request: Request) -> Response:
@@ -105,24 +120,30 @@ async def push_one(request: Request) -> Response:
     For a day, a request repeated with the same `Idempotency-Key` stores nothing more and gets the
     same id. 429 if the queue is full.
     """
-    body = await _read(request, bodies.Push)
-    served, handle, queue = await _open(request, must_exist=False)
-    key = request.headers.get("idempotency-key")
-    if key is not None:
-        store = partial(_push_ids, queue=queue, body=body)
-        id, *known = await aio.run(remembered, served.db, queue, key, await request.body(), store)
+    call = await _read(request, bodies.Push, must_exist=False)
+    if "idempotency-key" in request.headers:
+        id, *known = await _push_once(request, call, partial(_push_ids, call))
         return json_response({"id": id, "is_new": not known}, 201)
-    method, args, kwargs = push_arguments(queue, body)
-    pushed = await getattr(handle, method)(served.db, *args, **kwargs)
-    if pushed is None:
-        raise full(queue)
-    id, is_new = (pushed, True) if isinstance(pushed, str) else (pushed.id, pushed.is_new)
+    args, kwargs = push_arguments(call.queue, call.body)
+    method = getattr(call.handle, METHODS[options_of(call.queue).kind].push)
+    id, is_new = pushed(call.queue, await method(call.served.db, *args, **kwargs))
     return json_response({"id": id, "is_new": is_new}, 201)
 
 
-def _push_ids(tr: Transaction, queue: AnyQueue, body: bodies.Push) -> list[str]:
+async def _push_once(
+    request: Request, call: _Call[Any], push: Callable[[Transaction], list[str]]
+) -> list[str]:
+    """Push in one transaction, or return the ids of the first request with the same key."""
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return await aio.run(change_once, call.queue, call.served.db, push)
+    digest = hashlib.sha256(await request.body()).digest()
+    return await aio.run(remembered, call.served.db, call.queue, key, digest, push)
+
+
+def _push_ids(call: _Call[bodies.Push], tr: Transaction) -> list[str]:
     """Push an item; return its id, and a mark if an unfinished item had its unique key."""
-    id, is_new = push(tr, queue, body)
+    id, is_new = push(tr, call.queue, call.body)
     return [id] if is_new else [id, "known"]
 
 
@@ -130,21 +151,17 @@ def _push_ids(tr: Transaction, queue: AnyQueue, body: bodies.Push) -> list[str]:
     "/queues/{name}/batch",
     status_code=201,
     response_model=bodies.BatchPushed,
-    openapi_extra=_described(bodies.Batch, _KEY),
+    openapi_extra=_described(bodies.Batch, IDEMPOTENCY_KEY),
     responses=links(201, of_item("$response.body#/ids/0"), of_queue(*_AFTER_A_PUSH)),
 )
 async def push_batch(request: Request) -> Response:
     """Push several items in one transaction: all of them or none, or as many as fit."""
-    body = await _read(request, bodies.Batch)
-    served, _, queue = await _open(request, must_exist=False)
-    key = request.headers.get("idempotency-key")
-    store = partial(push_all, queue=queue, bodies=body.items, as_many_as_fit=body.as_many_as_fit)
-    if key is not None:
-        ids = await aio.run(remembered, served.db, queue, key, await request.body(), store)
-    else:
-        ids = await aio.run(run_once, served.db, store, layout_of(queue).receipts)
+    call = await _read(request, bodies.Batch, must_exist=False)
+    items, as_many_as_fit = call.body.items, call.body.as_many_as_fit
+    store = partial(push_all, queue=call.queue, bodies=items, as_many_as_fit=as_many_as_fit)
+    ids = await _push_once(request, call, store)
     if not ids:
-        raise full(queue)
+        raise full(call.queue)
     return json_response({"ids": ids}, 201)
 
 
@@ -159,44 +176,25 @@ async def pop(request: Request) -> Response:
     The items are removed once the response is sent. If the client disconnects before that, they
     return to their positions. Work that must survive the death of the client needs a claim.
     """
-    body = await _read(request, bodies.Pop)
-    served, handle, queue = await _open(request)
-    method, args, kwargs = _pop_call(handle, body)
-    if body.wait:
-        async with ends_of_wait(request) as ends:
-            taken = await aio.until(ends, handle, method, served.db, *args, **kwargs)
-    else:
-        taken = await getattr(handle, method)(served.db, *args, **kwargs)
-    items: list[Any] = taken if method != "pop" else [] if taken is None else [taken]
-
-    def answer() -> Response:
-        return json_response({"items": [found(queue, item) for item in items]})
-
-    return Delivered(answer, partial(_put_back, handle, served.db, items))
+    call = await _read(request, bodies.Pop)
+    method, args, kwargs = _pop_call(call.queue, call.body)
+    wait = call.body.wait
+    taken = await call_waiting(request, call.handle, method, *args, wait=wait, **kwargs)
+    items = taken if isinstance(taken, list) else [] if taken is None else [taken]
+    return popped(call.served.db, call.handle, items, partial(found, call.queue))
 
 
-def _pop_call(handle: Handle, body: bodies.Pop) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+def _pop_call(queue: AnyQueue, body: bodies.Pop) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     """Return the method that pops, and its arguments after the database."""
-    if isinstance(handle, aio.TaskQueue):
-        if body.max:
-            raise HTTPException(422, "max: a task queue has no other end")
-        if body.agent is None:
-            return "pop_many", (body.n,), {"wait": body.wait}
+    require_agents(queue, "agent", body.agent)
+    kind = options_of(queue).kind
+    if body.max and kind != "priority":
+        raise HTTPException(422, f"max: {_ONE_END[kind]}")
+    if body.agent is not None:
         if body.n > 1:
             raise HTTPException(422, "n: a pop for an agent takes one task")
-        return "pop", (), {"agent": body.agent, "wait": body.wait}
-    if body.agent is not None:
-        raise HTTPException(422, "agent: only a task queue has agents")
-    if isinstance(handle, aio.PriorityQueue):
-        return "pop_many", (body.n,), {"max": body.max, "wait": body.wait}
-    if body.max:
-        raise HTTPException(422, "max: a FIFO queue has no priorities")
-    return "dequeue_many", (body.n,), {"wait": body.wait}
-
-
-async def _put_back(handle: Handle, db: Database, items: list[Any]) -> None:
-    if items:
-        await handle.put_back(db, items)
+        return "pop", (), {"agent": body.agent}
+    return METHODS[kind].pop_many, (body.n,), {"max": body.max} if kind == "priority" else {}
 
 
 @router.post(
@@ -216,38 +214,25 @@ async def claim(request: Request) -> Response:
     `extend` when it needs more time, and to `release` to return the item. When the lease is over,
     the item returns to the queue, and the token is no longer valid.
     """
-    body = await _read(request, bodies.ClaimRequest)
-    served, handle, queue = await _open(request)
-    options = body.model_dump(exclude_none=True)
-    if body.agent is not None and not isinstance(handle, aio.TaskQueue):
-        raise HTTPException(422, "agent: only a task queue has agents")
-    claimed: Claim | None
-    if body.wait:
-        async with ends_of_wait(request) as ends:
-            claimed = await aio.until(ends, handle, "claim", served.db, **options)
-    else:
-        claimed = await handle.claim(served.db, **options)
-    claims = [] if claimed is None else [*claimed]
+    call = await _read(request, bodies.ClaimRequest)
+    require_agents(call.queue, "agent", call.body.agent)
+    options = call.body.model_dump(exclude_none=True)
+    claimed: Claim | None = await call_waiting(request, call.handle, "claim", **options)
 
     def answer() -> Response:
-        return json_response({"claims": [_claimed(handle, queue, each) for each in claims]})
+        return json_response({"claims": [_claimed(call.queue, each) for each in claimed or ()]})
 
-    return Delivered(answer, partial(_release, handle, served.db, claimed))
+    async def release() -> None:
+        if claimed is not None:
+            with suppress(LeaseLost):  # the items are back already
+                await call.handle.release(call.served.db, claimed)
 
-
-async def _release(handle: Handle, db: Database, claim: Claim | None) -> None:
-    """Return the items of a client that has left."""
-    if claim is not None:
-        with suppress(LeaseLost):  # they are back already
-            await handle.release(db, claim)
+    return Delivered(answer, release)
 
 
-def _claimed(handle: Handle, queue: AnyQueue, claim: Claim) -> dict[str, Any]:
-    return {
-        **found(queue, claim.item),
-        "attempt": claim.attempt,
-        "token": claim_text(handle, claim),
-    }
+def _claimed(queue: AnyQueue, claim: Claim) -> dict[str, Any]:
+    token = claim_text(queue, claim)
+    return {**found(queue, claim.item), "attempt": claim.attempt, "token": token}
 
 
 @router.post(
@@ -266,25 +251,29 @@ async def ack(request: Request) -> Response:
     The answer has the ids of the pushed items. 409 if the claim is over: another worker may have
     the job, and nothing was pushed. 429 if a queue of `then` is full: nothing has changed.
     """
-    body = await _read(request, bodies.Ack)
-    served, handle, queue = await _open(request)
-    claim = claim_from_text(handle, body.token)
+    call, claim = await _read_claim(request, bodies.Ack)
+    served, body = call.served, call.body
     if not body.then:
-        await handle.ack(served.db, claim, result=body.result)
+        await call.handle.ack(served.db, claim, result=body.result)
         return json_response({"ids": []})
     targets: list[AnyQueue] = []
     for each in body.then:
         authorize(request, "write", each.queue)
-        target = json_queue(await served.queue(each.queue, must_exist=False))
+        target = json_queue((await served.queue(each.queue, must_exist=False)).queue)
         push_arguments(target, each)  # an invalid one is refused before anything is done
         targets.append(target)
 
     def acknowledge(tr: Transaction) -> list[str]:
-        queue.ack(tr, claim, result=body.result)
+        call.queue.ack(tr, claim, result=body.result)
         return [push(tr, target, each)[0] for target, each in zip(targets, body.then)]
 
-    ids = await aio.run(run_once, served.db, acknowledge, layout_of(queue).receipts)
+    ids = await aio.run(change_once, call.queue, served.db, acknowledge)
     return json_response({"ids": ids})
+
+
+async def _read_claim(request: Request, model: type[_C]) -> tuple[_Call[_C], Claim]:
+    call = await _read(request, model)
+    return call, claim_from_text(call.queue, call.body.token)
 
 
 @router.post(
@@ -295,10 +284,8 @@ async def ack(request: Request) -> Response:
 )
 async def nack(request: Request) -> Response:
     """Report that a job failed: it is retried after a delay, or becomes a dead letter."""
-    body = await _read(request, bodies.Nack)
-    served, handle, _ = await _open(request)
-    claim = claim_from_text(handle, body.token)
-    await handle.nack(served.db, claim, delay=body.delay, error=body.error)
+    call, claim = await _read_claim(request, bodies.Nack)
+    await call.handle.nack(call.served.db, claim, delay=call.body.delay, error=call.body.error)
     return Response(status_code=204)
 
 
@@ -310,9 +297,8 @@ async def nack(request: Request) -> Response:
 )
 async def extend(request: Request) -> Response:
     """Restart the lease of a claim: it lasts for `lease` seconds from now."""
-    body = await _read(request, bodies.Extend)
-    served, handle, _ = await _open(request)
-    await handle.extend(served.db, claim_from_text(handle, body.token), body.lease)
+    call, claim = await _read_claim(request, bodies.Extend)
+    await call.handle.extend(call.served.db, claim, call.body.lease)
     return Response(status_code=204)
 
 
@@ -324,7 +310,6 @@ async def extend(request: Request) -> Response:
 )
 async def release(request: Request) -> Response:
     """Return the item of a claim to its place, as if it had never been claimed."""
-    body = await _read(request, bodies.Release)
-    served, handle, _ = await _open(request)
-    await handle.release(served.db, claim_from_text(handle, body.token))
+    call, claim = await _read_claim(request, bodies.Release)
+    await call.handle.release(call.served.db, claim)
     return Response(status_code=204)

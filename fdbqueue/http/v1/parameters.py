@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
-from fastapi import Depends, Path, Query, Request
+from fastapi import Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from fdbqueue.http.routing import NAME_SCHEMA, decoded
-from fdbqueue.http.security import Role, authorize
-from fdbqueue.http.served import Served, served
+from fdbqueue.http.routing import NAME_SCHEMA, name_for
 from fdbqueue.http.v1.bodies import MAX_ITEMS, MAX_WAIT
 from fdbqueue.queue.base import MAX_SCAN
 from fdbqueue.types import State
@@ -21,48 +19,38 @@ from fdbqueue.types import State
 __all__ = [
     "AdminOf",
     "After",
+    "AfterQueue",
     "Filters",
     "Page",
     "ReadOf",
     "Scan",
-    "ServedQueues",
     "Wait",
     "WriteOf",
     "known_parameters",
 ]
 
-_Name = Annotated[
-    str,
-    Path(
-        description="The queue's name, with `/` as `%2F`.",
-        json_schema_extra=NAME_SCHEMA,  # the queue checks it
-    ),
-]
+_NAME = "The queue's name, with `/` as `%2F`."
 
-
-def _of_role(role: Role) -> Callable[[Request, str], Coroutine[Any, Any, str]]:
-    async def name_of_queue(request: Request, name: _Name) -> str:
-        name = decoded(name)
-        authorize(request, role, name)
-        return name
-
-    return name_of_queue
-
-
-ReadOf: TypeAlias = Annotated[str, Depends(_of_role("read"))]
+ReadOf: TypeAlias = Annotated[str, name_for("read", _NAME)]
 """The name of a queue, for a request that reads it."""
 
-WriteOf: TypeAlias = Annotated[str, Depends(_of_role("write"))]
+WriteOf: TypeAlias = Annotated[str, name_for("write", _NAME)]
 """The name of a queue, for a request that changes single items."""
 
-AdminOf: TypeAlias = Annotated[str, Depends(_of_role("admin"))]
+AdminOf: TypeAlias = Annotated[str, name_for("admin", _NAME)]
 """The name of a queue, for a request that changes the queue, or items in bulk."""
 
-ServedQueues: TypeAlias = Annotated[Served, Depends(served)]
 Page: TypeAlias = Annotated[int, Query(ge=1, le=MAX_ITEMS, description="How many at most.")]
 Wait: TypeAlias = Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds to wait.")]
 After: TypeAlias = Annotated[
     str | None, Query(description="An item's id: only the items that follow it.")
+]
+AfterQueue: TypeAlias = Annotated[
+    str | None,
+    Query(
+        description="The name of a queue: only those that follow it.",
+        json_schema_extra=NAME_SCHEMA,
+    ),
 ]
 Scan: TypeAlias = Annotated[
     int, Query(ge=1, le=MAX_SCAN, description="How many items to look at, at most.")

@@ -12,21 +12,25 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
-from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import OptionsMismatch, QueueExists
-from fdbqueue.http.responses import QueueNumbers, Queues, json_response
-from fdbqueue.http.routing import NAME_SCHEMA, links, next_page
+from fdbqueue.http.responses import json_response
+from fdbqueue.http.routing import links, next_page
 from fdbqueue.http.security import Grant, authorize, grant_of
-from fdbqueue.http.served import Handle, validate_encoding
+from fdbqueue.http.served import Handle, ServedQueues, validate_encoding
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.links import of_queue
-from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, ServedQueues, known_parameters
-from fdbqueue.http.v1.values import AnyQueue, layout_of
-from fdbqueue.layout.codecs import json_bytes
+from fdbqueue.http.v1.parameters import (
+    AdminOf,
+    AfterQueue,
+    Page,
+    ReadOf,
+    known_parameters,
+)
+from fdbqueue.http.v1.values import AnyQueue, require_agents
+from fdbqueue.queue.base import change_once, read_stored
 from fdbqueue.queue.check import check as check_queue
-from fdbqueue.queue.overview import history_as_json, stats_as_json, time_as_json
+from fdbqueue.queue.overview import history_as_json, json_bytes, stats_as_json, time_as_json
 from fdbqueue.queue.presence import WorkerInfo
-from fdbqueue.queue.task import TaskQueue
 from fdbqueue.types import Options, QueueStats, State, Transaction
 
 __all__ = ["router"]
@@ -50,7 +54,7 @@ def _with_etag(status: int, *only: str) -> dict[int | str, dict[str, Any]]:
 
 @router.get(
     "/queues",
-    response_model=Queues,
+    response_model=bodies.Queues,
     responses=links(
         200,
         of_queue(name="$response.body#/queues/0/name"),
@@ -61,13 +65,7 @@ async def queues(
     request: Request,
     served: ServedQueues,
     limit: Page = 1000,
-    after: Annotated[
-        str | None,
-        Query(
-            description="The name of a queue: only those that follow it.",
-            json_schema_extra=NAME_SCHEMA,
-        ),
-    ] = None,
+    after: AfterQueue = None,
     prefix: Annotated[
         str, Query(max_length=255, description="The beginning of the names to list.")
     ] = "",
@@ -124,13 +122,13 @@ async def create(served: ServedQueues, name: AdminOf, body: bodies.CreateQueue) 
 
     def store(tr: Transaction) -> None:
         queue: AnyQueue = handle.queue
-        if tr[layout_of(queue).options].present():
+        if read_stored(tr, queue.subspace).options is not None:
             raise QueueExists(name)
         given = body.model_fields_set - {"kind", "ageing"}
         # The maximum size is always set, so that the queue is stored.
         queue.configure(tr, **{each: getattr(body, each) for each in {*given, "max_size"}})
 
-    await aio.run(run_once, served.db, store, layout_of(handle.queue).receipts)
+    await aio.run(change_once, handle.queue, served.db, store)
     served.forget(name)
     return await _described(served, name, 201)
 
@@ -181,10 +179,8 @@ async def change(
 
     With `If-Match`, 412 if the options have changed since they had this ETag.
     """
-    handle = await served.queue(name)
-    queue: AnyQueue = handle.queue
-    if not isinstance(queue, TaskQueue) and body.agent_concurrency is not None:
-        raise HTTPException(422, "agent_concurrency: only a task queue has agents")
+    queue: AnyQueue = (await served.queue(name)).queue
+    require_agents(queue, "agent_concurrency", body.agent_concurrency)
     given = {field: getattr(body, field) for field in body.model_fields_set}
 
     def store(tr: Transaction) -> None:
@@ -192,7 +188,7 @@ async def change(
             raise HTTPException(412, "the options have changed; read them again")
         queue.configure(tr, **given)
 
-    await aio.run(run_once, served.db, store, layout_of(queue).receipts)
+    await aio.run(change_once, queue, served.db, store)
     return await _described(served, name)
 
 
@@ -275,7 +271,7 @@ async def check(served: ServedQueues, name: AdminOf, body: bodies.Check) -> Resp
     return json_response({**fields, "problems": problems, "repaired": report.repaired})
 
 
-@router.get("/queues/{name}/stats", response_model=QueueNumbers)
+@router.get("/queues/{name}/stats", response_model=bodies.QueueNumbers)
 async def stats(served: ServedQueues, name: ReadOf) -> Response:
     """Return how many items are in each state, the limits of the queue and its totals."""
     handle = await served.queue(name)

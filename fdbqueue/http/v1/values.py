@@ -2,98 +2,103 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeAlias
 
 from starlette.exceptions import HTTPException
 
 from fdbqueue.errors import QueueFull
-from fdbqueue.http.served import Handle
 from fdbqueue.http.v1.bodies import Push
-from fdbqueue.layout import Layout
-from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.queue.base import BaseQueue, store_of
-from fdbqueue.queue.fifo import Queue
-from fdbqueue.queue.overview import info_as_json, time_as_json
-from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.queue.task import TaskQueue
+from fdbqueue.queue.overview import info_as_json, item_as_json, time_as_json
 from fdbqueue.types import Item, ItemInfo, Options, Task, Transaction
 
 __all__ = [
+    "METHODS",
     "AnyQueue",
     "exact_priority",
     "found",
     "found_info",
     "full",
     "json_queue",
-    "layout_of",
     "options_of",
     "push",
     "push_all",
     "push_arguments",
+    "pushed",
+    "require_agents",
 ]
 
-AnyQueue = PriorityQueue | Queue | TaskQueue
+AnyQueue: TypeAlias = BaseQueue[Any]
+"""A queue of any kind."""
 
-_TASK_FIELDS = frozenset({"deadline", "cost", "agent_name", "client_id"})
-_SCHEDULE = frozenset({"delay", "at", "ttl", "unique"})
-_FIELDS: dict[str, frozenset[str]] = {
-    "priority": frozenset({"item", "priority", "queue", *_SCHEDULE}),
-    "fifo": frozenset({"item", "queue"}),
-    "task": frozenset({"item", "priority", "queue", *_SCHEDULE, *_TASK_FIELDS}),
+_JSON = frozenset({"json", "task"})
+"""The codecs whose values are JSON."""
+
+_TASK_FIELDS = ("deadline", "cost", "agent_name", "client_id")
+_SCHEDULE = ("delay", "at", "ttl", "unique")
+
+
+class _Methods(NamedTuple):
+    """The methods of a kind of queue, and the fields of a push to it."""
+
+    push: str
+    push_many: str
+    pop_many: str
+    push_fields: frozenset[str]
+
+
+_FIFO_FIELDS = frozenset({"item", "queue"})
+_PRIORITY_FIELDS = _FIFO_FIELDS.union({"priority"}, _SCHEDULE)
+
+METHODS: dict[str, _Methods] = {
+    "priority": _Methods("push", "push_many", "pop_many", _PRIORITY_FIELDS),
+    "fifo": _Methods("enqueue", "enqueue_many", "dequeue_many", _FIFO_FIELDS),
+    "task": _Methods("push", "push_many", "pop_many", _PRIORITY_FIELDS.union(_TASK_FIELDS)),
 }
-"""The fields of a push to a queue of each kind."""
-
-
-def layout_of(queue: AnyQueue) -> Layout:
-    """Return the keys of a queue."""
-    return store_of(cast("BaseQueue[Any]", queue)).layout
+"""The methods of each kind of queue."""
 
 
 def options_of(queue: AnyQueue) -> Options:
     """Return the options with which a queue was opened."""
-    return store_of(cast("BaseQueue[Any]", queue)).given_options
+    return store_of(queue).given_options
 
 
-def kind_of(queue: AnyQueue) -> str:
-    """Return the kind of a queue, by which its options name it."""
-    if isinstance(queue, PriorityQueue):
-        return "priority"
-    return "fifo" if isinstance(queue, Queue) else "task"
-
-
-def json_queue(handle: Handle) -> AnyQueue:
-    """Return the blocking queue of a handle; refuse one whose items are not JSON."""
-    queue: AnyQueue = handle.queue
-    if isinstance(queue, TaskQueue):
-        return queue
+def json_queue(queue: AnyQueue) -> AnyQueue:
+    """Return a queue; refuse one whose items are not JSON."""
     codec = options_of(queue).codec
-    if codec != "json":
+    if codec not in _JSON:
         raise HTTPException(
             409, f"the items of this queue are not JSON, but have the codec {codec!r}; use Python"
         )
     return queue
 
 
+def require_agents(queue: AnyQueue, field: str, value: object) -> None:
+    """Refuse a field that only a task queue has, if it is given."""
+    if value is not None and options_of(queue).kind != "task":
+        raise HTTPException(422, f"{field}: only a task queue has agents")
+
+
 def exact_priority(queue: AnyQueue, priority: Any) -> Any:
     """Return a priority of a queue from its JSON form; raise `InvalidPriority`."""
-    if isinstance(queue, PriorityQueue) and priority is not None:
+    if priority is not None and options_of(queue).kind == "priority":
         return store_of(queue).levels.from_json(priority)
     return priority
 
 
 # Pushing
 
+_Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
-def push_arguments(queue: AnyQueue, body: Push) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """Return the method that pushes an item, and its arguments after the transaction."""
+
+def push_arguments(queue: AnyQueue, body: Push) -> _Arguments:
+    """Return the arguments of a push after the transaction."""
+    kind = options_of(queue).kind
     given = body.model_fields_set
-    kind = kind_of(queue)
-    if not given <= _FIELDS[kind]:
-        name = min(given - _FIELDS[kind])
-        raise HTTPException(422, f"{name}: a push to a {kind} queue has no such field")
-    if isinstance(queue, Queue):
-        return "enqueue", (body.item,), {}
+    if unknown := given - METHODS[kind].push_fields:
+        raise HTTPException(422, f"{min(unknown)}: a push to a {kind} queue has no such field")
     options: dict[str, Any] = {
         name: value
         for name in (*_SCHEDULE, *_TASK_FIELDS)
@@ -101,18 +106,22 @@ def push_arguments(queue: AnyQueue, body: Push) -> tuple[str, tuple[Any, ...], d
     }
     if body.priority is not None:
         options["priority"] = exact_priority(queue, body.priority)
-    if isinstance(queue, TaskQueue):
-        return "push", (), {**options, "payload": body.item}
-    return "push", (body.item,), options
+    if kind == "task":
+        return (), {**options, "payload": body.item}
+    return (body.item,), options
 
 
 def push(tr: Transaction, queue: AnyQueue, body: Push) -> tuple[str, bool]:
     """Push an item in a transaction; return its id, and if it is new. Raise `QueueFull`."""
-    method, args, kwargs = push_arguments(queue, body)
-    pushed = getattr(queue, method)(tr, *args, **kwargs)
-    if pushed is None:
+    args, kwargs = push_arguments(queue, body)
+    return pushed(queue, getattr(queue, METHODS[options_of(queue).kind].push)(tr, *args, **kwargs))
+
+
+def pushed(queue: AnyQueue, item: Item | str | None) -> tuple[str, bool]:
+    """Return the id of what a push returned, and if it is new. Raise `QueueFull` for `None`."""
+    if item is None:
         raise full(queue)
-    return (pushed, True) if isinstance(pushed, str) else (pushed.id, pushed.is_new)
+    return (item, True) if isinstance(item, str) else (item.id, item.is_new)
 
 
 def full(queue: AnyQueue) -> QueueFull:
@@ -127,53 +136,47 @@ def push_all(
 
     Neighbouring items that a call of the library can push together are pushed by one call.
     """
-    prepared = [push_arguments(queue, body) for body in bodies]
     ids: list[str] = []
-    for is_single, group in groupby(prepared, _together):
+    for _, group in groupby((push_arguments(queue, body) for body in bodies), _together):
         calls = list(group)
         try:
-            pushed = _push_group(tr, queue, calls, is_single is None, as_many_as_fit)
+            stored = _push_group(tr, queue, calls, as_many_as_fit)
         except QueueFull:
             if not as_many_as_fit:
                 raise
-            pushed = []
-        ids += [each if isinstance(each, str) else each.id for each in pushed]
-        if len(pushed) < len(calls):
+            stored = []
+        ids += [each if isinstance(each, str) else each.id for each in stored]
+        if len(stored) < len(calls):
             break
     if len(ids) < len(bodies) and not as_many_as_fit:
         raise full(queue)
     return ids
 
 
-def _together(call: tuple[str, tuple[Any, ...], dict[str, Any]]) -> Any:
-    """Return a key that items have in common if one call can push them; `None` for single ones."""
-    options = call[2]
+def _together(call: _Arguments) -> object:
+    """Return a key that items have in common if one call can push them."""
+    options = call[1]
     if "unique" in options:
-        return None
+        return object()  # an item of its own
     return tuple(str(options.get(name)) for name in ("delay", "at", "ttl"))
 
 
 def _push_group(
-    tr: Transaction,
-    queue: AnyQueue,
-    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]],
-    is_single: bool,
-    as_many_as_fit: bool,
+    tr: Transaction, queue: AnyQueue, calls: list[_Arguments], as_many_as_fit: bool
 ) -> list[Any]:
-    if is_single:
-        pushed = [getattr(queue, method)(tr, *args, **kwargs) for method, args, kwargs in calls]
-        return [each for each in pushed if each is not None]
-    if isinstance(queue, TaskQueue):
-        tasks = [kwargs for _, _, kwargs in calls]
-        return queue.push_many(tr, tasks, as_many_as_fit=as_many_as_fit)
-    values = [args[0] for _, args, _ in calls]
-    if isinstance(queue, Queue):
-        return queue.enqueue_many(tr, values, as_many_as_fit=as_many_as_fit)
-    priorities = [kwargs.pop("priority", 0) for _, _, kwargs in calls]
-    options = calls[0][2]
-    return queue.push_many(
-        tr, values, priorities=priorities, as_many_as_fit=as_many_as_fit, **options
-    )
+    kind = options_of(queue).kind
+    args, options = calls[0]
+    if "unique" in options:
+        item = getattr(queue, METHODS[kind].push)(tr, *args, **options)
+        return [] if item is None else [item]
+    push_many: Any = partial(getattr(queue, METHODS[kind].push_many), tr)
+    if kind == "task":
+        tasks = [kwargs for _, kwargs in calls]
+        return list(push_many(tasks, as_many_as_fit=as_many_as_fit))
+    shared = {name: value for name, value in options.items() if name != "priority"}
+    if kind == "priority":
+        shared["priorities"] = [kwargs.get("priority", 0) for _, kwargs in calls]
+    return list(push_many([args[0] for args, _ in calls], as_many_as_fit=as_many_as_fit, **shared))
 
 
 # Found
@@ -181,30 +184,13 @@ def _push_group(
 
 def found(queue: AnyQueue, item: Item | Task) -> dict[str, Any]:
     """Return an item as JSON."""
-    fields: dict[str, Any] = {"id": item.id, **_content(item)}
-    pushed_at = cast("BaseQueue[Any]", queue).pushed_at(item)
-    return {**fields, "pushed_at": time_as_json(pushed_at)}
+    pushed_at = time_as_json(queue.pushed_at(item))
+    return {"id": item.id, **item_as_json(item), "pushed_at": pushed_at}
 
 
-def _content(item: Any) -> dict[str, Any]:
-    if isinstance(item, Task):
-        return {
-            "priority": int(item.priority),
-            "item": item.payload,
-            "deadline": time_as_json(item.deadline),
-            "cost": item.cost,
-            "agent_name": item.agent_name,
-            "client_id": item.client_id,
-        }
-    return {
-        "priority": item and priority_as_json(item.priority),
-        "item": item and item.value,
-    }
-
-
-def found_info(info: ItemInfo, *, is_json: bool) -> dict[str, Any]:
+def found_info(queue: AnyQueue, info: ItemInfo) -> dict[str, Any]:
     """Return everything about an item as JSON; a value that is not JSON as its `repr`."""
-    content = _content(info.item)
-    if not is_json:
+    content = item_as_json(info.item)
+    if options_of(queue).codec not in _JSON:
         content["item"] = repr(content["item"])
     return {**info_as_json(info), **content}

@@ -11,8 +11,8 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import IdempotencyKeyReused
-from fdbqueue.http import idempotency
 from fdbqueue.queue.base import store_of
+from fdbqueue.queue.transfer import idempotency
 from fdbqueue.testing import FaultyDatabase
 
 HOUR = 3600.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -78,30 +77,20 @@ def push_once(
         items = queue.push_many(tr, values, priorities=priorities, as_many_as_fit=as_many_as_fit)
         return [item.id for item in items]
 
-    return _once(db, queue, key, digest, push)
+    return remembered(db, queue, key, digest, push)
 
 
 def remembered(
     db: Database,
     queue: BaseQueue[Any],
     key: str,
-    request: bytes,
+    digest: bytes,
     push: Callable[[Transaction], list[str]],
 ) -> list[str]:
     """Call `push(tr)`, unless a request with this key did, as `push_once` does; return the ids.
 
-    `request` is the body of the request, which another one with the same key must equal.
+    `digest` is of the request; that of another one with the same key must be equal.
     """
-    return _once(db, queue, key, hashlib.sha256(request).digest(), push)
-
-
-def _once(
-    db: Database,
-    queue: BaseQueue[Any],
-    key: str,
-    digest: bytes,
-    push: Callable[[Transaction], list[str]],
-) -> list[str]:
     if not isinstance(key, str) or not 0 < len(key.encode("utf-8", "replace")) <= MAX_KEY:
         raise InvalidIdempotencyKey(key, MAX_KEY)
     layout = store_of(queue).layout
