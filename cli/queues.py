@@ -15,7 +15,6 @@ from typing import Any
 import click
 
 from fdbqueue import (
-    FdbqueueError,
     Queue,
     check,
     drop_queue,
@@ -51,6 +50,7 @@ from .common import (
     queues_argument,
     states_text,
     stats_as_json,
+    usage_errors,
 )
 from .terminal import print_table
 
@@ -351,7 +351,7 @@ def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) 
       fdbq limit jobs --size none
     """
     target = any_queue(db, queue, must_exist=not create)
-    try:
+    with usage_errors():
         keep = {field: bounds.pop(field) for field in ("keep_seconds", "keep_number")}
         if any(bound is not None for bound in keep.values()):
             target.set_keep(db, _keep(target.options(db), keep))
@@ -364,10 +364,6 @@ def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) 
                 if set_limit is None:
                     raise click.UsageError(f"{queue!r} is not a task queue and has no agents")
                 set_limit(db, bound or None)
-    except ValueError as error:
-        if isinstance(error, FdbqueueError):
-            raise
-        raise click.UsageError(str(error)) from error
     options = target.options(db)
     limits = {name: getattr(options, field) for name, (field, _) in _LIMITS.items()}
     if as_json:
