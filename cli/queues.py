@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import platform
 import sqlite3
 import sys
@@ -27,7 +28,7 @@ from fdbqueue import (
     workers,
 )
 from fdbqueue.layout import LAYOUT_VERSION
-from fdbqueue.types import Database, HistoryWindow, Keep, Options, QueueStats
+from fdbqueue.types import Database, HistoryWindow, QueueStats
 
 from .common import (
     STATES,
@@ -320,6 +321,9 @@ _KINDS: dict[str, tuple[str, click.ParamType[Any]]] = {
 }
 """The types of the options that are not numbers of items or `none`, by their fields."""
 
+_NUMBERS = {"kept_attempts", "traceback_bytes"}
+"""The options that always have a number."""
+
 
 def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, (field, text) in reversed(_LIMITS.items()):
@@ -352,18 +356,7 @@ def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) 
     """
     target = any_queue(db, queue, must_exist=not create)
     with usage_errors():
-        keep = {field: bounds.pop(field) for field in ("keep_seconds", "keep_number")}
-        if any(bound is not None for bound in keep.values()):
-            target.set_keep(db, _keep(target.options(db), keep))
-        attempts, size = bounds.pop("kept_attempts"), bounds.pop("traceback_bytes")
-        if (attempts, size) != (None, None):
-            target.set_attempt_history(db, attempts=attempts, traceback_bytes=size)
-        for field, bound in bounds.items():
-            if bound is not None:
-                set_limit = getattr(target, f"set_{field}", None)
-                if set_limit is None:
-                    raise click.UsageError(f"{queue!r} is not a task queue and has no agents")
-                set_limit(db, bound or None)
+        target.configure(db, **_settings(bounds))
     options = target.options(db)
     limits = {name: getattr(options, field) for name, (field, _) in _LIMITS.items()}
     if as_json:
@@ -376,16 +369,10 @@ def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) 
         echo(f"{queue} is paused")
 
 
-def _keep(options: Options, given: dict[str, float | None]) -> Keep | None:
-    """Return which done items to keep: what is given, and otherwise what is stored."""
-    stored = {field: getattr(options, field) for field in given}
-    chosen = {field: stored[field] if new is None else new for field, new in given.items()}
-    seconds, number = chosen["keep_seconds"], chosen["keep_number"]
-    if seconds and number:
-        return timedelta(seconds=seconds), int(number)
-    if seconds:
-        return timedelta(seconds=seconds)
-    return int(number) if number else None
+def _settings(bounds: dict[str, float | None]) -> dict[str, Any]:
+    """Return the settings to change, by their names in Python; 0 stands for no bound."""
+    given = {name: math.ceil(bound) for name, bound in bounds.items() if bound is not None}
+    return {name: bound if name in _NUMBERS else bound or None for name, bound in given.items()}
 
 
 def _limit_text(name: str, bound: int | None) -> str:
@@ -434,7 +421,7 @@ def pause(db: Database, queue: str, as_json: bool) -> None:
     Example:
       fdbq pause jobs
     """
-    existing_queue(db, queue).pause(db)
+    existing_queue(db, queue).configure(db, paused=True)
     echo(json_line({"queue": queue, "paused": True}) if as_json else f"paused {queue}")
 
 
@@ -448,7 +435,7 @@ def resume(db: Database, queue: str, as_json: bool) -> None:
     Example:
       fdbq resume jobs
     """
-    existing_queue(db, queue).resume(db)
+    existing_queue(db, queue).configure(db, paused=False)
     echo(json_line({"queue": queue, "paused": False}) if as_json else f"resumed {queue}")
 
 

@@ -532,7 +532,7 @@ class NoResult(FdbqueueError, LookupError):
         if state is None:
             reason = (
                 "the queue does not know it; it may have been removed, or be done and no longer "
-                "kept (`set_keep` sets which done items the queue keeps)"
+                "kept (`configure(db, keep=...)` sets which done items the queue keeps)"
             )
         elif state == "dead":
             reason = f"it is a dead letter: {error or 'no error was given'}"
@@ -560,8 +560,8 @@ class QueueRenamed(FdbqueueError):
 
 _REMEDIES = {
     "kind": "`existing_queue` opens a queue of any kind",
-    "max_size": "omit the option, or change it with `set_max_size`",
-    "max_attempts": "omit the option, or change it with `set_max_attempts`",
+    "max_size": "omit the option, or change it with `configure(db, max_size=...)`",
+    "max_attempts": "omit the option, or change it with `configure(db, max_attempts=...)`",
 }
 
 

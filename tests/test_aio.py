@@ -205,11 +205,11 @@ def test_tasks_and_claims(db: Any, name: str) -> None:
         await tasks.nack(db, claim, error="busy")
         (letter,) = await tasks.dead_letters(db)
         assert (letter.item.payload, await tasks.state(db, letter.item.id)) == ("second", "dead")
-        await tasks.pause(db)
+        await tasks.configure(db, paused=True)
         waits = asyncio.ensure_future(tasks.claim(db, wait=60))
         pops = asyncio.ensure_future(tasks.pop(db, wait=60))
         await asyncio.sleep(0.05)
-        await tasks.resume(db)
+        await tasks.configure(db, paused=False)
         done, _ = await asyncio.wait((waits, pops), return_when=asyncio.FIRST_COMPLETED)
         assert len(done) == 1
         await tasks.push(db, payload="fourth")

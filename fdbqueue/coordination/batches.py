@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Generic, TypeVar
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.combiner import Batch
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
+from fdbqueue.database.retrying import run
 from fdbqueue.types import Database, Transaction
 
 __all__ = ["MAX_ITEMS", "Batches"]
@@ -24,32 +27,38 @@ class Batches(Generic[_Request, _Result]):
     """The performer of pushes or acknowledgements: one transaction per batch, exactly once.
 
     Args:
-        do: `do(tr, requests)` performs requests in a transaction and returns their results.
+        do: `do(tr, now=now, requests=requests)` performs requests in a transaction and returns
+            their results.
         receipts: The subspace of the queue's receipts.
+        db: The database.
     """
 
     contended_until = 0.0
     """A push conflicts with nothing, and an acknowledgement hardly ever."""
 
-    def __init__(
-        self, do: Callable[[Any, list[_Request]], list[_Result]], receipts: Subspace
-    ) -> None:
+    def __init__(self, do: Callable[..., list[_Result]], receipts: Subspace, db: Database) -> None:
         self._do = do
-        self._receipts = receipts
+        self._reads_take_time = not getattr(db, "commits_are_certain", False)
+        # Where commits are certain, `run_once` does no more than `run`.
+        self._run: Callable[[Database, Callable[[Transaction], list[_Result]]], list[_Result]] = (
+            partial(run_once, receipts=receipts) if self._reads_take_time else run
+        )
         self._expected = 1
 
     def perform(self, db: Database, batch: Batch[_Request]) -> list[_Result]:
         """Perform the requests of a batch, and those that join it in time."""
-        reads_take_time = not getattr(db, "commits_are_certain", False)
+        now = milliseconds()
+        if not batch.is_open:
+            return self._run(db, partial(self._do, now=now, requests=batch))
 
         def body(tr: Transaction) -> list[_Result]:
-            if self._expected > 1 and reads_take_time:
+            if self._expected > 1 and self._reads_take_time:
                 tr.get_read_version().wait()  # meanwhile other threads can join the batch
             batch.join(tr)
-            results = self._do(tr, batch)
+            results = self._do(tr, now=now, requests=batch)
             batch.settle(tr, results)
             return results
 
-        results = run_once(db, body, self._receipts)
+        results = self._run(db, body)
         self._expected = len(results)
         return results

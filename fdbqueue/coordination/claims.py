@@ -18,9 +18,10 @@ from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout import Layout
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import Items
-from fdbqueue.operations.leases import ClaimRequest, Leases
-from fdbqueue.operations.schedule import VERSIONS, Schedule
+from fdbqueue.operations.leases import VERSIONS, ClaimRequest, Leases
+from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.slots import First, Slots
+from fdbqueue.operations.sweep import Sweep
 from fdbqueue.types import Claim, Database, Options, Transaction, Value
 
 __all__ = ["RENEWALS", "Claims", "LeaseStart", "Taken"]
@@ -97,14 +98,16 @@ class Claims:
         layout: Layout,
         items: Items,
         leases: Leases,
-        schedule: Schedule,
+        options: StoredOptions,
+        sweep: Sweep,
         sweeper: Sweeper,
         slots: Slots,
     ) -> None:
         self.layout = layout
         self.items = items
         self.leases = leases
-        self.schedule = schedule
+        self.options = options
+        self.sweep = sweep
         self.slots = slots
         self._sweeper = sweeper
         self._range = 1.0  # the number of first items among which a claim starts
@@ -218,8 +221,8 @@ class _Claiming:
         n = sum(map(_n_of, batch))
         skipped = claims.skip(n, min(map(_within_of, batch)), self.conflicts)
         # Start all reads before waiting for the first.
-        sweep = claims.schedule.begin_sweep(tr, self.start.now, version)
-        options = claims.schedule.begin_options(tr)
+        sweep = claims.sweep.begin_sweep(tr, self.start.now, version)
+        options = claims.options.begin_read(tr)
         mark = tr.snapshot.get(claims.layout.scheduled)
         first = self._first or claims.begin_first(tr, n, skipped)
         swept = sweep()
@@ -237,8 +240,8 @@ class _Claiming:
         claims, (request,) = self._claims, self._batch
         self.start.begin_try()
         version = self.start.note_read(tr)
-        claims.schedule.sweep(tr, self.start.now)
-        options = claims.schedule.options(tr)
+        claims.sweep.sweep(tr, self.start.now)
+        options = claims.options.read(tr)
         mark = tr.snapshot.get(claims.layout.scheduled)
         while True:
             skipped = _skip(request.n, request.within)
@@ -267,5 +270,5 @@ class _Claiming:
         for each in self._batch:
             request = each.for_try(self.start.tries, now)
             some = [*islice(remaining, request.n)]
-            taken.append(leases.take(tr, some, request, version, now, mark))
+            taken.append(leases.take(tr, now, some, request, version, mark))
         return taken if any(taken) or not admitted else None

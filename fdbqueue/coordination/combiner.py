@@ -52,7 +52,7 @@ class Combiner(Generic[_Request, _Result]):
     and each thread performs its request alone, so that it gets only errors of this request.
 
     Args:
-        performer: `performer()` returns a new `Performer`: one per database, and new ones in a
+        performer: `performer(db)` returns a new `Performer`: one per database, and new ones in a
             forked child.
         cost: `cost(request)` returns the cost of a request.
         budget: The maximum cost of a batch. A single request may exceed it.
@@ -64,13 +64,14 @@ class Combiner(Generic[_Request, _Result]):
         ...     def perform(self, db, batch):
         ...         return [2 * number for number in batch]
         >>> import fdbqueue
-        >>> Combiner(Doubler, lambda number: 1, budget=10)(fdbqueue.open("memory:"), 21)
+        >>> combiner = Combiner(lambda db: Doubler(), lambda number: 1, budget=10)
+        >>> combiner(fdbqueue.open("memory:"), 21)
         42
     """
 
     def __init__(
         self,
-        performer: Callable[[], Performer[_Request, _Result]],
+        performer: Callable[[Database], Performer[_Request, _Result]],
         cost: Callable[[_Request], int],
         budget: int,
     ) -> None:
@@ -139,7 +140,7 @@ class Combiner(Generic[_Request, _Result]):
     def _new_line(self, db: Database) -> _Line[_Request, _Result]:
         with self._guard:
             # The line ends with its database.
-            return self._lines.setdefault(ref(db, self._lines.pop), _Line(self._performer()))
+            return self._lines.setdefault(ref(db, self._lines.pop), _Line(self._performer(db)))
 
     def _lead(
         self, db: Database, line: _Line[_Request, _Result], own: _Call[_Request, _Result]
@@ -180,6 +181,9 @@ class Batch(list[_Request]):
 
     __slots__ = ()
 
+    is_open = False
+    """Whether other requests may join it, or other processes wait for its results."""
+
     def join(self, tr: Transaction) -> None:
         """Add the requests that have arrived, within the budget; call this before any write.
 
@@ -208,6 +212,8 @@ class Batch(list[_Request]):
 
 class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
     """A batch that waiting requests can join."""
+
+    is_open = True
 
     def __init__(
         self,

@@ -18,9 +18,10 @@ from fdbqueue.layout.codecs import RowCodec, decode_json
 from fdbqueue.layout.items import UUID_SIZE, StoredItem, time_of
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import utc_time
+from fdbqueue.operations.done import DoneItems
+from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.history import read_history
 from fdbqueue.operations.items import Items, LocatedItem
-from fdbqueue.operations.schedule import begin_attempts, begin_last_error
 from fdbqueue.operations.slots import ReadFirst
 from fdbqueue.operations.views.listing import Views
 from fdbqueue.types import (
@@ -95,12 +96,14 @@ class Reads(Generic[_T]):
         items: Items,
         codec: RowCodec[_T],
         options: Options,
+        done: DoneItems,
     ) -> None:
         self.layout = layout
         self.levels = levels
         self.codec = codec
         self.given_options = options
         self._items = items
+        self._done_items = done
         self.views = Views(layout, items, first_key)
 
     def options(self, tr: ReadTransactor) -> Options:
@@ -460,7 +463,7 @@ class Reads(Generic[_T]):
             begin, end = (passed + b"\x00", end) if reverse else (begin, passed)
 
         def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[tuple[LocatedItem, _R | None]]:
-            return self._selected(wanted, show, tr, self._items.done_at(tr, rows))
+            return self._selected(wanted, show, tr, self._done_items.at(tr, rows))
 
         return chain.from_iterable(
             read_pages(tr, begin, end, page, limit=limit, reverse=not reverse)

@@ -29,11 +29,16 @@ from fdbqueue.layout import Header, Layout
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.priorities import Levels
+from fdbqueue.operations.changes import Changes
+from fdbqueue.operations.delays import Delays
+from fdbqueue.operations.done import DoneItems
+from fdbqueue.operations.failures import Failures, retry_delay
 from fdbqueue.operations.items import BATCH_BYTES, Items, LocatedItem, Moved, NewItem, Tail
 from fdbqueue.operations.leases import AckRequest, ClaimRequest, Leases
+from fdbqueue.operations.options import LIMITS, StoredOptions
 from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
-from fdbqueue.operations.schedule import Schedule, retry_delay
 from fdbqueue.operations.slots import Agents, First, Places, Slots
+from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import (
     Claim,
@@ -104,39 +109,47 @@ class Store(Generic[_T]):
         self.codec = codec
         self.given_options = options
         self._retry_delay = partial(retry_delay, uniform=random.uniform)
-        schedule = self.schedule = Schedule(layout, items)
-        self.reads = Reads(layout, levels, items, codec, options)
-        self.sweeper = Sweeper(layout, schedule, items)
         self._lines = Lines()
         self._waiting_claims = Waiters(layout, layout.waiting_claims)
         waiting_pops, left = Waiters(layout, layout.waiting_pops), self._seconds_left_to_pop
         self._any_item = Wanted("pop", self.keys_to_watch, left, waiting_pops)
         places = Places(layout, random.randrange)
-        pushing = self._pusher = Pusher(layout, items, schedule, options, places)
-        leases = self._leases = Leases(layout, items, codec, schedule, self._retry_delay)
-        slots = self._slots = Slots(layout, schedule, agents, places)
+        stored = self.options = StoredOptions(layout)
+        failures = self._failures = Failures(layout, items, stored)
+        delays = self._delays = Delays(layout, items)
+        done = DoneItems(layout, items)
+        self._changes = Changes(layout, items, failures, done)
+        slots = self._slots = Slots(layout, stored, agents, places)
+        leases = self._leases = Leases(
+            layout, items, codec, stored, slots, failures, done, self._retry_delay
+        )
+        sweep = self._sweep = Sweep(layout, items, leases, delays)
+        self.reads = Reads(layout, levels, items, codec, options, done)
+        self.sweeper = Sweeper(layout, sweep, stored, done)
+        pushing = self._pusher = Pusher(layout, items, sweep, options, places)
         self.contention = Contention(layout, items, codec, pushing, options)
-        new_claims = partial(Claims, layout, items, leases, schedule, self.sweeper, slots)
+        new_claims = partial(Claims, layout, items, leases, stored, sweep, self.sweeper, slots)
         self._claims = new_claims()
         """For claims that threads do not share."""
-        self.claims = Combiner(new_claims, _size_of, MAX_ITEMS)
-        self.acks = Combiner(lambda: Batches(leases.ack_each, layout.receipts), _size_of, MAX_ITEMS)
+        self.claims = Combiner(lambda db: new_claims(), _size_of, MAX_ITEMS)
+        new_acks = partial(Batches[AckRequest, LeaseLost | None], leases.ack_each, layout.receipts)
+        self.acks = Combiner(new_acks, _size_of, MAX_ITEMS)
 
     def change(
         self,
         tr: Transactor,
-        body: Callable[[Any], _R],
+        body: Callable[..., _R],
         wrote: Callable[[Any], bool] = _not_empty,
         committed: Callable[[Any], object] = lambda _: None,
-        is_stored: Callable[[Any, Any], bool] | None = None,
-        begin: Callable[[], object] = bool,
     ) -> _R:
-        """Run a change in the caller's transaction, or on a database exactly once."""
-        self.items.history.now = milliseconds()
+        """Run `body(tr, now=now)` in the caller's transaction, or on a database exactly once.
+
+        `now` is the time in milliseconds since 1970.
+        """
+        at_once = partial(body, now=milliseconds())
         if is_database(tr):
-            return run_once(tr, body, self.layout.receipts, wrote, committed, is_stored, begin)
-        begin()
-        return body(tr)
+            return run_once(tr, at_once, self.layout.receipts, wrote, committed)
+        return at_once(tr)
 
     # Push
 
@@ -154,7 +167,6 @@ class Store(Generic[_T]):
         if not items:
             return []
         push = PushRequest(items, as_many_as_fit)
-        self.items.history.now = milliseconds()
         keys: list[bytes]
         if not is_database(tr):
             keys = yield Call(partial(self._push_in, tr, push))
@@ -167,7 +179,7 @@ class Store(Generic[_T]):
         return [*map(self.codec.pushed, keys, map(_value_of, items), map(_priority_of, items))]
 
     def _push_in(self, tr: Transaction, push: PushRequest) -> list[bytes]:
-        (keys,) = self._pusher.push(tr, [push])
+        (keys,) = self._pusher.push(tr, milliseconds(), [push])
         if len(keys) < len(push.items):
             self._pusher.rely_on_full(tr)
         return keys
@@ -183,10 +195,10 @@ class Store(Generic[_T]):
 
         `None` if the queue is full.
         """
-        now, is_callers = milliseconds(), not is_database(tr)
+        is_callers = not is_database(tr)
 
-        def body(tr: Transaction) -> tuple[_T | None]:
-            found = self._pusher.push_unique(tr, new, now, is_callers)
+        def body(tr: Transaction, now: int) -> tuple[_T | None]:
+            found = self._pusher.push_unique(tr, now, new, is_callers)
             if found is None:
                 return (None,)
             item = self.codec.decode(tr, found.item)
@@ -206,7 +218,7 @@ class Store(Generic[_T]):
         """
         popped = list(map(self.codec.restore, items))
         if not is_database(tr):
-            self.items.put_back(tr, popped)
+            self.items.put_back(tr, milliseconds(), popped)
             return
         begin = size = 0
         for end, (_, payload, _) in enumerate(popped):
@@ -221,24 +233,26 @@ class Store(Generic[_T]):
         yield Call(partial(self.put_back, tr, items), lambda _: None)
 
     def _put_back_once(self, db: Database, popped: list[tuple[bytes, bytes, Header]]) -> None:
-        run_once(db, partial(self.items.put_back, popped=popped), self.layout.receipts)
+        put_back = partial(self.items.put_back, now=milliseconds(), popped=popped)
+        run_once(db, put_back, self.layout.receipts)
 
     # Options
 
-    def set_options(self, tr: Transactor, **changes: Any) -> None:
-        """Store new values of options."""
-        self.schedule.keeps_done = None  # until the next claim reads the options
-        self.change(tr, lambda tr: self._pusher.set_options(tr, **changes))
+    def configure(self, tr: Transactor, changes: dict[str, Any]) -> None:
+        """Store new values of options; wake waiting clients if they limit claims and pops."""
+        if not changes:
+            return
+        self.options.forget()
+        limits = not LIMITS.isdisjoint(changes)
 
-    def set_limit(self, tr: Transactor, name: str, value: object) -> None:
-        """Store a new value of an option that limits claims and pops, and wake waiting clients."""
-
-        def body(tr: Transaction) -> bool:
-            self.schedule.note_limit(tr)
-            return self._pusher.set_options(tr, **{name: value})
+        def body(tr: Transaction, now: int) -> bool:
+            if limits:
+                self.options.note_limit(tr)
+            return self._pusher.set_options(tr, now, changes)
 
         self.change(tr, body)
-        self.sweeper.invalidate()
+        if limits:
+            self.sweeper.invalidate()
 
     # Pop
 
@@ -254,7 +268,6 @@ class Store(Generic[_T]):
         """Take up to `n` first items without waiting."""
         if n == 0:
             return []
-        self.items.history.now = milliseconds()
         if not is_database(tr):
             items: list[_T] = yield Call(partial(self._take, tr, n, at_max))
             return items
@@ -271,11 +284,12 @@ class Store(Generic[_T]):
             # Other clients took the items that became available, and more items are due.
 
     def _take(self, tr: Transaction, n: int, at_max: bool) -> list[_T]:
-        if not self.sweeper.may_take(tr, milliseconds()):
+        now = milliseconds()
+        if not self.sweeper.may_take(tr, now):
             return []
         first = self.items.first(tr, n, at_max)
         items = self._decoded(tr, first)
-        self.items.delete_first(tr, first)
+        self.items.delete_first(tr, now, first)
         for item in first:
             self.layout.clear_owned(tr, self.layout.position(item.key), item.value)
         return items
@@ -299,13 +313,12 @@ class Store(Generic[_T]):
         return until_found(self._lines, tr, wait, look, wanted)
 
     def _take_of(self, tr: Transactor, first: First) -> _T | None:
-        now = milliseconds()
 
-        def body(tr: Transaction) -> _T | None:
+        def body(tr: Transaction, now: int) -> _T | None:
             if not self.sweeper.may_take(tr, now) or not (found := first(tr, 1)):
                 return None
             item = self.codec.decode(tr, found[0])
-            self.items.take(tr, found[0], "popped")
+            self.items.take(tr, now, found[0], "popped")
             return item
 
         return self.change(tr, body)
@@ -337,7 +350,7 @@ class Store(Generic[_T]):
         """
         if self._has_none(tr) if first is None else not first(tr, 1):
             return [self.layout.total_in]
-        return [self.layout.wake_counter] if self.schedule.is_paused(tr) else []
+        return [self.layout.wake_counter] if self.options.is_paused(tr) else []
 
     def _seconds_left_to_pop(self, tr: Transaction) -> float:
         """Return the seconds after which a pop has to look although no watched key has changed."""
@@ -346,7 +359,7 @@ class Store(Generic[_T]):
     def keys_to_watch_claims(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys to watch until an item can be claimed, or none if one already can."""
         look = first or self._claims.first
-        options = self.schedule.options(tr)
+        options = self.options.read(tr)
         if self._slots.admit(tr, 1, options, look, may_skip=first is None):
             return []
         keys = [self.layout.total_in]
@@ -390,7 +403,6 @@ class Store(Generic[_T]):
             undo(taken.claim)
 
         claim: Claim | None
-        self.items.history.now = milliseconds()
         db = tr if is_database(tr) else None
         if db is not None and self.sweeper.trim_is_due():
             yield Call(partial(self.sweeper.trim, db))  # before a claim that an error would lose
@@ -430,20 +442,18 @@ class Store(Generic[_T]):
         """
         request = self.ack_request(claim, returned)
         if not is_database(tr):
-            yield Call(partial(self._leases.ack, tr, request))
+            yield Call(partial(self._leases.ack, tr, milliseconds(), request))
         elif (lost := (yield Submit(self.acks, tr, request))) is not None:
             raise lost
 
     def begin_ack(self, tr: Transaction, claim: Claim) -> Callable[[], None]:
         """Start to read the items of a claim; return a function that acknowledges the claim."""
-        return self._leases.begin_ack(tr, self.ack_request(claim))
+        return self._leases.begin_ack(tr, milliseconds(), self.ack_request(claim))
 
     def ack_request(self, claim: Claim, returned: bytes | None = None) -> AckRequest:
         """Return the request of an acknowledgement, for `acks`."""
-        self.items.history.now = milliseconds()
-        if self.schedule.keeps_done is False:  # as the last claim has read
-            return AckRequest(claim)
-        return AckRequest(claim, milliseconds(), returned)
+        may_keep = self.options.keeps_done is not False  # as the last claim has read
+        return AckRequest(claim, may_keep, returned if may_keep else None)
 
     def store_returned(self, tr: Transaction, claim: Claim, returned: bytes) -> None:
         """Store what the handler returned for a claim that this transaction has acknowledged."""
@@ -483,12 +493,11 @@ class Store(Generic[_T]):
         traceback: str | None,
     ) -> None:
         """Return failed items after a delay; `None` stands for a delay that grows with failures."""
-        now = milliseconds()
         delays = [self._retry_delay(n) if delay is None else delay for n in claim.attempts]
-        dues = [now + math.ceil(seconds * 1000) if seconds else None for seconds in delays]
 
-        def body(tr: Transaction) -> None:
-            self._leases.nack(tr, claim, dues, error, traceback, now)
+        def body(tr: Transaction, now: int) -> None:
+            dues = [now + math.ceil(seconds * 1000) if seconds else None for seconds in delays]
+            self._leases.nack(tr, now, claim, dues, error, traceback)
 
         self.change(tr, body, lambda _: True)
 
@@ -516,7 +525,7 @@ class Store(Generic[_T]):
             ) -> list[LeaseLost | None]:
                 if also is not None:
                     also(tr)
-                return self._leases.extend_each(tr, some, lease=lease, now=now)
+                return self._leases.extend_each(tr, now, some, lease=lease)
 
             errors += self._begin_leases(db, lease, extend)
         return errors
@@ -526,9 +535,9 @@ class Store(Generic[_T]):
         renewals = 0
         while True:
             renewals += 1
-            start, now = LeaseStart(), milliseconds()
+            start = LeaseStart()
 
-            def begin(tr: Transaction, start: LeaseStart = start, now: int = now) -> _R:
+            def begin(tr: Transaction, now: int, start: LeaseStart = start) -> _R:
                 start.note_read(tr)
                 return body(tr, lease=lease, now=now)
 
@@ -538,23 +547,23 @@ class Store(Generic[_T]):
 
     def release(self, tr: Transactor, claim: Claim) -> None:
         """Return the items of a claim to their positions; raise `LeaseLost` if it is over."""
-        self.change(tr, lambda tr: self._leases.release(tr, claim), lambda _: True)
+        self.change(tr, partial(self._leases.release, claim=claim), lambda _: True)
 
     # Dead letters
 
     def retry_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
         """Return a dead letter to its position; return false if the item is not one."""
         self.sweeper.sweep(tr)  # expired items make room
-        retry = partial(self.items.retry, reserve=self._pusher.reserve)
+        retry = partial(self._failures.retry, reserve=self._pusher.reserve)
         return self._change_if(tr, item, "dead", retry)
 
     def drop_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
         """Delete a dead letter; return false if the item is not one."""
-        return self._change_if(tr, item, "dead", self.items.drop)
+        return self._change_if(tr, item, "dead", self._failures.drop)
 
     def run_now(self, tr: Transactor, item: _T | str) -> bool:
         """Make a delayed item ready; return false for any other state."""
-        return self._change_if(tr, item, "delayed", self.items.run_now)
+        return self._change_if(tr, item, "delayed", self._delays.run_now)
 
     def take_back(self, tr: Transactor, item: _T | str) -> bool:
         """End the claim of an item and return it; return false if it is not claimed."""
@@ -565,14 +574,14 @@ class Store(Generic[_T]):
         tr: Transactor,
         item: _T | str,
         state: State,
-        change: Callable[[Transaction, LocatedItem], bool],
+        change: Callable[[Transaction, int, LocatedItem], bool],
     ) -> bool:
         """Change an item if it is stored in this state; return whether it was."""
-        reference, now = self.codec.reference(item), milliseconds()
+        reference = self.codec.reference(item)
 
-        def body(tr: Transaction) -> bool:
-            found = self.schedule.find(tr, reference, now)
-            return found is not None and found.state == state and change(tr, found)
+        def body(tr: Transaction, now: int) -> bool:
+            found = self._sweep.find(tr, now, reference)
+            return found is not None and found.state == state and change(tr, now, found)
 
         return self.change(tr, body)
 
@@ -580,10 +589,10 @@ class Store(Generic[_T]):
 
     def remove(self, tr: Transactor, item: _T | str) -> bool:
         """Remove an item in any state but claimed; return false for a claimed or unknown one."""
-        reference, now = self.codec.reference(item), milliseconds()
+        reference = self.codec.reference(item)
 
-        def body(tr: Transaction) -> bool:
-            return self.items.remove(tr, self.schedule.find(tr, reference, now))
+        def body(tr: Transaction, now: int) -> bool:
+            return self._changes.remove(tr, now, self._sweep.find(tr, now, reference))
 
         return self.change(tr, body)
 
@@ -602,10 +611,10 @@ class Store(Generic[_T]):
         Raises:
             WrongState: The item is in another state.
         """
-        reference, now = self.codec.reference(item), milliseconds()
+        reference = self.codec.reference(item)
 
-        def body(tr: Transaction) -> tuple[_T, bytes] | None:
-            found = self.schedule.find(tr, reference, now)
+        def body(tr: Transaction, now: int) -> tuple[_T, bytes] | None:
+            found = self._sweep.find(tr, now, reference)
             if found is None:
                 return None
             stored = found.item
@@ -617,7 +626,7 @@ class Store(Generic[_T]):
                 return None
             payload = self.layout.read_payload(tr, stored) if moved[1] is None else moved[1]
             shared = {} if tails is None else tails
-            return before, self.items.move(tr, found, payload, moved[0], shared)
+            return before, self._changes.move(tr, now, found, payload, moved[0], shared)
 
         return self.change(tr, body)
 

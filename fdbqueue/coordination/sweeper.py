@@ -11,8 +11,9 @@ from fdbqueue.database.binding import first_greater_or_equal, is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, read, run
 from fdbqueue.layout import Layout
-from fdbqueue.operations.items import Items
-from fdbqueue.operations.schedule import MAX_SWEPT, Schedule, Swept
+from fdbqueue.operations.done import DoneItems
+from fdbqueue.operations.options import StoredOptions
+from fdbqueue.operations.sweep import MAX_SWEPT, Sweep, Swept
 from fdbqueue.types import Database, ReadTransactor, Transaction, Transactor
 
 __all__ = ["Sweeper"]
@@ -32,10 +33,13 @@ class Sweeper:
     A queue that never had timers or limits costs only one read per second.
     """
 
-    def __init__(self, layout: Layout, schedule: Schedule, items: Items) -> None:
+    def __init__(
+        self, layout: Layout, sweep: Sweep, options: StoredOptions, done: DoneItems
+    ) -> None:
         self._layout = layout
-        self._items = items
-        self._schedule = schedule
+        self._sweep_in = sweep
+        self._options = options
+        self._done = done
         self.is_behind = False  # whether items are due that the last sweep did not reach
         self.is_ready = True  # whether the queue was not paused at the last sweep
         self._range = 1.0  # the number of first batches of due items among which a sweep begins
@@ -67,8 +71,8 @@ class Sweeper:
         """Sweep in a transaction that takes items; return false if the queue is paused."""
         if not self.has_timers(tr):
             return True
-        self._schedule.sweep(tr, now)
-        return not self._schedule.is_paused(tr)
+        self._sweep_in.sweep(tr, now)
+        return not self._options.is_paused(tr)
 
     def sweep(self, tr: ReadTransactor, n: int = 1) -> bool:
         """Sweep a database in separate transactions, unless the last sweep was just now.
@@ -107,7 +111,7 @@ class Sweeper:
 
     def trim_is_due(self) -> bool:
         """Return whether it is time to call `trim`. This reads nothing."""
-        return self._schedule.may_have_done and time.monotonic() >= self._next_trim
+        return self._options.may_have_done and time.monotonic() >= self._next_trim
 
     def trim(self, db: Database) -> None:
         """Delete done items that the queue no longer keeps, at most once a second.
@@ -121,10 +125,10 @@ class Sweeper:
         def body(tr: Transaction) -> int:
             nonlocal tries
             tries += 1
-            options = self._schedule.options(tr.snapshot)
+            options = self._options.read(tr.snapshot)
             if tries > 1 or options is None:
                 return 0
-            return self._items.trim(tr, options, now, _MAX_TRIMMED)
+            return self._done.trim(tr, now, options, _MAX_TRIMMED)
 
         for _ in range(_MAX_TRIMS):
             tries = 0
@@ -149,8 +153,8 @@ class Sweeper:
                 self._range = min(2 * self._range, _MAX_RANGE)
             skipped = MAX_SWEPT * int(random.random() * self._range)
             begin = partial(first_greater_or_equal, offset=skipped) if skipped else None
-            swept = self._schedule.sweep(tr, now, begin)
-            return swept, not self._schedule.is_paused(tr), swept.all or self._layout.has_items(tr)
+            swept = self._sweep_in.sweep(tr, now, begin)
+            return swept, not self._options.is_paused(tr), swept.all or self._layout.has_items(tr)
 
         outcome = run(db, body)
         if tries < 2:
@@ -162,7 +166,7 @@ class Sweeper:
 
         A lease ends then, or a delayed item is due.
         """
-        left = self._schedule.seconds_left(tr, milliseconds())
+        left = self._sweep_in.seconds_left(tr, milliseconds())
         if left < math.inf:
             self.invalidate()
         return left

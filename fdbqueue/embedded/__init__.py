@@ -5,9 +5,10 @@ official Python binding. A layer written for FoundationDB runs on them if it is 
 `fdbqueue.transactional`. They are built on SQLite, through the standard library's `sqlite3`.
 """
 
+from fdbqueue.embedded.arguments import strinc
 from fdbqueue.embedded.database import Database
 from fdbqueue.embedded.transaction.futures import Future, Key, KeySelector, KeyValue, Value
-from fdbqueue.embedded.transaction.reads import TransactionRead, strinc
+from fdbqueue.embedded.transaction.reads import TransactionRead
 from fdbqueue.embedded.transaction.transaction import Transaction
 from fdbqueue.errors import FDBError
 

@@ -11,7 +11,7 @@ from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = ["as_conflict_end", "as_key", "as_value", "is_selector", "key_size_limit"]
+__all__ = ["as_conflict_end", "as_key", "as_value", "is_selector", "key_size_limit", "strinc"]
 
 
 def is_selector(key: KeyOrSelector) -> TypeIs[KeySelector]:
@@ -53,3 +53,15 @@ def as_value(value: ValueLike) -> bytes:
 def key_size_limit(key: bytes) -> int:
     """Return the size limit of keys with this first byte."""
     return limits.SYSTEM_KEY_SIZE_LIMIT if key[:1] == b"\xff" else limits.KEY_SIZE_LIMIT
+
+
+def strinc(prefix: KeyLike) -> bytes:
+    r"""Return the first key after all keys that start with `prefix`.
+
+    >>> strinc(b"ab\xff")
+    b'ac'
+    """
+    stripped = as_key(prefix).rstrip(b"\xff")
+    if not stripped:
+        raise ValueError("Key must contain at least one byte not equal to 0xFF.")
+    return stripped[:-1] + bytes([stripped[-1] + 1])

@@ -18,6 +18,7 @@ from fdbqueue.embedded.transaction.options import DatabaseOptions, Settings
 from fdbqueue.embedded.transaction.reads import BINDING_REFUSED
 from fdbqueue.embedded.transaction.transaction import Transaction
 from fdbqueue.embedded.transaction.watcher import Watcher
+from fdbqueue.embedded.transaction.writes import Writes
 from fdbqueue.errors import FDBError
 from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
 
@@ -26,7 +27,7 @@ __all__ = ["Database"]
 _T = TypeVar("_T")
 
 
-class Database:
+class Database(Writes):
     """An ordered, transactional key-value store in one directory: FoundationDB for one machine.
 
     Any number of threads and processes may open the same directory. Each operation on the database
@@ -111,7 +112,7 @@ class Database:
     @property
     def options(self) -> DatabaseOptions:
         """Options for new transactions, set by `set_transaction_...` methods."""
-        return DatabaseOptions(self)
+        return DatabaseOptions(self.defaults)
 
     @property
     def watcher(self) -> Watcher:
@@ -235,26 +236,17 @@ class Database:
             return self.get_range(key.start, key.stop, reverse=key.step == -1)
         return self.get(key)
 
-    def set(self, key: KeyLike, value: ValueLike) -> None:
-        """Set the value of a key."""
-        self._run(lambda tr: tr.set(key, value))
+    def mutate(self, kind: int, key: KeyLike, param: ValueLike) -> None:
+        """Write a mutation of one key."""
+        self._run(lambda tr: tr.mutate(kind, key, param))
 
-    __setitem__ = set
-
-    def clear(self, key: KeyLike) -> None:
+    def clear(self, key: KeyOrSelector) -> None:
         """Clear a key."""
         self._run(lambda tr: tr.clear(key))
 
-    def clear_range(self, begin: KeyLike, end: KeyLike) -> None:
+    def clear_range(self, begin: KeyOrSelector | None, end: KeyOrSelector | None) -> None:
         """Clear all keys from `begin` up to, but not including, `end`."""
         self._run(lambda tr: tr.clear_range(begin, end))
-
-    def clear_range_startswith(self, prefix: KeyLike) -> None:
-        """Clear all keys that start with `prefix`."""
-        self._run(lambda tr: tr.clear_range_startswith(prefix))
-
-    def __delitem__(self, key: KeyLike | slice) -> None:
-        self._run(lambda tr: tr.__delitem__(key))
 
     def get_and_watch(self, key: KeyLike) -> tuple[Value, WatchFuture]:
         """Return the value of a key, and a watch for its next change."""
@@ -277,46 +269,6 @@ class Database:
             return tr.watch(key)
 
         return self._run(body)
-
-    def add(self, key: KeyLike, param: ValueLike) -> None:
-        """Add a little-endian integer. A missing value counts as zero."""
-        self._run(lambda tr: tr.add(key, param))
-
-    def bit_and(self, key: KeyLike, param: ValueLike) -> None:
-        """Apply a bitwise "and". A missing value becomes the parameter."""
-        self._run(lambda tr: tr.bit_and(key, param))
-
-    def bit_or(self, key: KeyLike, param: ValueLike) -> None:
-        """Apply a bitwise "or". A missing value counts as zeros."""
-        self._run(lambda tr: tr.bit_or(key, param))
-
-    def bit_xor(self, key: KeyLike, param: ValueLike) -> None:
-        """Apply a bitwise "xor". A missing value counts as zeros."""
-        self._run(lambda tr: tr.bit_xor(key, param))
-
-    def max(self, key: KeyLike, param: ValueLike) -> None:
-        """Keep the larger of two little-endian integers."""
-        self._run(lambda tr: tr.max(key, param))
-
-    def min(self, key: KeyLike, param: ValueLike) -> None:
-        """Keep the smaller of two little-endian integers. A missing value becomes the parameter."""
-        self._run(lambda tr: tr.min(key, param))
-
-    def byte_max(self, key: KeyLike, param: ValueLike) -> None:
-        """Keep the value that sorts later, byte by byte."""
-        self._run(lambda tr: tr.byte_max(key, param))
-
-    def byte_min(self, key: KeyLike, param: ValueLike) -> None:
-        """Keep the value that sorts earlier. A missing value becomes the parameter."""
-        self._run(lambda tr: tr.byte_min(key, param))
-
-    def append_if_fits(self, key: KeyLike, param: ValueLike) -> None:
-        """Append to the value, unless the result would exceed 100,000 bytes."""
-        self._run(lambda tr: tr.append_if_fits(key, param))
-
-    def compare_and_clear(self, key: KeyLike, param: ValueLike) -> None:
-        """Clear the key if its value equals the parameter."""
-        self._run(lambda tr: tr.compare_and_clear(key, param))
 
     def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
         """Set a key with the commit's versionstamp at the offset in its last four bytes."""

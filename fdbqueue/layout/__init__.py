@@ -1,5 +1,7 @@
 """Every key and every value of a queue. Only this package packs and unpacks keys.
 
+`coordination/contention/` packs those of its requests, beneath prefixes that this package returns.
+
 One queue is one subspace, and its keys are packed by FoundationDB's tuple layer. `Space` is the
 table of its keys: it numbers the key spaces and describes what their keys hold. `key_table` renders
 it for the documentation.
@@ -13,10 +15,6 @@ queue.
 
 The value of an item is its payload, or a reference to the payload's pieces. A header may precede
 it: how often the item was claimed, when it expires, its unique key, and when it became ready.
-
-The `version` of a pop request is the read version of the transaction that wrote it. So requests are
-approximately in order of arrival. `name` makes the key unique. The result has the same version and
-name. If it is too large for one value, it is stored in pieces.
 
 Any change to the keys needs a new layout version. `tests/layout/test_layout.py` pins the bytes.
 """

@@ -5,6 +5,7 @@ Source: RFC 9562, section 5.7, for UUIDs of version 7.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
@@ -34,11 +35,18 @@ __all__ = [
     "Level",
     "StoredItem",
     "counters_range",
+    "pack_staged",
     "time_of",
     "totals_range",
+    "unpack_staged",
 ]
 
 UUID_SIZE = 16  # bytes
+
+# Staged items: the size of the position and of the value before each item, and zeros before the
+# items of each pop.
+_SIZES = struct.Struct(">HI")
+_BEGIN = _SIZES.pack(0, 0)
 
 
 class Level(NamedTuple):
@@ -84,6 +92,37 @@ class StoredItem:
             self.header, self.content = header_of(value)
         else:
             self.header, self.content = NO_HEADER, value
+
+
+def pack_staged(pops: Iterable[Iterable[tuple[bytes, bytes]]]) -> bytes:
+    """Return the positions and values of the items that are staged for each pop of a request.
+
+    >>> unpack_staged(pack_staged([[(b"p", b"value")], []]))
+    [[(b'p', b'value')], []]
+    """
+    parts: list[bytes] = []
+    for items in pops:
+        parts.append(_BEGIN)
+        for position, value in items:
+            parts += (_SIZES.pack(len(position), len(value)), position, value)
+    return b"".join(parts)
+
+
+def unpack_staged(result: bytes) -> list[list[tuple[bytes, bytes]]]:
+    """Return what `pack_staged` packed; raise `struct.error` or `IndexError` for other bytes."""
+    pops: list[list[tuple[bytes, bytes]]] = []
+    offset = 0
+    while offset < len(result):
+        position_size, value_size = _SIZES.unpack_from(result, offset)
+        offset += _SIZES.size
+        if not position_size:
+            pops.append([])
+            continue
+        middle = offset + position_size
+        end = middle + value_size
+        pops[-1].append((result[offset:middle], result[middle:end]))
+        offset = end
+    return pops
 
 
 def time_of(uuid: bytes) -> datetime | None:

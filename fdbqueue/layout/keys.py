@@ -6,10 +6,9 @@ import base64
 import binascii
 import functools
 import re
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from itertools import chain, groupby
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -17,7 +16,7 @@ from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidItemId
-from fdbqueue.layout.items import StoredItem, time_of
+from fdbqueue.layout.items import StoredItem, time_of, unpack_staged
 from fdbqueue.layout.spaces import Space
 from fdbqueue.layout.values import (
     HEADER_MARK,
@@ -44,12 +43,6 @@ MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
 # these bytes, or with those of a header, is split into pieces too. So no value is ambiguous.
 _PIECES = b"\xffpieces:"
 _MARKS = (_PIECES, HEADER_MARK)
-
-# The result of a request contains the size of the key and of the value before each item, and zeros
-# before the items of each pop.
-_SIZES = struct.Struct(">HI")
-_BEGIN = _SIZES.pack(0, 0)
-
 
 # (count, random) as the tuple layer packs them: an integer from zero, and bytes. And the same after
 # a priority that is an integer of either sign.
@@ -206,8 +199,6 @@ class Layout:
         self.timers_and_results = self.scheduled, self.range_of(self.results)[1]
         self.wake_counter: bytes = key(Space.QUEUE, "freed")
         self.leader: bytes = key(Space.LEADER)
-        # Never written: a request written while the last leader resigns conflicts on this key.
-        self.leader_ends: bytes = key(Space.LEADER, "ends")
         self.places: bytes = key(Space.PLACES)
         self.slot_places: bytes = key(Space.SLOTS, 2)
         self.idempotency_keys: bytes = key(Space.IDEMPOTENCY_KEYS)
@@ -335,11 +326,12 @@ class Layout:
         value = payload
         if len(payload) > PIECE_SIZE or payload.startswith(_MARKS):
             value = _PIECES + random
-            self._write_pieces(tr, self.pieces + fdb_tuple.pack((random,)), payload)
+            self.write_pieces(tr, self.pieces + fdb_tuple.pack((random,)), payload)
         return value if header is NO_HEADER else with_header(header, value)
 
     @staticmethod
-    def _write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
+    def write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
+        """Store bytes of any size in several values behind a prefix."""
         for number, offset in enumerate(range(0, len(payload), PIECE_SIZE)):
             tr[prefix + fdb_tuple.pack((number,))] = payload[offset : offset + PIECE_SIZE]
 
@@ -482,70 +474,13 @@ class Layout:
         agent: str = fdb_tuple.unpack(key[len(self.agent_slots) :])[0]
         return agent
 
-    # Requests of waiting pops, and their results
-
-    def request_key(self, version: int, name: bytes) -> bytes:
-        """Return the key of the request that a process of this name made at a read version."""
-        key: bytes = self.requests + fdb_tuple.pack((version, name))
-        return key
-
-    @staticmethod
-    def requests_between(prefix: bytes, oldest: int, newest: int) -> tuple[bytes, bytes]:
-        """Return the range of the requests, or of the results, of requests of these versions."""
-        return prefix + fdb_tuple.pack((oldest,)), prefix + fdb_tuple.pack((newest + 1,))
-
-    def unpack_request_key(self, key: bytes) -> tuple[int, bytes]:
-        """Return the version and the name in the key of a request or of a result."""
-        version, name = fdb_tuple.unpack(key[len(self.requests) :])[:2]
-        return version, name
-
-    def result_range(self, request: bytes) -> tuple[bytes, bytes]:
-        """Return the range of the result of the request with this key."""
-        return self.range_of(self.results + request[len(self.requests) :])
-
-    @staticmethod
-    def encode_request(pops: Iterable[tuple[int, bool]], is_next: bool) -> bytes:
-        """Return the value of a request: for each pop, the number of items and which end."""
-        value: bytes = fdb_tuple.pack((is_next, *chain.from_iterable(pops)))
-        return value
-
-    @staticmethod
-    def decode_request(value: bytes) -> list[tuple[int, bool]]:
-        """Return the pops of a request, given its value."""
-        parts = fdb_tuple.unpack(value)
-        return list(zip(parts[1::2], parts[2::2]))
-
-    def write_result(self, tr: Transaction, request: bytes, pops: Iterable[Iterable[Any]]) -> None:
-        """Store the items of each pop of a request as its result."""
-        parts: list[bytes] = []
-        for rows in pops:
-            parts.append(_BEGIN)
-            for row in rows:
-                key = row.key[len(self.items) :]
-                parts += (_SIZES.pack(len(key), len(row.value)), key, row.value)
-        self._write_pieces(tr, self.results + request[len(self.requests) :], b"".join(parts))
-
-    def read_result(self, pieces: Iterable[bytes]) -> list[list[tuple[bytes, bytes]]]:
-        """Return (key, value) of the items of each pop, given the pieces of a result."""
-        pops: list[list[tuple[bytes, bytes]]] = []
-        result = b"".join(pieces)
-        offset = 0
-        while offset < len(result):
-            key_size, value_size = _SIZES.unpack_from(result, offset)
-            offset += _SIZES.size
-            if not key_size:
-                pops.append([])
-                continue
-            key_end = offset + key_size
-            end = key_end + value_size
-            pops[-1].append((self.items + result[offset:key_end], result[key_end:end]))
-            offset = end
-        return pops
+    # Items staged for the pops of other processes
 
     def staged_items(self, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) of each item in the rows of the results of requests."""
-        for _, pieces in groupby(rows, lambda row: self.unpack_request_key(row.key)):
-            yield from chain.from_iterable(self.read_result(row.value for row in pieces))
+        """Yield (key, value) of each item in the rows of some results, which are complete."""
+        results = unpack_staged(b"".join(row.value for row in rows))
+        for position, value in chain.from_iterable(results):
+            yield self.items + position, value
 
     # History
 

@@ -85,7 +85,7 @@ class Space(IntEnum):
     )
     QUEUE = (
         5,
-        ('(5, "layout")', "(layout version, options of the queue)", "first push, set_max_size"),
+        ('(5, "layout")', "(layout version, options of the queue)", "first push, configure"),
         (
             '(5, "scheduled")',
             "empty: the queue has, or had, something to sweep or to check",

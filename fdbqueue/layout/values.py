@@ -10,7 +10,6 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
-from itertools import chain, islice
 from typing import Any, NamedTuple, TypeAlias
 
 from fdb import tuple as fdb_tuple
@@ -44,7 +43,6 @@ __all__ = [
     "decode_level",
     "decode_metadata",
     "decode_options",
-    "decode_outcome",
     "decode_progress",
     "decode_push",
     "decode_receipt",
@@ -60,7 +58,6 @@ __all__ = [
     "encode_level",
     "encode_metadata",
     "encode_options",
-    "encode_outcome",
     "encode_progress",
     "encode_push",
     "encode_receipt",
@@ -68,9 +65,7 @@ __all__ = [
     "encode_tallies",
     "encode_waits",
     "header_of",
-    "pack_groups",
     "push_digest",
-    "unpack_groups",
     "utc_time",
     "with_header",
 ]
@@ -91,7 +86,6 @@ _SIZE = struct.Struct(">H")
 _LEASE = struct.Struct(">QQIQ")
 _SHORT_LEASE = struct.Struct(">QQ")
 _EXPIRY = struct.Struct(">Q")
-_GROUPS_AND_FIELDS = struct.Struct(">II")
 
 _TOKEN = re.compile(rb"\x01([^\x00]*(?:\x00\xff[^\x00]*)*)\x00")  # bytes in the tuple layer
 
@@ -556,46 +550,6 @@ def decode_receipt(value: bytes) -> tuple[int, int]:
     """Return the sequence number of the operation and the number of the try."""
     sequence, try_number = fdb_tuple.unpack(value)
     return sequence, try_number
-
-
-def pack_groups(groups: Sequence[Sequence[bytes]]) -> bytes:
-    """Return groups of byte strings as one byte string.
-
-    >>> unpack_groups(pack_groups([[b"a", b""], [], [b"bc"]]))
-    [[b'a', b''], [], [b'bc']]
-    """
-    fields = [*chain.from_iterable(groups)]
-    n = 2 + len(groups) + len(fields)
-    counts, sizes = map(len, groups), map(len, fields)
-    return struct.pack(f">{n}I", len(groups), len(fields), *counts, *sizes) + b"".join(fields)
-
-
-def unpack_groups(packed: bytes, offset: int = 0) -> list[list[bytes]]:
-    """Return the groups that `pack_groups` packed; raise `struct.error` for other bytes."""
-    n_groups, n_fields = _GROUPS_AND_FIELDS.unpack_from(packed, offset)
-    offset += _GROUPS_AND_FIELDS.size
-    sizes = struct.unpack_from(f">{n_groups + n_fields}I", packed, offset)
-    begin = offset + 4 * len(sizes)
-    fields: list[bytes] = []
-    for size in sizes[n_groups:]:
-        fields.append(packed[begin : begin + size])
-        begin += size
-    remaining = iter(fields)
-    return [[*islice(remaining, count)] for count in sizes[:n_groups]]
-
-
-def encode_outcome(number: int, results: Sequence[Sequence[bytes]]) -> bytes:
-    """Return the receipt of requests that another process of the host performed.
-
-    >>> decode_outcome(encode_outcome(7, [[b"key", b"value"], []]))
-    (7, [[b'key', b'value'], []])
-    """
-    return number.to_bytes(8, "big") + pack_groups(results)
-
-
-def decode_outcome(value: bytes) -> tuple[int, list[list[bytes]]]:
-    """Return the number of the requests, and the fields of each result."""
-    return int.from_bytes(value[:8], "big"), unpack_groups(value, 8)
 
 
 _FIRST_TIME = datetime.min.replace(tzinfo=timezone.utc)

@@ -58,44 +58,39 @@ class History:
 
     Its methods cost nothing most of the time: a client looks once in each period of 30 seconds
     whether there is a sample, and notes waiting times once a second.
-
-    Attributes:
-        now: The time of the client's last operation, in milliseconds since 1970. The operation sets
-            it before it begins its transaction; at 0, nothing is noted.
     """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self.now = 0
         self._known = 0  # the number of a short period that has a sample, and all before it
         self._sampled_by: Callable[[], object] = _nothing
         self._waits_noted = 0
 
-    def _sample_keys(self) -> dict[_Periods, bytes]:
+    def _sample_keys(self, now: int) -> dict[_Periods, bytes]:
         """Return the keys of the samples of the present periods."""
         return {
-            periods: self._layout.sample_key(periods.seconds, periods.number(self.now))
+            periods: self._layout.sample_key(periods.seconds, periods.number(now))
             for periods in (_SHORT, _LONG)
         }
 
-    def begin_again(self, tr: Transaction) -> None:
+    def begin_again(self, tr: Transaction, now: int) -> None:
         """Store samples without numbers, in a transaction that has cleared history and totals.
 
         A client that knows of a sample of the present period does not look for it again.
         """
-        for key in self._sample_keys().values():
+        for key in self._sample_keys(now).values():
             tr[key] = encode_sample(())
 
-    def note_change(self, tr: Transaction) -> None:
+    def note_change(self, tr: Transaction, now: int) -> None:
         """Store samples of the totals, unless there are some of the present periods.
 
         Call this before the transaction changes the totals.
         """
-        number = _SHORT.number(self.now)
+        number = _SHORT.number(now)
         if number <= self._known:
             return
         layout, snapshot = self._layout, tr.snapshot
-        keys = self._sample_keys()
+        keys = self._sample_keys(now)
         # Start all reads before waiting for the first.
         reads = {periods: snapshot.get(key) for periods, key in keys.items()}
         missing = [periods for periods, read in reads.items() if read.value is None]
@@ -107,29 +102,28 @@ class History:
         sample = encode_sample(_begin_sample(snapshot, layout)())
         for periods in missing:
             tr[keys[periods]] = sample
-            first_kept = max(0, periods.number(self.now) - periods.kept)
+            first_kept = max(0, periods.number(now) - periods.kept)
             oldest, end = (layout.sample_key(periods.seconds, n) for n in (0, first_kept))
             tr.clear_range(oldest, end)
         self._sampled_by = weakref.ref(tr)
 
-    def note_taken(self, tr: Transaction, items: Iterable[StoredItem]) -> None:
+    def note_taken(self, tr: Transaction, now: int, items: Iterable[StoredItem]) -> None:
         """Count how long the items that the transaction pops or claims were ready."""
-        now = self.now
-        if now == 0 or 0 < abs(now - self._waits_noted) < _BETWEEN_WAITS:
+        if 0 < abs(now - self._waits_noted) < _BETWEEN_WAITS:
             return
         # A further try of the same transaction notes them again.
         self._waits_noted = now
-        waits = [*filter(None, map(self._wait_of, items))]
+        waits = [*filter(None, (self._wait_of(item, now) for item in items))]
         if waits:
             tr.add(self._layout.waits, encode_waits(waits))
 
-    def _wait_of(self, item: StoredItem) -> int | None:
+    def _wait_of(self, item: StoredItem, now: int) -> int | None:
         """Return for how many milliseconds an item has been ready; `None` if nothing says so."""
         since = item.header.since
         if since is None and not item.header.attempts:
             pushed = self._layout.pushed_at(item.key)
             since = None if pushed is None else int(1000 * pushed.timestamp())
-        return None if since is None else max(1, self.now - since)
+        return None if since is None else max(1, now - since)
 
 
 def _nothing() -> None:

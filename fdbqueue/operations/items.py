@@ -1,4 +1,4 @@
-"""Items within a transaction: append, pop, find, count, move and delete."""
+"""Items within a transaction: append, pop, put back, find and count."""
 
 from __future__ import annotations
 
@@ -28,19 +28,16 @@ from fdbqueue.layout import (
     encode_tallies,
     header_of,
     totals_range,
-    with_header,
 )
 from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.history import History
 from fdbqueue.operations.waiters import Waiters
-from fdbqueue.types import KeySelector, KeyValue, Options, ReadTransaction, State, Transaction
+from fdbqueue.types import KeySelector, KeyValue, ReadTransaction, State, Transaction
 
 __all__ = [
     "BATCH_BYTES",
-    "MOVABLE",
     "WANT_ALL",
-    "Done",
     "Items",
     "LocatedItem",
     "Moved",
@@ -54,9 +51,6 @@ WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 
 BATCH_BYTES = 1_000_000
 """Bytes of payloads that one shared transaction accepts: a tenth of FoundationDB's limit."""
-
-MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
-"""The states of items that can be moved."""
 
 Moved: TypeAlias = tuple[Level, bytes | None]
 """The new level of an item, and its new payload; `None` keeps the payload."""
@@ -85,20 +79,6 @@ class NewItem(NamedTuple):
     due: int | None = None
     header: Header = NO_HEADER
     value: Any = None
-
-
-class Done(NamedTuple):
-    """The end of a claimed item that is kept.
-
-    Attributes:
-        time: When it was acknowledged, in milliseconds since 1970.
-        attempts: How often it was claimed.
-        returned: What its handler returned, as JSON, or `None`.
-    """
-
-    time: int
-    attempts: int
-    returned: bytes | None
 
 
 class ReturnedItem(NamedTuple):
@@ -156,16 +136,16 @@ class Items:
 
     # Totals and counters
 
-    def tally(self, tr: Transaction, **changes: int) -> None:
+    def tally(self, tr: Transaction, now: int, **changes: int) -> None:
         """Add to tallies of the queue, by their names in `TALLIES`."""
-        self.history.note_change(tr)
+        self.history.note_change(tr, now)
         tr.add(self._layout.tallies, encode_tallies(**changes))
 
-    def count_returned(self, tr: Transaction, n: int, **changes: int) -> None:
+    def count_returned(self, tr: Transaction, now: int, n: int, **changes: int) -> None:
         """Count items that are not new, and wake clients; add to other tallies, too."""
-        self.history.note_change(tr)
+        self.history.note_change(tr, now)
         tr.add(self._layout.total_in, encode_count(n))
-        self.tally(tr, moved=n, **changes)
+        self.tally(tr, now, moved=n, **changes)
         self.waiters.wake(tr, n)
 
     def count_stored(self, tr: Transaction, level: Level, n: int) -> None:
@@ -173,15 +153,17 @@ class Items:
         if level.counter is not None:
             tr.add(level.counter, encode_level(n) if level.counts_taken else encode_count(n))
 
-    def _count_taken(self, tr: Transaction, level: Level, n: int, taken: Taken | None) -> None:
+    def _count_taken(
+        self, tr: Transaction, now: int, level: Level, n: int, taken: Taken | None
+    ) -> None:
         """Count items that the transaction takes out of a level; `None` if it counts the end."""
-        self.history.note_change(tr)
+        self.history.note_change(tr, now)
         counter = level.counter
         if counter is not None and level.counts_taken:
             tr.add(counter, encode_level(-n, **{taken: n} if taken else {}))
             return
         if taken is not None:
-            self.tally(tr, **{taken: n})
+            self.tally(tr, now, **{taken: n})
         if counter is not None:
             tr.add(counter, encode_count(-n))
             tr.compare_and_clear(counter, ZERO)
@@ -217,7 +199,7 @@ class Items:
         """Return the index entries of a delayed, claimed, dead or done item."""
         return {}
 
-    def add_to_indexes(self, tr: Transaction, item: StoredItem) -> None:
+    def add_to_indexes(self, tr: Transaction, now: int, item: StoredItem) -> None:
         """Add a ready item to its indexes and counters."""
         entries, counters = self.index_entries(tr, item)
         for entry, value in entries.items():
@@ -225,9 +207,9 @@ class Items:
         for counter in counters:
             tr.add(counter, ONE)
         if item.header.expires is not None:
-            self.tally(tr, expiring=1)
+            self.tally(tr, now, expiring=1)
 
-    def remove_from_indexes(self, tr: Transaction, items: list[StoredItem]) -> None:
+    def remove_from_indexes(self, tr: Transaction, now: int, items: list[StoredItem]) -> None:
         """Remove items from their indexes and counters. Their payloads must still be stored."""
         for item in items:
             if not self.indexes_every_item and item.header is NO_HEADER:
@@ -239,7 +221,7 @@ class Items:
                 tr.add(counter, MINUS_ONE)
                 tr.compare_and_clear(counter, ZERO)
             if item.header.expires is not None:
-                self.tally(tr, expiring=-1)
+                self.tally(tr, now, expiring=-1)
 
     # Delayed, claimed and dead items
 
@@ -264,22 +246,37 @@ class Items:
         self.unpark(tr, self._layout.delayed, position)
         tr.clear(self._layout.timer_key(self._layout.dues, due, position))
 
-    def requeue(self, tr: Transaction, items: list[ReturnedItem], **changes: int) -> None:
+    @staticmethod
+    def clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
+        """Clear timers that are next to each other.
+
+        One range, because keys cleared one by one would slow down the next reader, which has to
+        skip each of them. A timer that another client adds between them conflicts.
+        """
+        if len(timers) == 1:
+            tr.clear(timers[0].key)
+        elif timers:
+            begin, end = timers[0].key, timers[-1].key + b"\x00"
+            tr.add_read_conflict_range(begin, end)
+            tr.clear_range(begin, end)
+
+    def requeue(self, tr: Transaction, now: int, items: list[ReturnedItem], **changes: int) -> None:
         """Return claimed or dead items to their positions, now or when due.
 
         Args:
             tr: A transaction.
+            now: The time in milliseconds since 1970.
             items: The items.
             changes: The changes of the tallies that say where the items come from.
         """
         delayed = sum(item.due is not None for item in items)
         if items:
-            self.count_returned(tr, len(items), delayed=delayed, **changes)
+            self.count_returned(tr, now, len(items), delayed=delayed, **changes)
         elif changes:
-            self.tally(tr, **changes)
+            self.tally(tr, now, **changes)
         for position, value, due in items:
             if due is None:
-                self.insert(tr, self._layout.items + position, value)
+                self.insert(tr, now, self._layout.items + position, value)
             else:
                 self.delay(tr, position, due, value)
 
@@ -380,7 +377,7 @@ class Items:
     # Adding
 
     def append(
-        self, tr: Transaction, items: Iterable[NewItem], tails: dict[bytes, Tail]
+        self, tr: Transaction, now: int, items: Iterable[NewItem], tails: dict[bytes, Tail]
     ) -> list[bytes]:
         """Append items to their levels; return their keys.
 
@@ -388,6 +385,7 @@ class Items:
 
         Args:
             tr: A transaction.
+            now: The time in milliseconds since 1970.
             items: The items.
             tails: The tails of their levels, by prefix.
         """
@@ -396,32 +394,32 @@ class Items:
         delayed = 0
         for level, payload, random, due, header, _ in items:
             tail = tails[level.prefix]
-            count = self._take_count(tr, tail)
+            count = self.take_count(tr, tail)
             key = layout.item_key(level.prefix, count, random)
             value = layout.write_payload(tr, random, payload, header)
             if header is not NO_HEADER:
-                self._index_header(tr, layout.position(key), header)
+                self.index_header(tr, layout.position(key), header)
             if due is None:
                 tr[key] = value
                 if self.indexes_every_item or header is not NO_HEADER:
-                    self.add_to_indexes(tr, StoredItem(key, value, level))
+                    self.add_to_indexes(tr, now, StoredItem(key, value, level))
                 tail.added += 1
             else:
                 self.delay(tr, layout.position(key), due, value)
                 delayed += 1
             keys.append(key)
         if keys:
-            self.history.note_change(tr)
+            self.history.note_change(tr, now)
             tr.add(layout.total_in, encode_count(len(keys)))
         if delayed:
-            self.tally(tr, delayed=delayed)
+            self.tally(tr, now, delayed=delayed)
         for tail in tails.values():
             if tail.added:
                 self.count_stored(tr, tail.level, tail.added)
                 tail.added = 0
         return keys
 
-    def _take_count(self, tr: Transaction, tail: Tail) -> int:
+    def take_count(self, tr: Transaction, tail: Tail) -> int:
         """Return the count for the next new item of a level."""
         count = self._next_count(tr, tail) if tail.next_count is None else tail.next_count
         tail.next_count = count + 1
@@ -441,7 +439,8 @@ class Items:
             return max(version, last + 1)
         return version
 
-    def _index_header(self, tr: Transaction, position: bytes, header: Header) -> None:
+    def index_header(self, tr: Transaction, position: bytes, header: Header) -> None:
+        """Store what finds an item by its header: its unique key, and where it was moved to."""
         if header.expires is not None:
             tr[self._layout.scheduled] = b""
         if header.unique is not None:
@@ -449,28 +448,16 @@ class Items:
         if header.origin is not None:
             tr[self._layout.moved + header.origin] = position
 
-    def stage(self, tr: Transaction, request: bytes, pops: list[list[Any]]) -> None:
-        """Store popped items as the result of a pop request; they count as claimed until then."""
-        self._layout.write_result(tr, request, pops)
-        n = sum(map(len, pops))
-        self.tally(tr, popped=-n, claimed=n)
-
-    def insert(self, tr: Transaction, key: bytes, value: bytes) -> None:
+    def insert(self, tr: Transaction, now: int, key: bytes, value: bytes) -> None:
         """Store a ready item and count it in its level, but not in the totals."""
         item = self.levels.item(key, value)
         tr[key] = value
-        self.add_to_indexes(tr, item)
+        self.add_to_indexes(tr, now, item)
         self.count_stored(tr, item.level, 1)
 
-    def unstage(self, tr: Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Return items stored by `stage`, as (key, value), to their positions."""
-        items = list(rows)
-        for key, value in items:
-            self.insert(tr, key, value)
-        if items:
-            self.count_returned(tr, len(items), returned=len(items))
-
-    def put_back(self, tr: Transaction, popped: list[tuple[bytes, bytes, Header]]) -> None:
+    def put_back(
+        self, tr: Transaction, now: int, popped: list[tuple[bytes, bytes, Header]]
+    ) -> None:
         """Return popped items, as key, payload and header, unless they already exist."""
         layout = self._layout
         items = {key: (payload, header) for key, payload, header in popped}
@@ -482,257 +469,64 @@ class Items:
                 random = layout.unpack_item_key(key)[-1]
                 if header.unique is not None and tr[layout.unique_key(header.unique)].present():
                     header = header._replace(unique=None)  # another item has the key now
-                self._index_header(tr, layout.position(key), header)
-                self.insert(tr, key, layout.write_payload(tr, random, payload, header))
+                self.index_header(tr, layout.position(key), header)
+                self.insert(tr, now, key, layout.write_payload(tr, random, payload, header))
                 n += 1
         if n:
-            self.count_returned(tr, n, put_back=n)
+            self.count_returned(tr, now, n, put_back=n)
 
     # Removing
 
-    def delete_first(self, tr: Transaction, items: list[StoredItem]) -> None:
+    def delete_first(self, tr: Transaction, now: int, items: list[StoredItem]) -> None:
         """Pop the first items of their levels, as read by `first`; keep what they own.
 
         This clears one range per level, and the read of `first` conflicts on the range. Keys
         cleared one by one would slow down the next reader, which has to skip each of them.
         """
-        self.remove_from_indexes(tr, items)
+        self.remove_from_indexes(tr, now, items)
         for level, group in groupby(items, _level_of):
             in_level = list(group)
             if len(in_level) == 1:
                 tr.clear(in_level[0].key)
             else:
                 tr.clear_range(level.begin, in_level[-1].key + b"\x00")
-            self._count_taken(tr, level, len(in_level), "popped")
-        self.history.note_taken(tr, items)
+            self._count_taken(tr, now, level, len(in_level), "popped")
+        self.history.note_taken(tr, now, items)
 
-    def delete(self, tr: Transaction, items: list[StoredItem], taken: Taken | None) -> None:
+    def delete(
+        self, tr: Transaction, now: int, items: list[StoredItem], taken: Taken | None
+    ) -> None:
         """Delete ready items that have a read conflict key already; keep what they own.
 
         Args:
             tr: A transaction.
+            now: The time in milliseconds since 1970.
             items: The items.
             taken: What to count them as; `None` if the caller counts them.
         """
-        self.remove_from_indexes(tr, items)
+        self.remove_from_indexes(tr, now, items)
         for item in items:
             tr.clear(item.key)
         for level, group in groupby(items, _level_of):
-            self._count_taken(tr, level, len(list(group)), taken)
+            self._count_taken(tr, now, level, len(list(group)), taken)
         if taken is not None:
-            self.history.note_taken(tr, items)
+            self.history.note_taken(tr, now, items)
 
-    def take(self, tr: Transaction, item: StoredItem, taken: Taken | None) -> None:
+    def take(self, tr: Transaction, now: int, item: StoredItem, taken: Taken | None) -> None:
         """Add a read conflict key for a ready item; delete it and what it owns."""
         tr.add_read_conflict_key(item.key)
-        self.delete(tr, [item], taken)
+        self.delete(tr, now, [item], taken)
         self._layout.clear_owned(tr, self._layout.position(item.key), item.value)
 
-    def retry(self, tr: Transaction, dead: LocatedItem, reserve: Callable[[Any], None]) -> bool:
-        """Return a dead letter to its position; return false if its unique key is in use.
-
-        `reserve(tr)` takes a place below the bound of the queue, or raises `QueueFull`.
-        """
-        layout = self._layout
-        position = layout.position(dead.item.key)
-        header = dead.item.header
-        if header.unique is not None and tr[layout.unique_key(header.unique)].present():
-            return False
-        reserve(tr)
-        if header.unique is not None:
-            tr[layout.unique_key(header.unique)] = position
-        self.unpark(tr, layout.dead, position)
-        layout.clear_attempts(tr, position)  # their numbers start again
-        # The item may have expired since, but the caller wants to retry it.
-        header = header._replace(attempts=0, expires=None, since=self.history.now)
-        returned = ReturnedItem(position, with_header(header, dead.item.content))
-        self.requeue(tr, [returned], dead=-1, retried=1)
-        return True
-
-    def run_now(self, tr: Transaction, delayed: LocatedItem) -> bool:
-        """Make a delayed item ready; return true, because it existed."""
-        self.undelay(tr, self._layout.position(delayed.key), delayed.metadata[0])
-        header = delayed.item.header._replace(since=self.history.now)
-        self.insert(tr, delayed.key, with_header(header, delayed.item.content))
-        self.count_returned(tr, 1, delayed=-1)
-        return True
-
-    def drop(self, tr: Transaction, dead: LocatedItem) -> bool:
-        """Delete a dead letter; return true, because it existed."""
-        self.unpark(tr, self._layout.dead, self._layout.position(dead.item.key))
-        self.tally(tr, dead=-1, removed=1)
-        position = self._layout.position(dead.item.key)
-        self._layout.clear_kept(tr, position, dead.item.value)
-        self._layout.clear_attempts(tr, position)
-        return True
-
-    def remove(self, tr: Transaction, found: LocatedItem | None) -> bool:
-        """Remove an item in any state but claimed; return false for a claimed one, or for `None`.
-
-        A done item does not count as removed: it has been completed.
-        """
-        layout = self._layout
-        if found is None or found.state == "claimed":
-            return False
-        position = layout.position(found.item.key)
-        if found.state == "ready":
-            self.take(tr, found.item, None)
-            self.tally(tr, removed=1)
-        elif found.state == "delayed":
-            self.undelay(tr, position, found.metadata[0])
-            self.tally(tr, removed=1, delayed=-1)
-            layout.clear_owned(tr, position, found.item.value)
-        elif found.state == "dead":
-            self.drop(tr, found)
-        else:
-            tr.clear(layout.timer_key(layout.done_times, found.metadata[0], position))
-            self._forget(tr, position, found.item.value)
-            self.tally(tr, done=-1)
-        return True
-
-    # Done items
-
-    def finish(self, tr: Transaction, position: bytes, value: bytes, done: Done) -> None:
-        """Keep an item that was claimed and is done. The caller counts it."""
-        layout = self._layout
-        layout.free_unique(tr, value)
-        stored = encode_metadata((done.time, done.attempts), value)
-        self.park(tr, layout.done, position, stored)
-        tr[layout.timer_key(layout.done_times, done.time, position)] = b""
-        if done.returned is not None:
-            tr[layout.returned + position] = done.returned
-
-    def done_at(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[LocatedItem]:
-        """Return the done items of some rows of the index of times."""
-        layout = self._layout
-        positions = [layout.unpack_timer_key(layout.done_times, row.key)[1] for row in rows]
-        # Start all reads before waiting for the first.
-        reads = [(position, tr[layout.done + position]) for position in positions]
-        found: list[LocatedItem] = []
-        for position, read in reads:
-            if read.value is not None:
-                metadata, value = decode_metadata(read.value)
-                item = self.levels.item(layout.items + position, value)
-                found.append(LocatedItem("done", item, metadata))
-        return found
-
-    def _forget(self, tr: Transaction, position: bytes, value: bytes) -> None:
-        layout = self._layout
-        self.unpark(tr, layout.done, position)
-        tr.clear(layout.returned + position)
-        layout.clear_kept(tr, position, value)
-
-    def trim(self, tr: Transaction, options: Options, now: int, limit: int) -> int:
-        """Delete up to `limit` done items, the oldest first, that the queue no longer keeps.
-
-        Conflicts with others that do so, and with nothing else.
-
-        Args:
-            tr: A transaction.
-            options: The options of the queue.
-            now: The time in milliseconds since 1970.
-            limit: The maximum number of items.
-
-        Returns:
-            The number of deleted items.
-        """
-        layout = self._layout
-        times = layout.done_times
-        begin, end = layout.range_of(times)
-        counters = self.begin_counters(tr.snapshot)
-        rows = [*tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)]
-        excess = oldest = 0
-        if options.keep_number is not None:
-            excess = counters().tallies["done"] - options.keep_number
-        if options.keep_seconds is not None:
-            oldest = now - 1000 * options.keep_seconds
-        timers = [layout.unpack_timer_key(times, row.key) for row in rows]
-        old = [
-            position
-            for number, (time, position) in enumerate(timers)
-            if number < excess or time < oldest
-        ]
-        if not old:
-            return 0
-        end = rows[len(old) - 1].key + b"\x00"
-        tr.add_read_conflict_range(begin, end)
-        tr.clear_range(begin, end)
-        # Start all reads before waiting for the first.
-        stored = [tr.snapshot.get(layout.done + position) for position in old]
-        for position, read in zip(old, stored):
-            if read.value is not None:
-                self._forget(tr, position, decode_metadata(read.value)[1])
-        self.tally(tr, done=-len(old))
-        return len(old)
-
-    def move(
-        self,
-        tr: Transaction,
-        found: LocatedItem,
-        payload: bytes,
-        level: Level,
-        tails: dict[bytes, Tail],
-    ) -> bytes:
-        """Move a ready, delayed or dead item to the end of a level; return its new key.
-
-        `tails` are those of earlier moves of the transaction, by prefix, behind which it goes.
-        """
-        layout, (state, item, metadata) = self._layout, found
-        position = layout.position(item.key)
-        attempts: list[KeyValue] = []
-        if item.header.attempts or state == "dead":
-            attempts += tr.get_range(*layout.attempts_range(position))
-        # The item keeps its random part and its header.
-        random = layout.unpack_item_key(item.key)[-1]
-        header = item.header
-        if self.ids_are_positions:
-            header = header._replace(origin=header.origin or position)
-        due = metadata[0] if state == "delayed" else None
-        new = NewItem(level, payload, random, due, header)
-        tail = tails.get(level.prefix) or Tail(tr.snapshot, level)
-        tails[level.prefix] = tail
-        if state == "dead":
-            key = self._move_dead(tr, position, found, new, tail)
-        else:
-            if state == "ready":
-                self.take(tr, item, None)
-                self.tally(tr, moved=1)
-            else:
-                self.undelay(tr, position, metadata[0])
-                layout.clear_owned(tr, position, item.value)
-                self.tally(tr, moved=1, delayed=-1)
-            (key,) = self.append(tr, [new], {level.prefix: tail})
-        for row in attempts:
-            number = layout.unpack_attempt_key(row.key)[1]
-            tr[layout.attempt_key(layout.position(key), number)] = row.value
-        return key
-
-    def _move_dead(
-        self, tr: Transaction, position: bytes, dead: LocatedItem, new: NewItem, tail: Tail
-    ) -> bytes:
-        """Move a dead letter to the end of a level, without its attempts; return its new key.
-
-        It changes no counter, and leaves its unique key to the item that may have taken it.
-        """
-        layout = self._layout
-        self.unpark(tr, layout.dead, position)
-        layout.clear_kept(tr, position, dead.item.value)
-        layout.clear_attempts(tr, position)
-        key = layout.item_key(new.level.prefix, self._take_count(tr, tail), new.random)
-        value = layout.write_payload(tr, new.random, new.payload, new.header)
-        self.park(tr, layout.dead, layout.position(key), encode_metadata(dead.metadata, value))
-        self._index_header(tr, layout.position(key), Header(origin=new.header.origin))
-        return key
-
-    def clear(self, tr: Transaction) -> None:
+    def clear(self, tr: Transaction, now: int) -> None:
         """Delete all items, their claims, dead letters and counters, and the import progress."""
         layout = self._layout
         stored = tr[layout.options].value
         for prefix in (*layout.of_items, layout.totals, layout.imports):
             tr.clear_range(*layout.range_of(prefix))
-        self.history.begin_again(tr)
+        self.history.begin_again(tr, now)
         if stored is not None and decode_options(stored).paused:
-            self.tally(tr, paused=1)
+            self.tally(tr, now, paused=1)
 
 
 class LocatedItem(NamedTuple):

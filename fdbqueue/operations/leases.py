@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -11,26 +10,34 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem
-from fdbqueue.layout import ClaimedItem, Layout, decode_claim, encode_lease, header_of
+from fdbqueue.layout import (
+    ClaimedItem,
+    Layout,
+    Lease,
+    decode_claim,
+    decode_lease,
+    encode_claim,
+    encode_lease,
+    header_of,
+)
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem, at_time
-from fdbqueue.operations.items import Done, Items, LocatedItem, ReturnedItem
-from fdbqueue.operations.schedule import (
-    MAX_TRACEBACK,
-    VERSIONS,
-    FailedItem,
-    Schedule,
-    text_end,
-)
-from fdbqueue.operations.slots import Candidate, Limit
-from fdbqueue.types import Claim, Options, Transaction, Value
+from fdbqueue.operations.done import Done, DoneItems
+from fdbqueue.operations.failures import FailedItem, Failures, error_text, traceback_text
+from fdbqueue.operations.items import Items, LocatedItem, ReturnedItem
+from fdbqueue.operations.options import StoredOptions
+from fdbqueue.operations.slots import Candidate, Limit, Slots
+from fdbqueue.types import Claim, KeyValue, Options, Transaction, Value
 
-__all__ = ["AckRequest", "ClaimRequest", "Leases", "error_text", "traceback_text"]
+__all__ = ["LEASE_OVER", "VERSIONS", "AckRequest", "ClaimRequest", "Leases"]
 
 _log = logging.getLogger("fdbqueue")
 
-_MAX_ERROR = 1_000  # characters
-_MAX_STDERR = 4_096  # bytes
+VERSIONS = 1_000_000
+"""The approximate number of read versions per second."""
+
+LEASE_OVER = "its lease ran out"
+"""The error of an attempt whose lease has ended."""
 
 _KEPT_SIZE = 4  # items in a batch of acknowledgements for which one counts that may be kept
 _RETURNED_BYTES = 5_000  # of a result, which count as one item in such a batch
@@ -39,52 +46,6 @@ _key_of, _slot_of = attrgetter("key"), attrgetter("slot")
 
 _Reads: TypeAlias = list[tuple[bytes, Any]]
 """The positions of the items of a claim, and the reads of what is stored there."""
-
-
-def error_text(error: object) -> str | None:
-    """Return the text to store for an error, cut to 1,000 characters.
-
-    Args:
-        error: A text or an exception; `None` for no error.
-
-    Raises:
-        TypeError: `error` is neither of these.
-
-    Example:
-        >>> error_text(ValueError("no such address"))
-        'ValueError: no such address'
-    """
-    if isinstance(error, BaseException):
-        try:
-            error = f"{type(error).__name__}: {error}"
-        except Exception:  # raised by its `__str__`
-            error = f"{type(error).__name__} (its text cannot be read)"
-    if error is not None and not isinstance(error, str):
-        raise TypeError(f"an error must be a text or an exception, not {error!r}")
-    return error and error[:_MAX_ERROR].encode("utf-8", "backslashreplace").decode()
-
-
-def traceback_text(error: object) -> str | None:
-    """Return the end of the traceback of an exception; `None` for no exception.
-
-    If the exception has the standard error of a command in `stderr`, as `CalledProcessError` has,
-    its end follows, up to 4,096 bytes. The text has up to `MAX_TRACEBACK` bytes; the options of the
-    queue say how many of them are stored.
-
-    >>> traceback_text("busy") is None
-    True
-    """
-    if not isinstance(error, BaseException):
-        return None
-    try:
-        text = "".join(traceback.format_exception(error))
-    except Exception:  # raised by its `__str__`
-        text = "".join(traceback.format_tb(error.__traceback__))
-    stderr = getattr(error, "stderr", None)
-    if isinstance(stderr, bytes):
-        stderr = stderr.decode(errors="replace")
-    errors = f"Standard error:\n{text_end(stderr, _MAX_STDERR)}" if isinstance(stderr, str) else ""
-    return text_end(text + errors, MAX_TRACEBACK)
 
 
 def _lost(end: Callable[[], None]) -> LeaseLost | None:
@@ -137,13 +98,12 @@ class AckRequest(NamedTuple):
 
     Attributes:
         claim: The claim.
-        now: The time in milliseconds since 1970; `None` if the queue is known to keep no done
-            items.
+        may_keep: False if the queue is known to keep no done items.
         returned: What the handler returned, as JSON, or `None`.
     """
 
     claim: Claim
-    now: int | None = None
+    may_keep: bool = True
     returned: bytes | None = None
 
     @property
@@ -154,7 +114,7 @@ class AckRequest(NamedTuple):
         up to 90,000 bytes.
         """
         n = len(self.claim)
-        if self.now is None:
+        if not self.may_keep:
             return n
         return n * (_KEPT_SIZE + len(self.returned or b"") // _RETURNED_BYTES)
 
@@ -162,10 +122,15 @@ class AckRequest(NamedTuple):
 class Leases:
     """The claimed items of one queue. Each method is part of a transaction.
 
-    A lease ends when it is over both by the versions of the database and by the clock. So neither a
-    recovery, which advances the versions, nor a wrong clock ends it. A claim belongs to the holder
-    of its token while the item is stored under that token. After the lease has ended, the next
-    client that looks for items returns the item to the queue.
+    A claim belongs to the holder of its token while the item is stored under that token. After the
+    lease has ended, the next client that looks for items returns the item to the queue.
+
+    A lease ends when it is over by the versions of the database and by the clock of the client that
+    sweeps. A recovery advances the versions by a hundred seconds' worth, so the clock has to agree;
+    clocks differ, so the versions have to agree. A lease that is over by its version only gets a
+    new version for its end: the time that the clock leaves, at most its length. So does a lease
+    whose version lies further ahead than its length: the queue was restored from the backup of
+    another cluster, whose versions were higher.
     """
 
     def __init__(
@@ -173,14 +138,20 @@ class Leases:
         layout: Layout,
         items: Items,
         codec: RowCodec[Any],
-        schedule: Schedule,
+        options: StoredOptions,
+        slots: Slots,
+        failures: Failures,
+        done: DoneItems,
         retry_delay: Callable[[int], float],
     ) -> None:
         self._layout = layout
-        self._retry_delay = retry_delay
         self._items = items
         self._codec = codec
-        self._schedule = schedule
+        self._options = options
+        self._slots = slots
+        self._failures = failures
+        self._done = done
+        self._retry_delay = retry_delay
 
     @staticmethod
     def conflict_on(tr: Transaction, candidates: list[Candidate]) -> None:
@@ -194,20 +165,20 @@ class Leases:
     def take(
         self,
         tr: Transaction,
+        now: int,
         candidates: list[Candidate],
         request: ClaimRequest,
         version: int,
-        now: int,
         mark: Value | None = None,
     ) -> Claim | None:
         """Claim items that have a read conflict key, except those that cannot be decoded.
 
         Args:
             tr: A transaction.
+            now: The time in milliseconds since 1970.
             candidates: The items.
             request: What to claim, and for how long.
             version: The read version of the transaction.
-            now: The time in milliseconds since 1970.
             mark: The value that marks a queue with timers, if reading it has begun.
         """
         layout = self._layout
@@ -219,7 +190,7 @@ class Leases:
         stored_items: list[StoredItem] = []
         delivery_counts: list[int] = []
         held: list[Limit] = []
-        self._items.delete(tr, [candidate.item for candidate in candidates], "claimed")
+        self._items.delete(tr, now, [candidate.item for candidate in candidates], "claimed")
         for stored, limits in candidates:
             delivery_count = stored.header.attempts + 1
             position = layout.position(stored.key)
@@ -228,13 +199,13 @@ class Leases:
             except UndecodableItem as error:
                 due = now + int(1000 * self._retry_delay(delivery_count))
                 failed = FailedItem(position, stored.value, delivery_count, due, client)
-                self._fail(tr, failed, now, error)
+                self._fail(tr, now, failed, error)
                 continue
             slots = tuple(map(_slot_of, limits))
             held += limits
             claimed = ClaimedItem(request.token, end, delivery_count, slots, stored.value)
             lease = encode_lease(request.lease, now, delivery_count, stored.header.expires, client)
-            self._schedule.store_claim(tr, position, claimed, lease)
+            self._store(tr, position, claimed, lease)
             stored_items.append(stored)
             delivery_counts.append(delivery_count)
         if not items:
@@ -247,11 +218,11 @@ class Leases:
         keys = tuple(map(_key_of, stored_items))
         return Claim(tuple(items), tuple(delivery_counts), keys, request.token, client)
 
-    def _fail(self, tr: Transaction, failed: FailedItem, now: int, error: UndecodableItem) -> None:
+    def _fail(self, tr: Transaction, now: int, failed: FailedItem, error: UndecodableItem) -> None:
         """Count an undecodable item as a failed attempt."""
         _log.warning("%s", error)
         text, stack = error_text(error), traceback_text(error)
-        self._schedule.return_failed(tr, [failed], now, text, stack)
+        self._failures.return_failed(tr, now, [failed], text, stack)
 
     def _begin(self, tr: Transaction, claim: Claim) -> _Reads:
         """Start to read the items of a claim; return their positions and the reads."""
@@ -285,7 +256,7 @@ class Leases:
             self._items.unpark(tr, layout.claims, position)
             tr.clear(layout.timer_key(layout.leases, item.lease_end, position))
             if item.slots:
-                self._schedule.free_slots(tr, item.slots)
+                self._slots.free(tr, item.slots)
         return ended
 
     def is_stored(self, tr: Transaction, claim: Claim | None) -> bool:
@@ -295,42 +266,44 @@ class Leases:
         stored = [read.value for _, read in self._begin(tr, claim)]
         return any(item is not None and decode_claim(item).token == claim.token for item in stored)
 
-    def ack(self, tr: Transaction, request: AckRequest) -> None:
+    def ack(self, tr: Transaction, now: int, request: AckRequest) -> None:
         """Acknowledge a claim: delete its items, or keep them as done if the queue does so."""
-        self.begin_ack(tr, request)()
+        self.begin_ack(tr, now, request)()
 
-    def begin_ack(self, tr: Transaction, request: AckRequest) -> Callable[[], None]:
+    def begin_ack(self, tr: Transaction, now: int, request: AckRequest) -> Callable[[], None]:
         """Start to read the items of a claim; return a function that acknowledges the claim."""
         reads = self._begin(tr, request.claim)
-        is_known = request.now is None  # that the queue keeps no done items
-        options = None if is_known else self._schedule.begin_options(tr.snapshot)
-        return partial(self._ack, tr, request, reads, options)
+        options = self._options.begin_read(tr.snapshot) if request.may_keep else None
+        return partial(self._ack, tr, now, request, reads, options)
 
     def _ack(
         self,
         tr: Transaction,
+        now: int,
         request: AckRequest,
         reads: _Reads,
         begun_options: Callable[[], Options | None] | None,
     ) -> None:
-        claim, now, returned = request
+        claim, _, returned = request
         options = None if begun_options is None else begun_options()
         ended = self._end(tr, claim, reads)
         n = len(ended)
-        if now is not None and options is not None and options.keeps_done:
-            self._items.tally(tr, acked=n, done=n)
+        if options is not None and options.keeps_done:
+            self._items.tally(tr, now, acked=n, done=n)
             for position, item in ended:
                 done = Done(now, item.delivery_count, returned)
-                self._items.finish(tr, position, item.value, done)
+                self._done.finish(tr, position, item.value, done)
             return
-        self._items.tally(tr, acked=n)
+        self._items.tally(tr, now, acked=n)
         for position, item in ended:
             self._layout.clear_owned(tr, position, item.value)
 
-    def ack_each(self, tr: Transaction, requests: list[AckRequest]) -> list[LeaseLost | None]:
+    def ack_each(
+        self, tr: Transaction, now: int, requests: list[AckRequest]
+    ) -> list[LeaseLost | None]:
         """Acknowledge several claims; return `None` or `LeaseLost` for each."""
         # Start all reads before waiting for the first.
-        pending = [self.begin_ack(tr, request) for request in requests]
+        pending = [self.begin_ack(tr, now, request) for request in requests]
         ended: set[bytes] = set()
         errors: list[LeaseLost | None] = []
         for request, ack in zip(requests, pending):
@@ -346,18 +319,16 @@ class Leases:
     def store_returned(self, tr: Transaction, claim: Claim, returned: bytes) -> None:
         """Store what the handler returned for an item that this transaction has acknowledged."""
         for key in claim.keys:
-            position = self._layout.position(key)
-            if tr[self._layout.done + position].present():  # else the queue keeps no done items
-                tr[self._layout.returned + position] = returned
+            self._done.store_returned(tr, self._layout.position(key), returned)
 
     def extend(
         self,
         tr: Transaction,
+        now: int,
         claim: Claim,
         reads: _Reads | None = None,
         *,
         lease: float,
-        now: int,
     ) -> None:
         """Renew the lease: it ends `lease` seconds from now."""
         layout = self._layout
@@ -368,42 +339,85 @@ class Leases:
             claimed = item._replace(lease_end=end)
             expires = header_of(item.value)[0].expires
             timer = encode_lease(lease, now, item.delivery_count, expires, claim.client)
-            self._schedule.store_claim(tr, position, claimed, timer)
+            self._store(tr, position, claimed, timer)
             if end < item.lease_end:
-                self._items.count_returned(tr, 1)  # waiting clients sleep until a lease ends
+                self._items.count_returned(tr, now, 1)  # waiting clients sleep until a lease ends
 
     def extend_each(
-        self, tr: Transaction, claims: list[Claim], *, lease: float, now: int
+        self, tr: Transaction, now: int, claims: list[Claim], *, lease: float
     ) -> list[LeaseLost | None]:
         """Renew the leases of several claims; return `None` or `LeaseLost` for each."""
         pending = [self._begin(tr, claim) for claim in claims]
-        extend = partial(self.extend, tr, lease=lease, now=now)
+        extend = partial(self.extend, tr, now, lease=lease)
         return [_lost(partial(extend, *each)) for each in zip(claims, pending)]
 
-    def release(self, tr: Transaction, claim: Claim) -> None:
+    def release(self, tr: Transaction, now: int, claim: Claim) -> None:
         """Return the items as if they had never been claimed."""
         ended = self._end(tr, claim)
         returned = [ReturnedItem(position, item.value) for position, item in ended]
-        self._items.requeue(tr, returned, returned=len(ended))
+        self._items.requeue(tr, now, returned, returned=len(ended))
 
-    def take_back(self, tr: Transaction, claimed: LocatedItem) -> bool:
+    def take_back(self, tr: Transaction, now: int, claimed: LocatedItem) -> bool:
         """Release an item as the client that has claimed it would; return true."""
         token = claimed.metadata[0]
-        self.release(tr, Claim((), (), (claimed.key,), token))
+        self.release(tr, now, Claim((), (), (claimed.key,), token))
         return True
 
     def nack(
         self,
         tr: Transaction,
+        now: int,
         claim: Claim,
         dues: list[int | None],
         error: str | None,
         traceback: str | None,
-        now: int,
     ) -> None:
         """Return failed items, each at its due time, or make them dead letters."""
         failed = [
             FailedItem(position, item.value, item.delivery_count, due, claim.client)
             for (position, item), due in zip(self._end(tr, claim), dues)
         ]
-        self._schedule.return_failed(tr, failed, now, error, traceback)
+        self._failures.return_failed(tr, now, failed, error, traceback)
+
+    def end_foreign(self, tr: Transaction, now: int, limit: int) -> bool:
+        """End or renew leases whose versions are those of another cluster; return if any were."""
+        leases = self._layout.leases
+        swept = False
+        for row in tr.snapshot.get_range(*self._layout.range_of(leases), limit=limit, reverse=True):
+            end = self._layout.unpack_timer_key(leases, row.key)[0]
+            lease = decode_lease(row.value)
+            ahead = end - tr.get_read_version().wait()
+            if lease is not None and ahead > lease.length * VERSIONS // 1000:
+                self.end_over(tr, now, [row])
+                swept = True
+        return swept
+
+    def end_over(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
+        """End leases that are over by their versions, and renew those not over by the clock."""
+        layout = self._layout
+        ends = [layout.unpack_timer_key(layout.leases, timer.key) for timer in timers]
+        # Start all reads before waiting for the first.
+        claims = [tr[layout.claims + position] for _, position in ends]
+        failed: list[FailedItem] = []
+        self._items.clear_timers(tr, timers)
+        for timer, (end, position), claim in zip(timers, ends, claims):
+            item = None if claim.value is None else decode_claim(claim.value)
+            if item is None or item.lease_end != end:
+                continue
+            lease = decode_lease(timer.value) or Lease(0, 0)
+            left = lease.left(now)
+            if left > 0:
+                end = tr.get_read_version().wait() + left * VERSIONS // 1000
+                self._store(tr, position, item._replace(lease_end=end), timer.value)
+            else:
+                self._items.unpark(tr, layout.claims, position)
+                self._slots.free(tr, item.slots)
+                count, client = item.delivery_count, lease.client
+                failed.append(FailedItem(position, item.value, count, None, client))
+        self._failures.return_failed(tr, now, failed, LEASE_OVER)
+
+    def _store(self, tr: Transaction, position: bytes, item: ClaimedItem, lease: bytes) -> None:
+        """Store a claimed item, and the timer of its lease with this value."""
+        layout = self._layout
+        self._items.park(tr, layout.claims, position, encode_claim(item))
+        tr[layout.timer_key(layout.leases, item.lease_end, position)] = lease

@@ -13,8 +13,8 @@ from fdbqueue.errors import OptionsMismatch, QueueFull
 from fdbqueue.layout import Layout, decode_options, encode_count, encode_options
 from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail
 from fdbqueue.operations.names import register
-from fdbqueue.operations.schedule import Schedule
 from fdbqueue.operations.slots import Places
+from fdbqueue.operations.sweep import Sweep
 from fdbqueue.types import Options, Transaction
 
 __all__ = ["ITEM_BYTES", "Bound", "PushRequest", "Pusher", "reconcile_options"]
@@ -76,31 +76,34 @@ class Pusher:
         self,
         layout: Layout,
         items: Items,
-        schedule: Schedule,
+        sweep: Sweep,
         options: Options,
         places: Places,
     ) -> None:
         self.layout = layout
         self._items = items
-        self._schedule = schedule
+        self._sweep = sweep
         self._given = options
         self.options = options
         """The options that the last push read or stored."""
         self._stored = b""
         self._bound = Bound(layout, items, places)
 
-    def set_options(self, tr: Transaction, **changes: Any) -> bool:
+    def set_options(self, tr: Transaction, now: int, changes: dict[str, Any]) -> bool:
         """Store new values of options; return true, because this wrote something."""
         # Accept any stored value from now on.
         given: dict[str, Any] = dict.fromkeys(changes.keys() & {*_FLEXIBLE})
         self._given = replace(self._given, **given)
         self._agree(tr, tr.get(self.layout.options).value)
         if "paused" in changes:
-            self._items.tally(tr, paused=changes["paused"] - self.options.paused)
-        tr[self.layout.options] = encode_options(replace(self.options, **changes))
+            self._items.tally(tr, now, paused=changes["paused"] - self.options.paused)
+        changed = replace(self.options, **changes)
+        if (changed.keep_seconds, changed.keep_number) == (None, None) and self.options.keeps_done:
+            changed = replace(changed, keep_number=0)  # there are done items to delete
+        tr[self.layout.options] = encode_options(changed)
         return True
 
-    def push(self, tr: Transaction, pushes: list[PushRequest]) -> list[list[bytes]]:
+    def push(self, tr: Transaction, now: int, requests: list[PushRequest]) -> list[list[bytes]]:
         """Append items to their levels; return the keys of each push's new items.
 
         A push that the queue has no room for has no keys. With `as_many_as_fit` it has the keys of
@@ -108,14 +111,14 @@ class Pusher:
         """
         # Start all reads before waiting for the first.
         begin, end = self.layout.waiters_and_options
-        n = sum(map(len, map(_items_of, pushes)))
+        n = sum(map(len, map(_items_of, requests)))
         tr.add_read_conflict_key(self.layout.options)
         snapshot = tr.snapshot
         newest = snapshot.get_range(begin, end, limit=1 + n, reverse=True)
         known_bound = self.options.max_size
         taken = None if known_bound is None else self._bound.begin_count(tr)
         tails: dict[bytes, Tail] = {}
-        for item in chain.from_iterable(map(_items_of, pushes)):
+        for item in chain.from_iterable(map(_items_of, requests)):
             level = item.level
             if level.prefix not in tails:
                 tails[level.prefix] = Tail(snapshot, level)
@@ -124,20 +127,20 @@ class Pusher:
         stored = waiters.pop(0).value if has_options else None
         if stored != self._stored:
             self._agree(tr, stored)
-        fitting = [*map(_items_of, pushes)]
+        fitting = [*map(_items_of, requests)]
         bound = self.options.max_size
         if bound is not None:
             if taken is None or bound != known_bound:
                 taken = self._bound.begin_count(tr)
-            fitting = self._fitting(tr, pushes, taken(), bound)
-        keys = self._items.append(tr, chain.from_iterable(fitting), tails)
+            fitting = self._fitting(tr, requests, taken(), bound)
+        keys = self._items.append(tr, now, chain.from_iterable(fitting), tails)
         for waiter in waiters[: len(keys)]:
             tr.clear(waiter.key)
         remaining = iter(keys)
         return [[*islice(remaining, len(items))] for items in fitting]
 
     def push_unique(
-        self, tr: Transaction, item: NewItem, now: int, relies_on_full: bool
+        self, tr: Transaction, now: int, item: NewItem, relies_on_full: bool
     ) -> LocatedItem | None:
         """Push an item unless an unfinished item has its unique key; return the item with the key.
 
@@ -146,21 +149,21 @@ class Pusher:
 
         Args:
             tr: A transaction.
-            item: The item to push.
             now: The time in milliseconds since 1970.
+            item: The item to push.
             relies_on_full: Whether the rest of the transaction may depend on the queue being full.
         """
         key = self.layout.unique_key(str(item.header.unique))
-        found = self._find_unique(tr, key, now)
-        if found is None and self.push(tr, [PushRequest([item])])[0]:
-            found = self._find_unique(tr, key, now)
+        found = self._find_unique(tr, now, key)
+        if found is None and self.push(tr, now, [PushRequest([item])])[0]:
+            found = self._find_unique(tr, now, key)
         if found is None and relies_on_full:
             self._bound.rely_on_full(tr)
         return found
 
-    def _find_unique(self, tr: Transaction, key: bytes, now: int) -> LocatedItem | None:
+    def _find_unique(self, tr: Transaction, now: int, key: bytes) -> LocatedItem | None:
         position = tr[key].value
-        found = None if position is None else self._schedule.find_at(tr, position, now)
+        found = None if position is None else self._sweep.find_at(tr, now, position)
         # The sweep of the item may have made it a dead letter, which has given up its key.
         return None if found is None or found.state == "dead" else found
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
-from fdbqueue.layout import Layout, decode_count, encode_count
+from fdbqueue.layout import MINUS_ONE, ONE, ZERO, Layout, decode_count, encode_count
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.operations.schedule import Schedule
+from fdbqueue.operations.options import StoredOptions
+from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import Options, ReadTransaction, Transaction
 
 __all__ = ["MAX_SLOTS", "Agents", "Candidate", "First", "Places", "ReadFirst", "Slots"]
@@ -147,11 +148,12 @@ class Slots:
     """
 
     def __init__(
-        self, layout: Layout, schedule: Schedule, agents: Agents | None, places: Places
+        self, layout: Layout, options: StoredOptions, agents: Agents | None, places: Places
     ) -> None:
         self._layout = layout
         self._places = places
-        self._schedule = schedule
+        self._options = options
+        self._waiting = Waiters(layout, layout.waiting_claims)
         self._agents = agents
 
     def admit(
@@ -167,7 +169,7 @@ class Slots:
             may_skip: Whether to skip the tasks of agents at their limit for any other tasks.
         """
         if options is not None:
-            self._schedule.note_options(options)
+            self._options.note(options)
             if options.paused:
                 return []
         if options is None or (options.concurrency is None and options.agent_concurrency is None):
@@ -230,3 +232,13 @@ class Slots:
         if limit.left == 0:  # conflict with operations that free a slot
             tr.add_read_conflict_key(self._layout.slots + limit.slot)
         return limit
+
+    def free(self, tr: Transaction, slots: Sequence[bytes]) -> None:
+        """Free slots, and wake the clients that wait for a free slot."""
+        for slot in slots:
+            counter = self._layout.slot_counter(slot)
+            tr.add(counter, MINUS_ONE)
+            tr.compare_and_clear(counter, ZERO)
+        if slots:
+            tr.add(self._layout.wake_counter, ONE)
+            self._waiting.wake(tr, len(slots))

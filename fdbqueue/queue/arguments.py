@@ -177,6 +177,13 @@ def validate_range(name: str, number: object, lowest: int, highest: int) -> int:
     raise ValueError(f"{name} is a number from {lowest:,} to {highest:,}, not {number!r}")
 
 
+def validate_flag(name: str, flag: object) -> bool:
+    """Return true or false; raise `ValueError` for anything else."""
+    if isinstance(flag, bool):
+        return flag
+    raise ValueError(f"{name} is True or False, not {flag!r}")
+
+
 def validate_client_name(name: object) -> str:
     """Return the name of a client; raise `ValueError` unless it is printable text.
 

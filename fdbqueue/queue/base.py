@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from fdb.subspace_impl import Subspace
 
@@ -15,17 +15,15 @@ from fdbqueue.coordination.reads import Filter
 from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import engine_name, error_classes
+from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import PayloadTooLarge, QueueFull, UndecodableItem, WrongState
 from fdbqueue.layout import MAX_PAYLOAD, Layout, decode_options
-from fdbqueue.operations.items import MOVABLE
-from fdbqueue.operations.leases import error_text, traceback_text
+from fdbqueue.operations.changes import MOVABLE
+from fdbqueue.operations.failures import error_text, traceback_text
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options
-from fdbqueue.operations.schedule import MAX_KEPT_ATTEMPTS, MAX_TRACEBACK
-from fdbqueue.operations.slots import MAX_SLOTS
 from fdbqueue.queue.arguments import (
-    kept_options,
     validate_bound,
     validate_claim,
     validate_client_name,
@@ -33,11 +31,11 @@ from fdbqueue.queue.arguments import (
     validate_filter,
     validate_lease,
     validate_number,
-    validate_range,
     validate_result,
     validate_state,
     validate_wait,
 )
+from fdbqueue.queue.options import Settings, settings_to_store
 from fdbqueue.types import (
     Change,
     Claim,
@@ -47,7 +45,6 @@ from fdbqueue.types import (
     HistoryWindow,
     Item,
     ItemInfo,
-    Keep,
     MatchCount,
     Options,
     Priority,
@@ -60,6 +57,9 @@ from fdbqueue.types import (
     Transaction,
     Transactor,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = [
     "MAX_SCAN",
@@ -151,128 +151,66 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.reads.options(tr)
 
-    def set_max_size(self, tr: Transactor, max_size: int | None) -> None:
-        """Set or remove the maximum number of items.
+    def configure(self, tr: Transactor, **settings: Unpack[Settings]) -> None:
+        """Change stored options of the queue: those that are given.
 
-        It bounds the ready, delayed and claimed items together; dead letters do not count. Items
-        beyond a lower limit stay in the queue. Every client that has the queue open obeys the new
-        limit from its next push on. Conflicts with pushes.
-
-        Args:
-            tr: A transaction or a database.
-            max_size: The maximum number of items, from 1, or `None` for no limit.
-
-        Raises:
-            OptionsMismatch: The stored options differ from those of this queue object.
-            ValueError: `max_size` is not such a number.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_size=1)
-            >>> _ = jobs.push(db, "a")
-            >>> jobs.set_max_size(db, 2)
-            >>> jobs.push(db, "b") is None
-            False
-        """
-        self._store.set_options(tr, max_size=validate_bound("max_size", max_size))
-
-    def set_max_attempts(self, tr: Transactor, max_attempts: int | None) -> None:
-        """Set the number of attempts after which an item becomes a dead letter.
-
-        Conflicts with pushes.
+        Every client that has the queue open obeys the new options: pushes at once, claims from the
+        next one on, pops within a second. Conflicts with pushes, and `concurrency` and `paused`
+        also with claims.
 
         Args:
             tr: A transaction or a database.
-            max_attempts: How many times an item may be claimed, from 1, or `None` for any number of
-                times.
+            settings: Any of these:
+
+                - `max_size`: The maximum number of ready, delayed and claimed items, from 1, or
+                  `None` for no limit. Items beyond a lower limit stay in the queue.
+                - `max_attempts`: How many times an item may be claimed before it becomes a dead
+                  letter, from 1, or `None` for any number of times.
+                - `concurrency`: How many items all workers together may have claimed at the same
+                  time, from 1 to 10,000, or `None` for no limit. The limit is never exceeded: each
+                  claimed item holds a slot until its claim ends. Items that are already claimed
+                  beyond the limit stay claimed, and claims made before there was a limit hold no
+                  slot. Each claim reads one more counter, and two claims at the same time may
+                  conflict when few slots are free.
+                - `paused`: `True` to stop handing out items: pops and claims find nothing, pushes
+                  go on, and existing claims stay valid. `False` to hand them out again.
+                - `keep`: Which acknowledged items stay in the queue as done. A `timedelta` of at
+                  least one second keeps the items that were done within this time. A number of at
+                  least 1 keeps that many of the newest items. A tuple of both keeps the items to
+                  which both apply. `None` keeps none. `get` and `items(state="done")` show them,
+                  and `result` returns what their handlers returned, if the worker stores it. Popped
+                  items are not kept. An acknowledgement then writes three more keys for each item,
+                  and its payload once more.
+                - `keep_seconds`, `keep_number`: One of the two parts of `keep`; the other part
+                  stays as it is.
+                - `kept_attempts`: How many failed attempts of an item `get` shows until it ends,
+                  the last ones, from 1 to 1,000; 10 until it is set.
+                - `traceback_bytes`: How many bytes of the traceback of each of them are kept, the
+                  last ones, from 0 to 30,000; 8,000 until it is set.
 
         Raises:
             OptionsMismatch: The stored options differ from those of this queue object.
-            ValueError: `max_attempts` is not such a number.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> jobs.set_max_attempts(db, 3)
-            >>> jobs.options(db).max_attempts
-            3
-        """
-        bound = validate_bound("max_attempts", max_attempts)
-        self._store.set_options(tr, max_attempts=bound)
-
-    def set_keep(self, tr: Transactor, keep: Keep | None) -> None:
-        """Set which acknowledged items stay in the queue as done.
-
-        `get` and `items(state="done")` show them, and `result` returns what their handlers
-        returned, if the worker stores it. Popped items are not kept. Processes that claim items
-        delete done items beyond these bounds, about once a second, and see a new setting with their
-        next claim. Conflicts with pushes.
-
-        Cost: an acknowledgement writes three more keys for each item, and the payload once more.
-        They are deleted later.
-
-        Args:
-            tr: A transaction or a database.
-            keep: A `timedelta` of at least one second keeps the items that were done within this
-                time. A number of at least 1 keeps that many of the newest items. A tuple of both
-                keeps the items to which both apply. `None` keeps none.
-
-        Raises:
-            OptionsMismatch: The stored options differ from those of this queue object.
-            ValueError: `keep` is none of these.
+            TypeError: There is no such option.
+            ValueError: A value is out of its range.
 
         Example:
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
             >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> item = jobs.push(db, "send")
-            >>> jobs.set_keep(db, 1000)
-            >>> jobs.ack(db, jobs.claim(db))
-            >>> jobs.state(db, item.id), jobs.stats(db).done
-            ('done', 1)
+            >>> _ = jobs.push_many(db, ["a", "b"])
+            >>> jobs.configure(db, concurrency=1, keep=1000)
+            >>> claim = jobs.claim(db)
+            >>> jobs.claim(db) is None
+            True
+            >>> jobs.ack(db, claim)
+            >>> jobs.state(db, claim.item)
+            'done'
+            >>> jobs.configure(db, paused=True)
+            >>> jobs.pop(db) is None
+            True
         """
-        options = {"keep_seconds": None, "keep_number": 0} if keep is None else kept_options(keep)
-        self._store.set_options(tr, **options)
-
-    def set_attempt_history(
-        self, tr: Transactor, *, attempts: int | None = None, traceback_bytes: int | None = None
-    ) -> None:
-        """Set how many failed attempts of an item are kept, and how much of their tracebacks.
-
-        `get` shows them until the item ends. The new numbers hold from the next failed attempt of
-        an item on, which deletes earlier ones beyond the number. Conflicts with pushes.
-
-        Args:
-            tr: A transaction or a database.
-            attempts: The number of failed attempts of an item, the last ones, from 1 to 1,000; 10
-                until it is set. `None` leaves it as it is.
-            traceback_bytes: The number of bytes of each traceback, the last ones, from 0 to 30,000;
-                8,000 until it is set. `None` leaves it as it is.
-
-        Raises:
-            OptionsMismatch: The stored options differ from those of this queue object.
-            ValueError: A number is out of its range.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> jobs.set_attempt_history(db, attempts=1)
-            >>> item = jobs.push(db, "send")
-            >>> for error in ("busy", "no such address"):
-            ...     jobs.nack(db, jobs.claim(db), delay=0, error=error)
-            >>> [attempt.error for attempt in jobs.get(db, item).failed_attempts]
-            ['no such address']
-        """
-        options: dict[str, int] = {}
-        if attempts is not None:
-            options["kept_attempts"] = validate_range("attempts", attempts, 1, MAX_KEPT_ATTEMPTS)
-        if traceback_bytes is not None:
-            size = validate_range("traceback_bytes", traceback_bytes, 0, MAX_TRACEBACK)
-            options["traceback_bytes"] = size
-        self._store.set_options(tr, **options)
+        changes = settings_to_store(settings, has_agents=False)
+        self._store.configure(tr, changes)
 
     # Claims
 
@@ -341,8 +279,8 @@ class BaseQueue(ABC, Generic[_T]):
     def ack(self, tr: Transactor, claim: Claim, *, result: Any = None) -> Steps[None]:
         """Acknowledge a claim: its jobs are done, and its items are removed for good.
 
-        In a queue that keeps done items (`set_keep`), they stay as done, and `result` is stored
-        with each.
+        In a queue that keeps done items (`configure(db, keep=...)`), they stay as done, and
+        `result` is stored with each.
 
         Call it in the transaction that writes the result of the job: then the result and the end of
         the job are committed together or not at all, however often the job was started. In a
@@ -385,10 +323,10 @@ class BaseQueue(ABC, Generic[_T]):
     def result(self, tr: Transactor, item: _T | str, *, wait: Duration = 0) -> Steps[Any]:
         """Return what the handler of a done item returned, or what `ack` was given; wait for it.
 
-        A `Worker` with `store_results` stores it, if the queue keeps done items (`set_keep`).
-        Returns `None` for a done item without a result. The call wakes as soon as the item is done
-        or becomes a dead letter, and looks every 25 seconds in any case. In a transaction it
-        conflicts with every change of the item.
+        A `Worker` with `store_results` stores it, if the queue keeps done items
+        (`configure(db, keep=...)`). Returns `None` for a done item without a result. The call wakes
+        as soon as the item is done or becomes a dead letter, and looks every 25 seconds in any
+        case. In a transaction it conflicts with every change of the item.
 
         Args:
             tr: A transaction or a database.
@@ -432,7 +370,7 @@ class BaseQueue(ABC, Generic[_T]):
             claim: A claim that `claim` returned.
             delay: Seconds until the next attempt, instead of the computed delay.
             error: What went wrong, as text or as an exception. Its first 1,000 characters are kept,
-                and the end of the traceback of an exception (see `set_attempt_history`).
+                and the end of the traceback of an exception (see `configure`).
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
@@ -805,79 +743,6 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.drop_dead_letter(tr, item)
 
-    # What may be taken
-
-    def pause(self, tr: Transactor) -> None:
-        """Stop handing out items until `resume`: pops and claims find nothing, pushes go on.
-
-        Claims that exist stay valid. The pause is stored with the queue and holds for all clients:
-        claims obey it at once, pops within a second. Conflicts with pushes and claims.
-
-        Args:
-            tr: A transaction or a database.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> _ = jobs.push(db, "send")
-            >>> jobs.pause(db)
-            >>> jobs.claim(db), jobs.pop(db), jobs.size(db)
-            (None, None, 1)
-            >>> jobs.resume(db)
-            >>> jobs.pop(db).value
-            'send'
-        """
-        self._store.set_limit(tr, "paused", True)
-
-    def resume(self, tr: Transactor) -> None:
-        """Hand out items again after `pause`, and wake waiting clients.
-
-        Conflicts with pushes and claims.
-
-        Args:
-            tr: A transaction or a database.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> jobs.resume(db)
-            >>> jobs.options(db).paused
-            False
-        """
-        self._store.set_limit(tr, "paused", False)
-
-    def set_concurrency(self, tr: Transactor, concurrency: int | None) -> None:
-        """Limit how many items all workers together may have claimed at the same time.
-
-        The limit is never exceeded: each claimed item holds one of `concurrency` slots until its
-        claim ends or its lease expires. Items that are already claimed beyond the limit stay
-        claimed, and claims made before there was a limit hold no slot. Conflicts with pushes and
-        claims. With a limit, each claim reads one more counter, and two claims at the same time may
-        conflict when few slots are free.
-
-        Args:
-            tr: A transaction or a database.
-            concurrency: The maximum number of claimed items, from 1 to 10,000, or `None` for no
-                limit.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> _ = jobs.push_many(db, ["a", "b"])
-            >>> jobs.set_concurrency(db, 1)
-            >>> claim = jobs.claim(db)
-            >>> jobs.claim(db) is None
-            True
-            >>> jobs.ack(db, claim)
-            >>> jobs.claim(db).item.value
-            'b'
-        """
-        bound = validate_bound("concurrency", concurrency, MAX_SLOTS)
-        self._store.set_limit(tr, "concurrency", bound)
-
     # Single items
 
     def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
@@ -908,7 +773,7 @@ class BaseQueue(ABC, Generic[_T]):
         """Return everything about an item; `None` if it has left the queue.
 
         The last failed attempts of an item are kept until it ends, 10 by default (see
-        `set_attempt_history`): when they failed, the client that had claimed the item, the error,
+        `configure`): when they failed, the client that had claimed the item, the error,
         and the end of the traceback.
 
         Conflicts with everything that changes the item. Cost: three reads for a ready item, six to
@@ -1179,7 +1044,7 @@ def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str])
         return {item_id: _is_changed(change, item_id) for item_id in ids}
 
     try:
-        return store.change(db, body, lambda changed: any(changed.values()))
+        return run_once(db, body, store.layout.receipts, lambda changed: any(changed.values()))
     except error_classes() as error:
         half = len(ids) // 2
         if error.code != _TOO_LARGE or not half:

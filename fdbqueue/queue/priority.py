@@ -77,7 +77,7 @@ class PriorityQueue(BaseQueue[Item]):
             the stored one.
         max_attempts: How many times an item may be claimed before it becomes a dead letter, from 1;
             `None` keeps the stored number.
-        keep: Which done items stay in the queue after their acknowledgement, as for `set_keep`;
+        keep: Which done items stay in the queue after their acknowledgement, as for `configure`;
             `None` keeps the stored setting.
 
     Source: FoundationDB documentation, Design Recipes, "Priority Queues" and its Extensions.

@@ -22,14 +22,13 @@ from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec
 from fdbqueue.operations.items import Moved, NewItem, Tail
-from fdbqueue.operations.slots import MAX_SLOTS, ReadFirst
+from fdbqueue.operations.slots import ReadFirst
 from fdbqueue.operations.tasks import TaskIndex, TaskItems
 from fdbqueue.queue.arguments import (
     due_time,
     expiry_time,
     kept_options,
     validate_agent,
-    validate_bound,
     validate_client,
     validate_client_name,
     validate_lease,
@@ -42,6 +41,7 @@ from fdbqueue.queue.arguments import (
     whole_seconds,
 )
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
+from fdbqueue.queue.options import TaskSettings, settings_to_store
 from fdbqueue.types import (
     Claim,
     Duration,
@@ -452,19 +452,19 @@ class TaskQueue(BaseQueue[Task]):
         client = None if client is None else validate_client_name(client)
         return self._store.claim(tr, lease, n, within, wait, client, first)
 
-    # Limits
+    # Options
 
-    def set_agent_concurrency(self, tr: Transactor, concurrency: int | None) -> None:
-        """Limit how many tasks of each agent all workers may have claimed at the same time.
+    def configure(self, tr: Transactor, **settings: Unpack[TaskSettings]) -> None:
+        """Change stored options of the queue, as `PriorityQueue.configure` does, and one more.
 
-        Tasks without an agent are not limited. A claim skips the tasks of agents at their limit and
-        takes the first ones of the others. Otherwise works as `set_concurrency`. A claim that skips
-        tasks costs one more read for each such agent.
+        A claim skips the tasks of agents at their limit and takes the first ones of the others. It
+        costs one more read for each such agent.
 
         Args:
             tr: A transaction or a database.
-            concurrency: The maximum number of claimed tasks of an agent, from 1 to 10,000, or
-                `None` for no limit.
+            settings: Also `agent_concurrency`: how many tasks of each agent all workers may have
+                claimed at the same time, from 1 to 10,000, or `None` for no limit. Tasks without an
+                agent are not limited.
 
         Example:
             >>> import fdbqueue
@@ -472,12 +472,11 @@ class TaskQueue(BaseQueue[Task]):
             >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
             >>> for agent in ("ada", "ada", "bob"):
             ...     _ = tasks.push(db, agent_name=agent)
-            >>> tasks.set_agent_concurrency(db, 1)
+            >>> tasks.configure(db, agent_concurrency=1)
             >>> [claim.item.agent_name for claim in tasks.claim(db, n=3)]
             ['ada', 'bob']
         """
-        bound = validate_bound("concurrency", concurrency, MAX_SLOTS)
-        self._store.set_limit(tr, "agent_concurrency", bound)
+        self._store.configure(tr, settings_to_store(settings, has_agents=True))
 
     # Find and count
 

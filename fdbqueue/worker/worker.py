@@ -17,7 +17,7 @@ from typing import Any
 from fdbqueue.database.binding import error_classes, is_database
 from fdbqueue.database.exactly_once import Pausing, run_once_with_pauses
 from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost
-from fdbqueue.operations.leases import error_text
+from fdbqueue.operations.failures import error_text
 from fdbqueue.queue.arguments import (
     validate_agent,
     validate_client_name,
@@ -110,7 +110,7 @@ class Worker:
         agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
         store_results: Store what the handler returns, a JSON value of up to 90,000 bytes, with each
             done item; `result` of the queue returns it. If the handler returns anything else, the
-            job fails. Needs a queue that keeps done items (`set_keep`).
+            job fails. Needs a queue that keeps done items (`configure(db, keep=...)`).
         name: The name that `workers` and the claims of this queue object show; `None` for the host
             and the process id. Printable text of up to 255 bytes.
 
@@ -256,7 +256,7 @@ class Worker:
                 self._stop.wait(_PAUSE)
                 continue
             if claim is not None:
-                keeps_no_results = self._stores_results and not self._store.schedule.keeps_done
+                keeps_no_results = self._stores_results and not self._store.options.keeps_done
                 self._stores_results = self._stores_results and not keeps_no_results
                 kept, back = self._divided(claim)
                 threads.put(kept)
@@ -289,7 +289,7 @@ class Worker:
         lease_end = time.monotonic() + self._lease
         jobs = [_Job(each, lease_end) for each in claim]
         free = max(0, self._concurrency - len(self._held))
-        are_last = self._store.schedule.max_attempts == 1
+        are_last = self._store.options.max_attempts == 1
         back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]
         self._may_claim_ahead = not are_last and claim.attempts == (1,) * len(claim)
         with self._guard:
@@ -298,7 +298,8 @@ class Worker:
 
     def _warn_about_results(self) -> None:
         _log.warning(
-            "%s keeps no done items, so the results of jobs cannot be stored; use set_keep, or "
+            "%s keeps no done items, so the results of jobs cannot be stored; use "
+            "configure(db, keep=...), or "
             "`fdbq limit --keep-last`, and start the worker again",
             self._name,
         )
@@ -433,7 +434,7 @@ class Worker:
 
     def _advice(self, job: _Job, outcome: str) -> str | None:
         """Return what to do about a job that will not run again, or that was lost."""
-        max_attempts = self._store.schedule.max_attempts
+        max_attempts = self._store.options.max_attempts
         if outcome == "failed" and max_attempts is not None and job.claim.attempt >= max_attempts:
             return (
                 "this was the last attempt, and makes it a dead letter: `fdbq show` has the "

@@ -279,7 +279,7 @@ def job(db: Any, _url: str, _: int) -> list[Row]:
     rows: list[Row] = []
     for keep, result in ((None, None), (1_000_000, None), (1_000_000, "result"), (100, "result")):
         jobs = empty_queue(db, f"job-{keep}-{result}")[0]
-        jobs.set_keep(db, keep)
+        jobs.configure(db, keep=keep)
         counting = CountingDatabase(db)
         mutations: list[list[bytes]] = []
         times: list[float] = []
@@ -306,7 +306,7 @@ def limits(db: Any, _url: str, _: int) -> list[Row]:
     without = 0.0
     for limit in (None, 10, 1_000, 10_000):
         jobs = empty_queue(db, f"limit-{limit}")[0]
-        jobs.set_concurrency(db, limit)
+        jobs.configure(db, concurrency=limit)
         for begin in range(0, limit or 0, 1_000):
             n = min(1_000, (limit or 0) - begin)
             jobs.push_many(db, range(n))

@@ -44,7 +44,7 @@ def count_calls(root: Path) -> None:
     }
     table = new_table("Python functions called, median of 25", *operations)
     for title, keep in (("fdbqueue", None), ("the same, keeping done items", 1_000)):
-        queue.set_keep(db, keep)
+        queue.configure(db, keep=keep)
         queue.ack(db, queue.claim(db))
         counts: dict[str, list[int]] = defaultdict(list)
         for _ in range(25):

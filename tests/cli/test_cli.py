@@ -717,7 +717,7 @@ ERRORS = [
     ),
     (
         ("limit", "jobs", "--create", "--agent-concurrency", "2"),
-        "'jobs' is not a task queue and has no agents",
+        "agent_concurrency: only a task queue has agents",
     ),
     (("top", "-n", "2", "--interval", "nan"), "is not a length of time"),
     (("top", "-n", "2", "--interval", "inf"), "at most 1,000,000 seconds, not inf"),
@@ -1180,7 +1180,7 @@ def test_verbose_logs_a_pop(filled: Shell, name: str) -> None:
 
 def test_an_export_reports_the_items_that_it_left_out(filled: Shell, name: str, db: Any) -> None:
     queue = fdbqueue.PriorityQueue.named(db, name)
-    queue.set_max_attempts(db, 1)
+    queue.configure(db, max_attempts=1)
     queue.push_many(db, ["claimed", "dead", "dead"])
     queue.claim(db, n=1, lease=600)
     queue.nack(db, queue.claim(db, n=2))

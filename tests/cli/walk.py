@@ -58,8 +58,8 @@ def walk(db: Any, fdbq: Shell, name: str) -> Iterator[tuple[str, str | None]]:
         ("claim", claim, "claimed"),
         ("the last worker dies, its lease runs out", lambda: lapse(db, queue), "dead"),
         ("retry", lambda: fdbq.output("dead", "retry", name, item_id), "ready"),
-        ("pause", lambda: queue.pause(db), "ready"),
-        ("resume", lambda: queue.resume(db), "ready"),
+        ("pause", lambda: queue.configure(db, paused=True), "ready"),
+        ("resume", lambda: queue.configure(db, paused=False), "ready"),
         ("pop", lambda: held.append(queue.pop(db)), None),
         ("put back", lambda: queue.put_back(db, [held.pop()]), "ready"),
         ("claim", claim, "claimed"),
@@ -74,7 +74,7 @@ def walk(db: Any, fdbq: Shell, name: str) -> Iterator[tuple[str, str | None]]:
     queue.remove(db, item_id)
     compare(db, fdbq, name, queue, item_id, None)
     yield "push and remove", None
-    queue.set_keep(db, None)
+    queue.configure(db, keep=None)
     item_id = push()
     queue.ack(db, queue.claim(db))
     compare(db, fdbq, name, queue, item_id, None)

@@ -19,7 +19,7 @@ import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
 from fdbqueue.coordination.contention import staged_pops
 from fdbqueue.coordination.steps import sleep_on
-from fdbqueue.operations import schedule
+from fdbqueue.operations.views import staged
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 
@@ -152,10 +152,10 @@ class Call(threading.Thread, Generic[_T]):
 
 def disable_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no request, leadership or contention time out, however slow the machine is."""
-    for module in (schedule, staged_pops):
+    for module in (staged, staged_pops):
         monkeypatch.setattr(module, "REQUEST_TIMEOUT", 1e6)
     monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", TIMEOUT)
-    monkeypatch.setattr(staged_pops, "_CONTENDED", TIMEOUT)
+    monkeypatch.setattr(staged_pops, "CONTENDED", TIMEOUT)
 
 
 class Sleeps:
@@ -262,7 +262,7 @@ class Line(Generic[_Q]):
         """Sweep requests as a process does before its first pop, by default all as expired."""
         with pytest.MonkeyPatch.context() as patch:
             if are_expired:
-                patch.setattr(schedule, "REQUEST_TIMEOUT", 0)
+                patch.setattr(staged, "REQUEST_TIMEOUT", 0)
             assert self.process({FAST: DIES_BEFORE}).pop().error().code == DEAD
 
     def wait_until_leaderless(self) -> None:

@@ -30,7 +30,9 @@ class Work:
         self.begun = threading.Event()
         self.is_released: bool | None = None
         self._outcome = outcome
-        self.combiner: Combiner[int, int] = Combiner(lambda: self, lambda request: request, budget)
+        self.combiner: Combiner[int, int] = Combiner(
+            lambda db: self, lambda request: request, budget
+        )
         self.db = Database()
 
     def perform(self, db: Any, batch: Batch[int]) -> list[int]:

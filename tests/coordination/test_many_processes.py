@@ -13,7 +13,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.operations.schedule import REQUEST_TIMEOUT
+from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from tests.support.cluster import Cluster
 from tests.support.many_processes import (
     PROCESSES,

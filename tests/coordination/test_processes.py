@@ -16,7 +16,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.operations.schedule import REQUEST_TIMEOUT
+from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 
 PROCESSES = THREADS = 4
 PUSHES = 100  # of each thread that pushes

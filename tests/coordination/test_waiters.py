@@ -371,7 +371,7 @@ def test_a_free_slot_wakes_one_client_that_waits_for_it(
 ) -> None:
     queue = PriorityQueue(space)
     queue.push_many(db, range(11))
-    queue.set_concurrency(db, 1)
+    queue.configure(db, concurrency=1)
     claim = queue.claim(db)
     counting = CountingDatabase(db)
     consumers = Consumers(counting, space, "claim", sleeps)
@@ -391,16 +391,16 @@ def test_every_client_wakes_when_the_limits_of_the_queue_change(
     queue = PriorityQueue(space)
     queue.push_many(db, range(6))
     if event == "resume":
-        queue.pause(db)
+        queue.configure(db, paused=True)
     else:
-        queue.set_concurrency(db, 1)
+        queue.configure(db, concurrency=1)
         queue.claim(db)
     consumers = Consumers(db, space, "claim", sleeps)
     consumers.start(5)
     if event == "resume":
-        queue.resume(db)
+        queue.configure(db, paused=False)
     else:
-        queue.set_concurrency(db, None)
+        queue.configure(db, concurrency=None)
     consumers.join()
 
 

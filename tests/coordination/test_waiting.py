@@ -17,8 +17,9 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Claim, PriorityQueue, Queue
 from fdbqueue.coordination import steps
+from fdbqueue.coordination.contention.requests import Requests
 from fdbqueue.coordination.steps import sleep_on
-from fdbqueue.operations.schedule import REQUEST_TIMEOUT
+from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as Recipe
@@ -131,8 +132,8 @@ def test_a_pop_looks_often_while_a_dead_process_may_hold_items(
 ) -> None:
     layout = store_of(queue).layout
     tr = db.create_transaction()
-    version = tr.get_read_version().wait()
-    db[layout.request_key(version, b"dead")] = layout.encode_request([(1, False)], is_next=False)
+    Requests(layout, store_of(queue).items).write(tr, b"dead", [(1, False)])
+    tr.commit().wait()
     sleeps: list[float] = []
 
     def push_and_sleep(watches: list[Any], seconds: float, *others: Any) -> Any:

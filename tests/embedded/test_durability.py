@@ -443,7 +443,7 @@ def test_files_that_cannot_be_opened_because_the_disk_fails_do_not_replace_the_o
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(generations, "sync", fails)
+        patch.setattr(connections, "sync_path", fails)
         with pytest.raises(OSError, match="Input/output"):
             opened.open(two[0].storage.log)
     assert (opened.files, opened.sync) == before

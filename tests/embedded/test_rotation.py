@@ -183,7 +183,7 @@ for count in range(1_000):
 """
 STEPS = [
     ("create_like", "after"),
-    ("sync", "before"),
+    ("sync_path", "before"),
     ("rename", "before"),
     ("rename", "after"),
     ("number", "before"),
@@ -361,7 +361,7 @@ def test_a_copy_that_does_not_fit_changes_nothing(
 
     with Database(path, "os") as db, caplog.at_level(logging.WARNING, "fdbqueue"):
         with monkeypatch.context() as patch:
-            patch.setattr(generations, "sync", fails)
+            patch.setattr(generations, "sync_path", fails)
             for _ in range(60):
                 db[b"large"] = random.randbytes(50_000)
             wait_until(lambda: "No space left on device" in caplog.text)

@@ -575,7 +575,7 @@ def prepare(setting: Setting, _: Ledger) -> None:
     """Create the queues."""
     db = fdbqueue.open(setting.url)
     for name in QUEUES:
-        open_queue(db, setting.prefix, name).set_max_attempts(db, MAX_ATTEMPTS)
+        open_queue(db, setting.prefix, name).configure(db, max_attempts=MAX_ATTEMPTS)
 
 
 def end_with(parent: int) -> None:

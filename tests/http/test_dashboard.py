@@ -526,7 +526,7 @@ def test_a_limit_is_changed_and_never_overwritten_silently(
         dialog = page.get_by_role("dialog")
         page.get_by_label("Maximum size").fill("60")
         page.get_by_label("Maximum attempts").fill("9")
-        queue.set_max_attempts(db, 5)
+        queue.configure(db, max_attempts=5)
         confirm(page, "Save")
         expect(dialog.get_by_role("alert")).to_contain_text(
             "Maximum attempts: was 3, is now 5; you entered 9"

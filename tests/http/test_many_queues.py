@@ -130,7 +130,7 @@ def test_metrics_keep_queues_that_were_used_since_the_first_request(
         PriorityQueue.existing(db, name + each).pop(db)
     PriorityQueue.named(db, f"{name}new").push(db, "popped at once")
     PriorityQueue.named(db, f"{name}new").pop(db)
-    PriorityQueue.named(db, f"{name}unused").set_max_size(db, 9)
+    PriorityQueue.named(db, f"{name}unused").configure(db, max_size=9)
     fdbqueue.drop_queue(db, f"{name}dropped")
     for _ in range(2):
         assert reported(client, name) == {

@@ -30,7 +30,7 @@ def queue_of(db: Any, name: str) -> Any:
 def make(db: Any, name: str, kind: str) -> Any:
     kinds: dict[str, Any] = {"priority": PriorityQueue, "fifo": Queue, "task": TaskQueue}
     queue = kinds[kind].named(db, name)
-    queue.set_max_attempts(db, 2)
+    queue.configure(db, max_attempts=2)
     return queue
 
 
@@ -87,7 +87,7 @@ def test_an_acknowledgement_pushes_its_follow_ups_or_does_nothing(
 ) -> None:
     queue, jobs = make(db, name, "priority"), Api(client, name)
     tasks = make(db, f"{name}/tasks", "task")
-    queue.set_keep(db, 10)
+    queue.configure(db, keep=10)
     id = jobs.push("job")
     (claim,) = jobs.claim()
     then = [
@@ -102,7 +102,7 @@ def test_an_acknowledgement_pushes_its_follow_ups_or_does_nothing(
     body = {"token": claim["token"], "then": then}
     assert jobs.problem("POST", "/ack", body)["type"] == "urn:fdbqueue:LeaseLost"
     assert tasks.size(db) == 1
-    tasks.set_max_size(db, 1)
+    tasks.configure(db, max_size=1)
     jobs.push("next")
     (claim,) = jobs.claim()
     problem = jobs.problem("POST", "/ack", {"token": claim["token"], "then": then})
@@ -173,7 +173,7 @@ def test_a_batch_is_stored_whole_or_as_far_as_it_fits(
     client: TestClient, db: Any, name: str, kind: str
 ) -> None:
     queue, jobs = make(db, name, kind), Api(client, name)
-    queue.set_max_size(db, 4)
+    queue.configure(db, max_size=4)
     items: list[Any] = [{"item": n} for n in range(3)]
     if kind != "fifo":
         items[1]["delay"] = 600

@@ -35,9 +35,9 @@ def in_all_states(db: Any, name: str, kind: str = "priority") -> tuple[Any, dict
     ids = {"done": push("done")}
     queue.ack(db, queue.claim(db), result={"sent": 3})
     ids["dead"] = push("dead")
-    queue.set_max_attempts(db, 1)
+    queue.configure(db, max_attempts=1)
     queue.nack(db, queue.claim(db), error=ValueError("no such address"))
-    queue.set_max_attempts(db, 5)
+    queue.configure(db, max_attempts=5)
     ids["delayed"] = push("delayed")
     queue.nack(db, queue.claim(db), delay=600, error="busy")
     ids["claimed"] = push("claimed")
@@ -148,7 +148,7 @@ def test_all_items_in_a_state_are_changed(client: TestClient, db: Any, name: str
     ids = [item.id for item in queue.push_many(db, range(250))]
     queue.nack(db, queue.claim(db, n=250), error="busy")
     jobs = Api(client, name)
-    queue.set_max_size(db, 249)
+    queue.configure(db, max_size=249)
     done = jobs.post("/change", {"change": "retry", "state": "dead"})
     assert (done["changed"], done["unchanged"]) == (249, ids[-1:])
     moved = jobs.post("/change", {"change": "reprioritize", "state": "ready", "to": 3})

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue
-from fdbqueue.embedded import KeyValue
 from fdbqueue.errors import LayoutVersionMismatch
 from fdbqueue.layout import (
     ClaimedItem,
@@ -198,51 +197,6 @@ def test_an_exactly_once_commit_leaves_a_receipt_under_four(db: Any, space: Subs
     assert len(client) == 16
 
 
-def test_golden_bytes_of_waiting_pops(db: Any, space: Subspace) -> None:
-    layout = store_of(PriorityQueue(space)).layout
-    request = layout.request_key(258, b"name")
-    item = KeyValue(layout.item_key(layout.level_prefix(5), 0, b"r"), b"payload")
-
-    @fdbqueue.transactional
-    def write(tr: Any) -> None:
-        tr[request] = layout.encode_request([(1, False), (20, True)], is_next=False)
-        tr[layout.leader] = b"name"
-        layout.write_result(tr, request, [[item], []])
-
-    write(db)
-    waits = b"\x16\x01\x02\x01name\x00"
-    result = bytes(6) + b"\x00\x06\x00\x00\x00\x07\x15\x05\x14\x01r\x00payload" + bytes(6)
-    assert rows(db, space) == {
-        b"\x15\x07" + waits: b"\x26\x15\x01\x26\x15\x14\x27",
-        b"\x15\x08" + waits + b"\x14": result,
-        b"\x15\x09": b"name",
-    }
-    assert (
-        layout.unpack_request_key(request)
-        == layout.unpack_request_key(request + b"\x14")
-        == (258, b"name")
-    )
-    assert layout.decode_request(db[request]) == [(1, False), (20, True)]
-    assert layout.read_result([result]) == [[(item.key, item.value)], []]
-
-
-@given(
-    pops=st.lists(
-        st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.binary(max_size=90_000)))
-    )
-)
-def test_a_result_is_split_into_values_that_fit_and_restored(
-    pops: list[list[tuple[bytes, bytes]]],
-) -> None:
-    layout = store_of(PriorityQueue(Subspace(("any",)))).layout
-    stored: dict[bytes, bytes] = {}
-    rows = [[KeyValue(layout.items + key, value) for key, value in pop] for pop in pops]
-    layout.write_result(stored, layout.request_key(1, b"name"), rows)
-    assert all(len(value) <= 90_000 for value in stored.values())
-    values = [stored[key] for key in sorted(stored)]
-    assert layout.read_result(values) == [[tuple(row) for row in pop] for pop in rows]
-
-
 def test_golden_bytes_of_a_name(db: Any, name: str) -> None:
     assert default_subspace("mail", 0).key() == b"\x02fdbqueue\x00\x02mail\x00"
     assert default_subspace("mail", 2).key() == b"\x02fdbqueue\x00\x15\x01\x02mail\x00\x15\x02"
@@ -284,7 +238,6 @@ def test_golden_bytes_of_the_key_spaces() -> None:
         "total_rejected": "1502 1504",
         "tallies": "1502 1507",
         "options": "1505 026c61796f757400",
-        "leader_ends": "1509 02656e647300",
         "idempotency_keys": "150b",
         "idempotency_hours": "150c",
         "ids": "150d 14",

@@ -109,10 +109,10 @@ def test_a_queue_keeps_as_many_attempts_as_its_options_say(db: Any, queue: Prior
         for number in range(n):
             queue.nack(db, queue.claim(db), delay=0, error=ValueError(f"error {number}"))
 
-    queue.set_attempt_history(db, attempts=15)
+    queue.configure(db, kept_attempts=15)
     fail_often(20)
     assert [each.number for each in info_of(db, queue, item).failed_attempts] == [*range(6, 21)]
-    queue.set_attempt_history(db, attempts=2, traceback_bytes=5)
+    queue.configure(db, kept_attempts=2, traceback_bytes=5)
     fail_often(1)
     attempts = info_of(db, queue, item).failed_attempts
     assert [(each.number, each.traceback[-4:]) for each in attempts] == [
@@ -121,15 +121,15 @@ def test_a_queue_keeps_as_many_attempts_as_its_options_say(db: Any, queue: Prior
     ]
     assert [len(each.traceback) <= 5 for each in attempts] == [False, True]
     assert attempts_left(db, queue) == 2
-    queue.set_attempt_history(db, traceback_bytes=0)
+    queue.configure(db, traceback_bytes=0)
     fail_often(1)
     assert info_of(db, queue, item).failed_attempts[-1].traceback is None
     options = queue.options(db)
     assert (options.kept_attempts, options.traceback_bytes) == (2, 0)
     assert PriorityQueue.at(db, queue.subspace).options(db) == options
-    for wrong in ({"attempts": 0}, {"attempts": 1001}, {"traceback_bytes": -1}):
+    for wrong in ({"kept_attempts": 0}, {"kept_attempts": 1001}, {"traceback_bytes": -1}):
         with pytest.raises(ValueError, match="is a number from"):
-            queue.set_attempt_history(db, **wrong)
+            queue.configure(db, **wrong)
     assert queue.options(db) == options
 
 

@@ -124,7 +124,10 @@ def test_the_stored_limit_holds_and_a_client_with_another_one_is_warned(
     PriorityQueue.named(db, name, **stored).push(db, "a")
     PriorityQueue(space, **stored).push(db, "a")
     assert caplog.text == ""
-    said = f"has {limit} 1 and was opened with 2; omit the option, or change it with `set_{limit}`"
+    said = (
+        f"has {limit} 1 and was opened with 2; omit the option, or change it with "
+        f"`configure(db, {limit}=...)`"
+    )
     reopened = PriorityQueue.named(db, name, **given)
     assert said in caplog.text
     caplog.clear()
@@ -139,13 +142,13 @@ def test_the_stored_bound_applies_to_handles_opened_without_it(db: Any, space: S
     early = PriorityQueue(space)
     PriorityQueue(space, max_size=1).push(db, "a")
     assert early.push(db, "b", if_full="drop") is None
-    early.set_max_size(db, 2)
+    early.configure(db, max_size=2)
     assert PriorityQueue(space, max_size=2).push(db, "b").value == "b"
     assert early.push(db, "c", if_full="drop") is None
-    early.set_max_size(db, 1)
+    early.configure(db, max_size=1)
     assert early.size(db) == 2
     assert early.push(db, "c", if_full="drop") is None
-    early.set_max_size(db, None)
+    early.configure(db, max_size=None)
     assert early.push(db, "c").value == "c"
     assert early.options(db).max_size is None
 
@@ -155,7 +158,7 @@ def test_an_invalid_bound_is_rejected(db: Any, space: Subspace, bound: Any) -> N
     with pytest.raises(ValueError, match="max_size is a number from 1, or None"):
         PriorityQueue(space, max_size=bound)
     with pytest.raises(ValueError, match="max_size"):
-        PriorityQueue(space).set_max_size(db, bound)
+        PriorityQueue(space).configure(db, max_size=bound)
 
 
 def test_a_claimed_item_counts_towards_the_bound_until_it_is_finished(
@@ -248,7 +251,7 @@ def test_a_new_bound_counts_items_claimed_before(db: Any, space: Subspace) -> No
     queue = PriorityQueue(space)
     queue.push_many(db, range(5))
     first, second, third, _ = list(queue.claim(db, n=4) or [])
-    queue.set_max_size(db, 4)
+    queue.configure(db, max_size=4)
     assert queue.push(db, "x", if_full="drop") is None
     queue.ack(db, first)
     assert queue.push(db, "x", if_full="drop") is None
@@ -270,7 +273,7 @@ def test_transactions_in_any_order_never_exceed_the_bound(
         queue = PriorityQueue(space[number], max_size=bound, max_attempts=rng.choice([1, 2, None]))
         queue.push(db, "first")
         limit = rng.choice([None, 1, 2, 3])
-        queue.set_concurrency(db, limit)
+        queue.configure(db, concurrency=limit)
         in_flight: list[Any] = []
         claims: list[Any] = []
         for _ in range(80):

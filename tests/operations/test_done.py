@@ -124,11 +124,11 @@ def test_the_last_items_are_kept(db: Any, name: str) -> None:
     assert sorted(done_ids(db, queue)) == sorted(ids[-3:])
     assert assert_views_agree(db, queue).done == 3
     assert queue.state(db, ids[0]) is None
-    queue.set_keep(db, 1)
+    queue.configure(db, keep=1)
     trim(db, queue)  # its claim reads the new number, and the next one obeys it
     trim(db, queue)
     assert done_ids(db, queue) == ids[-1:]
-    queue.set_keep(db, None)
+    queue.configure(db, keep=None)
     trim(db, queue)
     trim(db, queue)
     assert done_ids(db, queue) == []
@@ -148,7 +148,7 @@ def test_items_are_kept_for_a_time(
     finish(db, queue, 4)
     now = time.time_ns() // 10**6
     monkeypatch.setattr(sweeper, "milliseconds", lambda: now + 2500)
-    monkeypatch.setattr("fdbqueue.coordination.store.milliseconds", lambda: now + 1000)
+    monkeypatch.setattr("fdbqueue.coordination.batches.milliseconds", lambda: now + 1000)
     ids = finish(db, queue, 2)
     trim(db, queue)
     assert len(done_ids(db, queue)) == left
@@ -218,7 +218,7 @@ def test_done_items_survive_errors_of_the_database(db: Any, name: str, rng: Any)
 )
 def test_an_invalid_keep_is_rejected(db: Any, queue: PriorityQueue, keep: Any) -> None:
     with pytest.raises(ValueError, match="keep is a timedelta"):
-        queue.set_keep(db, keep)
+        queue.configure(db, keep=keep)
     with pytest.raises(ValueError, match="keep is a timedelta"):
         PriorityQueue(queue.subspace, keep=keep)
 
@@ -236,7 +236,7 @@ def test_the_stored_keep_holds(db: Any, name: str, caplog: pytest.LogCaptureFixt
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_item_that_is_not_claimed_can_be_removed(db: Any, name: str, kind: Any) -> None:
     queue = kind.named(db, name, keep=100)
-    queue.set_max_attempts(db, 1)
+    queue.configure(db, max_attempts=1)
     (done,) = finish(db, queue, 1, result=7)
     dead = push(db, queue, "fails")
     queue.nack(db, queue.claim(db))

@@ -53,7 +53,7 @@ def test_every_change_of_the_totals_counts_in_each_window(
     db: Any, name: str, now: Clock, kind: Any
 ) -> None:
     queue = kind.named(db, name)
-    queue.set_max_attempts(db, 2)
+    queue.configure(db, max_attempts=2)
     for number in range(6):
         push(db, queue, number)
     queue.dequeue(db) if kind is Queue else queue.pop(db)
@@ -167,7 +167,7 @@ def test_waiting_times_are_those_of_ready_items(db: Any, queue: PriorityQueue, n
 
 
 def test_a_retry_waits_from_its_own_beginning(db: Any, queue: PriorityQueue, now: Clock) -> None:
-    queue.set_max_attempts(db, 3)
+    queue.configure(db, max_attempts=3)
     item = queue.push(db, "x")
     store_of(queue).sweeper.invalidate()
     for delay, wait in ((0, 40), (50, 90)):

@@ -346,7 +346,7 @@ def test_large_payloads_are_deleted_with_their_items(db: Any, space: Subspace) -
 
 
 def test_clear_removes_claimed_delayed_and_dead_items(db: Any, queue: PriorityQueue) -> None:
-    queue.set_max_attempts(db, 1)
+    queue.configure(db, max_attempts=1)
     queue.push_many(db, range(3))
     queue.push(db, "later", delay=60)
     queue.nack(db, queue.claim(db))
@@ -400,7 +400,7 @@ def test_a_waiting_pop_wakes_when_the_next_item_is_due(db: Any, queue: PriorityQ
 
 
 def test_delayed_items_count_towards_the_bound(db: Any, queue: PriorityQueue) -> None:
-    queue.set_max_size(db, 2)
+    queue.configure(db, max_size=2)
     assert queue.push(db, "a", delay=60) is not None
     assert queue.push(db, "b") is not None
     assert queue.push(db, "c", delay=60, if_full="drop") is None
@@ -484,7 +484,7 @@ def test_a_task_that_fails_too_often_becomes_a_dead_letter(db: Any, name: str) -
     assert tasks.retry_dead_letter(db, letter.id)
     assert tasks.get_task(db, task_id) == letter.item
     assert TaskQueue.named(db, name).options(db).max_attempts == 1
-    tasks.set_max_attempts(db, None)
+    tasks.configure(db, max_attempts=None)
     tasks.nack(db, tasks.claim(db), delay=0)
     assert tasks.claim(db).attempt == 2
     assert check(db, tasks).ok

@@ -146,7 +146,7 @@ def test_an_item_that_is_put_back_leaves_its_unique_key_to_the_item_that_has_it(
     assert queue.pop(db) == first
     second = queue.push(db, "second", unique="k")
     popped = first.key, b'"first"', Header(unique="k")
-    in_transaction(lambda tr: store_of(queue).items.put_back(tr, [popped]))(db)
+    in_transaction(lambda tr: store_of(queue).items.put_back(tr, milliseconds(), [popped]))(db)
     assert queue.peek_many(db, 2) == [first, second]
     assert check(db, queue).ok
     assert queue.pop(db) == first
@@ -281,7 +281,7 @@ def test_a_paused_queue_accepts_pushes_and_returns_no_items(db: Any, space: Subs
     tasks.push(db, agent_name="ada", payload=1)
     claimed = queue.push(db, 0, -1) and queue.claim(db)
     for each in (queue, tasks):
-        each.pause(db)
+        each.configure(db, paused=True)
         assert each.options(db).paused
     queue.push(db, 2)
     assert queue.pop(db) is queue.pop_max(db) is queue.claim(db) is None
@@ -292,7 +292,7 @@ def test_a_paused_queue_accepts_pushes_and_returns_no_items(db: Any, space: Subs
     assert [item.value for item in queue.items(db)] == [1, 2]
     queue.ack(db, claimed)
     for each in (queue, tasks):
-        each.resume(db)
+        each.configure(db, paused=False)
     assert queue.wait(db, 0.02)
     assert [item.value for item in queue.pop_many(db, 9)] == [1, 2]
     assert tasks.pop(db, agent="ada").payload == 1
@@ -302,11 +302,11 @@ def test_another_handle_notices_a_pause_within_a_second(db: Any, name: str) -> N
     ours, other = PriorityQueue.named(db, name), PriorityQueue.named(db, name)
     ours.push_many(db, range(3))
     assert other.pop(db).value == 0
-    ours.pause(db)
+    ours.configure(db, paused=True)
     assert other.claim(db) is None  # at once
     store_of(other).sweeper._next_look = 0.0  # as after a second
     assert other.pop(db) is None
-    ours.resume(db)
+    ours.configure(db, paused=False)
     assert other.claim(db).item.value == 1
 
 
@@ -316,7 +316,7 @@ def test_resume_wakes_waiting_clients(
 ) -> None:
     tasks = TaskQueue(space["tasks"])
     tasks.push(db, agent_name="ada", payload=1)
-    tasks.pause(db)
+    tasks.configure(db, paused=True)
     calls = {
         "pop": lambda: tasks.pop(db, wait=120).payload,
         "claim": lambda: tasks.claim(db, wait=120).item.payload,
@@ -325,7 +325,7 @@ def test_resume_wakes_waiting_clients(
     with ThreadPoolExecutor(1) as threads:
         waits = threads.submit(calls[take])
         assert asleep.wait(60)
-        tasks.resume(db)
+        tasks.configure(db, paused=False)
         assert waits.result(60) == 1
 
 
@@ -337,7 +337,7 @@ def test_a_client_that_waits_on_a_paused_queue_sleeps(
     monkeypatch.setattr(waiting, "begin_sleep", lambda *a: (looks.append(1), begin(*a))[1])
     queue = PriorityQueue(space["jobs"])
     queue.push(db, 1)
-    queue.pause(db)
+    queue.configure(db, paused=True)
     assert queue.pop(db, wait=1) is queue.claim(db, wait=1) is None
     assert len(looks) <= 2  # a slow transaction may take longer than the wait
 
@@ -348,7 +348,7 @@ def test_a_client_that_waits_on_a_paused_queue_sleeps(
 def test_claims_do_not_exceed_the_concurrency_limit(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["limit"])
     queue.push_many(db, range(10))
-    queue.set_concurrency(db, 3)
+    queue.configure(db, concurrency=3)
     first = queue.claim(db, n=2)
     second = queue.claim(db, n=5)
     assert [len(first), len(second)] == [2, 1]
@@ -360,7 +360,7 @@ def test_claims_do_not_exceed_the_concurrency_limit(db: Any, space: Subspace) ->
         assert check(db, queue).ok
     lapse(db, queue)
     assert len(queue.claim(db, n=5)) == 3
-    queue.set_concurrency(db, None)
+    queue.configure(db, concurrency=None)
     assert len(queue.claim(db, n=9, within=9)) == 5
     assert check(db, queue).ok
 
@@ -378,8 +378,10 @@ def test_overlapping_claims_in_any_order_never_exceed_a_limit(
         tasks = TaskQueue(space[number])
         tasks.push_many(db, [{"agent_name": "ada"} for _ in range(60)])
         limit = rng.randrange(1, 5)
-        set_limit = tasks.set_concurrency if limited == "queue" else tasks.set_agent_concurrency
-        set_limit(db, limit)
+        if limited == "queue":
+            tasks.configure(db, concurrency=limit)
+        else:
+            tasks.configure(db, agent_concurrency=limit)
         in_flight: list[Any] = []
         claims: list[Any] = []
         for _ in range(60):
@@ -412,7 +414,7 @@ def test_overlapping_claims_in_any_order_never_exceed_a_limit(
 def test_an_extended_claim_keeps_its_slot(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["limit"])
     queue.push_many(db, range(2))
-    queue.set_concurrency(db, 1)
+    queue.configure(db, concurrency=1)
     claim = queue.claim(db)
     queue.extend(db, claim, 60)
     assert queue.claim(db) is None
@@ -424,11 +426,11 @@ def test_an_extended_claim_keeps_its_slot(db: Any, space: Subspace) -> None:
 def test_a_lowered_limit_applies_to_new_claims(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["limit"])
     queue.push_many(db, range(20))
-    queue.set_concurrency(db, 8)
+    queue.configure(db, concurrency=8)
     claim = queue.claim(db, n=8)
     assert claim is not None
     claims = [*claim]
-    queue.set_concurrency(db, 3)
+    queue.configure(db, concurrency=3)
     random.shuffle(claims)
     while len(claims) > 3:
         assert queue.claim(db) is None
@@ -441,7 +443,7 @@ def test_an_agent_at_its_limit_does_not_block_other_agents(db: Any, space: Subsp
     tasks = TaskQueue(space["tasks"])
     for agent, count in (("ada", 600), ("bob", 3), (None, 2)):
         tasks.push_many(db, [{"agent_name": agent} for _ in range(count)])
-    tasks.set_agent_concurrency(db, 2)
+    tasks.configure(db, agent_concurrency=2)
     claim = tasks.claim(db, n=9)
     assert Counter(task.agent_name for task in claim.items) == {"ada": 2, "bob": 2, None: 2}
     assert tasks.claim(db) is None
@@ -458,7 +460,7 @@ def test_a_claim_for_an_agent_at_its_limit_takes_no_task_of_another(
 ) -> None:
     tasks = TaskQueue(space["tasks"])
     tasks.push_many(db, [{"agent_name": agent} for agent in ("ada", "ada", "ada", "bob")])
-    tasks.set_agent_concurrency(db, 2)
+    tasks.configure(db, agent_concurrency=2)
     assert len(tasks.claim(db, agent="ada", n=3)) == 2
     assert tasks.claim(db, agent="ada") is None
     assert tasks.claim(db, agent="ada", wait=0.1) is None
@@ -473,7 +475,7 @@ def test_tasks_of_agents_below_their_limit_are_claimed_in_order(db: Any, space: 
     for _ in range(60):
         agent = rng.choice(["ada", "bob", "eve", None])
         tasks.push(db, priority=rng.randint(1, 5), cost=rng.randint(0, 3), agent_name=agent)
-    tasks.set_agent_concurrency(db, 3)
+    tasks.configure(db, agent_concurrency=3)
     held: list[Any] = []
     while left := [*tasks.get_all_tasks(db)]:
         counts = Counter(claim.item.agent_name for claim in held)
@@ -489,8 +491,8 @@ def test_tasks_of_agents_below_their_limit_are_claimed_in_order(db: Any, space: 
 def test_the_limits_apply_across_all_workers(db: Any, space: Subspace) -> None:
     tasks = TaskQueue(space["tasks"])
     tasks.push_many(db, [{"agent_name": "ab"[n % 2]} for n in range(60)])
-    tasks.set_concurrency(db, 5)
-    tasks.set_agent_concurrency(db, 3)
+    tasks.configure(db, concurrency=5)
+    tasks.configure(db, agent_concurrency=3)
     guard = threading.Lock()
     running: Counter[str] = Counter()
     most: Counter[str] = Counter()
@@ -517,7 +519,7 @@ def test_a_free_slot_wakes_a_waiting_claim(
 ) -> None:
     tasks = TaskQueue(space["tasks"])
     tasks.push_many(db, [{"agent_name": "ada", "payload": n} for n in range(2)])
-    tasks.set_agent_concurrency(db, 1)
+    tasks.configure(db, agent_concurrency=1)
     claim = tasks.claim(db)
     with ThreadPoolExecutor(2) as threads:
         waits = threads.submit(tasks.claim, db, wait=120)
@@ -534,9 +536,10 @@ def test_a_free_slot_wakes_a_waiting_claim(
 @pytest.mark.parametrize("limit", [0, -1, 10_001, 1.5, True, "3"])
 def test_an_invalid_limit_is_rejected(db: Any, space: Subspace, limit: Any) -> None:
     tasks = TaskQueue(space["tasks"])
-    for change in (tasks.set_concurrency, tasks.set_agent_concurrency):
-        with pytest.raises(ValueError, match="concurrency is a number from 1 to 10,000"):
-            change(db, limit)
+    with pytest.raises(ValueError, match="concurrency is a number from 1 to 10,000"):
+        tasks.configure(db, concurrency=limit)
+    with pytest.raises(ValueError, match="agent_concurrency is a number from 1 to 10,000"):
+        tasks.configure(db, agent_concurrency=limit)
     assert tasks.options(db).concurrency is None
 
 

@@ -76,7 +76,7 @@ def filled(db: Any, name: str, kind: str = "priority", n: int = 8) -> Any:
         )
     for number in range(n):  # become dead letters
         push(number)
-    queue.set_max_attempts(db, 2)
+    queue.configure(db, max_attempts=2)
     for _ in range(2):
         while (claim := queue.claim(db, n=100)) is not None:
             queue.nack(db, claim, delay=0, error=ValueError("broken"))
@@ -92,7 +92,7 @@ def filled(db: Any, name: str, kind: str = "priority", n: int = 8) -> Any:
         push(300 + number, **({"ttl": 1000} if number % 2 and kind == "priority" else {}))
     push("x" * 200_000)
     push("unique", **({"unique": "key"} if kind != "fifo" else {}))
-    queue.set_concurrency(db, 100)
+    queue.configure(db, concurrency=100)
     return queue
 
 
@@ -401,8 +401,8 @@ CHANGES: dict[str, Callable[[Any, Any], object]] = {
     "push": lambda queue, db: queue.push(db, "new"),
     "pop": lambda queue, db: queue.pop(db),
     "claim": lambda queue, db: queue.claim(db),
-    "pause": lambda queue, db: queue.pause(db),
-    "limit": lambda queue, db: queue.set_max_size(db, 99_999),
+    "pause": lambda queue, db: queue.configure(db, paused=True),
+    "limit": lambda queue, db: queue.configure(db, max_size=99_999),
     "retry": lambda queue, db: queue.retry_dead_letter(
         db, next(iter(queue.items(db, state="dead"))).id
     ),

@@ -31,10 +31,10 @@ def filled(db: Any, queue: Any, state: str) -> None:
     if state == "delayed":
         queue.nack(db, claim, delay=600)
     elif state == "dead":
-        queue.set_max_attempts(db, 1)
+        queue.configure(db, max_attempts=1)
         queue.nack(db, claim)
     elif state == "done":
-        queue.set_keep(db, 100)
+        queue.configure(db, keep=100)
         queue.ack(db, claim)
 
 
@@ -121,7 +121,7 @@ def test_dead_letters_that_cannot_be_retried_stay(db: Any, name: str) -> None:
     ids = [queue.push(db, n, unique=f"key{n}").id for n in range(4)]
     queue.nack(db, queue.claim(db, n=4))
     queue.push(db, "other", unique="key1")
-    queue.set_max_size(db, 3)
+    queue.configure(db, max_size=3)
     results = queue.change_all(db, "retry", state="dead")
     assert results == dict(zip(ids, [True, False, True, False]))
     stats = assert_views_agree(db, queue)

@@ -9,6 +9,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue
+from fdbqueue.coordination.contention.requests import Requests
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import QueueTooLargeToCheck
 from fdbqueue.layout import encode_count, encode_level, encode_tallies
 from fdbqueue.queue.base import store_of
@@ -36,14 +38,15 @@ def test_check_reports_no_problems_of_a_sound_queue_and_changes_nothing(
 
 
 def test_check_keeps_the_pieces_of_staged_items(db: Any, filled: PriorityQueue) -> None:
-    layout, kept = store_of(filled).layout, store_of(filled).items
+    kept = store_of(filled).items
+    requests = Requests(store_of(filled).layout, kept)
 
     @fdbqueue.transactional
     def stage(tr: Any) -> None:
         taken = kept.first(tr, 3)
-        request = layout.request_key(tr.get_read_version().wait(), b"name")
-        kept.stage(tr, request, [taken[:1], [], taken[1:]])
-        kept.delete_first(tr, taken)
+        request = requests.write(tr, b"name", [(1, False), (1, False), (2, False)])
+        requests.stage(tr, milliseconds(), request, [taken[:1], [], taken[1:]])
+        kept.delete_first(tr, milliseconds(), taken)
 
     stage(db)
     before = rows(db, filled)

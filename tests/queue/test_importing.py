@@ -130,7 +130,7 @@ def test_blank_lines_are_skipped_and_all_line_endings_are_accepted(
 def test_an_import_fills_a_bounded_queue_and_resumes_later(
     db: Any, queue: PriorityQueue, source: str | None
 ) -> None:
-    queue.set_max_size(db, 1010)
+    queue.configure(db, max_size=1010)
     everything = [b"\n", *lines(range(2000))]
     assert import_lines(db, queue, everything, source) == ImportReport(1010, 0, full=True)
     assert numbers(db, queue) == list(range(1010))

@@ -145,7 +145,7 @@ def test_every_kind_of_queue_has_an_oldest_item_while_one_is_ready(db: Any, name
     fifo = Queue.named(db, f"{name}fifo")
     jobs = PriorityQueue.named(db, f"{name}jobs")
     delayed = PriorityQueue.named(db, f"{name}later")
-    Queue.named(db, f"{name}unused").set_max_size(db, 5)
+    Queue.named(db, f"{name}unused").configure(db, max_size=5)
     tasks.push(db, cost=2)
     tasks.push(db, cost=1)
     fifo.enqueue_many(db, "ab")

@@ -16,7 +16,7 @@ STATES: Any = ("ready", "delayed", "claimed", "dead", "done")
 def failed(db: Any, name: str, *errors: str, state: Any = "dead") -> PriorityQueue:
     """Return a queue with one item for each error, with which it failed."""
     queue = PriorityQueue.named(db, name)
-    queue.set_max_attempts(db, 1 if state == "dead" else None)
+    queue.configure(db, max_attempts=1 if state == "dead" else None)
     for number, error in enumerate(errors):
         queue.push(db, error, number % 3)
     # The claim of all items is in their order, as are the values that it fails with.
@@ -110,7 +110,7 @@ def test_tasks_are_found_by_agent_and_priority(db: Any, name: str, state: Any) -
         if state == "done":
             tasks.ack(db, claim)
         elif state != "claimed":
-            tasks.set_max_attempts(db, 1 if state == "dead" else None)
+            tasks.configure(db, max_attempts=1 if state == "dead" else None)
             tasks.nack(db, claim, delay=600)
     values, scanned = matching(db, tasks, state, agent="DAM")
     assert (set(values), scanned) == (wanted, 12)

@@ -319,7 +319,7 @@ def test_reprioritize_changes_a_task_and_keeps_its_id(db: Any, tasks: TaskQueue)
 def test_statistics_count_tasks_by_outcome(db: Any, tasks: TaskQueue) -> None:
     empty = tasks.get_stats(db)
     assert (empty.success_rate, empty.rejection_rate, empty.oldest) == (0, 0, None)
-    tasks.set_max_size(db, 6)
+    tasks.configure(db, max_size=6)
     ids = [tasks.push(db, priority=1 + n % 2, agent_name="ab"[n % 2]) for n in range(8)]
     assert ids[6:] == [None, None]
     oldest = tasks.get_task(db, ids[0]).created_at
@@ -341,7 +341,7 @@ def test_statistics_count_tasks_by_outcome(db: Any, tasks: TaskQueue) -> None:
 
 
 def test_a_full_queue_rejects_tasks(db: Any, tasks: TaskQueue) -> None:
-    tasks.set_max_size(db, 3)
+    tasks.configure(db, max_size=3)
     assert len(tasks.push_many(db, [{}] * 4, as_many_as_fit=True)) == 3
     assert tasks.push_many(db, [{}, {}]) == []
     assert tasks.push(db) is None

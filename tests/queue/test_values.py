@@ -160,7 +160,7 @@ def fill(db: Any, kind: str) -> Any:
     """Return a queue that has items in every state."""
     make, _ = KINDS[kind]
     queue = make(db)
-    queue.set_keep(db, 10)
+    queue.configure(db, keep=10)
     priority = {"tuple": {"priority": (1, 1.0, "a", b"a")}}.get(kind, {})
     number = 6 if kind == "fifo" else 8
     for n in range(number):
@@ -177,7 +177,7 @@ def fill(db: Any, kind: str) -> Any:
             queue.push(db, n, **priority, **later)
     queue.ack(db, queue.claim(db), result="done")
     queue.nack(db, queue.claim(db), delay=600, error="busy")
-    queue.set_max_attempts(db, 1)
+    queue.configure(db, max_attempts=1)
     queue.nack(db, queue.claim(db), error="busy")
     queue.claim(db)
     return queue

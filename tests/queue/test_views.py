@@ -22,7 +22,7 @@ from tests.support.scan import assert_views_agree
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_item_is_in_one_state_after_each_transition(db: Any, name: str, kind: Any) -> None:
     queue = kind.named(db, name, max_attempts=2) if kind is not Queue else kind.named(db, name)
-    queue.set_max_attempts(db, 2)
+    queue.configure(db, max_attempts=2)
     item_id = push(db, queue, "job")
     steps: list[tuple[Callable[[], object], str]] = [
         (lambda: queue.release(db, queue.claim(db)), "ready"),
@@ -118,7 +118,7 @@ def test_a_delayed_item_is_run_at_once_and_a_claimed_one_taken_away(
     queue.nack(db, queue.claim(db), delay=600)
     assert queue.run_now(db, item_id)
     assert assert_views_agree(db, queue).ready == 1
-    queue.set_concurrency(db, 1)
+    queue.configure(db, concurrency=1)
     claim = queue.claim(db)
     assert claim.attempt == 2
     assert queue.release(db, item_id)
@@ -166,7 +166,7 @@ def overdue(db: Any, queue: Any, state: str) -> str:
     """Return the id of an item that a view shows in a state which no sweep has stored yet."""
     item_id = push(db, queue, "job")
     if state == "dead":
-        queue.set_max_attempts(db, 1)
+        queue.configure(db, max_attempts=1)
     queue.claim(db)
     lapse(db, queue)
     assert queue.state(db, item_id) == state
@@ -192,7 +192,7 @@ def test_operations_on_single_items_find_the_state_that_views_show(
     dead = overdue(db, queue, "dead")
     assert queue.retry_dead_letter(tr, dead)
     tr.commit().wait()
-    queue.set_max_attempts(db, None)
+    queue.configure(db, max_attempts=None)
     queue.clear(db)
     assert queue.drop_dead_letter(db, overdue(db, queue, "dead"))
     stats = assert_views_agree(db, queue)
@@ -238,7 +238,7 @@ def test_an_item_that_is_back_is_not_put_back_again(
     if state != "ready":
         claim = queue.claim(db)
         if state == "dead":
-            queue.set_max_attempts(db, 1)
+            queue.configure(db, max_attempts=1)
         if state != "claimed":
             queue.nack(db, claim, delay=600)
     queue.put_back(db, [item])
@@ -300,12 +300,12 @@ def test_a_paused_queue_is_listed_as_paused(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
     for _ in range(2):
-        queue.pause(db)
-        queue.pause(db)
+        queue.configure(db, paused=True)
+        queue.configure(db, paused=True)
         assert queue.stats(db).paused
         assert fdbqueue.overview(db)[name].paused
         assert fdbqueue.check(db, queue).ok
-        queue.resume(db)
+        queue.configure(db, paused=False)
         assert not queue.stats(db).paused
         assert not fdbqueue.overview(db)[name].paused
 

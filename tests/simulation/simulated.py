@@ -15,7 +15,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination import claims, store, sweeper, waiting
 from fdbqueue.coordination.contention import staged_pops
 from fdbqueue.database import clock, exactly_once
-from fdbqueue.operations import schedule
+from fdbqueue.operations.views import staged
 from fdbqueue.queue.base import store_of
 from tests.simulation.scheduler import Scheduler, SimulatedDatabase
 
@@ -57,7 +57,7 @@ class Simulated:
             # An act is one transaction here, so a slow call does not renew its lease.
             patch.setattr(claims, "_SPENT", math.inf)
             patch.setattr(staged_pops, "sleep_on", self._sleep_on)
-            patch.setattr(schedule, "REQUEST_TIMEOUT", 10**9)
+            patch.setattr(staged, "REQUEST_TIMEOUT", 10**9)
             patch.setattr(staged_pops.StagedPops, "_resign_when_idle", lambda self, db: None)
             yield
 
@@ -69,7 +69,7 @@ class Simulated:
         self.db.deliver_late(1.0)
         self.db.faults = 0.0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(schedule, "REQUEST_TIMEOUT", -(10**9))
+            patch.setattr(staged, "REQUEST_TIMEOUT", -(10**9))
             behind = store_of(queue)
             staged_pops.StagedPops(behind.layout, behind.items, behind.codec).sweep(self._raw)
 

@@ -71,7 +71,7 @@ class ClaimSimulation(Simulated):
         """Run the clients; after all leases expired, claim and acknowledge the remaining items."""
         clients = 1 if self.is_quiet else self.random.randint(2, 4)
         if self._concurrency is not None:
-            self.queue.set_concurrency(self._raw, self._concurrency)
+            self.queue.configure(self._raw, concurrency=self._concurrency)
         with self.patched():
             self.scheduler.run([self._client() for _ in range(clients)])
             self.scheduler.time += 10**9

@@ -145,7 +145,9 @@ class Simulation(Simulated):
             behind = store_of(queue)
             level = behind.levels.level(priority)
             new = NewItem(level, behind.codec.encode(f"{item.value}'"), random_part)
-            behind.items.append(tr, [new], {level.prefix: Tail(tr.snapshot, level)})
+            behind.items.append(
+                tr, clock.milliseconds(), [new], {level.prefix: Tail(tr.snapshot, level)}
+            )
             return [item.value]
 
         moved: list[str] = body(self.db)

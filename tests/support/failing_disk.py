@@ -34,9 +34,9 @@ class Disk:
         self.flows = threading.Event()
         self.flows.set()
         self.hanging = threading.Semaphore(0)
-        self._sync_file = generations.sync
+        self._sync_file = generations.sync_path
         monkeypatch.setattr("fdbqueue.embedded.disk.sync._data_sync", self.data_sync)
-        monkeypatch.setattr(generations, "sync", self.sync_file)
+        monkeypatch.setattr(generations, "sync_path", self.sync_file)
 
     def data_sync(self, descriptor: int) -> None:
         if not self.flows.is_set():

@@ -31,7 +31,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport, check
-from fdbqueue.operations import schedule
+from fdbqueue.operations import failures
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker import threads
@@ -270,7 +270,7 @@ def test_spans_of_a_handler_belong_to_its_job_while_jobs_overlap(
 def test_undecodable_items_do_not_block_the_other_items(
     db: Any, space: Subspace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "_FIRST_DELAY", 600.0)  # seconds, which no drain takes
+    monkeypatch.setattr(failures, "_FIRST_DELAY", 600.0)  # seconds, which no drain takes
     queue = PriorityQueue(space["queue"], max_attempts=2)
     items = queue.push_many(db, range(6))
     for item in items[:3]:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
-from itertools import starmap
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
 
 from fdbqueue.coordination.batches import MAX_ITEMS, Batches
 from fdbqueue.coordination.combiner import Combiner
 from fdbqueue.coordination.contention.messages import PopMessages, PushMessages
-from fdbqueue.coordination.contention.sharing import Kind, Sharing
-from fdbqueue.coordination.contention.staged_pops import Pop, StagedPops
+from fdbqueue.coordination.contention.process import Kind
+from fdbqueue.coordination.contention.requests import Pop, Requests
+from fdbqueue.coordination.contention.sharing import Sharing
+from fdbqueue.coordination.contention.staged_pops import StagedPops
 from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.operations.items import BATCH_BYTES, Items
 from fdbqueue.operations.push import Pusher, PushRequest
-from fdbqueue.operations.schedule import REQUEST_TIMEOUT
-from fdbqueue.types import Options, Transaction
+from fdbqueue.types import Options
 
 __all__ = ["Contention"]
 
@@ -48,25 +47,14 @@ class Contention(Generic[_T]):
     def __init__(
         self, layout: Layout, items: Items, codec: RowCodec[_T], pusher: Pusher, options: Options
     ) -> None:
-        self._layout = layout
+        self.seconds_to_sweep = Requests(layout, items).seconds_to_sweep
         self.sharing = Sharing(layout, options)
         new_pushes = partial(Batches[Any, Any], pusher.push, layout.receipts)
-        new_pops = partial(StagedPops[_T], layout, items, codec)
         push_messages = PushMessages(layout, items, pusher)
         pop_messages = PopMessages(layout, items, codec)
         self.pushes: Combiner[PushRequest, list[bytes]] = self.sharing.combiner(
             Kind(new_pushes, push_messages, _size_of, BATCH_BYTES)
         )
         self.pops: Combiner[Pop, list[_T]] = self.sharing.combiner(
-            Kind(new_pops, pop_messages, _n_of, MAX_ITEMS)
+            Kind(lambda _: StagedPops(layout, items, codec), pop_messages, _n_of, MAX_ITEMS)
         )
-
-    def seconds_to_sweep(self, tr: Transaction) -> float:
-        """Return the seconds after which a waiting pop has to look; `math.inf` without requests.
-
-        A request may be that of a dead process, for which items are staged.
-        """
-        layout = self._layout
-        begin_read = partial(tr.snapshot.get_range, limit=1)
-        both = [*starmap(begin_read, map(layout.range_of, (layout.requests, layout.results)))]
-        return REQUEST_TIMEOUT if any(map(list, both)) else math.inf

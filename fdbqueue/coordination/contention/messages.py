@@ -6,17 +6,18 @@ of the leader's socket is derived from.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from enum import Enum
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
-from fdbqueue.layout import Layout
+from fdbqueue.layout import NO_HEADER, Layout
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.values import NO_HEADER, pack_groups, unpack_groups
 from fdbqueue.operations.items import Items, NewItem
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.types import Database
@@ -30,6 +31,8 @@ __all__ = [
     "PushMessages",
     "Request",
     "Signal",
+    "decode_outcome",
+    "encode_outcome",
 ]
 
 FORMAT = 1
@@ -44,6 +47,48 @@ _Request = TypeVar("_Request")
 _Result = TypeVar("_Result", covariant=True)
 
 _NOT_DUE = b""
+
+_GROUPS_AND_FIELDS = struct.Struct(">II")
+
+
+def pack_groups(groups: Sequence[Sequence[bytes]]) -> bytes:
+    """Return groups of byte strings as one byte string.
+
+    >>> unpack_groups(pack_groups([[b"a", b""], [], [b"bc"]]))
+    [[b'a', b''], [], [b'bc']]
+    """
+    fields = [*chain.from_iterable(groups)]
+    n = 2 + len(groups) + len(fields)
+    counts, sizes = map(len, groups), map(len, fields)
+    return struct.pack(f">{n}I", len(groups), len(fields), *counts, *sizes) + b"".join(fields)
+
+
+def unpack_groups(packed: bytes, offset: int = 0) -> list[list[bytes]]:
+    """Return the groups that `pack_groups` packed; raise `struct.error` for other bytes."""
+    n_groups, n_fields = _GROUPS_AND_FIELDS.unpack_from(packed, offset)
+    offset += _GROUPS_AND_FIELDS.size
+    sizes = struct.unpack_from(f">{n_groups + n_fields}I", packed, offset)
+    begin = offset + 4 * len(sizes)
+    fields: list[bytes] = []
+    for size in sizes[n_groups:]:
+        fields.append(packed[begin : begin + size])
+        begin += size
+    remaining = iter(fields)
+    return [[*islice(remaining, count)] for count in sizes[:n_groups]]
+
+
+def encode_outcome(number: int, results: Sequence[Sequence[bytes]]) -> bytes:
+    """Return the receipt of requests that another process of the host performed.
+
+    >>> decode_outcome(encode_outcome(7, [[b"key", b"value"], []]))
+    (7, [[b'key', b'value'], []])
+    """
+    return number.to_bytes(8, "big") + pack_groups(results)
+
+
+def decode_outcome(value: bytes) -> tuple[int, list[list[bytes]]]:
+    """Return the number of the requests, and the fields of each result."""
+    return int.from_bytes(value[:8], "big"), unpack_groups(value, 8)
 
 
 class NotShareable(Exception):
@@ -237,7 +282,8 @@ class PopMessages(Generic[_T]):
             return
         items = chain.from_iterable(map(self._stored, results))
         popped = [(item.key, item.content, item.header) for item in items]
-        run_once(db, partial(self._items.put_back, popped=popped), self._receipts)
+        put_back = partial(self._items.put_back, now=milliseconds(), popped=popped)
+        run_once(db, put_back, self._receipts)
 
     def _stored(self, fields: list[bytes]) -> list[StoredItem]:
         return [*map(self._items.levels.item, fields[::2], fields[1::2])]

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count, groupby, islice
 from operator import itemgetter
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fdbqueue.coordination.batches import MAX_ITEMS
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.contention.messages import MAX_CONTENT
+from fdbqueue.coordination.contention.process import CONTENDED, IDLE_CHECK
+from fdbqueue.coordination.contention.requests import Pop, Request, Requests
 from fdbqueue.coordination.steps import sleep_on
 from fdbqueue.database.binding import error_classes
-from fdbqueue.database.clock import uuids
+from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, run
 from fdbqueue.errors import UndecodableItem
@@ -26,31 +28,20 @@ from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items
-from fdbqueue.operations.schedule import REQUEST_TIMEOUT, dead_requests, live_requests
+from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.types import Database, KeyValue, RangeResult, Transaction
 
-__all__ = ["Pop", "StagedPops"]
+__all__ = ["StagedPops"]
 
 _T = TypeVar("_T")
 
-Pop: TypeAlias = tuple[int, bool]
-"""The number of items, and whether to take them from the end of the highest priority."""
-
-_Request: TypeAlias = tuple[bytes, list[Pop]]
-"""The key of a request, and its waiting pops."""
-
 # A process that is not served within this time tries to serve: the leader is dead or stopped.
-_PATIENCE = 0.1  # seconds; the actual time is random, up to twice as long
+_TAKEOVER = 0.1  # seconds; the actual time is random, up to twice as long
 
 _MAX_LEADERSHIP = 0.030  # seconds that a process leads while its own threads go on popping
-_IDLE_CHECK = 0.002  # seconds between checks whether they still do
 
 _WITHDRAWALS = 3  # tries of a failed pop to withdraw its request
 _MAX_WITHDRAWAL = 1_000  # milliseconds for each of them
-
-_CONTENDED = 1.0  # seconds that a process expects contention to last after it met some
-
-_MAX_REQUESTS = 64  # that one transaction serves
 
 # Seconds after a commit during which a transaction reads at the commit's version, which saves a
 # request for a read version. If that version is too old, the transaction conflicts.
@@ -106,6 +97,7 @@ class StagedPops(Generic[_T]):
         self._layout = layout
         self._items = items
         self._codec = codec
+        self._requests = Requests(layout, items)
         (self._id,) = uuids(1)
         self._leading_as: bytes | None = None
         self._leading_until = 0.0
@@ -128,7 +120,10 @@ class StagedPops(Generic[_T]):
             self.sweep(db)
         self._batches = next(self._numbers)
         name = b"%b%d" % (self._id, self._batches)
-        pops = _Pops(self._layout, self._items, self._codec, batch, name, self._size)
+        at = milliseconds()
+        pops = _Pops(
+            self._layout, self._items, self._codec, self._requests, batch, name, at, self._size
+        )
         pops.may_stage = not getattr(db, "retries_hold_lock", False)
         pops.is_contended = now < self.contended_until
         pops.leading_as = self._leading_as
@@ -143,7 +138,7 @@ class StagedPops(Generic[_T]):
         finally:
             self._is_busy = False
         if pops.tries > 1 or outcome.met_others:
-            self.contended_until = time.monotonic() + _CONTENDED
+            self.contended_until = time.monotonic() + CONTENDED
         self._leading_as = outcome.leading_as
         if self._leading_as is not None and not self._is_watched:
             # Unlike `Thread.start`, this call leaves nothing behind if it is interrupted.
@@ -163,7 +158,7 @@ class StagedPops(Generic[_T]):
                 pops.request = outcome.request
                 pops.leading_as = outcome.leading_as
                 if outcome.leading_as is None:
-                    patience = _PATIENCE * random.uniform(1, 2)
+                    patience = _TAKEOVER * random.uniform(1, 2)
                     pops.takes_over = sleep_on([outcome.watch], patience) is None
                 self._leading_until = time.monotonic() + _MAX_LEADERSHIP
         except BaseException:
@@ -187,7 +182,7 @@ class StagedPops(Generic[_T]):
     def _resign_once_idle(self, db: Database) -> None:
         seen = 0
         while (name := self._leading_as) is not None:
-            time.sleep(_IDLE_CHECK)
+            time.sleep(IDLE_CHECK)
             if self._is_busy or seen != self._batches:
                 seen = self._batches
                 continue
@@ -196,51 +191,27 @@ class StagedPops(Generic[_T]):
                 run(db, partial(self._pass_on, name=name))
 
     def _pass_on(self, tr: Transaction, name: bytes) -> None:
-        if tr[self._layout.leader].value == name:
-            requests = _live_requests(tr, self._layout, _read_requests(tr, self._layout))
-            _pass_leadership(tr, self._layout, next(iter(requests), None))
+        requests = self._requests
+        if tr[requests.leader].value == name:
+            live = requests.live(tr, requests.begin_read(tr))
+            requests.pass_leadership(tr, next(iter(live), None))
 
     def _withdraw(self, db: Database, request: bytes) -> None:
         """Delete a request, and return the items of its result."""
+        now = milliseconds()
 
         def body(tr: Transaction) -> None:
             tr.options.set_timeout(_MAX_WITHDRAWAL)
-            self._return(tr, request)
+            self._requests.delete(tr, now, request)
 
         for _ in range(_WITHDRAWALS):
             with suppress(*error_classes()):  # otherwise a sweep deletes the request
                 run(db, body)
                 break
 
-    def _return(self, tr: Transaction, request: bytes) -> int:
-        """Delete a request and return its items to the queue; return the size of the result."""
-        begin, end = self._layout.result_range(request)
-        pieces = [row.value for row in tr.get_range(begin, end, streaming_mode=WANT_ALL)]
-        self._items.unstage(tr, chain.from_iterable(self._layout.read_result(pieces)))
-        tr.clear_range(begin, end)
-        tr.clear(request)
-        return sum(map(len, pieces))
-
     def sweep(self, db: Database) -> None:
-        """Delete the requests of dead processes, and return the items of their results."""
-        layout = self._layout
-
-        def body(tr: Transaction) -> bool:
-            left = BATCH_BYTES
-            version = tr.get_read_version().wait()
-            for begin, end in chain.from_iterable(
-                dead_requests(layout, prefix, version)
-                for prefix in (layout.requests, layout.results)
-            ):
-                for row in tr.snapshot.get_range(begin, end, limit=MAX_ITEMS):
-                    left -= self._return(
-                        tr, layout.request_key(*layout.unpack_request_key(row.key))
-                    )
-                    if left < 0:
-                        return False
-            return True
-
-        while not run(db, body):
+        """Delete the requests of dead processes, and return the items staged for them."""
+        while not run(db, partial(self._requests.sweep, now=milliseconds())):
             pass
 
 
@@ -252,15 +223,19 @@ class _Pops(Generic[_T]):
         layout: Layout,
         items: Items,
         codec: RowCodec[_T],
+        requests: Requests,
         batch: Batch[Pop],
         name: bytes,
+        now: int,
         expected: int,
     ) -> None:
         self._layout = layout
         self._items = items
         self._codec = codec
+        self._requests = requests
         self._batch = batch
         self.name = name
+        self._now = now
         self._expected = expected
         self._races = 0
         self.tries = 0
@@ -295,8 +270,8 @@ class _Pops(Generic[_T]):
             taken = self._decoded(tr, self._delete_first(tr, self._batch))
             return _Outcome(taken, wrote=any(taken) or self._is_older)
         # Start all reads before waiting for the first.
-        leader = tr.snapshot[self._layout.leader]
-        requests = _read_requests(tr, self._layout) if self.leading_as else None
+        leader = tr.snapshot[self._requests.leader]
+        requests = self._requests.begin_read(tr) if self.leading_as else None
         prefetched = self._prefetch(tr) if self.leading_as else None
         if self.request is not None:
             result = self._collect(tr, self.request)
@@ -305,15 +280,15 @@ class _Pops(Generic[_T]):
         holder = leader.value
         if holder not in (None, self.leading_as, self.name) and not self.takes_over:
             return self._wait(tr)
-        tr.add_read_conflict_key(self._layout.leader)
+        tr.add_read_conflict_key(self._requests.leader)
         self._races += 1
         if self._races % (_RACES + 1) == 0:
             return self._become_leader(tr)
         if requests is None:
-            requests = _read_requests(tr, self._layout)
+            requests = self._requests.begin_read(tr)
             prefetched = self._prefetch(tr)
         _wait_for_first(prefetched)
-        return self._serve(tr, holder, _live_requests(tr, self._layout, requests))
+        return self._serve(tr, holder, self._requests.live(tr, requests))
 
     def _join(self, tr: Transaction) -> None:
         n = len(self._batch)
@@ -338,7 +313,7 @@ class _Pops(Generic[_T]):
         A process whose pops never conflict does not check for a leader. So make the pops that are
         under way conflict, at both ends of the queue.
         """
-        tr[self._layout.leader] = self.name
+        tr[self._requests.leader] = self.name
         begin, end = self._layout.all_items
         tr.add_write_conflict_range(begin, begin + b"\x00")
         tr.add_write_conflict_range(end[:-1] + b"\xfe", end)
@@ -348,10 +323,8 @@ class _Pops(Generic[_T]):
         """Write a request unless there is one, and watch it."""
         request = self.request
         if request is None:
-            request = self._layout.request_key(tr.get_read_version().wait(), self.name)
             self._batch.join(tr)
-            tr[request] = self._layout.encode_request(self._batch, is_next=False)
-            tr.add_read_conflict_key(self._layout.leader_ends)
+            request = self._requests.write(tr, self.name, self._batch)
         watch = tr.watch(request) if leading_as is None else None
         wrote = leading_as is not None or self.request is None
         return _Outcome(leading_as=leading_as, request=request, watch=watch, wrote=wrote)
@@ -360,35 +333,31 @@ class _Pops(Generic[_T]):
         """Take the result of this batch's request; `None` if it has none."""
         self._batch.depend(tr)
         waits = tr[request]
-        begin, end = self._layout.result_range(request)
-        pieces = [row.value for row in tr.get_range(begin, end, streaming_mode=WANT_ALL)]
-        if not pieces:
+        results = self._requests.take(tr, request)
+        if results is None:
             if not waits.present():
                 self.request = None  # a sweep considered this process dead, because it was slow
             return None
-        tr.clear_range(begin, end)
-        results = self._layout.read_result(pieces)
         try:
             item = self._items.levels.item
             taken = self._decoded(tr, [[item(*row) for row in rows] for rows in results])
         except UndecodableItem as error:
-            self._items.unstage(tr, chain.from_iterable(results))
+            self._requests.unstage(tr, self._now, results)
             return _Outcome([], error=error)
-        self._items.tally(tr, acked=sum(map(len, results)))
+        self._items.tally(tr, self._now, acked=sum(map(len, results)))
         return _Outcome(taken)
 
     def _serve(
-        self, tr: Transaction, holder: bytes | None, requests: list[_Request]
+        self, tr: Transaction, holder: bytes | None, requests: list[Request]
     ) -> _Outcome[_T]:
         """Take the first items, stage the next ones for the requests, keep or pass on the lead."""
-        layout = self._layout
-        requests_to_serve = [(key, pops) for key, pops in requests if key != self.request]
+        requests_to_serve = [request for request in requests if request.key != self.request]
         self._join(tr)
         own_pops = len(self._batch)
         is_leader = holder in (self.leading_as, self.name) and holder is not None
         keeps = self.may_keep_leading or (is_leader and not requests_to_serve)
         following = requests_to_serve.pop(0) if requests_to_serve and not keeps else None
-        pops = [*self._batch, *chain.from_iterable(pops for _, pops in requests_to_serve)]
+        pops = [*self._batch, *chain.from_iterable(each.pops for each in requests_to_serve)]
         drawn = self._delete_first(tr, pops)
         taken = self._decoded(tr, drawn[:own_pops])
         if holder is None and not requests and not any(taken):
@@ -400,14 +369,12 @@ class _Pops(Generic[_T]):
             result = list(islice(remaining, len(pops)))
             if not result:
                 break
-            tr.add_read_conflict_key(key)
-            tr.clear(key)
-            self._items.stage(tr, key, result)
+            self._requests.stage(tr, self._now, key, result)
         if keeps:
             if not is_leader:
-                holder = tr[layout.leader] = self.name
+                holder = tr[self._requests.leader] = self.name
         elif following is not None or holder is not None:
-            _pass_leadership(tr, layout, following)
+            self._requests.pass_leadership(tr, following)
         return _Outcome(
             taken,
             leading_as=holder if keeps else None,
@@ -438,7 +405,7 @@ class _Pops(Generic[_T]):
                     break
                 drawn.append(items)
                 begin += len(items)
-            self._items.delete_first(tr, first[:begin])
+            self._items.delete_first(tr, self._now, first[:begin])
             if is_full:
                 break
         return drawn
@@ -464,31 +431,3 @@ def _wait_for_first(rows: Iterable[KeyValue] | None) -> None:
     """Wait for the first rows of a range; meanwhile other threads can join the batch."""
     if rows is not None:
         next(iter(rows), None)
-
-
-def _read_requests(tr: Transaction, layout: Layout) -> Any:
-    begin, end = layout.range_of(layout.requests)
-    return tr.snapshot.get_range(begin, end, limit=_MAX_REQUESTS, streaming_mode=WANT_ALL)
-
-
-def _live_requests(tr: Transaction, layout: Layout, rows: Iterable[KeyValue]) -> list[_Request]:
-    """Return the requests of processes that are not considered dead."""
-    requests = [(row.key, row.value) for row in rows]
-    if not requests:
-        return []
-    begin, end = live_requests(layout, layout.requests, tr.get_read_version().wait())
-    return [(key, layout.decode_request(value)) for key, value in requests if begin <= key < end]
-
-
-def _pass_leadership(tr: Transaction, layout: Layout, following: _Request | None) -> None:
-    """Make the process of a request the leader; without a request, leave the queue without one."""
-    if following is None:
-        # A request written at the same time would have no leader: conflict with it.
-        tr.add_read_conflict_range(*layout.range_of(layout.requests))
-        tr.add_write_conflict_key(layout.leader_ends)
-        tr.clear(layout.leader)
-        return
-    key, pops = following
-    tr.add_read_conflict_key(key)
-    tr[key] = layout.encode_request(pops, is_next=True)
-    tr[layout.leader] = layout.unpack_request_key(key)[1]

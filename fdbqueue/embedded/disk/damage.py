@@ -25,8 +25,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from fdbqueue.embedded.disk.commit_log import CommitLog
-from fdbqueue.embedded.disk.files import COMMITS_FILE
+from fdbqueue.embedded.disk.commit_log import COMMITS_FILE, CommitLog
 from fdbqueue.embedded.disk.generations import database_file
 from fdbqueue.embedded.disk.write_ahead_log import Extent, header
 from fdbqueue.embedded.permissions import check_opened

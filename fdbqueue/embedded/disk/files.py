@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fdbqueue.embedded.clock import microseconds
-from fdbqueue.embedded.disk.commit_log import CommitLog
+from fdbqueue.embedded.disk.commit_log import COMMITS_FILE, CommitLog
 from fdbqueue.embedded.disk.generations import Outdated, current, database_file
 from fdbqueue.embedded.disk.write_ahead_log import Extent
 from fdbqueue.embedded.permissions import (
@@ -67,7 +67,6 @@ __all__ = [
 
 _OUR_FILES = "fdbqueue."
 LOCK_FILE = "fdbqueue.lock"
-COMMITS_FILE = "fdbqueue.commits"
 _OLD_COMMITS_FILE = "fdbqueue.log"  # of format 1
 APPLICATION_ID = 0x66646271  # "fdbq", in the header of the SQLite file
 FORMAT_VERSION = 2

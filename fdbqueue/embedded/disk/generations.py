@@ -30,7 +30,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from fdbqueue.embedded.disk.commit_log import CommitLog
-from fdbqueue.embedded.permissions import create_like, open_directory, open_file
+from fdbqueue.embedded.disk.sync import sync_path
+from fdbqueue.embedded.permissions import create_like
 from fdbqueue.errors import FilesReplaced
 
 __all__ = [
@@ -42,7 +43,6 @@ __all__ = [
     "finish",
     "live_bytes",
     "remove_others",
-    "sync",
 ]
 
 DATABASE_FILE = "fdbqueue.sqlite"
@@ -93,7 +93,7 @@ def copy(path: Path, connection: sqlite3.Connection, check: Callable[[], object]
         connection.execute("VACUUM INTO ?", (str(unnamed),))
         with closing(sqlite3.connect(unnamed, isolation_level=None)) as copied:
             copied.execute("PRAGMA journal_mode=WAL")
-        sync(unnamed)
+        sync_path(unnamed)
         check()
         unnamed.rename(new)
     except BaseException:
@@ -113,7 +113,7 @@ def finish(path: Path, log: CommitLog) -> None:
         return
     if generation < log.generation:
         raise FilesReplaced(str(path), database_file(path, log.generation).name)
-    sync(path)
+    sync_path(path)
     log.begin_generation(generation)
     remove_others(path)
 
@@ -129,10 +129,3 @@ def remove_others(path: Path) -> None:
         found = _FILES.fullmatch(name)
         if found and (found[1] != newest or ".new" in name):
             (path / name).unlink(missing_ok=True)
-
-
-def sync(path: Path) -> None:
-    """Write a file, or the names in a directory, to the disk."""
-    opened = open_directory(path) if path.is_dir() else open_file(path, os.O_RDONLY)
-    with closing(opened):
-        os.fsync(opened.fileno())

@@ -1,4 +1,4 @@
-"""The fdatasync that commits share with the reads that see them."""
+"""Syncs to the disk: of a path, and of commits, which share it with the reads that see them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ import logging
 import os
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.write_ahead_log import Extent, is_intact, next_commit
-from fdbqueue.embedded.permissions import open_file
+from fdbqueue.embedded.permissions import open_directory, open_file
 from fdbqueue.errors import DatabaseClosed, FDBError, StorageError, SyncFailed
 
-__all__ = ["SharedSync"]
+__all__ = ["SharedSync", "sync_path"]
 
 logger = logging.getLogger("fdbqueue")
+
+
+def sync_path(path: Path) -> None:
+    """Write a file, or the names in a directory, to the disk."""
+    opened = open_directory(path) if path.is_dir() else open_file(path, os.O_RDONLY)
+    with closing(opened):
+        os.fsync(opened.fileno())
 
 
 class SharedSync:

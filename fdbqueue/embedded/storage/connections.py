@@ -9,7 +9,7 @@ from pathlib import Path
 from fdbqueue.embedded.disk import generations
 from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.files import Connection, OpenFiles, connect, explained, storage_errors
-from fdbqueue.embedded.disk.sync import SharedSync
+from fdbqueue.embedded.disk.sync import SharedSync, sync_path
 from fdbqueue.errors import DatabaseClosed, FdbqueueError
 
 __all__ = ["Connections"]
@@ -49,7 +49,7 @@ class Connections:
         anchor = connect(self._path, generation)
         try:
             anchor.execute("SELECT shift FROM clock").fetchone()
-            generations.sync(self._path)
+            sync_path(self._path)
             files = OpenFiles(self._path, log, generation)
             self.sync = SharedSync(files.write_ahead_log, log, generation)
             self.files, self._anchor, self._log = files, anchor, log

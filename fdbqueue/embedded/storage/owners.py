@@ -8,6 +8,7 @@ gone, by a method that is not written in Python. The release follows at another 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 from weakref import ref
@@ -16,6 +17,9 @@ __all__ = ["Owners", "Reference"]
 
 
 class _Held(Protocol):
+    reference: Reference | None
+    """The weak reference to the owner, while there is something to release."""
+
     def drop(self) -> None:
         """Release everything. A second call has no effect."""
 
@@ -33,23 +37,20 @@ class Owners:
     def __init__(self) -> None:
         self._references: set[Reference] = set()
         self._gone: deque[Reference] = deque()
+        self.forget: Callable[[Reference], None] = self._references.discard
+        """Leave alone what an owner holds, because that has been released."""
 
-    def add(self, owner: object, held: _Held) -> Reference:
+    def add(self, owner: object, held: _Held) -> None:
         """Let something be released some time after its owner is gone.
 
         It must not refer to its owner. Before that, release whatever earlier owners have left.
-        Return what `forget` takes.
         """
         if self._gone:
             self.release()
-        reference = Reference(owner, self._gone.append)
-        reference.held = held
-        self._references.add(reference)
-        return reference
-
-    def forget(self, reference: Reference) -> None:
-        """Leave alone what an owner holds, because that has been released."""
-        self._references.discard(reference)
+        if held.reference is None:
+            reference = held.reference = Reference(owner, self._gone.append)
+            reference.held = held
+            self._references.add(reference)
 
     def release(self) -> None:
         """Release whatever owners that are gone have left."""

@@ -118,7 +118,7 @@ class Snapshot:
                         self.is_settled = True
                         if began <= version and now < ceiling:
                             self.present = max(version, now)
-                        if durable < offset or began > version:
+                        if self._storage.is_durable and (durable < offset or began > version):
                             self.unconfirmed = self._storage.to_confirm(offset, began > version)
                         break
                     self.offset, self.version = offset, version

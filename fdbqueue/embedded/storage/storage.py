@@ -102,7 +102,8 @@ class Storage:
         self.path = path
         self.attempts = Owners()
         """The attempts of transactions, each with what it holds."""
-        self._durable = durable
+        self.is_durable = durable
+        """True if commits wait for the disk."""
         self._open(create or self._owner is not None)
         forks.register(self)
 
@@ -125,7 +126,7 @@ class Storage:
         with storage_errors(path), ExitStack() as undo:
             prepare_directory(path, create)
             create_files(path)
-            self._lock = WritersLock(path / LOCK_FILE, self._durable)
+            self._lock = WritersLock(path / LOCK_FILE, self.is_durable)
             undo.callback(self._lock.close)
             self.log = CommitLog(path / COMMITS_FILE)
             undo.callback(self.log.close)
@@ -146,7 +147,7 @@ class Storage:
                 undo.callback(self._close_connections)
             # What the log of commits said last: the next snapshot is probably that of this commit.
             self.newest: tuple[int, int, int] = self.log.state()[:3]
-            if is_first and self._durable:
+            if is_first and self.is_durable:
                 # No version is returned to a client until its ceiling is certainly on disk.
                 self._connections.sync.note_commit(self.log.published[0])
                 self._connections.sync.wait(number=1)
@@ -304,7 +305,7 @@ class Storage:
     def _raise_ceiling(self, deadline: float | None) -> None:
         """Commit nothing, which raises the ceiling, unless another process holds the lock."""
         commit = self._run_commit(partial(self._commit, None, [], [], [], ()), time.monotonic())
-        if self._durable:
+        if self.is_durable:
             self._wait_for_disk(commit.sync, commit.tail, deadline=deadline)
         self.log.raise_ceiling(commit.ceiling)
 
@@ -319,15 +320,13 @@ class Storage:
             self._wait_for_disk(*snapshot.unconfirmed, deadline)
             snapshot.unconfirmed = None
 
-    def to_confirm(self, tail: int, is_committing: bool) -> tuple[SharedSync, int, int] | None:
-        """Return what `confirm` waits for, unless commits do not wait for the disk.
+    def to_confirm(self, tail: int, is_committing: bool) -> tuple[SharedSync, int, int]:
+        """Return what `confirm` waits for, if commits wait for the disk.
 
         Args:
             tail: The tail of the log of commits at the snapshot.
             is_committing: Whether the snapshot may also contain a commit that is not in the log.
         """
-        if not self._durable:
-            return None
         sync = self._connections.sync
         return sync, tail, sync.next if is_committing else 0
 
@@ -497,7 +496,7 @@ class Storage:
             if snapshot is not None:
                 self.end(snapshot)
             raise
-        wait = partial(self._wait_for_commit, commit, deadline) if self._durable else None
+        wait = partial(self._wait_for_commit, commit, deadline) if self.is_durable else None
         if commit.ceiling:
             # No version is returned before its ceiling is on disk.
             self._wait_for_commit(commit, deadline)
@@ -525,7 +524,7 @@ class Storage:
             CommitUnknownResult: The disk did not confirm it before the deadline.
         """
         try:
-            if self._durable:
+            if self.is_durable:
                 self._wait_for_disk(commit.sync, commit.tail, deadline=deadline)
         except (FdbqueueError, sqlite3.Error, OSError) as error:
             raise CommitUnknownResult(str(self.path), str(error)) from error
@@ -576,7 +575,7 @@ class Storage:
             self.newest = tail, version, connection.generation
             self._writer.version = version
             sync = self._connections.sync
-            if self._durable:
+            if self.is_durable:
                 sync.note_commit(tail)
             if version >= self._next_checkpoint:
                 self._keep_short(connection, version)

@@ -8,29 +8,33 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from fdbqueue.embedded import limits
-from fdbqueue.embedded.arguments import as_key, as_value, key_size_limit
+from fdbqueue.embedded.arguments import as_key, key_size_limit
+from fdbqueue.embedded.disk.locks import WriteLockHold
 from fdbqueue.embedded.mutations import Mutation, MutationType
 from fdbqueue.embedded.ranges import Range, RangeSet, key_after
+from fdbqueue.embedded.storage.owners import Reference
 from fdbqueue.embedded.storage.snapshot import BACKWARD, FORWARD, Snapshot
 from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.storage.writer import GET
-from fdbqueue.embedded.transaction.futures import WatchFuture
-from fdbqueue.embedded.transaction.held import Held, Watches
-from fdbqueue.embedded.transaction.write_map import MUTATION_OVERHEAD, NO_VALUE, WriteMap
+from fdbqueue.embedded.transaction.futures import VersionstampFuture, WatchFuture
+from fdbqueue.embedded.transaction.write_map import NO_VALUE, WriteMap
 from fdbqueue.errors import FDBError, FdbqueueError
-from fdbqueue.types import KeyLike, KeySelector, ValueLike
+from fdbqueue.types import KeySelector
 
-__all__ = ["UNLIMITED", "Attempt", "Rows"]
+__all__ = ["RANGE_OVERHEAD", "UNLIMITED", "Attempt", "Held", "Rows"]
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
 
-# Bytes that FoundationDB counts for a conflict range in addition to its ends.
-_RANGE_OVERHEAD = 24
+Watches: TypeAlias = tuple[tuple[bytes, bytes | None, WatchFuture], ...]
+"""Keys, the values that a transaction sees, and the futures of watches set by its commit."""
+
+RANGE_OVERHEAD = 24
+"""The bytes that FoundationDB counts for a conflict range in addition to its ends."""
+
 _CLEAR = int(MutationType.CLEAR_RANGE)
-_CLEAR_UNCOUNTED = MUTATION_OVERHEAD - _RANGE_OVERHEAD  # of which `clear` counts the smaller
 
 # Errors of a read that was performed. Other errors say that its arguments are wrong, or that the
 # transaction is over.
@@ -41,6 +45,75 @@ UNLIMITED = sys.maxsize
 
 _ROW_OVERHEAD = 24  # bytes that FoundationDB counts for a row in addition to its key and value
 _FEW = 16  # rows that are read by one call; more are read one after the other
+
+
+class Held:
+    """The resources of an attempt, until it ends or nothing refers to it any more."""
+
+    __slots__ = ("reference", "snapshot", "storage", "versionstamp", "watches", "write_lock")
+    versionstamp: VersionstampFuture | None
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.reference: Reference | None = None
+        """The weak reference to the attempt, while there is something to release."""
+        self.snapshot: Snapshot | None = None
+        self.write_lock: WriteLockHold | None = None
+        self.versionstamp = None
+        self.watches: Watches = ()
+
+    def release(self) -> None:
+        """Release the snapshot and the writers' lock."""
+        snapshot, self.snapshot = self.snapshot, None
+        if snapshot is not None:
+            self.storage.end(snapshot)
+        hold, self.write_lock = self.write_lock, None
+        if hold is not None:
+            hold.end()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Forget the attempt, if nothing is left to release."""
+        if self.reference is not None and self.versionstamp is None and not self.watches:
+            self.storage.attempts.forget(self.reference)
+            self.reference = None
+
+    def finish(self, code: int) -> None:
+        """Release everything but the watches."""
+        self.release()
+        stamp, self.versionstamp = self.versionstamp, None
+        if stamp is not None:
+            stamp.finish(None, FDBError(code))
+
+    def end_watches(self, error: BaseException) -> None:
+        """Fail the watches that were not set by a commit."""
+        watches, self.watches = self.watches, ()
+        for _, _, future in watches:
+            future.finish(error)
+
+    def drop(self) -> None:
+        """Release everything."""
+        self.finish(1025)
+        if self.watches:
+            self.end_watches(FDBError(1025))
+        self.let_go()
+
+
+class _Boundary(NamedTuple):
+    """An end of a range: a key and an offset, and the key that they lead to.
+
+    Attributes:
+        key: The key from which the offset counts.
+        offset: The number of the key to find, from 1 for the first one at or after `key`.
+        found: That key, or an end of the key space.
+        left: The offset that is left after all keys were counted: less than 1 if the search passed
+            the first key, more if it passed the last one.
+    """
+
+    key: bytes
+    offset: int
+    found: bytes
+    left: int
 
 
 class Attempt:
@@ -73,6 +146,7 @@ class Attempt:
     """Keys, the values that this transaction sees, and the futures of watches set by the commit."""
     _write_map: WriteMap | None = None
     _mapped = 0
+    _starved = False
 
     deadline: float | None = None
     """When to stop waiting for the writers' lock, by `time.monotonic()`."""
@@ -81,28 +155,22 @@ class Attempt:
     reads_ahead = False
     """True if reads return before what they saw is on disk; then the commit waits for it."""
 
-    def __init__(self, storage: Storage, snapshot_ryw: int, starved: bool) -> None:
-        self.storage = storage
-        self.held = Held(storage)
-        self._begin(snapshot_ryw, starved)
-
-    def _begin(self, snapshot_ryw: int, starved: bool) -> None:
+    def __init__(self, held: Held, snapshot_ryw: int) -> None:
+        self.held = held
+        self.storage = held.storage
         self.snapshot_ryw = snapshot_ryw
-        self._starved = starved
         self.mutations: list[Mutation] = []
         self.reads: list[Range] = []
         self.writes: list[bytes] = []
 
     def restart(self, snapshot_ryw: int, starved: bool, deadline: float | None) -> None:
         """Begin the next attempt. Snapshot reads and options of the transaction stay valid."""
-        storage, held, reads_ahead = self.storage, self.held, self.reads_ahead
-        held.drop()
-        self.__dict__.clear()
-        self.storage, self.held = storage, held
-        self._begin(snapshot_ryw, starved)
+        self.held.drop()
+        reads_ahead = self.reads_ahead
+        self.__dict__ = vars(Attempt(self.held, snapshot_ryw))
+        self.reads_ahead = reads_ahead
+        self._starved = starved
         self.set_deadline(deadline)
-        if reads_ahead:
-            self.reads_ahead = True
 
     def check(self) -> None:
         """Raise what prevents another operation."""
@@ -145,7 +213,7 @@ class Attempt:
         """Return the snapshot of this attempt. The first call takes it."""
         snapshot = self.snapshot
         if snapshot is None:
-            self.hold()
+            self.storage.attempts.add(self, self.held)
             if self.version is not None:
                 snapshot = self.storage.begin_at(self.version, self.deadline)
             else:
@@ -161,13 +229,6 @@ class Attempt:
         """Return once everything that was read is on disk."""
         if self.snapshot is not None:
             self.storage.confirm(self.snapshot, self.deadline)
-
-    def hold(self) -> Held:
-        """Return what the attempt holds, to add to it."""
-        held = self.held
-        if held.reference is None:
-            held.reference = self.storage.attempts.add(self, held)
-        return held
 
     def finish(self, code: int) -> None:
         """Make every further operation fail. The watches end when the attempt is dropped."""
@@ -259,7 +320,7 @@ class Attempt:
         """
         if begin >= end:
             return
-        size = len(begin) + len(end) + _RANGE_OVERHEAD
+        size = len(begin) + len(end) + RANGE_OVERHEAD
         if self.ryw_disabled:
             self.reads.append((begin, end))
             if is_key or not is_read:  # ranges that are read do not count
@@ -394,7 +455,10 @@ class Attempt:
                 with closing(self.view().rows(begin, end, reverse)) as remaining:
                     rows, more = _batch(remaining, limit, size)
         if not snapshot:
-            self._range_conflict(begin, end, rows, more, reverse)
+            if more:  # the read does not depend on the keys after its last row
+                last = rows[-1][0]
+                begin, end = (last, end) if reverse else (begin, last + b"\0")
+            self.add_read_conflict(begin, end)
         return rows, more
 
     def _read_between(
@@ -412,78 +476,58 @@ class Attempt:
         if begin[0] >= end[0] and begin[1] >= end[1]:
             return [], False
         self.has_read = True
-        first, begin_left = self._boundary(own, *begin)
-        last, end_left = self._boundary(own, *end)
+        first, last = self._boundary(own, *begin), self._boundary(own, *end)
         rows: Rows = []
         more = False
-        if first < last:
+        if first.found < last.found:
             # Keys without a value are read for the conflict range, as the selectors count them.
-            with closing(self._rows(own, first, last, reverse, written=True)) as stored:
+            with closing(self._rows(own, first.found, last.found, reverse, written=True)) as stored:
                 rows, more = _batch(stored, limit, size)
         if not snapshot:
-            # A read that its limit stopped does not depend on its far end. And if the begin is not
-            # before the end, only a key between the keys of the two selectors can change that.
-            is_ordered = first < last or begin_left < end_left
-            self._range_conflict(
-                begin[0],
-                end[0],
-                rows,
-                more,
-                reverse,
-                begin[1],
-                end[1],
-                to_begin=is_ordered and begin_left < 1 and not (more and reverse),
-                through_end=is_ordered and end_left > 1 and (reverse or not more),
-            )
+            self._add_range_conflict(first, last, rows, more, reverse)
         if own is not None:
             rows = [row for row in rows if row[1] is not NO_VALUE]
         return rows, more
 
-    def _boundary(self, own: WriteMap | None, key: bytes, offset: int) -> tuple[bytes, int]:
-        """Return an end of a range, and the offset that is left after all keys were counted.
-
-        It is less than 1 if the search passed the first key, and more if it passed the last one.
-        """
+    def _boundary(self, own: WriteMap | None, key: bytes, offset: int) -> _Boundary:
         if offset == 1:
-            return key, 1
+            return _Boundary(key, 1, key, 1)
         if offset > 1:
             found, missing = self._nth(own, key, self.max_read_key, offset, reverse=False)
-            return (self.max_read_key, missing) if found is None else (found, 1)
-        found, missing = self._nth(own, b"", key, 1 - offset, reverse=True)
-        return (b"", 1 - missing) if found is None else (found, 1)
+            if found is None:
+                return _Boundary(key, offset, self.max_read_key, missing)
+        else:
+            found, missing = self._nth(own, b"", key, 1 - offset, reverse=True)
+            if found is None:
+                return _Boundary(key, offset, b"", 1 - missing)
+        return _Boundary(key, offset, found, 1)
 
-    def _range_conflict(
-        self,
-        begin: bytes,
-        end: bytes,
-        rows: Rows,
-        more: bool,
-        reverse: bool,
-        begin_offset: int = 1,
-        end_offset: int = 1,
-        to_begin: bool = False,
-        through_end: bool = False,
+    def _add_range_conflict(
+        self, begin: _Boundary, end: _Boundary, rows: Rows, more: bool, reverse: bool
     ) -> None:
         """Note the range that the result of a range read depends on.
 
-        A read stopped by its limit does not depend on keys after its last row. The cases are those
-        of `addConflictRange` in `fdbclient/ReadYourWrites.actor.cpp`.
+        A read stopped by its limit does not depend on keys after its last row, nor on its far end.
+        If the begin is not before the end, only a key between the keys of the two selectors can
+        change that. The cases are those of `addConflictRange` in
+        `fdbclient/ReadYourWrites.actor.cpp`.
         """
-        low, high = (begin, end) if begin < end else (end, begin)
-        if begin < end and more:
-            if reverse and begin_offset <= 1:
-                low = end
-            elif not reverse and end_offset > 0:
-                high = begin
-        if to_begin:
-            low = b""
-        if through_end:
-            high = self.max_read_key
+        low, high = min(begin.key, end.key), max(begin.key, end.key)
+        if begin.key < end.key and more:
+            if reverse and begin.offset <= 1:
+                low = end.key
+            elif not reverse and end.offset > 0:
+                high = begin.key
+        if begin.found < end.found or begin.left < end.left:
+            if begin.left < 1 and not (more and reverse):
+                low = b""
+            if end.left > 1 and (reverse or not more):
+                high = self.max_read_key
         if rows:
             lowest, highest = (rows[-1][0], rows[0][0]) if reverse else (rows[0][0], rows[-1][0])
-            if reverse or begin_offset <= 0:
+            if reverse or begin.offset <= 0:
                 low = min(low, lowest)
-            if high <= highest and (not reverse or end_offset > 0):
+            if high <= highest and (not reverse or end.offset > 0):
                 high = key_after(highest)
         self.add_read_conflict(low, high)
 
@@ -495,46 +539,7 @@ class Attempt:
             self.deferred = code
             self.is_unrestricted = False
 
-    def write(self, kind: int, key: KeyLike, param: ValueLike, end: bytes | None = None) -> None:
-        """Buffer a mutation of a key, or of a range that the caller has checked.
-
-        An error in the key or the parameter is reported by the next read or the commit.
-
-        Args:
-            kind: The type of the mutation.
-            key: The key, or the first key of a range.
-            param: The parameter; for a range, its end.
-            end: The end of the conflict range; `None` for a single key.
-        """
-        if type(key) is not bytes:
-            key = as_key(key)
-        if type(param) is not bytes:
-            param = as_value(param)
-        if (
-            end is None
-            and (
-                self.commit_started
-                or key >= self.max_write_key
-                or len(key) > limits.KEY_SIZE_LIMIT
-                or len(param) > limits.VALUE_SIZE_LIMIT
-            )
-            and not self.may_write(key, param)
-        ):
-            return
-        self.mutations.append((kind, key, param))
-        if self.watches:
-            self._trigger_watches(kind, key, param)
-        size = len(key) + len(param)
-        size += _RANGE_OVERHEAD if kind == _CLEAR and end is None else MUTATION_OVERHEAD
-        if self.skip_next_write_conflict:
-            self.skip_next_write_conflict = False
-        else:
-            self.writes += (key, end or b"")
-            size += 2 * len(key) + 1 if end is None else len(key) + len(end)
-            size += _RANGE_OVERHEAD
-        self.size += size
-
-    def _trigger_watches(self, kind: int, key: bytes, param: bytes) -> None:
+    def trigger_watches(self, kind: int, key: bytes, param: bytes) -> None:
         """Make the watches ready whose keys a mutation changes."""
         if self.deferred:
             return  # FoundationDB ignores what a program does after a mistake
@@ -569,33 +574,10 @@ class Attempt:
             return True
         return False
 
-    def clear_unmerged(self, key: bytes) -> None:
-        """Buffer the clear of a key without read-your-writes, which the approximate size omits."""
-        before = self.size
-        self.write(_CLEAR, key, key_after(key))
-        self.size += _CLEAR_UNCOUNTED
-        self.uncounted += self.size - before
-
-    def clear_nothing(self, key: bytes) -> None:
-        """Note that the program cleared an empty range, which only the approximate size counts."""
-        self.uncounted -= MUTATION_OVERHEAD + 2 * len(key)
-        if not self.skip_next_write_conflict:
-            self.uncounted -= _RANGE_OVERHEAD + 2 * len(key)
-        self.skip_next_write_conflict = False
-
-    def write_stamped_key(self, key: bytes, param: bytes) -> None:
-        """Buffer a `set_versionstamped_key`."""
-        # The conflict range is the final key, which only the commit knows.
-        self.skip_next_write_conflict = True
-        self.write(MutationType.SET_VERSIONSTAMPED_KEY, key, param)
-        self.stamped_keys += (key,)
-        if not self.ryw_disabled:
-            self.own_writes()  # now, because the unreadable keys depend on the read version
-
     def add_write_conflict(self, begin: bytes, end: bytes) -> None:
         """Make other transactions conflict as if the range had been written."""
         self.writes += (begin, end)
-        self.size += len(begin) + len(end) + _RANGE_OVERHEAD
+        self.size += len(begin) + len(end) + RANGE_OVERHEAD
         if self._write_map is None:
             self._write_map = WriteMap()
         self._write_map.add_conflict(begin, end)
@@ -617,7 +599,7 @@ class Attempt:
         writes = zip(self.writes[::2], self.writes[1::2])
         ranges = [*RangeSet(self.reads)]
         ranges += RangeSet((begin, end or key_after(begin)) for begin, end in writes)
-        size = sum(_RANGE_OVERHEAD + len(begin) + len(end) for begin, end in ranges)
+        size = sum(RANGE_OVERHEAD + len(begin) + len(end) for begin, end in ranges)
         return size + self.own_writes().size() > limit
 
 

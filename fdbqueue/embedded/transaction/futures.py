@@ -18,12 +18,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from fdbqueue.errors import CommitUnknownResult, FDBError, FdbqueueError
+from fdbqueue.types import KeyLike
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from fdbqueue.embedded.transaction.transaction import Transaction
-from fdbqueue.types import KeyLike
 
 __all__ = [
     "Callback",
@@ -37,6 +35,7 @@ __all__ = [
     "KeyValue",
     "Pause",
     "Value",
+    "VersionstampFuture",
     "WatchFuture",
     "as_row",
     "fresh",
@@ -153,12 +152,13 @@ class CommitFuture(FutureVoid):
     The first call that asks for the result waits for the disk, even if that call is `is_ready`.
     """
 
-    __slots__ = ("_transaction", "_wait_for_disk")
+    __slots__ = ("_end_unknown", "_wait_for_disk")
 
-    def __init__(self, transaction: Transaction, wait_for_disk: Callable[[], None]) -> None:
+    def __init__(self, wait_for_disk: Callable[[], None], end_unknown: Callable[[], None]) -> None:
         super().__init__()
-        self._transaction = transaction  # keeps its database from being closed as garbage
         self._wait_for_disk: Callable[[], None] | None = wait_for_disk
+        # A method of the transaction, which keeps its database from being closed as garbage.
+        self._end_unknown = end_unknown
 
     wait = Future.wait
 
@@ -177,7 +177,7 @@ class CommitFuture(FutureVoid):
         except FdbqueueError as error:
             self._error = error.with_traceback(None)
             if isinstance(error, CommitUnknownResult):
-                self._transaction.end_unknown()
+                self._end_unknown()
         self._wait_for_disk = None
 
     def on_ready(self, callback: Callback) -> None:
@@ -313,11 +313,15 @@ class WatchFuture(FutureVoid):
 class _Bytes(Future):
     """A future that behaves like the bytes it holds: comparison, methods and `bytes(...)`."""
 
-    __slots__ = ("_value",)
+    __slots__ = ("value",)
+
+    value: Any
+    """The bytes; `None` if there is no value. Unset after an error, which `__getattr__` raises."""
 
     def __init__(self, value: bytes | None, error: BaseException | None = None) -> None:
-        self._value = value
         self._error = error
+        if error is None:
+            self.value = value
 
     # Makes `isinstance(value, bytes)` true, by the same means as the binding.
     @property
@@ -327,13 +331,6 @@ class _Bytes(Future):
     @__class__.setter
     def __class__(self, _: type) -> None:
         raise TypeError("the class of a future cannot be changed")
-
-    @property
-    def value(self) -> Any:
-        """The bytes; `None` if there is no value."""
-        if self._error is not None:
-            raise fresh(self._error)
-        return self._value
 
     def wait(self) -> Self:
         self._check()
@@ -382,6 +379,8 @@ class _Bytes(Future):
         return self.value[index]  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
+        if name == "value":
+            return self.wait().value
         # Delegates the methods of bytes: `tr[key].startswith(...)`.
         if name.startswith("_"):
             raise AttributeError(name)
@@ -429,13 +428,7 @@ class Value(_Bytes):
     """
 
     __slots__ = ()
-
-    if TYPE_CHECKING:
-
-        @property
-        def value(self) -> bytes | None:
-            """The bytes; `None` if there is no value."""
-            ...
+    value: bytes | None
 
     def present(self) -> bool:
         """Return whether the key has a value."""
@@ -446,13 +439,39 @@ class Key(_Bytes):
     """A key that a key selector resolved to, or a versionstamp."""
 
     __slots__ = ()
+    value: bytes
 
-    if TYPE_CHECKING:
 
-        @property
-        def value(self) -> bytes:
-            """The bytes."""
-            ...
+class VersionstampFuture(Key):
+    """The versionstamp of a transaction, ready once it is committed."""
+
+    __slots__ = ("_ready",)
+
+    def __init__(self) -> None:
+        self._error = None
+        self._ready = threading.Event()
+
+    def finish(self, stamp: bytes | None, error: FDBError | None = None) -> None:
+        """Make the versionstamp ready, or its error. Only the first call has an effect."""
+        if not self._ready.is_set():
+            self._error = error
+            if stamp is not None:
+                self.value = stamp
+            self._ready.set()
+
+    def is_ready(self) -> bool:
+        """Return whether the transaction has ended."""
+        return self._ready.is_set()
+
+    def block_until_ready(self) -> None:
+        """Wait until the transaction has ended."""
+        while not self._ready.wait(1.0):
+            pass
+
+    def wait(self) -> Self:
+        """Wait for the commit; return the versionstamp, or raise its error."""
+        self.block_until_ready()
+        return super().wait()
 
 
 class KeyValue(NamedTuple):

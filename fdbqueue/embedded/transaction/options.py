@@ -6,7 +6,7 @@ Options that change results take effect. The binding's other options are accepte
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fdb import fdboptions
 
@@ -16,12 +16,8 @@ from fdbqueue.embedded.limits import (
     MAX_WATCHES_LIMIT,
     TRANSACTION_SIZE_LIMIT,
 )
+from fdbqueue.embedded.transaction.attempt import Attempt
 from fdbqueue.errors import FDBError
-
-if TYPE_CHECKING:
-    from fdbqueue.embedded.database import Database
-    from fdbqueue.embedded.transaction.attempt import Attempt
-    from fdbqueue.embedded.transaction.transaction import Transaction
 
 __all__ = ["DatabaseOptions", "Settings", "TransactionOptions"]
 
@@ -87,8 +83,8 @@ class DatabaseOptions(_Options):
 
     _scope = fdboptions.DatabaseOption
 
-    def __init__(self, database: Database) -> None:
-        self._settings = database.defaults
+    def __init__(self, defaults: Settings) -> None:
+        self._settings = defaults
 
     def set_max_watches(self, watches: int) -> None:
         """Set the number of outstanding watches; a lower one ends none that there are."""
@@ -133,22 +129,28 @@ class TransactionOptions(_Options):
 
     _scope = fdboptions.TransactionOption
 
-    def __init__(self, transaction: Transaction, attempt: Attempt) -> None:
-        self._transaction = transaction
+    def __init__(
+        self,
+        attempt: Attempt,
+        own_settings: Callable[[], Settings],
+        apply_timeout: Callable[[], None],
+    ) -> None:
         self._attempt = attempt
+        self._own_settings = own_settings
+        self._apply_timeout = apply_timeout
 
     def _set(self, name: str, value: object, low: int, high: int) -> None:
         if self._attempt.deferred:
             return
         try:
-            setattr(self._transaction.own_settings(), name, _number(value, low, high))
+            setattr(self._own_settings(), name, _number(value, low, high))
         except FDBError as error:
             self._attempt.fail(error.code)
 
     def set_timeout(self, milliseconds: int) -> None:
         """Set the timeout, in milliseconds from the transaction's creation or reset; 0 for none."""
         self._set("timeout", milliseconds, 0, _INT_MAX)
-        self._transaction.apply_timeout()
+        self._apply_timeout()
 
     def set_retry_limit(self, retries: int) -> None:
         """Set the number of retries; -1 for no limit."""

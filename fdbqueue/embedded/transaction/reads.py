@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias, overload
+from typing import TYPE_CHECKING, overload
 
 from fdb import fdboptions
 
 from fdbqueue import types
-from fdbqueue.embedded.arguments import as_key, is_selector
+from fdbqueue.embedded.arguments import as_key, is_selector, strinc
 from fdbqueue.embedded.ranges import key_after
 from fdbqueue.embedded.transaction.attempt import UNLIMITED, Attempt, Rows
 from fdbqueue.embedded.transaction.futures import (
@@ -26,19 +24,12 @@ from fdbqueue.embedded.transaction.futures import (
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector
 
-if TYPE_CHECKING:
-    from fdbqueue.embedded.database import Database
-
 __all__ = [
     "BINDING_REFUSED",
     "FDBRange",
     "SnapshotRead",
     "TransactionRead",
-    "VersionstampFuture",
-    "strinc",
 ]
-
-_Batch: TypeAlias = tuple[Rows, bool, FdbqueueError | None]
 
 BINDING_REFUSED = (
     "fdb.transactional does not retry transactions of an embedded database; decorate the function "
@@ -61,20 +52,11 @@ _ITERATOR_BYTES = (4096, 6144, 9216, 13_824, 20_736, 31_104, 46_656, 69_984, 80_
 _ITERATIONS = len(_ITERATOR_BYTES)
 
 
-def strinc(prefix: KeyLike) -> bytes:
-    r"""Return the first key after all keys that start with `prefix`.
-
-    >>> strinc(b"ab\xff")
-    b'ac'
-    """
-    stripped = as_key(prefix).rstrip(b"\xff")
-    if not stripped:
-        raise ValueError("Key must contain at least one byte not equal to 0xFF.")
-    return stripped[:-1] + bytes([stripped[-1] + 1])
-
-
 class FDBRange:
-    """The rows of a range read, fetched in batches during iteration."""
+    """The rows of a range read, fetched in batches during iteration.
+
+    The first batch is read at once, in the order of the transaction's operations.
+    """
 
     def __init__(
         self,
@@ -85,26 +67,19 @@ class FDBRange:
         limit: int,
         reverse: bool,
         mode: int,
+        number: int = 0,
     ) -> None:
-        self._reads = reads  # keeps the transaction until all rows are read
+        self._reads = reads  # keeps the database open until all rows are read
         self._attempt = attempt
         self._begin = begin
         self._end = end
         self._limit = limit
         self._reverse = reverse
         self._mode = mode
-        # The first batch is read now, in the order of the transaction's operations.
-        self._first = self._batch(begin, end, limit, mode, 0)
-
-    def _batch(
-        self,
-        begin: bytes | types.KeySelector,
-        end: bytes | types.KeySelector,
-        limit: int,
-        mode: int,
-        number: int,
-    ) -> _Batch:
-        """Read a batch, numbered from 0; return its rows, whether a limit stopped it, its error."""
+        self._number = number
+        self._rows: Rows = []
+        self._more = False
+        self._error: FdbqueueError | None = None
         try:
             if mode == _ITERATOR:
                 size = _ITERATOR_BYTES[number] if number < _ITERATIONS else _ITERATOR_BYTES[-1]
@@ -114,51 +89,46 @@ class FDBRange:
                 raise FDBError(2210)
             else:
                 size = _BATCH_BYTES[mode]
-            rows, more = self._attempt.read_range(
-                begin, end, limit, self._reverse, self._reads.is_snapshot, size
-            )
+            rows, more = attempt.read_range(begin, end, limit, reverse, reads.is_snapshot, size)
         except FDBError as error:
-            return [], False, self._attempt.failed_read(error)
-        return rows, more, None
+            self._error = attempt.failed_read(error)
+        else:
+            self._rows, self._more = rows, more and len(rows) != limit
 
     def to_list(self) -> list[KeyValue]:
         """Return all rows as a list."""
         mode = self._mode
         if mode == _ITERATOR:
             mode = _EXACT if self._limit > 0 else _WANT_ALL
-        return list(self._rows(mode))
+        return list(self._all_rows(mode))
 
     def __iter__(self) -> Iterator[KeyValue]:
-        return self._rows(self._mode)
+        if self._error is not None:
+            raise fresh(self._error)
+        return self._all_rows(self._mode) if self._more else map(as_row, self._rows)
 
-    def _rows(self, mode: int) -> Iterator[KeyValue]:
-        rows, more, error = self._first
-        if error is not None:
-            raise fresh(error)
-        if more and rows and self._limit != len(rows):
-            return self._all_batches(mode)
-        return map(as_row, rows)
+    def _all_rows(self, mode: int) -> Iterator[KeyValue]:
+        batch: FDBRange | None = self
+        while batch is not None:
+            if batch._error is not None:
+                raise fresh(batch._error)
+            rows = batch._rows
+            yield from map(as_row, rows[:-1])
+            # As in the binding, before the caller has the last row.
+            batch = batch._next(mode) if batch._more else None
+            yield from map(as_row, rows[-1:])
 
-    def _all_batches(self, mode: int) -> Iterator[KeyValue]:
-        (rows, more, error), left, number = self._first, self._limit, 0
+    def _next(self, mode: int) -> FDBRange:
+        """Read the next batch."""
+        rows, limit = self._rows, self._limit
         begin, end = self._begin, self._end
-        while rows:
-            last = rows[-1]
-            yield from map(as_row, islice(rows, len(rows) - 1))
-            if more and left != len(rows):
-                left -= len(rows) if left > 0 else 0
-                if self._reverse:
-                    end = last[0]
-                else:
-                    begin = key_after(last[0])
-                number += 1
-                # As in the binding, before the caller has the last row.
-                rows, more, error = self._batch(begin, end, left, mode, number)
-            else:
-                rows = []
-            yield as_row(last)
-        if error is not None:
-            raise fresh(error)
+        if self._reverse:
+            end = rows[-1][0]
+        else:
+            begin = key_after(rows[-1][0])
+        left = limit - len(rows) if limit > 0 else limit
+        number = self._number + 1
+        return FDBRange(self._reads, self._attempt, begin, end, left, self._reverse, mode, number)
 
 
 class TransactionRead:
@@ -166,8 +136,11 @@ class TransactionRead:
 
     is_snapshot = False
 
-    def __init__(self, database: Database, attempt: Attempt) -> None:
-        self.database = database
+    db: types.Database
+    """The database of the transaction."""
+
+    def __init__(self, db: types.Database, attempt: Attempt) -> None:
+        self.db = db
         self._attempt = attempt
 
     if not TYPE_CHECKING:
@@ -177,11 +150,6 @@ class TransactionRead:
             if name == "create_transaction":
                 raise AttributeError(BINDING_REFUSED)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    @property
-    def db(self) -> Database:
-        """The database of the transaction."""
-        return self.database
 
     def get(self, key: KeyLike) -> Value:
         """Return the value of a key."""
@@ -297,13 +265,14 @@ class TransactionRead:
         begin, end = as_key(begin), as_key(end)
         if begin > end:
             raise FDBError(2005)
-        view = self.database.storage.begin(self._attempt.deadline)
+        storage = self._attempt.storage
+        view = storage.begin(self._attempt.deadline)
         try:
             with closing(view.rows(begin, end, False)) as rows:
                 for key, value in rows:
                     yield key, len(key) + len(value)
         finally:
-            self.database.storage.end(view)
+            storage.end(view)
 
 
 class SnapshotRead(TransactionRead):
@@ -311,50 +280,9 @@ class SnapshotRead(TransactionRead):
 
     is_snapshot = True
 
-    def __init__(self, transaction: TransactionRead, attempt: Attempt) -> None:
-        super().__init__(transaction.database, attempt)
-        self._transaction = transaction  # keeps it until its reads are over
-
 
 def _as_end(key_or_selector: KeyOrSelector | None, default: bytes) -> bytes | types.KeySelector:
     """Return an end of a range: a key, or a key selector of this module or of the binding."""
     if key_or_selector is None:
         return default
     return key_or_selector if is_selector(key_or_selector) else as_key(key_or_selector)
-
-
-class VersionstampFuture(Key):
-    """The versionstamp of a transaction, ready once it is committed."""
-
-    __slots__ = ("_ready",)
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self._ready = threading.Event()
-
-    def finish(self, stamp: bytes | None, error: FDBError | None = None) -> None:
-        """Make the versionstamp ready, or its error. Only the first call has an effect."""
-        if not self._ready.is_set():
-            self._value, self._error = stamp, error
-            self._ready.set()
-
-    def is_ready(self) -> bool:
-        """Return whether the transaction has ended."""
-        return self._ready.is_set()
-
-    def block_until_ready(self) -> None:
-        """Wait until the transaction has ended."""
-        while not self._ready.wait(1.0):
-            pass
-
-    @property
-    def value(self) -> bytes:
-        """The versionstamp. Waits for the commit."""
-        self.block_until_ready()
-        return super().value
-
-    def wait(self) -> VersionstampFuture:
-        """Wait for the commit; return the versionstamp, or raise its error."""
-        self.block_until_ready()
-        self._check()
-        return self

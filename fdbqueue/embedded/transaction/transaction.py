@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from fdbqueue import types
 from fdbqueue.embedded import limits
 from fdbqueue.embedded.arguments import (
     as_conflict_end,
@@ -21,13 +22,15 @@ from fdbqueue.embedded.arguments import (
 )
 from fdbqueue.embedded.mutations import MutationType
 from fdbqueue.embedded.ranges import Range, key_after
-from fdbqueue.embedded.transaction.attempt import Attempt
+from fdbqueue.embedded.storage.storage import Storage
+from fdbqueue.embedded.transaction.attempt import RANGE_OVERHEAD, Attempt, Held
 from fdbqueue.embedded.transaction.futures import (
     CommitFuture,
     FutureInt64,
     FutureVoid,
     Key,
     Pause,
+    VersionstampFuture,
     WatchFuture,
     fresh,
 )
@@ -35,14 +38,12 @@ from fdbqueue.embedded.transaction.options import Settings, TransactionOptions
 from fdbqueue.embedded.transaction.reads import (
     SnapshotRead,
     TransactionRead,
-    VersionstampFuture,
-    strinc,
 )
+from fdbqueue.embedded.transaction.watcher import Watcher
+from fdbqueue.embedded.transaction.write_map import MUTATION_OVERHEAD
+from fdbqueue.embedded.transaction.writes import Writes
 from fdbqueue.errors import CommitUnknownResult, FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
-
-if TYPE_CHECKING:
-    from fdbqueue.embedded.database import Database
 
 __all__ = ["Transaction"]
 
@@ -50,7 +51,7 @@ __all__ = ["Transaction"]
 _RETRYABLE_VERSIONS = frozenset({1007, 1009})
 _RETRYABLE = frozenset({1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
 
-_SET, _CLEAR_RANGE = int(MutationType.SET), int(MutationType.CLEAR_RANGE)
+_CLEAR_RANGE = int(MutationType.CLEAR_RANGE)
 _DONE = FutureVoid()
 
 # A transaction that conflicted holds the writers' lock for its whole next attempt if its last one
@@ -59,7 +60,20 @@ _SHORT = 0.005  # seconds
 _STARVED = 3
 
 
-class Transaction(TransactionRead):
+class _Database(types.Database, Protocol):
+    """What a transaction uses of its database."""
+
+    storage: Storage
+    defaults: Settings
+    """The options of new transactions."""
+
+    @property
+    def watcher(self) -> Watcher:
+        """The watches of this process."""
+        ...
+
+
+class Transaction(TransactionRead, Writes):
     """A transaction on an embedded database, created by `Database.create_transaction`.
 
     It reads at the version of its first read and sees its own writes. It commits only if no other
@@ -74,30 +88,70 @@ class Transaction(TransactionRead):
     _is_starved = False
     _backoff = limits.INITIAL_BACKOFF
     _committed_version = -1
+    _snapshot: SnapshotRead | None = None
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
+    def __init__(self, database: _Database) -> None:
+        self.db = self._database = database
         self._settings = database.defaults
-        self._attempt = Attempt(database.storage, self._settings.snapshot_ryw, False)
+        self._attempt = Attempt(Held(database.storage), self._settings.snapshot_ryw)
         self._created = time.monotonic()
         if self._settings.timeout:
-            self.apply_timeout()
+            self._apply_timeout()
 
     @property
     def snapshot(self) -> TransactionRead:
         """Reads of the same transaction without read conflicts."""
-        return SnapshotRead(self, self._attempt)
+        snapshot = self._snapshot
+        if snapshot is None:
+            snapshot = self._snapshot = SnapshotRead(self.db, self._attempt)
+        return snapshot
 
     @property
     def options(self) -> TransactionOptions:
         """Options of this transaction, set by `set_...` methods."""
-        return TransactionOptions(self, self._attempt)
+        return TransactionOptions(self._attempt, self._own_settings, self._apply_timeout)
 
     # Writing
 
-    def set(self, key: KeyLike, value: ValueLike) -> None:
-        """Set the value of a key."""
-        self._attempt.write(_SET, key, value)
+    def mutate(self, kind: int, key: KeyLike, param: ValueLike, end: bytes | None = None) -> None:
+        """Buffer a mutation of a key, or of a range that the caller has checked.
+
+        An error in the key or the parameter is reported by the next read or the commit.
+
+        Args:
+            kind: The type of the mutation.
+            key: The key, or the first key of a range.
+            param: The parameter; for a range, its end.
+            end: The end of the conflict range; `None` for a single key.
+        """
+        attempt = self._attempt
+        if type(key) is not bytes:
+            key = as_key(key)
+        if type(param) is not bytes:
+            param = as_value(param)
+        if (
+            end is None
+            and (
+                attempt.commit_started
+                or key >= attempt.max_write_key
+                or len(key) > limits.KEY_SIZE_LIMIT
+                or len(param) > limits.VALUE_SIZE_LIMIT
+            )
+            and not attempt.may_write(key, param)
+        ):
+            return
+        attempt.mutations.append((kind, key, param))
+        if attempt.watches:
+            attempt.trigger_watches(kind, key, param)
+        size = len(key) + len(param)
+        size += RANGE_OVERHEAD if kind == _CLEAR_RANGE and end is None else MUTATION_OVERHEAD
+        if attempt.skip_next_write_conflict:
+            attempt.skip_next_write_conflict = False
+        else:
+            attempt.writes += (key, end or b"")
+            size += 2 * len(key) + 1 if end is None else len(key) + len(end)
+            size += RANGE_OVERHEAD
+        attempt.size += size
 
     def clear(self, key: KeyOrSelector) -> None:
         """Clear a key."""
@@ -105,10 +159,11 @@ class Transaction(TransactionRead):
             key = self._resolved(key)
         attempt = self._attempt
         if len(key) <= limits.KEY_SIZE_LIMIT or len(key) <= key_size_limit(key):
-            if attempt.ryw_disabled:
-                attempt.clear_unmerged(key)
-            else:
-                attempt.write(_CLEAR_RANGE, key, key + b"\0")
+            before = attempt.size
+            self.mutate(_CLEAR_RANGE, key, key + b"\0")
+            if attempt.ryw_disabled:  # the approximate size leaves it out
+                attempt.size += MUTATION_OVERHEAD - RANGE_OVERHEAD
+                attempt.uncounted += attempt.size - before
         elif attempt.commit_started or key >= attempt.max_write_key:
             attempt.may_write(key, b"")
         # A longer key than the limit cannot exist, so there is nothing to clear.
@@ -125,69 +180,33 @@ class Transaction(TransactionRead):
         elif begin > attempt.max_write_key or end > attempt.max_write_key:
             attempt.fail(2004)
         elif begin < end:
-            attempt.write(_CLEAR_RANGE, begin, end, end)
-        else:
-            attempt.clear_nothing(begin)
+            self.mutate(_CLEAR_RANGE, begin, end, end)
+        else:  # only the approximate size counts an empty range
+            attempt.uncounted -= MUTATION_OVERHEAD + 2 * len(begin)
+            if not attempt.skip_next_write_conflict:
+                attempt.uncounted -= RANGE_OVERHEAD + 2 * len(begin)
+            attempt.skip_next_write_conflict = False
 
     def _resolved(self, key: KeyOrSelector) -> bytes:
         return as_key(self.get_key(key) if is_selector(key) else key)
 
-    def clear_range_startswith(self, prefix: KeyLike) -> None:
-        """Clear all keys that start with `prefix`."""
-        prefix = as_key(prefix)
-        self.clear_range(prefix, strinc(prefix))
-
-    def add(self, key: KeyLike, param: ValueLike) -> None:
-        """Add a little-endian integer. A missing value counts as zero."""
-        self._attempt.write(MutationType.ADD, key, param)
-
-    def bit_and(self, key: KeyLike, param: ValueLike) -> None:
-        """Apply a bitwise "and". A missing value becomes the parameter."""
-        self._attempt.write(MutationType.BIT_AND, key, param)
-
-    def bit_or(self, key: KeyLike, param: ValueLike) -> None:
-        """Apply a bitwise "or". A missing value counts as zeros."""
-        self._attempt.write(MutationType.BIT_OR, key, param)
-
-    def bit_xor(self, key: KeyLike, param: ValueLike) -> None:
-        """Apply a bitwise "xor". A missing value counts as zeros."""
-        self._attempt.write(MutationType.BIT_XOR, key, param)
-
-    def max(self, key: KeyLike, param: ValueLike) -> None:
-        """Keep the larger of two little-endian integers."""
-        self._attempt.write(MutationType.MAX, key, param)
-
-    def min(self, key: KeyLike, param: ValueLike) -> None:
-        """Keep the smaller of two little-endian integers. A missing value becomes the parameter."""
-        self._attempt.write(MutationType.MIN, key, param)
-
-    def byte_max(self, key: KeyLike, param: ValueLike) -> None:
-        """Keep the value that sorts later, byte by byte."""
-        self._attempt.write(MutationType.BYTE_MAX, key, param)
-
-    def byte_min(self, key: KeyLike, param: ValueLike) -> None:
-        """Keep the value that sorts earlier. A missing value becomes the parameter."""
-        self._attempt.write(MutationType.BYTE_MIN, key, param)
-
-    def append_if_fits(self, key: KeyLike, param: ValueLike) -> None:
-        """Append to the value, unless the result would exceed 100,000 bytes."""
-        self._attempt.write(MutationType.APPEND_IF_FITS, key, param)
-
-    def compare_and_clear(self, key: KeyLike, param: ValueLike) -> None:
-        """Clear the key if its value equals the parameter."""
-        self._attempt.write(MutationType.COMPARE_AND_CLEAR, key, param)
-
     def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
         """Set a key with the commit's versionstamp at the offset in its last four bytes."""
         key, param = as_key(key), as_value(param)
+        attempt = self._attempt
         if self._may_write(key, param, template=key):
-            self._attempt.write_stamped_key(key, param)
+            # The conflict range is the final key, which only the commit knows.
+            attempt.skip_next_write_conflict = True
+            self.mutate(MutationType.SET_VERSIONSTAMPED_KEY, key, param)
+            attempt.stamped_keys += (key,)
+            if not attempt.ryw_disabled:
+                attempt.own_writes()  # now, because the unreadable keys depend on the read version
 
     def set_versionstamped_value(self, key: KeyLike, param: ValueLike) -> None:
         """Set a value with the commit's versionstamp at the offset in its last four bytes."""
         key, param = as_key(key), as_value(param)
         if self._may_write(key, param, template=param):
-            self._attempt.write(MutationType.SET_VERSIONSTAMPED_VALUE, key, param)
+            self.mutate(MutationType.SET_VERSIONSTAMPED_VALUE, key, param)
 
     def _may_write(self, key: bytes, param: bytes, template: bytes) -> bool:
         """Return whether a versionstamped key or value can be written; else keep the error."""
@@ -197,14 +216,6 @@ class Transaction(TransactionRead):
             self._attempt.fail(2000)
             return False
         return True
-
-    __setitem__ = set
-
-    def __delitem__(self, key: KeyLike | slice) -> None:
-        if isinstance(key, slice):
-            self.clear_range(key.start, key.stop)
-        else:
-            self.clear(key)
 
     # Conflict ranges
 
@@ -274,7 +285,8 @@ class Transaction(TransactionRead):
             self._attempt.check()
         except FDBError as error:
             return Key(None, error)
-        held = self._attempt.hold()
+        held = self._attempt.held
+        held.storage.attempts.add(self._attempt, held)
         if held.versionstamp is None:
             held.versionstamp = VersionstampFuture()
             held.storage.begin_to_look()  # ends the future if the transaction is dropped
@@ -309,10 +321,6 @@ class Transaction(TransactionRead):
         """
         self._attempt.confirm_reads()
 
-    def end_unknown(self) -> None:
-        """Make every further operation fail with 1021: the result of the commit is unknown."""
-        self._attempt.end(1021)
-
     def watch(self, key: KeyLike) -> WatchFuture:
         """Return a future that is ready once the key's value differs from what was seen here.
 
@@ -330,8 +338,8 @@ class Transaction(TransactionRead):
             if len(key) > key_size_limit(key):
                 raise FDBError(2102)
             value = attempt.read_value(key, snapshot=False)
-            limit = self.database.defaults.max_watches
-            self.database.watcher.reserve(len(attempt.watches) + 1, limit)
+            limit = self._database.defaults.max_watches
+            self._database.watcher.reserve(len(attempt.watches) + 1, limit)
             attempt.set_watches((*attempt.watches, (key, value, future)))
         except FdbqueueError as error:
             future.finish(error.with_traceback(None))
@@ -379,7 +387,11 @@ class Transaction(TransactionRead):
                 self._set_watches()
         except FdbqueueError as error:
             return FutureVoid(error)
-        return _DONE if wait_for_disk is None else CommitFuture(self, wait_for_disk)
+        return _DONE if wait_for_disk is None else CommitFuture(wait_for_disk, self._end_unknown)
+
+    def _end_unknown(self) -> None:
+        """Make every further operation fail: the result of the commit is unknown."""
+        self._attempt.end(1021)
 
     def _finish_versionstamp(self, future: VersionstampFuture) -> None:
         if self._committed_version < 0:
@@ -391,8 +403,8 @@ class Transaction(TransactionRead):
         watches = self._attempt.watches
         self._attempt.set_watches(())
         for key, value, future in watches:
-            future.database = self.database
-            self.database.watcher.watch(key, value, future)
+            future.database = self._database
+            self._database.watcher.watch(key, value, future)
 
     def on_error(self, error: BaseException | int) -> FutureVoid:
         """Prepare the next attempt after a retryable error, or fail with the error.
@@ -432,14 +444,14 @@ class Transaction(TransactionRead):
         if self._deadline is not None and time.monotonic() + pause >= self._deadline:
             self._attempt.finish(1031)
             return FutureVoid(FDBError(1031))
-        if settings is not self.database.defaults:
-            settings.size_limit = self.database.defaults.size_limit
+        if settings is not self._database.defaults:
+            settings.size_limit = self._database.defaults.size_limit
         self._restart()
         return Pause(pause)
 
     def reset(self) -> None:
         """Restore the state of a new transaction."""
-        self._settings = self.database.defaults
+        self._settings = self._database.defaults
         self._retries = self._conflicts = 0
         self._is_starved = False
         self._deadline = None
@@ -447,7 +459,7 @@ class Transaction(TransactionRead):
         self._backoff = limits.INITIAL_BACKOFF
         self._created = time.monotonic()
         if self._settings.timeout:
-            self.apply_timeout()
+            self._apply_timeout()
 
     def cancel(self) -> None:
         """Cancel the transaction. Every further operation fails with 1025."""
@@ -456,17 +468,19 @@ class Transaction(TransactionRead):
 
     def _restart(self) -> None:
         """Discard everything that belongs to one attempt."""
-        self._attempt.restart(self.database.defaults.snapshot_ryw, self._is_starved, self._deadline)
+        self._attempt.restart(
+            self._database.defaults.snapshot_ryw, self._is_starved, self._deadline
+        )
 
     # Options
 
-    def own_settings(self) -> Settings:
+    def _own_settings(self) -> Settings:
         """Return settings for this transaction alone, which may be changed."""
-        if self._settings is self.database.defaults:
-            self._settings = self.database.defaults.copy()
+        if self._settings is self._database.defaults:
+            self._settings = self._database.defaults.copy()
         return self._settings
 
-    def apply_timeout(self) -> None:
+    def _apply_timeout(self) -> None:
         """Set the deadline. The timeout counts from the creation of the transaction."""
         self._attempt.ended()  # a timeout that has expired stays expired
         timeout = self._settings.timeout

@@ -10,15 +10,12 @@ import _thread
 import threading
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING
 
-from fdbqueue.embedded.disk.files import COMMITS_FILE
+from fdbqueue.embedded.disk.commit_log import COMMITS_FILE
+from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.transaction.changes import FileChanges
 from fdbqueue.embedded.transaction.futures import WatchFuture
 from fdbqueue.errors import FDBError, FdbqueueError
-
-if TYPE_CHECKING:
-    from fdbqueue.embedded.storage.storage import Storage
 
 __all__ = ["Watcher"]
 

@@ -27,7 +27,7 @@ from fdbqueue.queue.check import check as check_queue
 from fdbqueue.queue.overview import history_as_json, stats_as_json, time_as_json
 from fdbqueue.queue.presence import WorkerInfo
 from fdbqueue.queue.task import TaskQueue
-from fdbqueue.types import Keep, Options, QueueStats, State, Transaction
+from fdbqueue.types import Options, QueueStats, State, Transaction
 
 __all__ = ["router"]
 
@@ -128,7 +128,7 @@ async def create(served: ServedQueues, name: AdminOf, body: bodies.CreateQueue) 
             raise QueueExists(name)
         given = body.model_fields_set - {"kind", "ageing"}
         # The maximum size is always set, so that the queue is stored.
-        _set_options(tr, queue, {each: getattr(body, each) for each in {*given, "max_size"}})
+        queue.configure(tr, **{each: getattr(body, each) for each in {*given, "max_size"}})
 
     await aio.run(run_once, served.db, store, layout_of(handle.queue).receipts)
     served.forget(name)
@@ -190,38 +190,10 @@ async def change(
     def store(tr: Transaction) -> None:
         if if_match not in (None, "*", _etag(queue.options(tr))):
             raise HTTPException(412, "the options have changed; read them again")
-        _set_options(tr, queue, given)
+        queue.configure(tr, **given)
 
     await aio.run(run_once, served.db, store, layout_of(queue).receipts)
     return await _described(served, name)
-
-
-def _set_options(tr: Transaction, queue: AnyQueue, given: dict[str, Any]) -> None:
-    """Set the options of a queue by their names."""
-    for name in ("max_size", "max_attempts", "concurrency", "agent_concurrency"):
-        if name in given and hasattr(queue, f"set_{name}"):
-            getattr(queue, f"set_{name}")(tr, given[name])
-    if given.keys() & {"keep_seconds", "keep_number"}:
-        stored = queue.options(tr)
-        queue.set_keep(
-            tr,
-            _keep(
-                given.get("keep_seconds", stored.keep_seconds),
-                given.get("keep_number", stored.keep_number or None),
-            ),
-        )
-    if given.keys() & {"kept_attempts", "traceback_bytes"}:
-        queue.set_attempt_history(
-            tr, attempts=given.get("kept_attempts"), traceback_bytes=given.get("traceback_bytes")
-        )
-    if "paused" in given:
-        (queue.pause if given["paused"] else queue.resume)(tr)
-
-
-def _keep(seconds: int | None, number: int | None) -> Keep | None:
-    if seconds and number:
-        return timedelta(seconds=seconds), number
-    return timedelta(seconds=seconds) if seconds else number
 
 
 @router.post(
@@ -229,7 +201,7 @@ def _keep(seconds: int | None, number: int | None) -> Keep | None:
 )
 async def pause(served: ServedQueues, name: AdminOf) -> Response:
     """Stop handing out items until `resume`; pushes are still accepted."""
-    await (await served.queue(name)).pause(served.db)
+    await (await served.queue(name)).configure(served.db, paused=True)
     return Response(status_code=204)
 
 
@@ -240,7 +212,7 @@ async def pause(served: ServedQueues, name: AdminOf) -> Response:
 )
 async def resume(served: ServedQueues, name: AdminOf) -> Response:
     """Hand out items again."""
-    await (await served.queue(name)).resume(served.db)
+    await (await served.queue(name)).configure(served.db, paused=False)
     return Response(status_code=204)
 
 

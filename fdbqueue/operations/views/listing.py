@@ -21,11 +21,8 @@ from fdbqueue.layout import (
     with_header,
 )
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem
-from fdbqueue.operations.schedule import (
-    LEASE_OVER,
-    live_requests,
-)
+from fdbqueue.operations.items import Items, LocatedItem
+from fdbqueue.operations.leases import LEASE_OVER
 from fdbqueue.operations.views.overdue import (
     Overdue,
     begin_overdue,
@@ -33,6 +30,7 @@ from fdbqueue.operations.views.overdue import (
     stored_options,
     with_timers,
 )
+from fdbqueue.operations.views.staged import begin_staged, ranges_by_life
 from fdbqueue.operations.views.stats import FirstKey, begin_size, begin_stats, counts_by_priority
 from fdbqueue.types import Options, QueueStats, ReadTransaction, State
 
@@ -188,8 +186,8 @@ class Views:
     def _staged(self, tr: ReadTransaction) -> list[LocatedItem]:
         """Return the items staged for the pops of live processes: they count as claimed."""
         layout, item = self._layout, self._items.levels.item
-        alive = live_requests(layout, layout.results, tr.get_read_version().wait())
-        staged = layout.staged_items(tr.get_range(*alive, streaming_mode=WANT_ALL))
+        alive, _ = ranges_by_life(layout, layout.results, tr.get_read_version().wait())
+        staged = begin_staged(tr, layout, [alive])
         return [LocatedItem("claimed", item(*row)) for row in staged]
 
     def _died(self, tr: ReadTransaction, overdue: Overdue, now: int) -> list[LocatedItem]:
@@ -296,8 +294,7 @@ class Views:
             return self._as_swept(tr, found, now)
         layout = self._layout
         # Perhaps it is staged for a pop. There are few of these, and they are not in an index.
-        results = tr.get_range(*layout.range_of(layout.results), streaming_mode=WANT_ALL)
-        for key, value in layout.staged_items(results):
+        for key, value in begin_staged(tr, layout, [layout.range_of(layout.results)]):
             position = layout.position(key)
             origin = header_of(value)[0].origin
             if reference in (position, origin, layout.unpack_item_key(key)[-1]):

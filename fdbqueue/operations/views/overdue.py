@@ -18,9 +18,7 @@ from fdbqueue.layout import (
     with_header,
 )
 from fdbqueue.operations.items import WANT_ALL
-from fdbqueue.operations.schedule import (
-    begin_results,
-)
+from fdbqueue.operations.views.staged import begin_staged, ranges_by_life
 from fdbqueue.types import KeyValue, Options, ReadTransaction
 
 __all__ = ["Overdue", "begin_overdue", "overdue_items", "stored_options", "with_timers"]
@@ -85,7 +83,8 @@ def begin_overdue(
         tr.get_range(*timers, streaming_mode=WANT_ALL) if number else ()
         for timers, number in zip(layout.due_timers(version, now), numbers)
     ]
-    results = begin_results(tr, layout, version) if numbers[0] else ()
+    _, dead = ranges_by_life(layout, layout.results, version)
+    staged = begin_staged(tr, layout, dead) if numbers[0] else ()
 
     def finish() -> Overdue:
         overdue = Overdue()
@@ -112,7 +111,7 @@ def begin_overdue(
                 overdue.due.append(position)
         for row in expiries:
             overdue.expired.add(layout.unpack_timer_key(layout.expiries, row.key)[1])
-        for key, value in layout.staged_items(results):
+        for key, value in staged:
             expires = header_of(value)[0].expires
             if expires is not None and expires <= now:
                 overdue.ended.append(layout.position(key))

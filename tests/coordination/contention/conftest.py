@@ -15,7 +15,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import embedded
-from fdbqueue.coordination.contention import sharing, sockets
+from fdbqueue.coordination.contention import following, leading, sharing, sockets
 from tests.coordination.contention.processes import FOREVER, Process
 
 
@@ -33,10 +33,10 @@ def always_contended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let processes share from their first call on, and a leader lead until it dies."""
     monkeypatch.setattr(sharing, "IS_AVAILABLE", True)
     monkeypatch.setattr(embedded.Database, "retries_hold_lock", True)
-    monkeypatch.setattr(sharing._Host, "is_contended", lambda *_: True)
-    monkeypatch.setattr(sharing, "_TURN", FOREVER)
-    monkeypatch.setattr(sharing, "_IDLE_CHECK", FOREVER)
-    monkeypatch.setattr(sharing, "_PATIENCE", FOREVER)
+    monkeypatch.setattr(sharing.Host, "is_contended", lambda *_: True)
+    monkeypatch.setattr(leading, "_TURN", FOREVER)
+    monkeypatch.setattr(leading, "IDLE_CHECK", FOREVER)
+    monkeypatch.setattr(following, "_DEADLINE", FOREVER)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination.contention import sharing, sockets
+from fdbqueue.coordination.contention import leading, sharing, sockets
 from fdbqueue.coordination.contention.messages import Signal
 
 FOREVER = 1e6  # seconds
@@ -25,12 +25,17 @@ class Process:
         self._thread = ThreadPoolExecutor(1)
 
     @property
-    def host(self) -> sharing._Host:
+    def host(self) -> sharing.Host:
         return self.queue._store.contention.sharing.host(self.db)
 
     @property
+    def turn(self) -> leading.Leader:
+        assert self.host._leader is not None
+        return self.host._leader
+
+    @property
     def leads(self) -> bool:
-        return self.host._lead is not None
+        return self.host.leads
 
     def push(self, value: object, **options: Any) -> None:
         self.queue.push(self.db, value, **options)

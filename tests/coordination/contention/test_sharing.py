@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.coordination.contention import sharing, sockets
+from fdbqueue.coordination.contention import following, leading, sockets
 from fdbqueue.coordination.contention.messages import Signal
 from fdbqueue.errors import CommitUnknownResult, OptionsMismatch, QueueFull, UndecodableItem
 from fdbqueue.testing import FaultyDatabase
@@ -58,7 +58,9 @@ def test_one_transaction_performs_the_requests_of_all(
     popped = [each.ask(each.pop) for each in others]
     assert leader.pop() == 0
     versions = {
-        fdbqueue.transactional(lambda tr, each=each: tr[each.host._receipt][:8])(leader.db)
+        fdbqueue.transactional(lambda tr, each=each: tr[each.host._follower._receipt][:8])(
+            leader.db
+        )
         for each in others
     }
     assert versions == {(1).to_bytes(8, "big")}
@@ -107,21 +109,21 @@ def test_a_leader_that_is_slow_does_not_repeat_what_others_have_done(
     leader: Process, follower: Process, stops: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_stopped, continues = threading.Event(), threading.Event()
-    settle = sharing._SharedBatch.settle
+    settle = leading._SharedBatch.settle
 
     def stop() -> None:
         if not is_stopped.is_set():
             is_stopped.set()
             assert continues.wait(TIMEOUT)
 
-    def settle_slowly(batch: sharing._SharedBatch, tr: Any, results: Sequence[Any]) -> None:
+    def settle_slowly(batch: leading._SharedBatch, tr: Any, results: Sequence[Any]) -> None:
         if stops == "before its deadline was checked":
             stop()
         settle(batch, tr, results)
         stop()
 
-    monkeypatch.setattr(sharing._SharedBatch, "settle", settle_slowly)
-    monkeypatch.setattr(sharing, "_PATIENCE", 2.0)
+    monkeypatch.setattr(leading._SharedBatch, "settle", settle_slowly)
+    monkeypatch.setattr(following, "_DEADLINE", 2.0)
     asked = follower.ask(follower.pop)
     own = leader.ask_alone(leader.pop)
     assert is_stopped.wait(TIMEOUT)
@@ -135,8 +137,8 @@ def test_an_idle_leader_passes_the_lead_on(
     follower: Process, leader: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader.end()
-    monkeypatch.setattr(sharing, "_IDLE_CHECK", 0.001)
-    monkeypatch.setattr(sharing, "_IDLE_WAIT", FOREVER)
+    monkeypatch.setattr(leading, "IDLE_CHECK", 0.001)
+    monkeypatch.setattr(leading, "_IDLE_WAIT", FOREVER)
     assert leader.pop() == 0
     assert leader.leads
     assert follower.ask(follower.pop).result(TIMEOUT) == 1
@@ -150,10 +152,10 @@ def test_a_leader_passes_the_lead_on_after_its_turn(
     """What others have asked it meanwhile goes to the next leader."""
     others = [new_process() for _ in range(3)]
     asked = [each.ask(each.pop) for each in others]
-    monkeypatch.setattr(sharing, "_IDLE_CHECK", 0.001)
-    leader.host._turn_ends = 0.0
+    monkeypatch.setattr(leading, "IDLE_CHECK", 0.001)
+    leader.turn._turn_ends = 0.0
     with monkeypatch.context() as patch:
-        patch.setattr(sharing._Host, "take", lambda *_: [])
+        patch.setattr(leading.Leader, "take", lambda *_: [])
         assert leader.pop() == 0
     assert not leader.leads
     assert sorted(each.result(TIMEOUT) for each in asked) == [1, 2, 3]
@@ -169,10 +171,10 @@ def test_an_interrupted_leader_performs_no_request_twice(
     def interrupt(_: sockets.LeadSocket) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sharing, "_IDLE_CHECK", 0.001)
-    leader.host._turn_ends = 0.0
+    monkeypatch.setattr(leading, "IDLE_CHECK", 0.001)
+    leader.turn._turn_ends = 0.0
     with monkeypatch.context() as patch:
-        patch.setattr(sharing._Host, "take", lambda *_: [])
+        patch.setattr(leading.Leader, "take", lambda *_: [])
         on_send(patch, Signal.AGAIN, interrupt)
         with pytest.raises(KeyboardInterrupt):
             leader.pop()  # which has taken the first item
@@ -188,7 +190,7 @@ def test_a_large_item_is_popped_by_the_process_itself(leader: Process, follower:
         leader.push(10)
         leader.push(11)
         assert len(popped.result(TIMEOUT)) == size
-        follower.host._rests_until = 0.0
+        follower.host.process._rests_until = 0.0
     assert leader.left()[:10] == [*range(10)]
 
 
@@ -225,7 +227,7 @@ def test_an_interrupted_pop_returns_its_item(
     receive, is_done = sockets.FollowerSocket.receive, threading.Event()
 
     def interrupt(socket: sockets.FollowerSocket, seconds: float) -> Any:
-        if follower.host._number == 0:
+        if follower.host._follower._number == 0:
             return receive(socket, seconds)
         assert is_done.wait(TIMEOUT)
         raise KeyboardInterrupt
@@ -244,7 +246,7 @@ def test_a_queue_that_was_bounded_meanwhile_is_full_for_the_process_that_pushes(
 ) -> None:
     leader, follower = new_process(), new_process()
     leader.push("first")
-    leader.queue.set_max_size(leader.db, 1)
+    leader.queue.configure(leader.db, max_size=1)
     failed = follower.ask(lambda: follower.push("second"))
     leader.pop()
     leader.push("third")
@@ -354,12 +356,12 @@ def test_a_directory_of_others_is_not_used(
 
 def test_a_killed_process_leaves_no_socket_behind(leader: Process, follower: Process) -> None:
     popped = follower.ask(follower.pop)
-    assert follower.host._follower is not None
-    left = Path(follower.host._follower._socket.getsockname())
+    assert follower.host._follower._socket is not None
+    left = Path(follower.host._follower._socket._socket.getsockname())
     leader.pop()
     popped.result(TIMEOUT)
     leader.host.close()
-    follower.host._follower._socket.close()  # as the system does
+    follower.host._follower._socket._socket.close()  # as the system does
     assert left.exists()
     assert leader.pop() == 2
     assert leader.leads
@@ -381,17 +383,17 @@ def test_processes_that_end_leave_no_sockets_behind(
 ENDS = """
 import os, sys
 import fdbqueue
-from fdbqueue.coordination.contention import sharing, sockets
-sharing._Host.is_contended = lambda *_: True
-sharing._IDLE_CHECK = 1e6
+from fdbqueue.coordination.contention import leading, sharing, sockets
+sharing.Host.is_contended = lambda *_: True
+leading.IDLE_CHECK = 1e6
 kept = []
 for number in range(3):
     db = fdbqueue.open(f"{sys.argv[1]}/{number}")
     jobs = fdbqueue.PriorityQueue.named(db, "jobs")
     jobs.push(db, "job")
-    lead = jobs._store.contention.sharing.host(db)
-    assert lead._lead is not None
-    kept += [db, jobs, sockets.meet(lead._name)]
+    host = jobs._store.contention.sharing.host(db)
+    assert host.leads
+    kept += [db, jobs, sockets.meet(host._name)]
     assert isinstance(kept[-1], sockets.FollowerSocket)
 directory = sockets._private_directory()
 if os.fork() == 0:

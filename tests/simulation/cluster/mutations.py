@@ -181,7 +181,7 @@ def _extension_in_vain() -> None:
 
     def extend(extend: Callable[..., None]) -> Callable[..., None]:
         def check_only(
-            self: Any, tr: Any, claim: Any, reads: Any = None, *, lease: float, now: int
+            self: Any, tr: Any, now: int, claim: Any, reads: Any = None, *, lease: float
         ) -> None:
             self._claimed(claim, self._begin(tr, claim) if reads is None else reads)
 
@@ -193,16 +193,16 @@ def _extension_in_vain() -> None:
 @_found_by("queues", "was claimed for attempt", "and should be")
 def _uncounted_attempt() -> None:
     """An attempt that failed does not count."""
-    from fdbqueue.operations.schedule import Schedule
+    from fdbqueue.operations.failures import Failures
 
     def return_failed(return_failed: Callable[..., None]) -> Callable[..., None]:
-        def without_count(self: Any, tr: Any, failed: Any, *args: Any) -> None:
+        def without_count(self: Any, tr: Any, now: int, failed: Any, *args: Any) -> None:
             uncounted = [each._replace(attempts=each.attempts - 1) for each in failed]
-            return_failed(self, tr, uncounted, *args)
+            return_failed(self, tr, now, uncounted, *args)
 
         return without_count
 
-    _change(Schedule, "return_failed", return_failed)
+    _change(Failures, "return_failed", return_failed)
 
 
 # Timers
@@ -211,13 +211,14 @@ def _uncounted_attempt() -> None:
 @_found_by("queues", "but it is", "and should be", "are counted as", "fdbqueue.check")
 def _sweep_without_conflict() -> None:
     """Two clients end the same lease, or the same delay."""
-    from fdbqueue.operations.schedule import Schedule
+    from fdbqueue.operations.delays import Delays
+    from fdbqueue.operations.leases import Leases
 
     def by_snapshot(sweep: Callable[..., None]) -> Callable[..., None]:
-        return lambda self, tr, timers, now: sweep(self, _Snapshot(tr), timers, now)
+        return lambda self, tr, *args: sweep(self, _Snapshot(tr), *args)
 
-    _change(Schedule, "_make_available", by_snapshot)
-    _change(Schedule, "_end_leases", by_snapshot)
+    _change(Delays, "make_available", by_snapshot)
+    _change(Leases, "end_over", by_snapshot)
 
 
 @_found_by("queues", "but it is delayed", "and should be delayed")
@@ -239,9 +240,9 @@ def _earlier(due_time: Callable[..., int | None]) -> Callable[..., int | None]:
 @_found_by("queues", "was taken, but it is gone", "and should be gone")
 def _unexpired() -> None:
     """An item that has expired is handed out."""
-    from fdbqueue.operations.schedule import Schedule
+    from fdbqueue.operations.sweep import Sweep
 
-    _change(Schedule, "_expire", lambda _: lambda self, tr, timers, now: None)
+    _change(Sweep, "_expire", lambda _: lambda *args: None)
 
 
 # Bounds and unique keys
@@ -344,12 +345,12 @@ def _forgetful_migration() -> None:
 @_found_by("upkeep", "popped from a paused queue")
 def _pause_by_snapshot() -> None:
     """A pop goes on although the queue has been paused before it commits."""
-    from fdbqueue.operations.schedule import Schedule
+    from fdbqueue.operations.options import StoredOptions
 
     def is_paused(is_paused: Callable[..., bool]) -> Callable[..., bool]:
         return lambda self, tr: is_paused(self, tr.snapshot)
 
-    _change(Schedule, "is_paused", is_paused)
+    _change(StoredOptions, "is_paused", is_paused)
 
 
 # Workers and processes
@@ -410,6 +411,6 @@ def _no_wake_up() -> None:
 @_found_by("processes", "doubled: ", "lost: ")
 def _shared_receipt_unread() -> None:
     """A process whose leader has gone performs its requests, although the leader did."""
-    from fdbqueue.coordination.contention.sharing import _Host
+    from fdbqueue.coordination.contention.following import Follower
 
-    _change(_Host, "_settle", lambda _: lambda *args: [])
+    _change(Follower, "_settle", lambda _: lambda *args: [])

@@ -87,7 +87,7 @@ class Fifo(Priorities):
     def create(self, tr: Any, name: str, max_attempts: int | None = None, **bounds: Any) -> Any:
         """Return a new queue."""
         queue = fdbqueue.Queue.named(tr, name, **bounds)
-        queue.set_max_attempts(tr, max_attempts)
+        queue.configure(tr, max_attempts=max_attempts)
         return queue
 
     def place(self, chance: random.Random) -> Place:

@@ -45,7 +45,9 @@ class Queues:
             bounds = {"max_size": self._max_size, "max_attempts": self._max_attempts}
 
             def create(attempt: Attempt) -> None:
-                self._kind.create(attempt.tr, _NAMES[0], **bounds).resume(attempt.tr)
+                self._kind.create(attempt.tr, _NAMES[0], **bounds).configure(
+                    attempt.tr, paused=False
+                )
 
             run(db, self._client.id, create)
 

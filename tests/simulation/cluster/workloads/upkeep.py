@@ -77,7 +77,7 @@ class Upkeep:
             if queue.is_empty(attempt.tr):
                 for number in range(self._n):
                     queue.push(attempt.tr, [f"account {number}", _AMOUNT])
-            queue.resume(attempt.tr)
+            queue.configure(attempt.tr, paused=False)
 
         run(db, self._client.id, open_accounts)
 
@@ -349,7 +349,7 @@ class Keeper(Clerk):
         queue = fdbqueue.existing_queue(self._db, name)
 
         def body(attempt: Attempt) -> None:
-            (queue.pause if is_paused else queue.resume)(attempt.tr)
+            queue.configure(attempt.tr, paused=is_paused)
             attempt.note("set_paused", queue=name, is_paused=is_paused)
 
         run(self._db, self._client.id, body)

@@ -178,7 +178,7 @@ def test_a_call_keeps_sweeping_while_every_due_item_becomes_a_dead_letter(
 
 def test_a_paused_queue_returns_none_of_many_due_items(db: Any, space: Subspace) -> None:
     queue = backlog(db, space, 600)
-    queue.pause(db)
+    queue.configure(db, paused=True)
     assert (queue.pop(db), queue.claim(db)) == (None, None)
-    queue.resume(db)
+    queue.configure(db, paused=False)
     assert queue.pop(db) is not None

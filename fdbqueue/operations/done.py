@@ -1,0 +1,113 @@
+"""Done items within a transaction: keep them with their results, find them, and trim them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fdbqueue.layout import Layout, decode_metadata, encode_metadata
+from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem
+from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
+
+__all__ = ["Done", "DoneItems"]
+
+
+class Done(NamedTuple):
+    """The end of a claimed item that is kept.
+
+    Attributes:
+        time: When it was acknowledged, in milliseconds since 1970.
+        attempts: How often it was claimed.
+        returned: What its handler returned, as JSON, or `None`.
+    """
+
+    time: int
+    attempts: int
+    returned: bytes | None
+
+
+class DoneItems:
+    """The done items of a queue that keeps some. Each method is part of a transaction."""
+
+    def __init__(self, layout: Layout, items: Items) -> None:
+        self._layout = layout
+        self._items = items
+
+    def finish(self, tr: Transaction, position: bytes, value: bytes, done: Done) -> None:
+        """Keep an item that was claimed and is done. The caller counts it."""
+        layout = self._layout
+        layout.free_unique(tr, value)
+        stored = encode_metadata((done.time, done.attempts), value)
+        self._items.park(tr, layout.done, position, stored)
+        tr[layout.timer_key(layout.done_times, done.time, position)] = b""
+        if done.returned is not None:
+            tr[layout.returned + position] = done.returned
+
+    def store_returned(self, tr: Transaction, position: bytes, returned: bytes) -> None:
+        """Store what the handler returned for an item, if the queue has kept it."""
+        if tr[self._layout.done + position].present():
+            tr[self._layout.returned + position] = returned
+
+    def at(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[LocatedItem]:
+        """Return the done items of some rows of the index of times."""
+        layout = self._layout
+        positions = [layout.unpack_timer_key(layout.done_times, row.key)[1] for row in rows]
+        # Start all reads before waiting for the first.
+        reads = [(position, tr[layout.done + position]) for position in positions]
+        found: list[LocatedItem] = []
+        for position, read in reads:
+            if read.value is not None:
+                metadata, value = decode_metadata(read.value)
+                item = self._items.levels.item(layout.items + position, value)
+                found.append(LocatedItem("done", item, metadata))
+        return found
+
+    def forget(self, tr: Transaction, position: bytes, value: bytes) -> None:
+        """Delete a done item, with what it owns, except its entry in the index of times."""
+        layout = self._layout
+        self._items.unpark(tr, layout.done, position)
+        tr.clear(layout.returned + position)
+        layout.clear_kept(tr, position, value)
+
+    def trim(self, tr: Transaction, now: int, options: Options, limit: int) -> int:
+        """Delete up to `limit` done items, the oldest first, that the queue no longer keeps.
+
+        Conflicts with others that do so, and with nothing else.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            options: The options of the queue.
+            limit: The maximum number of items.
+
+        Returns:
+            The number of deleted items.
+        """
+        layout = self._layout
+        times = layout.done_times
+        begin, end = layout.range_of(times)
+        counters = self._items.begin_counters(tr.snapshot)
+        rows = [*tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)]
+        excess = oldest = 0
+        if options.keep_number is not None:
+            excess = counters().tallies["done"] - options.keep_number
+        if options.keep_seconds is not None:
+            oldest = now - 1000 * options.keep_seconds
+        timers = [layout.unpack_timer_key(times, row.key) for row in rows]
+        old = [
+            position
+            for number, (time, position) in enumerate(timers)
+            if number < excess or time < oldest
+        ]
+        if not old:
+            return 0
+        end = rows[len(old) - 1].key + b"\x00"
+        tr.add_read_conflict_range(begin, end)
+        tr.clear_range(begin, end)
+        # Start all reads before waiting for the first.
+        stored = [tr.snapshot.get(layout.done + position) for position in old]
+        for position, read in zip(old, stored):
+            if read.value is not None:
+                self.forget(tr, position, decode_metadata(read.value)[1])
+        self._items.tally(tr, now, done=-len(old))
+        return len(old)

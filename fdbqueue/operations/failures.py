@@ -1,0 +1,253 @@
+"""Failures within a transaction: attempts, the delay before the next one, and dead letters."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fdbqueue.layout import (
+    Header,
+    Layout,
+    decode_attempt,
+    encode_attempt,
+    encode_metadata,
+    header_of,
+    with_header,
+)
+from fdbqueue.layout.values import utc_time
+from fdbqueue.operations.items import Items, LocatedItem, NewItem, ReturnedItem, Tail
+from fdbqueue.operations.options import StoredOptions
+from fdbqueue.types import FailedAttempt, Options, ReadTransaction, Transaction
+
+__all__ = [
+    "MAX_KEPT_ATTEMPTS",
+    "MAX_TRACEBACK",
+    "FailedItem",
+    "Failures",
+    "begin_attempts",
+    "begin_last_error",
+    "error_text",
+    "retry_delay",
+    "traceback_text",
+]
+
+MAX_KEPT_ATTEMPTS = 1_000
+"""How many failed attempts of an item a queue may keep."""
+
+MAX_TRACEBACK = 30_000
+"""How many bytes of a traceback a queue may keep: a claim of some 300 items may fail with one."""
+
+_MAX_ERROR = 1_000  # characters
+_MAX_STDERR = 4_096  # bytes
+
+_FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds after the first failure, and after many
+
+_NO_OPTIONS = Options("", "", None, None)  # those of a queue before its first push
+
+
+def retry_delay(failures: int, uniform: Callable[[float, float], float]) -> float:
+    """Return the seconds before an item that failed this often becomes available again.
+
+    >>> retry_delay(1, max), retry_delay(1, min), retry_delay(1000, max)
+    (1.0, 0.5, 3600.0)
+    """
+    delay = min(_MAX_DELAY, _FIRST_DELAY * 2.0 ** (min(failures, 100) - 1))
+    return delay * uniform(0.5, 1.0)
+
+
+def error_text(error: object) -> str | None:
+    """Return the text to store for an error, cut to 1,000 characters.
+
+    Args:
+        error: A text or an exception; `None` for no error.
+
+    Raises:
+        TypeError: `error` is neither of these.
+
+    Example:
+        >>> error_text(ValueError("no such address"))
+        'ValueError: no such address'
+    """
+    if isinstance(error, BaseException):
+        try:
+            error = f"{type(error).__name__}: {error}"
+        except Exception:  # raised by its `__str__`
+            error = f"{type(error).__name__} (its text cannot be read)"
+    if error is not None and not isinstance(error, str):
+        raise TypeError(f"an error must be a text or an exception, not {error!r}")
+    return error and error[:_MAX_ERROR].encode("utf-8", "backslashreplace").decode()
+
+
+def traceback_text(error: object) -> str | None:
+    """Return the end of the traceback of an exception; `None` for no exception.
+
+    If the exception has the standard error of a command in `stderr`, as `CalledProcessError` has,
+    its end follows, up to 4,096 bytes. The text has up to `MAX_TRACEBACK` bytes; the options of the
+    queue say how many of them are stored.
+
+    >>> traceback_text("busy") is None
+    True
+    """
+    if not isinstance(error, BaseException):
+        return None
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # raised by its `__str__`
+        text = "".join(traceback.format_tb(error.__traceback__))
+    stderr = getattr(error, "stderr", None)
+    if isinstance(stderr, bytes):
+        stderr = stderr.decode(errors="replace")
+    errors = f"Standard error:\n{_text_end(stderr, _MAX_STDERR)}" if isinstance(stderr, str) else ""
+    return _text_end(text + errors, MAX_TRACEBACK)
+
+
+def _text_end(text: str, size: int) -> str:
+    """Return the end of a text, up to this many bytes in UTF-8.
+
+    >>> _text_end("Grüße", 4)
+    'ße'
+    """
+    encoded = text.encode("utf-8", "backslashreplace")
+    return encoded[max(0, len(encoded) - size) :].decode(errors="ignore")
+
+
+def begin_attempts(
+    tr: ReadTransaction, layout: Layout, position: bytes
+) -> Callable[[], list[FailedAttempt]]:
+    """Start to read the failed attempts of the item at a position, the oldest first."""
+    rows = tr.get_range(*layout.attempts_range(position))
+
+    def finish() -> list[FailedAttempt]:
+        attempts: list[FailedAttempt] = []
+        for row in rows:
+            ended_at, client, error, traceback = decode_attempt(row.value)
+            number = layout.unpack_attempt_key(row.key)[1]
+            attempts.append(FailedAttempt(number, utc_time(ended_at), client, error, traceback))
+        return attempts
+
+    return finish
+
+
+def begin_last_error(
+    tr: ReadTransaction, layout: Layout, position: bytes
+) -> Callable[[], str | None]:
+    """Start to read the error of the last failed attempt of the item at a position."""
+    rows = tr.get_range(*layout.attempts_range(position), limit=1, reverse=True)
+    return lambda: next((decode_attempt(row.value)[2] for row in rows), None)
+
+
+class FailedItem(NamedTuple):
+    """A claimed item whose processing failed.
+
+    Attributes:
+        position: Its position.
+        value: Its value.
+        attempts: How often it was claimed.
+        due: When it becomes available again, in milliseconds since 1970; `None` for now.
+        client: The name of the client that had claimed it.
+    """
+
+    position: bytes
+    value: bytes
+    attempts: int
+    due: int | None
+    client: str
+
+
+class Failures:
+    """The failed attempts and the dead letters of a queue. Each method is part of a transaction."""
+
+    def __init__(self, layout: Layout, items: Items, options: StoredOptions) -> None:
+        self._layout = layout
+        self._items = items
+        self._options = options
+
+    def return_failed(
+        self,
+        tr: Transaction,
+        now: int,
+        failed: list[FailedItem],
+        error: str | None,
+        traceback: str | None = None,
+    ) -> None:
+        """Return failed items to their positions, now or when due, or make them dead letters.
+
+        The last failed attempts of an item are kept until it ends, as many as the options say.
+        """
+        if not failed:
+            return
+        options = self._options.read(tr.snapshot) or _NO_OPTIONS
+        max_attempts, kept = options.max_attempts, options.kept_attempts
+        if traceback is not None:
+            traceback = _text_end(traceback, options.traceback_bytes) or None
+        returned: list[ReturnedItem] = []
+        layout = self._layout
+        for position, value, attempts, due, client in failed:
+            attempt = encode_attempt(now, client, error, traceback)
+            tr[layout.attempt_key(position, attempts)] = attempt
+            if attempts > kept:
+                begin, _ = layout.attempts_range(position)
+                tr.clear_range(begin, layout.attempt_key(position, attempts - kept + 1))
+            if max_attempts is not None and attempts >= max_attempts:
+                self._layout.free_unique(tr, value)
+                stored = encode_metadata((attempts, now, error), value)
+                self._items.park(tr, self._layout.dead, position, stored)
+            else:
+                header, payload = header_of(value)
+                value = with_header(header._replace(attempts=attempts, since=now), payload)
+                returned.append(ReturnedItem(position, value, due))
+        n, died = len(failed), len(failed) - len(returned)
+        counts = {"returned": n, "failed": n, "retried": n - died, "died": died, "dead": died}
+        self._items.requeue(tr, now, returned, **counts)
+
+    def retry(
+        self, tr: Transaction, now: int, dead: LocatedItem, reserve: Callable[[Transaction], None]
+    ) -> bool:
+        """Return a dead letter to its position; return false if its unique key is in use.
+
+        `reserve(tr)` takes a place below the bound of the queue, or raises `QueueFull`.
+        """
+        layout = self._layout
+        position = layout.position(dead.item.key)
+        header = dead.item.header
+        if header.unique is not None and tr[layout.unique_key(header.unique)].present():
+            return False
+        reserve(tr)
+        if header.unique is not None:
+            tr[layout.unique_key(header.unique)] = position
+        self._items.unpark(tr, layout.dead, position)
+        layout.clear_attempts(tr, position)  # their numbers start again
+        # The item may have expired since, but the caller wants to retry it.
+        header = header._replace(attempts=0, expires=None, since=now)
+        returned = ReturnedItem(position, with_header(header, dead.item.content))
+        self._items.requeue(tr, now, [returned], dead=-1, retried=1)
+        return True
+
+    def drop(self, tr: Transaction, now: int, dead: LocatedItem) -> bool:
+        """Delete a dead letter; return true, because it existed."""
+        self._items.unpark(tr, self._layout.dead, self._layout.position(dead.item.key))
+        self._items.tally(tr, now, dead=-1, removed=1)
+        position = self._layout.position(dead.item.key)
+        self._layout.clear_kept(tr, position, dead.item.value)
+        self._layout.clear_attempts(tr, position)
+        return True
+
+    def move(
+        self, tr: Transaction, position: bytes, dead: LocatedItem, new: NewItem, tail: Tail
+    ) -> bytes:
+        """Move a dead letter to the end of a level, without its attempts; return its new key.
+
+        It changes no counter, and leaves its unique key to the item that may have taken it.
+        """
+        layout = self._layout
+        self._items.unpark(tr, layout.dead, position)
+        layout.clear_kept(tr, position, dead.item.value)
+        layout.clear_attempts(tr, position)
+        key = layout.item_key(new.level.prefix, self._items.take_count(tr, tail), new.random)
+        value = layout.write_payload(tr, new.random, new.payload, new.header)
+        self._items.park(
+            tr, layout.dead, layout.position(key), encode_metadata(dead.metadata, value)
+        )
+        self._items.index_header(tr, layout.position(key), Header(origin=new.header.origin))
+        return key

@@ -1,0 +1,65 @@
+"""The stored options of a queue within a transaction, and what this client knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fdbqueue.layout import ONE, Layout, decode_options
+from fdbqueue.operations.waiters import Waiters
+from fdbqueue.types import Options, ReadTransaction, Transaction
+
+__all__ = ["LIMITS", "StoredOptions"]
+
+LIMITS = frozenset({"concurrency", "agent_concurrency", "paused"})
+"""The options that limit claims and pops."""
+
+
+class StoredOptions:
+    """The stored options of one queue.
+
+    Attributes:
+        max_attempts: As the last claim has read it; `None` also before the first one.
+        keeps_done: Likewise, whether done items are kept; `None` if that is not known.
+        may_have_done: Whether some may be stored that are no longer to be kept.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._waiters = Waiters(layout, layout.waiters)
+        self.max_attempts: int | None = None
+        self.keeps_done: bool | None = None
+        self.may_have_done = False
+
+    def read(self, tr: ReadTransaction) -> Options | None:
+        """Return the options of the queue; `None` before its first push."""
+        return self.begin_read(tr)()
+
+    def begin_read(self, tr: ReadTransaction) -> Callable[[], Options | None]:
+        """Start to read the options; return a function that waits for them."""
+        read = tr.get(self._layout.options)
+
+        def finish() -> Options | None:
+            return None if read.value is None else decode_options(read.value)
+
+        return finish
+
+    def note(self, options: Options) -> None:
+        """Note the options that a claim has read."""
+        self.max_attempts = options.max_attempts
+        self.keeps_done = options.keeps_done
+        self.may_have_done = (options.keep_seconds, options.keep_number) != (None, None)
+
+    def forget(self) -> None:
+        """Forget what is known, because this client changes the options."""
+        self.keeps_done = None
+
+    def is_paused(self, tr: Transaction) -> bool:
+        """Return whether the queue is paused."""
+        options = self.read(tr)
+        return options is not None and options.paused
+
+    def note_limit(self, tr: Transaction) -> None:
+        """Let clients check the limits from now on, and wake those that wait."""
+        tr[self._layout.scheduled] = b""
+        tr.add(self._layout.wake_counter, ONE)
+        self._waiters.wake_all(tr)

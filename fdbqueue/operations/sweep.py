@@ -1,0 +1,213 @@
+"""Sweeps within a transaction: leases end, delayed items become available, items expire."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import starmap
+from typing import NamedTuple, TypeAlias
+
+from fdbqueue.layout import Layout
+from fdbqueue.operations.delays import Delays
+from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem
+from fdbqueue.operations.leases import VERSIONS, Leases
+from fdbqueue.types import KeySelector, KeyValue, Transaction
+
+__all__ = ["MAX_SWEPT", "Sweep", "Swept"]
+
+_FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
+
+_FEW = 32
+MAX_SWEPT = 256
+"""The maximum number of items of each kind that one transaction sweeps."""
+
+
+_FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds after the first failure, and after many
+
+
+class Swept(NamedTuple):
+    """The progress of a sweep.
+
+    Attributes:
+        all: Whether nothing that was due is left.
+        expired: Whether all expired items are deleted.
+        wrote: Whether the sweep wrote anything.
+    """
+
+    all: bool
+    expired: bool
+    wrote: bool
+
+
+Begin: TypeAlias = Callable[[bytes], bytes | KeySelector]
+"""Where to begin to read timers, given the first key of their range."""
+
+
+class Sweep:
+    """The sweeps of one queue, which do what its timers say.
+
+    No dedicated process sweeps. A client that takes items first sweeps: it releases
+    expired leases, makes due items available and deletes expired ones. One sweep moves up to 256
+    items of each kind. If more are due, about those that were due first become available first, and
+    available items are taken in the order of the queue. So an available item may be taken before an
+    item of a lower priority that became due later. An expired item is never taken, because it is
+    deleted first.
+    """
+
+    def __init__(self, layout: Layout, items: Items, leases: Leases, delays: Delays) -> None:
+        self._layout = layout
+        self._items = items
+        self._leases = leases
+        self._delays = delays
+        self._foreign_look = 0  # the time of the last look for leases of another cluster
+
+    def sweep(self, tr: Transaction, now: int, begin: Begin | None = None) -> Swept:
+        """Release expired leases, make due items available and delete expired ones.
+
+        The sweep moves at most 256 items of each kind, so that the transaction has room for them.
+        It conflicts with any claim, acknowledgement, pop or sweep of the same items.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            begin: Where to begin; by default with the items that were due first.
+        """
+        version = tr.get_read_version().wait()
+        begin_sweep = partial(self.begin_sweep, tr, now, version, may_leave=False)
+        if begin is not None:
+            swept = begin_sweep(MAX_SWEPT, begin=begin)()
+            if swept.wrote:
+                return swept._replace(all=False)
+        few = begin_sweep(_FEW)()
+        if few.all:
+            return few
+        rest = begin_sweep(MAX_SWEPT - _FEW)()
+        return rest._replace(wrote=True)
+
+    def begin_sweep(
+        self,
+        tr: Transaction,
+        now: int,
+        version: int,
+        limit: int = _FEW,
+        *,
+        begin: Begin | None = None,
+        may_leave: bool = True,
+    ) -> Callable[[], Swept]:
+        """Start the reads of a sweep; return a function that waits for them and sweeps.
+
+        From time to time, this looks for leases of another cluster first, and ends them.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            version: The read version of the transaction.
+            limit: The maximum number of items of each kind.
+            begin: Where to begin; by default with the items that were due first.
+            may_leave: Whether to leave leases and due items, as `sweep_few` does, if there are as
+                many as the limit.
+        """
+        wrote = False
+        # A try of the transaction that fails after this has looked in vain; the next look helps.
+        if abs(now - self._foreign_look) >= _FOREIGN_LOOK:
+            self._foreign_look = now
+            wrote = self._leases.end_foreign(tr, now, limit=_FEW)
+        # Read only what is due: a queue may have very many timers.
+        due = self._layout.due_timers(version, now)
+        # Start all reads before waiting for the first.
+        begin_read = partial(tr.snapshot.get_range, limit=limit, streaming_mode=WANT_ALL)
+        starts = due if begin is None else [(begin(first), end) for first, end in due]
+        reads = [*starmap(begin_read, starts)]
+
+        def finish() -> Swept:
+            leases, dues, expiries = map(list, reads)
+            if begin is not None:
+                # A selector skips any keys, so the rows may begin with keys behind the end.
+                leases, dues, expiries = (
+                    [row for row in rows if row.key < end]
+                    for rows, (_, end) in zip((leases, dues, expiries), due)
+                )
+            is_all = len(leases) < limit and len(dues) < limit
+            moves = bool(leases or dues) and (is_all or not may_leave)
+            if moves:
+                self._leases.end_over(tr, now, leases)
+                self._delays.make_available(tr, now, dues)
+                # There may be expired items among those that just became available.
+                expiries = list(begin_read(*due[2]))
+            if expiries:
+                self._expire(tr, now, expiries)
+            return Swept(
+                all=is_all and len(expiries) < limit,
+                expired=len(expiries) < limit,
+                wrote=wrote or moves or bool(expiries),
+            )
+
+        return finish
+
+    def find(self, tr: Transaction, now: int, reference: bytes) -> LocatedItem | None:
+        """Return the item with this reference; `None` if it ended.
+
+        If its lease or its delay is over, or if it has expired, sweep it alone first. So an
+        operation on a single item finds it in the state that views show.
+        """
+        return self._swept(tr, now, lambda: self._items.find(tr, reference))
+
+    def find_at(self, tr: Transaction, now: int, position: bytes) -> LocatedItem | None:
+        """Return the item at this position as `find` does."""
+        return self._swept(tr, now, lambda: self._items.at(tr, position))
+
+    def _swept(
+        self, tr: Transaction, now: int, find: Callable[[], LocatedItem | None]
+    ) -> LocatedItem | None:
+        layout = self._layout
+        sweep: Callable[[Transaction, int, list[KeyValue]], None]
+        found = find()
+        for _ in range(2):  # a claimed or delayed item becomes ready, and then expires
+            if found is None:
+                return None
+            position, expires = layout.position(found.key), found.item.header.expires
+            if found.state == "claimed" and found.metadata[1] <= tr.get_read_version().wait():
+                index, when, sweep = layout.leases, found.metadata[1], self._leases.end_over
+            elif found.state == "delayed" and found.metadata[0] <= now:
+                index, when, sweep = layout.dues, found.metadata[0], self._delays.make_available
+            elif found.state == "ready" and expires is not None and expires <= now:
+                index, when, sweep = layout.expiries, expires, self._expire
+            else:
+                return found
+            timer = layout.timer_key(index, when, position)
+            sweep(tr, now, list(tr.get_range(timer, timer + b"\x00", limit=1)))
+            found = find()
+        return found
+
+    def _expire(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
+        """Delete items that have expired."""
+        layout = self._layout
+        keys = [
+            layout.items + layout.unpack_timer_key(layout.expiries, timer.key)[1]
+            for timer in timers
+        ]
+        # Start all reads before waiting for the first.
+        reads = [tr[key] for key in keys]
+        n = 0
+        self._items.clear_timers(tr, timers)
+        for key, stored in zip(keys, reads):
+            if stored.value is not None:
+                self._items.take(tr, now, self._items.levels.item(key, stored.value), None)
+                n += 1
+        if n:
+            self._items.tally(tr, now, expired=n)
+
+    def seconds_left(self, tr: Transaction, now: int) -> float:
+        """Return the seconds until a lease ends or an item is due; `math.inf` without either."""
+        layout = self._layout
+        first = partial(tr.snapshot.get_range, limit=1)
+        leases, dues = first(*layout.range_of(layout.leases)), first(*layout.range_of(layout.dues))
+        left = math.inf
+        for row in leases:
+            end = layout.unpack_timer_key(layout.leases, row.key)[0]
+            left = (end - tr.get_read_version().wait()) / VERSIONS
+        for row in dues:
+            due = layout.unpack_timer_key(layout.dues, row.key)[0]
+            left = min(left, (due - now) / 1000)
+        return max(0.0, left)

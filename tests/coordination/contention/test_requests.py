@@ -1,0 +1,90 @@
+"""The stored bytes of requests, of the items staged for them, and of the leader's name."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fdbqueue
+from fdbqueue import PriorityQueue
+from fdbqueue.coordination.contention.requests import Request, Requests
+from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.retrying import run
+from fdbqueue.layout import Layout
+from fdbqueue.layout.items import pack_staged, unpack_staged
+from fdbqueue.queue.base import store_of
+
+WAITS = b"\x16\x01\x02\x01name\x00"
+POPS = [(1, False), (20, True)]
+
+
+@pytest.fixture
+def requests(db: Any, space: Subspace) -> Requests:
+    store = store_of(PriorityQueue(space))
+    return Requests(store.layout, store.items)
+
+
+def rows(db: Any, space: Subspace, number: int) -> dict[bytes, bytes]:
+    """Return the rows of a key space, without the prefix of the queue."""
+    prefix = space.key()
+    found = db.get_range_startswith(prefix + bytes((0x15, number)))
+    return {row.key[len(prefix) :]: row.value for row in found}
+
+
+def test_golden_bytes_of_a_request(requests: Requests, db: Any, space: Subspace) -> None:
+    assert requests.key(258, b"name") == space.key() + b"\x15\x07" + WAITS
+    assert requests.leader == space.key() + b"\x15\x09"
+    assert requests.leader_ends == space.key() + b"\x15\x09\x02ends\x00"
+
+    @fdbqueue.transactional
+    def write(tr: Any) -> tuple[int, bytes]:
+        return tr.get_read_version().wait(), requests.write(tr, b"name", POPS)
+
+    version, key = write(db)
+    assert key == requests.key(version, b"name")
+    (value,) = rows(db, space, 7).values()
+    assert value == b"\x26\x15\x01\x26\x15\x14\x27"
+
+
+def test_golden_bytes_of_the_next_leader(requests: Requests, db: Any, space: Subspace) -> None:
+    following = Request(requests.key(258, b"name"), POPS)
+    run(db, partial(requests.pass_leadership, following=following))
+    assert rows(db, space, 7) == {b"\x15\x07" + WAITS: b"\x27\x15\x01\x26\x15\x14\x27"}
+    assert rows(db, space, 9) == {b"\x15\x09": b"name"}
+
+
+def test_golden_bytes_of_staged_items(requests: Requests, db: Any, space: Subspace) -> None:
+    layout: Layout = store_of(PriorityQueue(space)).layout
+    request = requests.key(258, b"name")
+    item = SimpleNamespace(key=layout.item_key(layout.level_prefix(5), 0, b"r"), value=b"payload")
+
+    @fdbqueue.transactional
+    def stage(tr: Any) -> None:
+        pops: Any = [[item], []]
+        requests.stage(tr, milliseconds(), request, pops)
+
+    stage(db)
+    result = bytes(6) + b"\x00\x06\x00\x00\x00\x07\x15\x05\x14\x01r\x00payload" + bytes(6)
+    assert rows(db, space, 8) == {b"\x15\x08" + WAITS + b"\x14": result}
+    assert run(db, partial(requests.take, request=request)) == [[(item.key, item.value)], []]
+    assert rows(db, space, 8) == {}
+
+
+@given(
+    pops=st.lists(
+        st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.binary(max_size=90_000)))
+    )
+)
+def test_staged_items_are_split_into_values_that_fit_and_restored(
+    pops: list[list[tuple[bytes, bytes]]],
+) -> None:
+    stored: Any = {}
+    Layout.write_pieces(stored, b"result", pack_staged(pops))
+    assert all(len(value) <= 90_000 for value in stored.values())
+    assert unpack_staged(b"".join(stored[key] for key in sorted(stored))) == pops

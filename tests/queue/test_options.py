@@ -1,0 +1,76 @@
+"""`configure` changes the stored options that it is given, all in one transaction."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import PriorityQueue, TaskQueue
+
+
+def test_several_options_change_in_one_transaction(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, max_size=5)
+
+    @fdbqueue.transactional
+    def change(tr: Any) -> None:
+        queue.configure(tr, max_size=None, max_attempts=3, concurrency=2, paused=True)
+
+    change(db)
+    options = queue.options(db)
+    changed = (options.max_size, options.max_attempts, options.concurrency, options.paused)
+    assert changed == (None, 3, 2, True)
+
+
+def test_options_that_are_not_given_stay(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, max_size=5, keep=(timedelta(days=1), 10))
+    queue.configure(db, keep_number=20)
+    queue.configure(db)
+    options = queue.options(db)
+    assert (options.max_size, options.keep_seconds, options.keep_number) == (5, 86_400, 20)
+    queue.configure(db, keep_seconds=None)
+    assert queue.options(db).keep_seconds is None
+    assert queue.options(db).keep_number == 20
+
+
+def test_a_queue_that_keeps_nothing_any_more_forgets_its_done_items(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=10)
+    item = queue.push(db, "job")
+    queue.ack(db, queue.claim(db))
+    assert queue.state(db, item) == "done"
+    queue.configure(db, keep_number=None)
+    assert not queue.options(db).keeps_done
+    queue.claim(db)
+    queue.claim(db)  # which trims, because the claim before it has read the options
+    assert queue.state(db, item) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"size": 3}, TypeError, "there is no option 'size': keep, max_size"),
+        ({"agent_concurrency": 1}, ValueError, "only a task queue has agents"),
+        ({"keep": 5, "keep_number": 3}, ValueError, "give it without them"),
+        ({"paused": 1}, ValueError, "paused is True or False, not 1"),
+        ({"max_attempts": 0}, ValueError, "max_attempts is a number from 1, or None, not 0"),
+        ({"keep_seconds": -1}, ValueError, "keep_seconds is a number from 1, or None, not -1"),
+        ({"traceback_bytes": 30_001}, ValueError, "from 0 to 30,000, not 30001"),
+    ],
+)
+def test_a_wrong_option_changes_nothing(
+    db: Any, name: str, settings: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    queue = PriorityQueue.named(db, name, max_size=5)
+    queue.push(db, "job")
+    before = queue.options(db)
+    with pytest.raises(error, match=message):
+        queue.configure(db, max_size=9, **settings)
+    assert queue.options(db) == before
+
+
+def test_a_task_queue_limits_its_agents(db: Any, name: str) -> None:
+    tasks = TaskQueue.named(db, name)
+    tasks.configure(db, agent_concurrency=2, max_size=3)
+    assert (tasks.options(db).agent_concurrency, tasks.options(db).max_size) == (2, 3)
