@@ -10,7 +10,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,6 +27,7 @@ from fdbqueue import (
     Queue,
     QueueCopy,
     QueueStats,
+    Task,
     TaskQueue,
     embedded,
     existing_queue,
@@ -81,11 +83,14 @@ __all__ = [
     "queue_argument",
     "queues_argument",
     "read_value",
-    "reject_for_fifo",
     "states_text",
     "stats_as_json",
     "store_of",
+    "unsupported",
+    "usage_errors",
+    "value_of",
     "wait_for_queue",
+    "with_priorities",
 ]
 
 _MAX_TEXT = 120  # characters of an error in a list
@@ -600,11 +605,45 @@ def priority_from_json(queue: PriorityQueue, priority: PriorityJson) -> Priority
     return store_of(queue).levels.from_json(priority)
 
 
-def reject_for_fifo(name: str, **options: object) -> None:
-    """Raise a usage error if an option is set that FIFO queues do not support."""
-    for option, value in options.items():
-        if value:
-            raise click.UsageError(f"{name!r} is a FIFO queue and does not support --{option}")
+def with_priorities(queue: AnyQueue, name: str, what: str) -> PriorityQueue:
+    """Return a priority queue; raise a usage error for a queue of another kind.
+
+    Args:
+        queue: The queue.
+        name: Its name.
+        what: The option or command that needs priorities.
+    """
+    if isinstance(queue, PriorityQueue):
+        return queue
+    raise unsupported(queue, name, what)
+
+
+_KINDS: dict[type[AnyQueue], str] = {
+    PriorityQueue: "priority queue",
+    Queue: "FIFO queue",
+    TaskQueue: "task queue",
+}
+
+
+def unsupported(queue: AnyQueue, name: str, what: str) -> click.UsageError:
+    """Return the error for an option or a command that a queue of this kind does not support."""
+    return click.UsageError(f"{name!r} is a {_KINDS[type(queue)]} and does not support {what}")
+
+
+def value_of(item: Item | Task) -> Any:
+    """Return the value that was pushed."""
+    return item.payload if isinstance(item, Task) else item.value
+
+
+@contextmanager
+def usage_errors() -> Generator[None]:
+    """Report an argument that the library does not accept as a usage error."""
+    try:
+        yield
+    except FdbqueueError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
 
 
 def read_value(file: BinaryIO) -> bytes:

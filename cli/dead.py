@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fdbqueue import DeadLetter, Item, existing_queue
+from fdbqueue import DeadLetter, existing_queue
 from fdbqueue.errors import QueueFull
 from fdbqueue.types import Change, Database, State
 
@@ -21,6 +21,7 @@ from .common import (
     printable,
     priority_as_json,
     queue_argument,
+    value_of,
 )
 
 __all__ = ["dead", "release", "retry_command"]
@@ -153,7 +154,7 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     item = letter.item
     if item is None:
         raise click.ClickException(f"{id} cannot be decoded: {letter.error}")
-    value = item.value if isinstance(item, Item) else item.payload
+    value = value_of(item)
     if not as_json:
         click.echo(json_line(value))
         return

@@ -17,7 +17,6 @@ from fdbqueue import (
     ItemInfo,
     PriorityQueue,
     Queue,
-    Task,
     TaskPriority,
     TaskQueue,
     error_classes,
@@ -57,8 +56,11 @@ from .common import (
     priority_line,
     queue_argument,
     read_value,
-    reject_for_fifo,
     states_text,
+    unsupported,
+    usage_errors,
+    value_of,
+    with_priorities,
 )
 from .signals import defer_signals
 
@@ -144,27 +146,16 @@ def push(
         text = read_value(sys.stdin.buffer) if value == "-" else str(value)
     parsed = parse_value(text)
     target = json_queue(db, queue)
-    try:
+    options: dict[str, Any] = {"delay": delay, "at": at, "ttl": ttl, "unique": unique}
+    with usage_errors():
         if isinstance(target, Queue):
-            reject_for_fifo(
-                queue, priority=priority, delay=delay, at=at, ttl=ttl, unique=unique is not None
-            )
+            for option, given in {"priority": priority or None, **options}.items():
+                if given is not None:
+                    raise unsupported(target, queue, f"--{option}")
             item = target.enqueue(db, parsed, if_full="drop")
         else:
-            item = target.push(
-                db,
-                parsed,
-                priority_from_json(target, priority),
-                delay=delay,
-                at=at,
-                ttl=ttl,
-                unique=unique,
-                if_full="drop",
-            )
-    except (TypeError, ValueError) as error:
-        if isinstance(error, FdbqueueError):
-            raise
-        raise click.UsageError(str(error)) from error
+            exact = priority_from_json(target, priority)
+            item = target.push(db, parsed, exact, **options, if_full="drop")
     if item is None:
         click.echo(f"fdbq push: {queue} is full; nothing was stored", err=True)
         sys.exit(1)
@@ -229,8 +220,8 @@ def pop(
     target = found_queue(db, queue, "pop", wait)
     if target is None:
         sys.exit(1)
-    if isinstance(target, Queue):
-        reject_for_fifo(queue, max=highest)
+    if highest:
+        with_priorities(target, queue, "--max")
     while not _pop_and_print(db, target, count, highest, as_json):
         remaining = deadline - time.monotonic()
         if remaining <= 0:
@@ -283,11 +274,10 @@ def peek(db: Database, queue: str, highest: bool, count: int, as_json: bool) -> 
     target = found_queue(db, queue, "peek")
     if target is None:
         sys.exit(1)
-    if isinstance(target, Queue):
-        reject_for_fifo(queue, max=highest)
-        items = list(target.items(db, limit=count))
+    if highest:
+        items = with_priorities(target, queue, "--max").peek_many(db, count, max=True)
     else:
-        items = target.peek_many(db, count, max=highest)
+        items = list(target.items(db, limit=count))
     print_items(items, as_json)
     if not items:
         sys.exit(1)
@@ -353,12 +343,12 @@ def items(
     if any(text is not None for text in texts.values()):
         raise click.UsageError("--agent, --id, --error and --client need --state")
     target = json_queue(db, queue, must_exist=True)
-    if isinstance(target, Queue):
-        reject_for_fifo(queue, priority=priority is not None)
+    if priority is None:
         listed = target.items(db, limit=limit, after=after, reverse=reverse)
     else:
-        exact = None if priority is None else priority_from_json(target, priority)
-        listed = target.items(db, priority=exact, limit=limit, after=after, reverse=reverse)
+        ordered = with_priorities(target, queue, "--priority")
+        exact = priority_from_json(ordered, priority)
+        listed = ordered.items(db, priority=exact, limit=limit, after=after, reverse=reverse)
     for item in listed:
         line = f"{item.id}  {_priority_text(item.priority):>4}  {json_line(item.value)}"
         click.echo(item_json(item) if as_json else line)
@@ -381,19 +371,11 @@ def _list_in_state(
     wanted: dict[str, Any] = {"priority": _exact_priority(target, queue, priority), **texts}
     left = limit or math.inf
     while left:
-        try:
+        most = int(min(left, _PAGE))
+        with usage_errors():
             page = target.search(
-                db,
-                state=state,
-                limit=int(min(left, _PAGE)),
-                after=after,
-                reverse=reverse,
-                **wanted,
+                db, state=state, limit=most, after=after, reverse=reverse, **wanted
             )
-        except ValueError as error:
-            if isinstance(error, FdbqueueError):
-                raise
-            raise click.UsageError(str(error)) from error
         for info in page.items:
             fields = _info_json(info, codec)
             click.echo(json_line(fields) if as_json else _info_line(info, fields))
@@ -411,7 +393,7 @@ def _priority_text(priority: Any) -> str:
 def _info_json(info: ItemInfo, codec: str) -> dict[str, Any]:
     """Return everything about an item as a JSON object; a value that is not JSON as its `repr`."""
     fields, item = info_as_json(info), info.item
-    value = item.payload if isinstance(item, Task) else item and item.value
+    value = item and value_of(item)
     priority = item and priority_as_json(item.priority)
     if codec not in ("json", "task"):
         value = repr(value)
@@ -582,13 +564,12 @@ def reprioritize(
     """
     _validate_choice(ids, state, priority)
     target = existing_queue(db, queue)
-    if isinstance(target, Queue):
-        raise click.UsageError(f"{queue!r} is a FIFO queue and has no priorities")
     new: Any
-    if isinstance(target, PriorityQueue):
-        new = priority_from_json(target, PRIORITY(to))
-    else:
+    if isinstance(target, TaskQueue):
         new = TaskPriority.__members__.get(to.upper(), to)
+    else:
+        target = with_priorities(target, queue, "`fdbq reprioritize`")
+        new = priority_from_json(target, PRIORITY(to))
     if state is not None:
         exact = _exact_priority(target, queue, priority)
         moved = target.change_all(db, "reprioritize", state=state, priority=exact, to=new)
@@ -608,9 +589,7 @@ def reprioritize(
 
 def _is_moved(db: Database, queue: PriorityQueue | TaskQueue, item_id: str, to: Any) -> bool:
     with suppress(WrongState):
-        if isinstance(queue, TaskQueue):
-            return queue.reprioritize(db, item_id, priority=to)
-        return queue.reprioritize(db, item_id, to) is not None
+        return bool(queue.reprioritize(db, item_id, priority=to))
     return False
 
 
@@ -624,9 +603,7 @@ def _exact_priority(target: AnyQueue, queue: str, priority: PriorityJson | None)
     """Return the value of `--priority`; raise a usage error if the queue has no priorities."""
     if priority is None:
         return None
-    if not isinstance(target, PriorityQueue):
-        raise click.UsageError(f"--priority selects items of a priority queue; {queue!r} is none")
-    return priority_from_json(target, priority)
+    return priority_from_json(with_priorities(target, queue, "--priority"), priority)
 
 
 @click.command()

@@ -16,7 +16,6 @@ from typing import Any
 import click
 
 from fdbqueue import (
-    FdbqueueError,
     Queue,
     check,
     drop_queue,
@@ -52,6 +51,7 @@ from .common import (
     queues_argument,
     states_text,
     stats_as_json,
+    usage_errors,
 )
 from .terminal import print_table
 
@@ -355,12 +355,8 @@ def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) 
       fdbq limit jobs --size none
     """
     target = any_queue(db, queue, must_exist=not create)
-    try:
+    with usage_errors():
         target.configure(db, **_settings(bounds))
-    except ValueError as error:
-        if isinstance(error, FdbqueueError):
-            raise
-        raise click.UsageError(str(error)) from error
     options = target.options(db)
     limits = {name: getattr(options, field) for name, (field, _) in _LIMITS.items()}
     if as_json:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 import click
 
-from fdbqueue import FdbqueueError, Task, TaskPriority, TaskQueue, existing_queue
+from fdbqueue import Task, TaskPriority, TaskQueue, existing_queue
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.types import Database
 
@@ -26,6 +26,7 @@ from .common import (
     parse_value,
     queue_argument,
     read_value,
+    usage_errors,
 )
 from .signals import defer_signals
 
@@ -146,7 +147,7 @@ def push(
       fdbq task push todo '{"invoice": 7}' --priority high --deadline 2030-01-31T08:00+01:00
     """
     value = parse_value(read_value(sys.stdin.buffer) if payload == "-" else payload)
-    try:
+    with usage_errors():
         task_id = _task_queue(db, queue, must_exist=False).push(
             db,
             priority=TaskPriority[priority.upper()],
@@ -160,10 +161,6 @@ def push(
             ttl=ttl,
             unique=unique,
         )
-    except (TypeError, ValueError) as error:
-        if isinstance(error, FdbqueueError):
-            raise
-        raise click.UsageError(str(error)) from error
     if task_id is None:
         click.echo(f"fdbq task push: {queue} is full; nothing was stored", err=True)
         sys.exit(1)

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import click
 from rich.progress import DownloadColumn
 
-from fdbqueue import Queue, restore
+from fdbqueue import restore
 from fdbqueue.errors import FdbqueueError
 from fdbqueue.queue.transfer.backup import is_backup
 from fdbqueue.queue.transfer.importing import import_lines
@@ -27,6 +27,7 @@ from .common import (
     json_line,
     json_queue,
     queue_argument,
+    with_priorities,
 )
 from .files import replacing
 from .terminal import progress_bar
@@ -98,9 +99,7 @@ def import_command(
             )
         _import_backup(db, queue, file, as_json)
         return
-    target = json_queue(db, queue)
-    if isinstance(target, Queue):
-        raise click.ClickException(f"{queue!r} is a FIFO queue and does not support import")
+    target = with_priorities(json_queue(db, queue), queue, "`fdbq import`")
     with progress_bar(DownloadColumn()) as progress:
         task = progress.add_task("import", total=size)
         report = import_lines(

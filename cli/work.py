@@ -26,6 +26,8 @@ from .common import (
     echo,
     json_line,
     queue_argument,
+    usage_errors,
+    value_of,
     wait_for_queue,
 )
 from .signals import stop_on_signal
@@ -135,7 +137,7 @@ def work(
         raise click.UsageError(f"{queue!r} is not a task queue and has no agents")
     if metrics_port is not None:
         _serve_metrics(metrics_port)
-    try:
+    with usage_errors():
         worker = Worker(
             db,
             target,
@@ -146,8 +148,6 @@ def work(
             store_results=results,
             name=name,
         )
-    except (TypeError, ValueError) as error:
-        raise click.UsageError(str(error)) from error
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         worker.stop()
@@ -244,7 +244,6 @@ class CommandError(Exception):
 
 def _command(command: str) -> Callable[[Item | Task], None]:
     def run(item: Item | Task) -> None:
-        value = item.payload if isinstance(item, Task) else item.value
         # A file and not a pipe: the command may outlive the worker, and must not fail by that.
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
@@ -255,7 +254,7 @@ def _command(command: str) -> Callable[[Item | Task], None]:
                 env={**os.environ, "FDBQ_ID": item.id},
                 start_new_session=True,  # Ctrl-C reaches only the worker, which lets it finish
             )
-            _wait(process, json_line(value).encode(), errors.fileno())
+            _wait(process, json_line(value_of(item)).encode(), errors.fileno())
             if process.returncode:
                 size = os.fstat(errors.fileno()).st_size
                 tail = os.pread(errors.fileno(), _MAX_ERRORS, max(0, size - _MAX_ERRORS))

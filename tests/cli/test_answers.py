@@ -63,6 +63,18 @@ def test_a_mistake_is_answered_with_what_to_write(
     assert answer in error_of(fdbq(*arguments))
 
 
+def test_a_queue_without_priorities_says_what_it_does_not_support(fdbq: Shell) -> None:
+    db = fdbqueue.open(fdbq.environment["FDBQ_DB"])
+    fdbqueue.Queue.named(db, "line").enqueue(db, 1)
+    fdbq.output("task", "push", "todo", "1")
+    for arguments, answer in (
+        (("peek", "line", "--max"), "'line' is a FIFO queue and does not support --max"),
+        (("reprioritize", "line", "x", "1"), "a FIFO queue and does not support `fdbq repr"),
+        (("rm", "todo", "--state", "ready", "-p", "1"), "is a task queue and does not support --p"),
+    ):
+        assert answer in error_of(fdbq(*arguments))
+
+
 def test_a_mistyped_command_completes_to_nothing(fdbq: Shell) -> None:
     words = "COMP_WORDS='fdbq oush jobs' COMP_CWORD=2 _FDBQ_COMPLETE=bash_complete fdbq"
     done = fdbq.script(words)
