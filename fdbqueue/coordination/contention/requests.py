@@ -136,6 +136,10 @@ class Requests:
             for pop in unpack_staged(b"".join(pieces))
         ]
 
+    def note_taken(self, tr: Transaction, now: int, staged: Staged) -> None:
+        """Count items that `take` has deleted as popped."""
+        self._items.tally(tr, now, acked=sum(map(len, staged)))
+
     def unstage(self, tr: Transaction, now: int, staged: Staged) -> int:
         """Return items that `take` has deleted to their positions; return their size."""
         items = [*chain.from_iterable(staged)]

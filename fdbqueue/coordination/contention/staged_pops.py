@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count, groupby, islice
 from operator import itemgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from fdbqueue.coordination.batches import MAX_ITEMS
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.contention.messages import MAX_CONTENT
 from fdbqueue.coordination.contention.process import CONTENDED, IDLE_CHECK
-from fdbqueue.coordination.contention.requests import Pop, Request, Requests
+from fdbqueue.coordination.contention.requests import Pop, Request, Requests, Staged
 from fdbqueue.coordination.steps import sleep_on
 from fdbqueue.database.binding import error_classes
 from fdbqueue.database.clock import milliseconds, uuids
@@ -29,7 +29,7 @@ from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
-from fdbqueue.types import Database, KeyValue, RangeResult, Transaction
+from fdbqueue.types import Database, Future, KeyValue, RangeResult, Transaction
 
 __all__ = ["StagedPops"]
 
@@ -50,23 +50,59 @@ _FRESH = 0.005
 _RACES = 2  # tries in a row to take the first items, before this process becomes the leader
 
 
-@dataclass(slots=True)
-class _Outcome(Generic[_T]):
-    """The result of one transaction for a batch of pops."""
+class _Standing(NamedTuple):
+    """What a batch of pops is to other processes when a transaction begins.
 
-    taken: list[list[_T]] | None = None
-    """The items of the first pops of the batch; `None` while they have to wait."""
-    leading_as: bytes | None = None
-    """The name under which this process remains the leader."""
-    met_others: bool = False
+    Attributes:
+        leading_as: The name under which this process is the leader.
+        request: The key of the request with which the batch waits.
+        takes_over: Whether it waited for too long: the leader may be dead.
+        may_keep_leading: Whether this process may lead after the transaction.
+    """
+
+    leading_as: bytes | None
     request: bytes | None = None
-    """The key of the waiting request."""
-    watch: Any = None
-    error: UndecodableItem | None = None
+    takes_over: bool = False
+    may_keep_leading: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Served(Generic[_T]):
+    """The end of a batch.
+
+    Attributes:
+        taken: The items of the first pops of the batch.
+        wrote: Whether the transaction wrote anything, or has to be confirmed.
+        leading_as: The name under which this process remains the leader.
+        met_others: Whether it served others.
+        error: The items that were staged cannot be decoded, and are back at their positions.
+    """
+
+    taken: list[list[_T]]
     wrote: bool = True
+    leading_as: bytes | None = None
+    met_others: bool = False
+    error: UndecodableItem | None = None
 
 
-def _wrote(outcome: _Outcome[Any]) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A batch that needs another transaction.
+
+    Attributes:
+        request: The key of its request.
+        wrote: Whether this transaction wrote anything.
+        leading_as: The name under which this process became the leader, to serve next.
+        watch: Fires when the request is served; `None` for the leader.
+    """
+
+    request: bytes
+    wrote: bool
+    leading_as: bytes | None = None
+    watch: Future | None = None
+
+
+def _wrote(outcome: _Served[Any] | _Waiting) -> bool:
     return outcome.wrote
 
 
@@ -95,8 +131,7 @@ class StagedPops(Generic[_T]):
 
     def __init__(self, layout: Layout, items: Items, codec: RowCodec[_T]) -> None:
         self._layout = layout
-        self._items = items
-        self._codec = codec
+        self._taker = _Taker(layout, items, codec)
         self._requests = Requests(layout, items)
         (self._id,) = uuids(1)
         self._leading_as: bytes | None = None
@@ -119,51 +154,57 @@ class StagedPops(Generic[_T]):
             self._next_sweep = now + REQUEST_TIMEOUT
             self.sweep(db)
         self._batches = next(self._numbers)
-        name = b"%b%d" % (self._id, self._batches)
-        at = milliseconds()
+        may_stage = not getattr(db, "retries_hold_lock", False)
+        leads, is_contended = self._leading_as is not None, now < self.contended_until
+        is_fresh = may_stage and now < self._fresh_until and (leads or not is_contended)
         pops = _Pops(
-            self._layout, self._items, self._codec, self._requests, batch, name, at, self._size
+            self._taker,
+            self._requests,
+            batch,
+            name=b"%b%d" % (self._id, self._batches),
+            now=milliseconds(),
+            expected=self._size,
+            may_stage=may_stage,
+            begins_alone=not leads and not is_contended,
+            read_version=self._last_version if is_fresh else None,
         )
-        pops.may_stage = not getattr(db, "retries_hold_lock", False)
-        pops.is_contended = now < self.contended_until
-        pops.leading_as = self._leading_as
-        is_fresh = pops.may_stage and now < self._fresh_until
-        if is_fresh and (pops.leading_as is not None or not pops.is_contended):
-            pops.read_version = self._last_version
-        if pops.leading_as is None:
+        if not leads:
             self._leading_until = now + _MAX_LEADERSHIP
         self._is_busy = True
         try:
-            outcome, taken = self._until_served(db, pops)
+            served = self._until_served(db, pops)
         finally:
             self._is_busy = False
-        if pops.tries > 1 or outcome.met_others:
+        if pops.tries > 1 or served.met_others:
             self.contended_until = time.monotonic() + CONTENDED
-        self._leading_as = outcome.leading_as
+        self._leading_as = served.leading_as
         if self._leading_as is not None and not self._is_watched:
             # Unlike `Thread.start`, this call leaves nothing behind if it is interrupted.
             _thread.start_new_thread(self._resign_when_idle, (db,))
-        self._size = max(1, len(taken))
-        if outcome.error is not None:
-            raise outcome.error
-        return taken
+        self._size = max(1, len(served.taken))
+        if served.error is not None:
+            raise served.error
+        return served.taken
 
-    def _until_served(self, db: Database, pops: _Pops[_T]) -> tuple[_Outcome[_T], list[list[_T]]]:
+    def _until_served(self, db: Database, pops: _Pops[_T]) -> _Served[_T]:
+        standing = _Standing(self._leading_as)
         try:
             while True:
-                pops.may_keep_leading = time.monotonic() < self._leading_until
-                outcome = run_once(db, pops.body, self._layout.receipts, _wrote, self._note)
-                if outcome.taken is not None:
-                    return outcome, outcome.taken
-                pops.request = outcome.request
-                pops.leading_as = outcome.leading_as
-                if outcome.leading_as is None:
+                may_keep_leading = time.monotonic() < self._leading_until
+                standing = standing._replace(may_keep_leading=may_keep_leading)
+                body = partial(pops.perform, standing=standing)
+                outcome = run_once(db, body, self._layout.receipts, _wrote, self._note)
+                if isinstance(outcome, _Served):
+                    return outcome
+                standing = _Standing(outcome.leading_as, outcome.request)
+                if outcome.watch is not None:
                     patience = _TAKEOVER * random.uniform(1, 2)
-                    pops.takes_over = sleep_on([outcome.watch], patience) is None
+                    is_late = sleep_on([outcome.watch], patience) is None
+                    standing = standing._replace(takes_over=is_late)
                 self._leading_until = time.monotonic() + _MAX_LEADERSHIP
         except BaseException:
-            if pops.request is not None:
-                self._withdraw(db, pops.request)
+            if standing.request is not None:
+                self._withdraw(db, standing.request)
             raise
 
     def _note(self, tr: Transaction) -> None:
@@ -216,154 +257,171 @@ class StagedPops(Generic[_T]):
 
 
 class _Pops(Generic[_T]):
-    """A batch of pops: the transactions that it needs until it is served."""
+    """A batch of pops: the transactions that it needs until it is served.
+
+    Args:
+        taker: Takes items within a transaction.
+        requests: The requests of all processes.
+        batch: The pops.
+        name: The name of the batch, for its request, or as the leader.
+        expected: The number of pops that the batch will probably have.
+        may_stage: Whether processes may serve each other.
+        begins_alone: Whether the first transaction takes items without a look at others.
+        read_version: The version that the first transaction reads at; `None` for the newest.
+    """
 
     def __init__(
         self,
-        layout: Layout,
-        items: Items,
-        codec: RowCodec[_T],
+        taker: _Taker[_T],
         requests: Requests,
         batch: Batch[Pop],
+        *,
         name: bytes,
         now: int,
         expected: int,
+        may_stage: bool,
+        begins_alone: bool,
+        read_version: int | None,
     ) -> None:
-        self._layout = layout
-        self._items = items
-        self._codec = codec
+        self._taker = taker
         self._requests = requests
         self._batch = batch
-        self.name = name
+        self._name = name
         self._now = now
         self._expected = expected
+        self._may_stage = may_stage
+        self._begins_alone = begins_alone
+        self._read_version = read_version
         self._races = 0
         self.tries = 0
-        self.request: bytes | None = None
-        self.may_stage = True
-        self.is_contended = False
-        self.leading_as: bytes | None = None
-        self.may_keep_leading = False
-        self.takes_over = False
-        self.read_version: int | None = None
-        self._is_older = False
 
-    def body(self, tr: Transaction) -> _Outcome[_T]:
+    def perform(self, tr: Transaction, standing: _Standing) -> _Served[_T] | _Waiting:
         """Take the items or a result, serve, or wait: the body of the transaction."""
-        outcome = self._attempt(tr)
-        if outcome.taken is not None:
+        outcome = self._attempt(tr, standing)
+        if isinstance(outcome, _Served):
             self._batch.settle(tr, outcome.taken)
         return outcome
 
-    def _attempt(self, tr: Transaction) -> _Outcome[_T]:
+    def _attempt(self, tr: Transaction, standing: _Standing) -> _Served[_T] | _Waiting:
         self.tries += 1
-        if self.tries == 1 and self.read_version is not None:
-            tr.set_read_version(self.read_version)
+        if self.tries == 1 and self._read_version is not None:
+            tr.set_read_version(self._read_version)
         if self.tries == 2:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
-        is_first = self.tries == 1 and not self.is_contended and self.leading_as is None
-        if is_first or not self.may_stage:
-            if self._expected > 1 and self.may_stage:
-                _wait_for_first(self._prefetch(tr))
-            self._races += 1
-            self._join(tr)
-            taken = self._decoded(tr, self._delete_first(tr, self._batch))
-            return _Outcome(taken, wrote=any(taken) or self._is_older)
+        if not self._may_stage or (self.tries == 1 and self._begins_alone):
+            return self._take_alone(tr)
+        return self._take_turns(tr, standing)
+
+    def _take_alone(self, tr: Transaction) -> _Served[_T]:
+        """Take the first items without a look at other processes."""
+        if self._may_stage:
+            _wait_for_first(self._prefetch(tr))
+        self._races += 1
+        is_older = self._join(tr)
+        taken = self._taker.decoded(
+            tr, self._batch, self._taker.take(tr, self._now, self._batch, self._batch)
+        )
+        return _Served(taken, wrote=any(taken) or is_older)
+
+    def _take_turns(self, tr: Transaction, standing: _Standing) -> _Served[_T] | _Waiting:
+        """Take what is staged for the batch; or serve; or wait for the leader."""
+        leading_as, request = standing.leading_as, standing.request
         # Start all reads before waiting for the first.
         leader = tr.snapshot[self._requests.leader]
-        requests = self._requests.begin_read(tr) if self.leading_as else None
-        prefetched = self._prefetch(tr) if self.leading_as else None
-        if self.request is not None:
-            result = self._collect(tr, self.request)
-            if result is not None:
-                return result
+        requests = self._requests.begin_read(tr) if leading_as else None
+        prefetched = self._prefetch(tr) if leading_as else None
+        if request is not None:
+            found = self._collect(tr, request)
+            if isinstance(found, _Served):
+                return found
+            request = found
         holder = leader.value
-        if holder not in (None, self.leading_as, self.name) and not self.takes_over:
-            return self._wait(tr)
+        if holder not in (None, leading_as, self._name) and not standing.takes_over:
+            return self._wait(tr, request)
         tr.add_read_conflict_key(self._requests.leader)
         self._races += 1
         if self._races % (_RACES + 1) == 0:
-            return self._become_leader(tr)
+            return self._become_leader(tr, request)
         if requests is None:
             requests = self._requests.begin_read(tr)
             prefetched = self._prefetch(tr)
         _wait_for_first(prefetched)
-        return self._serve(tr, holder, self._requests.live(tr, requests))
+        standing = standing._replace(request=request)
+        return self._serve(tr, standing, holder, self._requests.live(tr, requests))
 
-    def _join(self, tr: Transaction) -> None:
+    def _join(self, tr: Transaction) -> bool:
+        """Add the pops that have arrived; return whether the commit has to confirm an empty queue.
+
+        The read version may be older than a pop, which may follow a push of its thread.
+        """
         n = len(self._batch)
         self._batch.join(tr)
-        # The read version may be older than a pop, which may follow a push of its thread. Then the
-        # commit has to confirm that there are no items.
-        self._is_older = self.read_version is not None or len(self._batch) > n
+        return self._read_version is not None or len(self._batch) > n
 
     def _prefetch(self, tr: Transaction) -> RangeResult | None:
         """Start to read the rows that several pops will probably take; `None` for one pop."""
         if self._expected == 1:
             return None
-        begin, end = self._layout.all_items
-        if self._batch[0][1]:
-            return tr.snapshot.get_range(begin, end, limit=1, reverse=True)
-        limit = min(2 * self._expected, MAX_ITEMS)
-        return tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)
+        return self._taker.begin_read(tr, self._expected, at_max=self._batch[0][1])
 
-    def _become_leader(self, tr: Transaction) -> _Outcome[_T]:
+    def _become_leader(self, tr: Transaction, request: bytes | None) -> _Waiting:
         """Name this process as the leader.
 
         A process whose pops never conflict does not check for a leader. So make the pops that are
         under way conflict, at both ends of the queue.
         """
-        tr[self._requests.leader] = self.name
-        begin, end = self._layout.all_items
-        tr.add_write_conflict_range(begin, begin + b"\x00")
-        tr.add_write_conflict_range(end[:-1] + b"\xfe", end)
-        return self._wait(tr, leading_as=self.name)
+        tr[self._requests.leader] = self._name
+        self._taker.conflict_with_pops(tr)
+        request = self._request(tr, request)
+        return _Waiting(request, wrote=True, leading_as=self._name)
 
-    def _wait(self, tr: Transaction, leading_as: bytes | None = None) -> _Outcome[_T]:
+    def _wait(self, tr: Transaction, request: bytes | None) -> _Waiting:
         """Write a request unless there is one, and watch it."""
-        request = self.request
+        key = self._request(tr, request)
+        return _Waiting(key, wrote=request is None, watch=tr.watch(key))
+
+    def _request(self, tr: Transaction, request: bytes | None) -> bytes:
+        """Return the request of the batch; write it if there is none."""
         if request is None:
             self._batch.join(tr)
-            request = self._requests.write(tr, self.name, self._batch)
-        watch = tr.watch(request) if leading_as is None else None
-        wrote = leading_as is not None or self.request is None
-        return _Outcome(leading_as=leading_as, request=request, watch=watch, wrote=wrote)
+            request = self._requests.write(tr, self._name, self._batch)
+        return request
 
-    def _collect(self, tr: Transaction, request: bytes) -> _Outcome[_T] | None:
-        """Take the result of this batch's request; `None` if it has none."""
+    def _collect(self, tr: Transaction, request: bytes) -> _Served[_T] | bytes | None:
+        """Take what is staged for a request; otherwise return the request, if it still exists.
+
+        If not, a sweep considered this process dead, because it was slow.
+        """
         self._batch.depend(tr)
         waits = tr[request]
-        results = self._requests.take(tr, request)
-        if results is None:
-            if not waits.present():
-                self.request = None  # a sweep considered this process dead, because it was slow
-            return None
+        staged = self._requests.take(tr, request)
+        if staged is None:
+            return request if waits.present() else None
         try:
-            item = self._items.levels.item
-            taken = self._decoded(tr, [[item(*row) for row in rows] for rows in results])
+            taken = self._taker.decoded(tr, self._batch, self._taker.stored(staged))
         except UndecodableItem as error:
-            self._requests.unstage(tr, self._now, results)
-            return _Outcome([], error=error)
-        self._items.tally(tr, self._now, acked=sum(map(len, results)))
-        return _Outcome(taken)
+            self._requests.unstage(tr, self._now, staged)
+            return _Served([], error=error)
+        self._requests.note_taken(tr, self._now, staged)
+        return _Served(taken)
 
     def _serve(
-        self, tr: Transaction, holder: bytes | None, requests: list[Request]
-    ) -> _Outcome[_T]:
+        self, tr: Transaction, standing: _Standing, holder: bytes | None, requests: list[Request]
+    ) -> _Served[_T]:
         """Take the first items, stage the next ones for the requests, keep or pass on the lead."""
-        requests_to_serve = [request for request in requests if request.key != self.request]
-        self._join(tr)
+        requests_to_serve = [each for each in requests if each.key != standing.request]
+        is_older = self._join(tr)
         own_pops = len(self._batch)
-        is_leader = holder in (self.leading_as, self.name) and holder is not None
-        keeps = self.may_keep_leading or (is_leader and not requests_to_serve)
+        is_leader = holder in (standing.leading_as, self._name) and holder is not None
+        keeps = standing.may_keep_leading or (is_leader and not requests_to_serve)
         following = requests_to_serve.pop(0) if requests_to_serve and not keeps else None
         pops = [*self._batch, *chain.from_iterable(each.pops for each in requests_to_serve)]
-        drawn = self._delete_first(tr, pops)
-        taken = self._decoded(tr, drawn[:own_pops])
+        drawn = self._taker.take(tr, self._now, self._batch, pops)
+        taken = self._taker.decoded(tr, self._batch, drawn[:own_pops])
         if holder is None and not requests and not any(taken):
-            return _Outcome(taken, wrote=self._is_older)
-        if self.request is not None:
-            tr.clear(self.request)
+            return _Served(taken, wrote=is_older)
+        if standing.request is not None:
+            tr.clear(standing.request)
         remaining = iter(drawn[own_pops:])
         for key, pops in requests_to_serve:
             result = list(islice(remaining, len(pops)))
@@ -372,21 +430,51 @@ class _Pops(Generic[_T]):
             self._requests.stage(tr, self._now, key, result)
         if keeps:
             if not is_leader:
-                holder = tr[self._requests.leader] = self.name
+                holder = tr[self._requests.leader] = self._name
         elif following is not None or holder is not None:
             self._requests.pass_leadership(tr, following)
-        return _Outcome(
+        return _Served(
             taken,
             leading_as=holder if keeps else None,
             met_others=bool(requests_to_serve or following),
         )
 
-    def _delete_first(self, tr: Transaction, pops: list[Pop]) -> list[list[StoredItem]]:
+
+class _Taker(Generic[_T]):
+    """The items of a queue, as batches of pops take them within a transaction."""
+
+    def __init__(self, layout: Layout, items: Items, codec: RowCodec[_T]) -> None:
+        self._layout = layout
+        self._items = items
+        self._codec = codec
+
+    def begin_read(self, tr: Transaction, pops: int, at_max: bool) -> RangeResult:
+        """Start to read the rows that some pops will probably take."""
+        begin, end = self._layout.all_items
+        if at_max:
+            return tr.snapshot.get_range(begin, end, limit=1, reverse=True)
+        limit = min(2 * pops, MAX_ITEMS)
+        return tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)
+
+    def conflict_with_pops(self, tr: Transaction) -> None:
+        """Make the pops that are under way conflict, at both ends of the queue."""
+        begin, end = self._layout.all_items
+        tr.add_write_conflict_range(begin, begin + b"\x00")
+        tr.add_write_conflict_range(end[:-1] + b"\xfe", end)
+
+    def stored(self, staged: Staged) -> list[list[StoredItem]]:
+        """Return the staged items of each pop."""
+        item = self._items.levels.item
+        return [[item(*row) for row in rows] for rows in staged]
+
+    def take(
+        self, tr: Transaction, now: int, batch: Batch[Pop], pops: list[Pop]
+    ) -> list[list[StoredItem]]:
         """Delete the items of the first pops, as far as one transaction has room; return them.
 
-        The first pop gets all its items, regardless of their size. The items of pops of other hosts
-        are stored again as results, so they must fit. What another process of this host waits for
-        must fit a message.
+        `pops` begin with those of the batch. The first pop gets all its items, regardless of their
+        size. The items of pops of other hosts are stored again as results, so they must fit. The
+        items that another process of this host waits for must fit a message.
         """
         drawn: list[list[StoredItem]] = []
         size = 0
@@ -400,24 +488,27 @@ class _Pops(Generic[_T]):
                 if len(pops) > 1:
                     size += sum(map(self._layout.largest_payload, items))
                 is_full = size > BATCH_BYTES
-                if (drawn and is_full) or not self._fits_message(len(drawn), items):
+                if (drawn and is_full) or not self._fits_message(batch, len(drawn), items):
                     is_full = True
                     break
                 drawn.append(items)
                 begin += len(items)
-            self._items.delete_first(tr, self._now, first[:begin])
+            self._items.delete_first(tr, now, first[:begin])
             if is_full:
                 break
         return drawn
 
-    def _fits_message(self, index: int, items: list[StoredItem]) -> bool:
+    def _fits_message(self, batch: Batch[Pop], index: int, items: list[StoredItem]) -> bool:
         """Return whether the items of a pop fit a message, if another process waits for them."""
-        is_local = index >= len(self._batch) or self._batch.is_own(index)
+        is_local = index >= len(batch) or batch.is_own(index)
         return is_local or sum(map(self._layout.largest_payload, items)) <= MAX_CONTENT
 
-    def _decoded(self, tr: Transaction, drawn: list[list[StoredItem]]) -> list[list[_T]]:
+    def decoded(
+        self, tr: Transaction, batch: Batch[Pop], drawn: list[list[StoredItem]]
+    ) -> list[list[_T]]:
+        """Decode the items of this process, and delete what the items of all of them own."""
         decode = partial(self._codec.decode, tr)
-        is_own = self._batch.is_own
+        is_own = batch.is_own
         # Other processes decode their items themselves.
         taken: list[list[Any]] = [
             [*map(decode, items)] if is_own(index) else items for index, items in enumerate(drawn)
