@@ -16,7 +16,7 @@ from fdbqueue.types import Database, Transaction
 
 __all__ = ["Batch", "Combiner", "Performer"]
 
-_NEXT = -1  # the leader is the thread that was just woken
+_NEXT = -1  # the combining thread is the one that was just woken
 
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
@@ -36,17 +36,17 @@ class Performer(Protocol[_R, _S]):
 
 
 class Combiner(Generic[_Request, _Result]):
-    """The calls of the threads of one process, combined into batches by a leader.
+    """The calls of the threads of one process, combined into batches by one of them.
 
-    The first thread becomes the leader and performs its own request at once. A thread that arrives
+    The first thread combines: it performs its own request at once. A thread that arrives
     meanwhile may still join the batch, if the performer lets it; otherwise it waits. After the
-    batch, the first waiting thread becomes the leader and performs the requests of all waiting
+    batch, the first waiting thread combines: it performs the requests of all waiting
     threads, in order of arrival. So a request waits for one batch at most, and these threads do not
     conflict with each other.
 
     The main thread performs its requests alone, and may conflict with the other threads. A signal
-    handler can interrupt it anywhere. So it does not lead other threads, and does not leave a
-    request with a leader, which would then perform it for nothing.
+    handler can interrupt it anywhere. So it performs no requests of other threads, and leaves no
+    request to another thread, which would then perform it for nothing.
 
     An error of the database ends all calls of the batch. After any other error nothing took effect,
     and each thread performs its request alone, so that it gets only errors of this request.
@@ -93,19 +93,19 @@ class Combiner(Generic[_Request, _Result]):
         line = self._lines.get(ref(db)) or self._new_line(db)
         thread = threading.get_ident()
         # A nested call cannot wait for the call that it is part of.
-        if thread == self._main_thread or thread == line.leader:
+        if thread == self._main_thread or thread == line.combining:
             return line.performer.perform(db, Batch((request,)))[0]
         call: _Call[_Request, _Result] = _Call(request)
         with self._guard:
-            if line.leader is None:
-                call.leads, line.leader = True, thread
+            if line.combining is None:
+                call.combines, line.combining = True, thread
             else:
                 call.will_wait()
             line.waiting.append(call)
-        if not call.leads:
+        if not call.combines:
             call.wait()
-        if call.leads:
-            self._lead(db, line, call)
+        if call.combines:
+            self._combine(db, line, call)
         if call.is_alone:
             return line.performer.perform(db, Batch((request,)))[0]
         return call.outcome()
@@ -131,10 +131,10 @@ class Combiner(Generic[_Request, _Result]):
         line = self._lines.get(ref(db)) or self._new_line(db)
         call = _Submitted(request, start, done, self, db, line)
         with self._guard:
-            if line.leader is None:
-                call.leads, line.leader = True, _NEXT
+            if line.combining is None:
+                call.combines, line.combining = True, _NEXT
             line.waiting.append(call)
-        if call.leads:
+        if call.combines:
             call.wake()
 
     def _new_line(self, db: Database) -> _Line[_Request, _Result]:
@@ -142,13 +142,13 @@ class Combiner(Generic[_Request, _Result]):
             # The line ends with its database.
             return self._lines.setdefault(ref(db, self._lines.pop), _Line(self._performer(db)))
 
-    def _lead(
+    def _combine(
         self, db: Database, line: _Line[_Request, _Result], own: _Call[_Request, _Result]
     ) -> None:
         """Perform the requests at the head of the line; the first is this thread's own."""
         calls: list[_Call[_Request, _Result]] = []
         try:
-            line.leader = threading.get_ident()
+            line.combining = threading.get_ident()
             batch = _OpenBatch(self._guard, line, calls, self._cost, self._budget)
             batch.fill()
             results = line.performer.perform(db, batch)
@@ -161,18 +161,18 @@ class Combiner(Generic[_Request, _Result]):
             for call in calls:
                 call.fail(error, is_own=call is own, is_shared=len(calls) > 1)
         finally:
-            self._let_next_lead(line)
+            self._let_next_combine(line)
             if len(calls) > 1:
                 for call in calls:
                     if call is not own:
                         call.wake()
 
-    def _let_next_lead(self, line: _Line[_Request, _Result]) -> None:
+    def _let_next_combine(self, line: _Line[_Request, _Result]) -> None:
         with self._guard:
-            line.leader = None
+            line.combining = None
             if line.waiting:
-                line.leader = _NEXT
-                line.waiting[0].leads = True
+                line.combining = _NEXT
+                line.waiting[0].combines = True
                 line.waiting[0].wake()
 
 
@@ -251,7 +251,7 @@ class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
 class _Call(Generic[_Request, _Result]):
     """The request of one thread, and its outcome."""
 
-    __slots__ = ("_woken", "error", "is_alone", "leads", "request", "result")
+    __slots__ = ("_woken", "combines", "error", "is_alone", "request", "result")
 
     _woken: threading.Lock
 
@@ -259,7 +259,7 @@ class _Call(Generic[_Request, _Result]):
         self.request = request
         self.result: Any = None  # of the type `_Result` once the request is done
         self.error: BaseException | None = None
-        self.leads = False
+        self.combines = False
         self.is_alone = False
 
     def will_wait(self) -> None:
@@ -268,19 +268,19 @@ class _Call(Generic[_Request, _Result]):
         self._woken.acquire()
 
     def wait(self) -> None:
-        """Sleep until the request is done, or this thread is to lead."""
+        """Sleep until the request is done, or this thread is to combine."""
         self._woken.acquire()
 
     def wake(self) -> None:
         self._woken.release()
 
     def fail(self, error: BaseException, is_own: bool, is_shared: bool) -> None:
-        """Store the error of a batch; `is_own` for the call of the leader."""
+        """Store the error of a batch; `is_own` for the call of the combining thread."""
         if isinstance(error, error_classes()):
             self.error = error if is_own else copy.copy(error)
         elif isinstance(error, Exception):
             self.error, self.is_alone = error, is_shared
-        else:  # the leader was interrupted: for other threads, the result is unknown
+        else:  # the combining thread was interrupted: for other threads, the result is unknown
             self.error = error if is_own else FDBError(1021)
 
     def outcome(self) -> _Result:
@@ -312,15 +312,15 @@ class _Submitted(_Call[_Request, _Result]):
         self._line = line
 
     def wake(self) -> None:
-        """Deliver the outcome; start a thread if the request is to lead or be performed alone."""
-        if self.leads or self.is_alone:
+        """Deliver the outcome; start a thread to combine, or to perform the request alone."""
+        if self.combines or self.is_alone:
             self._start(self._work)
         else:
             self._done(self.outcome)
 
     def _work(self) -> None:
-        if self.leads:
-            self._combiner._lead(self._db, self._line, self)
+        if self.combines:
+            self._combiner._combine(self._db, self._line, self)
         if self.is_alone:
             try:
                 (self.result,) = self._line.performer.perform(self._db, Batch((self.request,)))
@@ -332,9 +332,9 @@ class _Submitted(_Call[_Request, _Result]):
 
 
 class _Line(Generic[_Request, _Result]):
-    """The waiting calls of one database, and their leader."""
+    """The waiting calls of one database, and the thread that combines them."""
 
     def __init__(self, performer: Performer[_Request, _Result]) -> None:
         self.performer = performer
         self.waiting: deque[_Call[_Request, _Result]] = deque()
-        self.leader: int | None = None
+        self.combining: int | None = None

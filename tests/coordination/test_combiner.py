@@ -110,7 +110,7 @@ def test_a_database_error_fails_every_request_of_the_batch() -> None:
     assert work.combiner(work.db, 4) == 8
 
 
-def test_a_leader_that_exits_leaves_the_outcome_of_its_followers_unknown() -> None:
+def test_a_combining_thread_that_exits_leaves_the_outcome_of_the_others_unknown() -> None:
     def ended(requests: list[int]) -> list[int]:
         if len(requests) > 1:
             raise SystemExit
@@ -123,13 +123,13 @@ def test_a_leader_that_exits_leaves_the_outcome_of_its_followers_unknown() -> No
     assert work.combiner(work.db, 4) == 8
 
 
-def test_the_main_thread_neither_leads_nor_follows() -> None:
+def test_the_main_thread_neither_combines_nor_waits() -> None:
     work = Work(doubled)
     thread = threading.Thread(target=work.combiner, args=[work.db, 1])
     thread.start()
     assert work.begun.wait(60)
     assert work.combiner(work.db, 2) == 4
-    assert work.is_released is None  # the other thread is still the leader
+    assert work.is_released is None  # the other thread still combines
     assert work.batches == [[1], [2]]
     assert not work.combiner._lines[ref(work.db)].waiting
     work.may_finish.set()
