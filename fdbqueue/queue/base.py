@@ -99,6 +99,8 @@ MAX_SCAN = 10_000
 class BaseQueue(ABC, Generic[_T]):
     """The methods that all queues share."""
 
+    _has_agents = False
+
     def __init__(self, store: Store[_T]) -> None:
         validate_bound("max_size", store.given_options.max_size)
         validate_bound("max_attempts", store.given_options.max_attempts)
@@ -182,6 +184,10 @@ class BaseQueue(ABC, Generic[_T]):
                   beyond the limit stay claimed, and claims made before there was a limit hold no
                   slot. Each claim reads one more counter, and two claims at the same time may
                   conflict when few slots are free.
+                - `agent_concurrency`: The same for the tasks of each agent, only for a `TaskQueue`.
+                  Tasks without an agent are not limited. A claim skips the tasks of agents at their
+                  limit and takes the first ones of the others. It costs one more read for each such
+                  agent.
                 - `paused`: `True` to stop handing out items: pops and claims find nothing, pushes
                   go on, and existing claims stay valid. `False` to hand them out again.
                 - `keep`: Which acknowledged items stay in the queue as done. A `timedelta` of at
@@ -219,7 +225,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.pop(db) is None
             True
         """
-        changes = settings_to_store(settings, has_agents=False)
+        changes = settings_to_store(settings, has_agents=self._has_agents)
         self._store.configure(tr, changes)
 
     # Claims

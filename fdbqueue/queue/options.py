@@ -16,27 +16,22 @@ from fdbqueue.queue.arguments import (
 )
 from fdbqueue.types import Keep
 
-__all__ = ["Settings", "TaskSettings", "settings_to_store"]
+__all__ = ["Settings", "settings_to_store"]
 
 
 class Settings(TypedDict, total=False):
-    """The options that `configure` changes. `BaseQueue.configure` describes them."""
+    """The options that `configure` changes, which describes them."""
 
     max_size: int | None
     max_attempts: int | None
     concurrency: int | None
+    agent_concurrency: int | None
     paused: bool
     keep: Keep | None
     keep_seconds: int | None
     keep_number: int | None
     kept_attempts: int
     traceback_bytes: int
-
-
-class TaskSettings(Settings, total=False):
-    """The same for a task queue."""
-
-    agent_concurrency: int | None
 
 
 _Validate: TypeAlias = Callable[[object], object]

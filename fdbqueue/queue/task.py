@@ -42,7 +42,6 @@ from fdbqueue.queue.arguments import (
     whole_seconds,
 )
 from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
-from fdbqueue.queue.options import TaskSettings, settings_to_store
 from fdbqueue.types import (
     Claim,
     Duration,
@@ -119,6 +118,8 @@ class TaskQueue(BaseQueue[Task]):
         >>> tasks.pop(db).payload
         {'cost': 1}
     """
+
+    _has_agents = True
 
     def __init__(
         self,
@@ -480,32 +481,6 @@ class TaskQueue(BaseQueue[Task]):
         first = None if agent is None else self._first_for_agent(agent)
         client = None if client is None else validate_client_name(client)
         return self._store.claim(tr, lease, n, within, wait, client, first)
-
-    # Options
-
-    def configure(self, tr: Transactor, **settings: Unpack[TaskSettings]) -> None:
-        """Change stored options of the queue, as `PriorityQueue.configure` does, and one more.
-
-        A claim skips the tasks of agents at their limit and takes the first ones of the others. It
-        costs one more read for each such agent.
-
-        Args:
-            tr: A transaction or a database.
-            settings: Also `agent_concurrency`: how many tasks of each agent all workers may have
-                claimed at the same time, from 1 to 10,000, or `None` for no limit. Tasks without an
-                agent are not limited.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
-            >>> for agent in ("ada", "ada", "bob"):
-            ...     _ = tasks.push(db, agent_name=agent)
-            >>> tasks.configure(db, agent_concurrency=1)
-            >>> [claim.item.agent_name for claim in tasks.claim(db, n=3)]
-            ['ada', 'bob']
-        """
-        self._store.configure(tr, settings_to_store(settings, has_agents=True))
 
     # Find and count
 
