@@ -148,14 +148,11 @@ def push(
     target = json_queue(db, queue)
     options: dict[str, Any] = {"delay": delay, "at": at, "ttl": ttl, "unique": unique}
     with usage_errors():
-        if isinstance(target, Queue):
-            for option, given in {"priority": priority or None, **options}.items():
-                if given is not None:
-                    raise unsupported(target, queue, f"--{option}")
-            item = target.enqueue(db, parsed, if_full="drop")
-        else:
-            exact = priority_from_json(target, priority)
-            item = target.push(db, parsed, exact, **options, if_full="drop")
+        if not isinstance(target, Queue):
+            options["priority"] = priority_from_json(target, priority)
+        elif priority:
+            raise unsupported(target, queue, "--priority")
+        item = target.push(db, parsed, **options, if_full="drop")
     if item is None:
         click.echo(f"fdbq push: {queue} is full; nothing was stored", err=True)
         sys.exit(1)
@@ -234,10 +231,7 @@ def _pop_and_print(
 ) -> bool:
     """Pop and print items, with signals deferred; return false if the queue is empty."""
     with defer_signals():
-        if isinstance(queue, Queue):
-            items = queue.dequeue_many(db, count)
-        else:
-            items = queue.pop_many(db, count, max=highest)
+        items = queue.pop_many(db, count, **({"max": True} if highest else {}))
         try:
             print_items(items, as_json)
         except PrintError as error:
