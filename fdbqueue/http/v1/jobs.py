@@ -30,7 +30,6 @@ from fdbqueue.http.served import Handle, Served, call_waiting, popped
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.links import SAME_TOKEN, of_claim, of_item, of_queue
 from fdbqueue.http.v1.values import (
-    METHODS,
     AnyQueue,
     found,
     full,
@@ -125,8 +124,8 @@ async def push_one(request: Request) -> Response:
         id, *known = await _push_once(request, call, partial(_push_ids, call))
         return json_response({"id": id, "is_new": not known}, 201)
     args, kwargs = push_arguments(call.queue, call.body)
-    method = getattr(call.handle, METHODS[options_of(call.queue).kind].push)
-    id, is_new = pushed(call.queue, await method(call.served.db, *args, **kwargs))
+    handle: Any = call.handle
+    id, is_new = pushed(call.queue, await handle.push(call.served.db, *args, **kwargs))
     return json_response({"id": id, "is_new": is_new}, 201)
 
 
@@ -194,7 +193,7 @@ def _pop_call(queue: AnyQueue, body: bodies.Pop) -> tuple[str, tuple[Any, ...], 
         if body.n > 1:
             raise HTTPException(422, "n: a pop for an agent takes one task")
         return "pop", (), {"agent": body.agent}
-    return METHODS[kind].pop_many, (body.n,), {"max": body.max} if kind == "priority" else {}
+    return "pop_many", (body.n,), {"max": body.max} if kind == "priority" else {}
 
 
 @router.post(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from starlette.exceptions import HTTPException
 
@@ -15,7 +15,6 @@ from fdbqueue.queue.overview import info_as_json, item_as_json, time_as_json
 from fdbqueue.types import Item, ItemInfo, Options, Task, Transaction
 
 __all__ = [
-    "METHODS",
     "AnyQueue",
     "exact_priority",
     "found",
@@ -40,24 +39,14 @@ _TASK_FIELDS = ("deadline", "cost", "agent_name", "client_id")
 _SCHEDULE = ("delay", "at", "ttl", "unique")
 
 
-class _Methods(NamedTuple):
-    """The methods of a kind of queue, and the fields of a push to it."""
-
-    push: str
-    push_many: str
-    pop_many: str
-    push_fields: frozenset[str]
-
-
 _FIFO_FIELDS = frozenset({"item", "queue"})
 _PRIORITY_FIELDS = _FIFO_FIELDS.union({"priority"}, _SCHEDULE)
-
-METHODS: dict[str, _Methods] = {
-    "priority": _Methods("push", "push_many", "pop_many", _PRIORITY_FIELDS),
-    "fifo": _Methods("enqueue", "enqueue_many", "dequeue_many", _FIFO_FIELDS),
-    "task": _Methods("push", "push_many", "pop_many", _PRIORITY_FIELDS.union(_TASK_FIELDS)),
+_FIELDS = {
+    "priority": _PRIORITY_FIELDS,
+    "fifo": _FIFO_FIELDS,
+    "task": _PRIORITY_FIELDS.union(_TASK_FIELDS),
 }
-"""The methods of each kind of queue."""
+"""The fields of a push to a queue of each kind."""
 
 
 def options_of(queue: AnyQueue) -> Options:
@@ -97,7 +86,7 @@ def push_arguments(queue: AnyQueue, body: Push) -> _Arguments:
     """Return the arguments of a push after the transaction."""
     kind = options_of(queue).kind
     given = body.model_fields_set
-    if unknown := given - METHODS[kind].push_fields:
+    if unknown := given - _FIELDS[kind]:
         raise HTTPException(422, f"{min(unknown)}: a push to a {kind} queue has no such field")
     options: dict[str, Any] = {
         name: value
@@ -111,10 +100,10 @@ def push_arguments(queue: AnyQueue, body: Push) -> _Arguments:
     return (body.item,), options
 
 
-def push(tr: Transaction, queue: AnyQueue, body: Push) -> tuple[str, bool]:
+def push(tr: Transaction, queue: Any, body: Push) -> tuple[str, bool]:
     """Push an item in a transaction; return its id, and if it is new. Raise `QueueFull`."""
     args, kwargs = push_arguments(queue, body)
-    return pushed(queue, getattr(queue, METHODS[options_of(queue).kind].push)(tr, *args, **kwargs))
+    return pushed(queue, queue.push(tr, *args, **kwargs))
 
 
 def pushed(queue: AnyQueue, item: Item | str | None) -> tuple[str, bool]:
@@ -162,21 +151,20 @@ def _together(call: _Arguments) -> object:
 
 
 def _push_group(
-    tr: Transaction, queue: AnyQueue, calls: list[_Arguments], as_many_as_fit: bool
+    tr: Transaction, queue: Any, calls: list[_Arguments], as_many_as_fit: bool
 ) -> list[Any]:
     kind = options_of(queue).kind
     args, options = calls[0]
     if "unique" in options:
-        item = getattr(queue, METHODS[kind].push)(tr, *args, **options)
+        item = queue.push(tr, *args, **options)
         return [] if item is None else [item]
-    push_many: Any = partial(getattr(queue, METHODS[kind].push_many), tr)
+    push_many = partial(queue.push_many, tr, as_many_as_fit=as_many_as_fit)
     if kind == "task":
-        tasks = [kwargs for _, kwargs in calls]
-        return list(push_many(tasks, as_many_as_fit=as_many_as_fit))
+        return list(push_many([kwargs for _, kwargs in calls]))
     shared = {name: value for name, value in options.items() if name != "priority"}
     if kind == "priority":
         shared["priorities"] = [kwargs.get("priority", 0) for _, kwargs in calls]
-    return list(push_many([args[0] for args, _ in calls], as_many_as_fit=as_many_as_fit, **shared))
+    return list(push_many([args[0] for args, _ in calls], **shared))
 
 
 # Found
