@@ -68,11 +68,17 @@ def test_a_queue_without_priorities_says_what_it_does_not_support(fdbq: Shell) -
     fdbqueue.Queue.named(db, "line").enqueue(db, 1)
     fdbq.output("task", "push", "todo", "1")
     for arguments, answer in (
+        (
+            ("push", "line", "1", "-p", "2"),
+            "is a FIFO queue and does not support --priority",
+        ),
         (("peek", "line", "--max"), "'line' is a FIFO queue and does not support --max"),
         (("reprioritize", "line", "x", "1"), "a FIFO queue and does not support `fdbq repr"),
         (("rm", "todo", "--state", "ready", "-p", "1"), "is a task queue and does not support --p"),
     ):
         assert answer in error_of(fdbq(*arguments))
+    fdbq.output("push", "line", "2", "--delay", "600", "--unique", "k")
+    assert fdbq.output("items", "line", "--state", "delayed").count("2") >= 1
 
 
 def test_a_mistyped_command_completes_to_nothing(fdbq: Shell) -> None:

@@ -38,9 +38,8 @@ _JSON = frozenset({"json", "task"})
 _TASK_FIELDS = ("deadline", "cost", "agent_name", "client_id")
 _SCHEDULE = ("delay", "at", "ttl", "unique")
 
-
-_FIFO_FIELDS = frozenset({"item", "queue"})
-_PRIORITY_FIELDS = _FIFO_FIELDS.union({"priority"}, _SCHEDULE)
+_FIFO_FIELDS = frozenset({"item", "queue", *_SCHEDULE})
+_PRIORITY_FIELDS = _FIFO_FIELDS | {"priority"}
 _FIELDS = {
     "priority": _PRIORITY_FIELDS,
     "fifo": _FIFO_FIELDS,
