@@ -158,7 +158,8 @@ class Tasks(Priorities):
         """Move a task as for `Priorities`; it keeps its age."""
         aged = self._aged(place, item.created_at.timestamp())
         is_there = queue.reprioritize(tr, item.id, **_fields(place))
-        return queue.get(tr, item).item if is_there else None, aged
+        info = queue.get(tr, item) if is_there else None  # it may expire between the two calls
+        return info and info.item, aged
 
     def value(self, item: Any) -> str:
         """Return the value of a task."""

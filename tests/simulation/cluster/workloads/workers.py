@@ -128,6 +128,7 @@ class Workers:
         for fate in (Process.kill, Process.stop):
             self._look_at_taking_over(db, queue, fate)
         self._look_at_wake_up(db, queue)
+        self._drain(db, queue)  # the worker may have been stopped before it could commit
         report = fdbqueue.check(db, queue)
         if not report.ok:
             self._client.problem(f"fdbqueue.check: {report.problems}")
