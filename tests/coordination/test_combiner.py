@@ -175,33 +175,50 @@ def run_in_threads(count: int, action: Callable[[int], object]) -> None:
 
 
 class HeldDatabase(CountingDatabase):
-    """A database where the first commit of a combiner waits until seven threads wait for it."""
+    """A database whose next commit, once `holds` is set, waits until `may_finish` is set."""
 
-    def __init__(self, db: Any, combiner: Combiner[Any, Any]) -> None:
+    def __init__(self, db: Any) -> None:
         super().__init__(db)
-        self._combiner = combiner
-        self._is_first = True
+        self.holds = False
+        self.begun, self.may_finish = threading.Event(), threading.Event()
 
     def commit(self, transaction: FaultyTransaction) -> None:
-        line = self._combiner._lines.get(ref(self))  # none yet for a sweep before the first call
-        if line is not None and self._is_first:
-            self._is_first = False
-            while len(line.waiting) < 7:
-                time.sleep(0.001)
+        if self.holds:
+            self.holds = False
+            self.begun.set()
+            assert self.may_finish.wait(60)
         super().commit(transaction)
 
 
+def call_beside_a_commit(held: HeldDatabase, combiner: Any, call: Callable[[int], object]) -> None:
+    """Call in one thread, and in seven others while its commit is held."""
+    held.holds = True
+    with ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(call, 0)]
+        assert held.begun.wait(60)
+        calls += [pool.submit(call, n) for n in range(1, 8)]
+        deadline = time.monotonic() + 60
+        while len(combiner._lines[ref(held)].waiting) < 7:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        held.may_finish.set()
+        for each in calls:
+            each.result(60)
+
+
 def test_threads_share_commits(db: Any, queue: PriorityQueue) -> None:
-    """Threads that arrive while another one commits take part in the next commit, all together."""
+    """Threads that call while another one commits take part in the next commit, all together."""
     contention = store_of(queue).contention
-    held = HeldDatabase(db, contention.pushes)
-    run_in_threads(8, lambda n: queue.push(held, n))
+    held = HeldDatabase(db)
+    call_beside_a_commit(held, contention.pushes, lambda n: queue.push(held, n))
     assert (queue.size(db), held.commits) == (8, 2)
-    held = HeldDatabase(db, contention.pops)
     popped: list[Any] = []
-    run_in_threads(8, lambda _: popped.append(queue.pop(held).value))
-    assert sorted(popped) == [*range(8)]
-    assert held.commits <= 2
+    held = HeldDatabase(db)
+    popped.append(queue.pop(held))  # the first pop on a database also sweeps
+    held.clear()
+    call_beside_a_commit(held, contention.pops, lambda _: popped.append(queue.pop(held)))
+    assert sorted(item.value for item in filter(None, popped)) == [*range(8)]
+    assert held.commits == 2
 
 
 def test_threads_push_and_pop_each_item_once(db: Any, queue: PriorityQueue) -> None:
