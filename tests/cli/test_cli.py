@@ -88,8 +88,6 @@ def test_a_named_fifo_queue_works_like_other_queues(db: Any, fdbq: Shell, name: 
     "arguments",
     [
         ("push", "$q", "1", "-p", "1"),
-        ("push", "$q", "1", "--delay", "60"),
-        ("push", "$q", "1", "--unique", "key"),
         ("pop", "$q", "--max"),
         ("peek", "$q", "--max"),
         ("items", "$q", "-p", "0"),
