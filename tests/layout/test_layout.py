@@ -38,8 +38,7 @@ RANDOM = bytes(range(16))
 
 @pytest.fixture
 def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("fifo", "priority"):
-        monkeypatch.setattr(f"fdbqueue.queue.{module}.uuids", lambda count: [RANDOM] * count)
+    monkeypatch.setattr("fdbqueue.queue.base.uuids", lambda count: [RANDOM] * count)
     next_count = Items._next_count
     at_zero = SimpleNamespace(get_read_version=lambda: SimpleNamespace(wait=lambda: 0))
     monkeypatch.setattr(
