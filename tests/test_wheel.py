@@ -35,7 +35,7 @@ def _files(folder: Path) -> set[str]:
 @pytest.mark.skipif(not _can_build(), reason="needs setuptools 77 or later: pip install '.[test]'")
 def test_the_wheel_has_the_packages_and_nothing_else(tmp_path: Path) -> None:
     clone = tmp_path / "clone"  # setuptools writes beside the sources
-    for folder in (*PACKAGES, "recipes", "tests", "typings"):
+    for folder in (*PACKAGES, "recipes", "tests"):
         shutil.copytree(ROOT / folder, clone / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("LICENSE", "README.md", "pyproject.toml"):
         shutil.copy(ROOT / file, clone)

@@ -178,8 +178,8 @@ async def pop(request: Request) -> Response:
     call = await _read(request, bodies.Pop)
     method, args, kwargs = _pop_call(call.queue, call.body)
     wait = call.body.wait
-    taken = await call_waiting(request, call.handle, method, *args, wait=wait, **kwargs)
-    items = taken if isinstance(taken, list) else [] if taken is None else [taken]
+    taken: Any = await call_waiting(request, call.handle, method, *args, wait=wait, **kwargs)
+    items: list[Any] = taken if isinstance(taken, list) else [] if taken is None else [taken]
     return popped(call.served.db, call.handle, items, partial(found, call.queue))
 
 
