@@ -62,6 +62,7 @@ def settings_to_store(settings: Mapping[str, Any], *, has_agents: bool) -> dict[
         ValueError: A value is out of its range, or the queue has no such option.
 
     Example:
+        >>> from datetime import timedelta
         >>> settings_to_store({"max_size": 10, "keep": timedelta(days=1)}, has_agents=False)
         {'keep_seconds': 86400, 'keep_number': None, 'max_size': 10}
     """

@@ -179,7 +179,8 @@ async def pop(request: Request) -> Response:
     method, args, kwargs = _pop_call(call.queue, call.body)
     wait = call.body.wait
     taken: Any = await call_waiting(request, call.handle, method, *args, wait=wait, **kwargs)
-    items: list[Any] = taken if isinstance(taken, list) else [] if taken is None else [taken]
+    is_many = method == "pop_many"
+    items: list[Any] = taken if is_many else [] if taken is None else [taken]
     return popped(call.served.db, call.handle, items, partial(found, call.queue))
 
 
