@@ -401,7 +401,8 @@ class _Pops(Generic[_T]):
             taken = self._taker.decoded(tr, self._batch, self._taker.stored(staged))
         except UndecodableItem as error:
             self._requests.unstage(tr, self._now, staged)
-            return _Served[_T]([], error=error)
+            failed: _Served[_T] = _Served([], error=error)
+            return failed
         self._requests.note_taken(tr, self._now, staged)
         return _Served(taken)
 
