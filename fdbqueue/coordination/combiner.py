@@ -182,7 +182,7 @@ class Batch(list[_Request]):
     __slots__ = ()
 
     is_open = False
-    """Whether other requests may join it, or other processes wait for its results."""
+    """True if other requests may join it, or other processes wait for its results."""
 
     def join(self, tr: Transaction) -> None:
         """Add the requests that have arrived, within the budget; call this before any write.

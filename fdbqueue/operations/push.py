@@ -98,8 +98,9 @@ class Pusher:
         if "paused" in changes:
             self._items.tally(tr, now, paused=changes["paused"] - self.options.paused)
         changed = replace(self.options, **changes)
-        if (changed.keep_seconds, changed.keep_number) == (None, None) and self.options.keeps_done:
-            changed = replace(changed, keep_number=0)  # there are done items to delete
+        has_kept = (self.options.keep_seconds, self.options.keep_number) != (None, None)
+        if has_kept and not changed.keeps_done:
+            changed = replace(changed, keep_number=0)  # there may be done items to delete
         tr[self.layout.options] = encode_options(changed)
         return True
 

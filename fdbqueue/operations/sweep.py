@@ -23,9 +23,6 @@ MAX_SWEPT = 256
 """The maximum number of items of each kind that one transaction sweeps."""
 
 
-_FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds after the first failure, and after many
-
-
 class Swept(NamedTuple):
     """The progress of a sweep.
 
@@ -47,12 +44,12 @@ Begin: TypeAlias = Callable[[bytes], bytes | KeySelector]
 class Sweep:
     """The sweeps of one queue, which do what its timers say.
 
-    No dedicated process sweeps. A client that takes items first sweeps: it releases
-    expired leases, makes due items available and deletes expired ones. One sweep moves up to 256
-    items of each kind. If more are due, about those that were due first become available first, and
-    available items are taken in the order of the queue. So an available item may be taken before an
-    item of a lower priority that became due later. An expired item is never taken, because it is
-    deleted first.
+    No dedicated process sweeps. A client that takes items first sweeps: it releases expired leases,
+    makes due items available and deletes expired ones. One sweep moves up to 256 items of each
+    kind. If more are due, about those that were due first become available first, and available
+    items are taken in the order of the queue. So an available item may be taken before an item of a
+    lower priority that became due later. An expired item is never taken, because it is deleted
+    first.
     """
 
     def __init__(self, layout: Layout, items: Items, leases: Leases, delays: Delays) -> None:
@@ -105,8 +102,9 @@ class Sweep:
             version: The read version of the transaction.
             limit: The maximum number of items of each kind.
             begin: Where to begin; by default with the items that were due first.
-            may_leave: Whether to leave leases and due items, as `sweep_few` does, if there are as
-                many as the limit.
+            may_leave: Whether to leave leases and due items, and only delete expired ones, if there
+                are as many as the limit. Clients that take items at the same time would all
+                conflict on the same due items.
         """
         wrote = False
         # A try of the transaction that fails after this has looked in vain; the next look helps.

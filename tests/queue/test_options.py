@@ -41,6 +41,7 @@ def test_a_queue_that_keeps_nothing_any_more_forgets_its_done_items(db: Any, nam
     queue.ack(db, queue.claim(db))
     assert queue.state(db, item) == "done"
     queue.configure(db, keep_number=None)
+    queue.configure(db, keep=None)  # a second time, before anybody has deleted the done item
     assert not queue.options(db).keeps_done
     queue.claim(db)
     queue.claim(db)  # which trims, because the claim before it has read the options

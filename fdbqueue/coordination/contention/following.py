@@ -53,7 +53,7 @@ class Follower:
 
     @property
     def is_connected(self) -> bool:
-        """Whether it has a socket that is connected to a leader's."""
+        """True if this process has a socket that is connected to the leader's."""
         return self._socket is not None
 
     def connect(self, connected: FollowerSocket) -> None:

@@ -53,7 +53,7 @@ class Leader:
 
     @property
     def leads(self) -> bool:
-        """Whether the turn goes on."""
+        """True until this process has passed the lead on, or resigned."""
         return self._lead is not None
 
     def perform(self, name: bytes, db: Database, batch: Batch[Any]) -> Sequence[Any]:

@@ -80,7 +80,7 @@ class Process:
 
     @property
     def met_nobody(self) -> bool:
-        """Whether no other process has shared its requests for a while."""
+        """True if no other process has shared its requests for a while."""
         return time.monotonic() >= self._contended_until
 
     def rest(self) -> None:

@@ -141,7 +141,7 @@ class Host:
 
     @property
     def leads(self) -> bool:
-        """Whether this process is the leader."""
+        """True if this process is the leader."""
         return self._leader is not None and self._leader.leads
 
     def is_contended(self, db: Database, name: bytes) -> bool:

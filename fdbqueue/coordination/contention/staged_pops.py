@@ -51,7 +51,7 @@ _RACES = 2  # tries in a row to take the first items, before this process become
 
 
 class _Standing(NamedTuple):
-    """What a batch of pops is to other processes when a transaction begins.
+    """The relation of a batch of pops to other processes when a transaction begins.
 
     Attributes:
         leading_as: The name under which this process is the leader.
@@ -111,12 +111,12 @@ class StagedPops(Generic[_T]):
 
     Without contention, a batch of pops takes the first items in one transaction. So it always does
     on the embedded engine, where a transaction that conflicted holds the writers' lock when it is
-    retried. On a cluster, after a conflict,
-    the process checks whether another process is the *leader*. If so, it leaves a request, which
-    conflicts with nothing, and sleeps on a watch. In one transaction the leader takes the first
-    items for its own pops, stages the next items as the results of the requests, oldest request
-    first, and keeps the leadership or passes it on to a waiting process. The process of a request
-    takes its result in another transaction; only then are the items popped.
+    retried. On a cluster, after a conflict, the process checks whether another process is the
+    *leader*. If so, it leaves a request, which conflicts with nothing, and sleeps on a watch. In
+    one transaction the leader takes the first items for its own pops, stages the next items as the
+    results of the requests, oldest request first, and keeps the leadership or passes it on to a
+    waiting process. The process of a request takes its result in another transaction; only then are
+    the items popped.
 
     The leader matters only for speed. Each transaction conflicts on the keys that it relies on: the
     items that it takes, the requests that it serves, and the key that names the leader. So each
@@ -264,6 +264,7 @@ class _Pops(Generic[_T]):
         requests: The requests of all processes.
         batch: The pops.
         name: The name of the batch, for its request, or as the leader.
+        now: The time in milliseconds since 1970.
         expected: The number of pops that the batch will probably have.
         may_stage: Whether processes may serve each other.
         begins_alone: Whether the first transaction takes items without a look at others.

@@ -61,7 +61,7 @@ _STARVED = 3
 
 
 class _Database(types.Database, Protocol):
-    """What a transaction uses of its database."""
+    """The part of a database that a transaction uses."""
 
     storage: Storage
     defaults: Settings

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from fdbqueue.embedded.arguments import as_key, strinc
 from fdbqueue.embedded.mutations import MutationType
 from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
@@ -11,9 +13,10 @@ __all__ = ["Writes"]
 _SET = int(MutationType.SET)
 
 
-class Writes:
+class Writes(ABC):
     """The writes of a transaction. Those of a database are each a transaction of its own."""
 
+    @abstractmethod
     def mutate(self, kind: int, key: KeyLike, param: ValueLike) -> None:
         """Write a mutation of one key.
 
@@ -22,15 +25,14 @@ class Writes:
             key: The key.
             param: The parameter, for example the value to set.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def clear(self, key: KeyOrSelector) -> None:
         """Clear a key."""
-        raise NotImplementedError
 
+    @abstractmethod
     def clear_range(self, begin: KeyOrSelector | None, end: KeyOrSelector | None) -> None:
         """Clear all keys from `begin` up to, but not including, `end`."""
-        raise NotImplementedError
 
     def clear_range_startswith(self, prefix: KeyLike) -> None:
         """Clear all keys that start with `prefix`."""
