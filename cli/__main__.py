@@ -6,8 +6,6 @@ import os
 import sys
 import time
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run `fdbq`, with signal handlers installed before other modules are imported."""

@@ -30,8 +30,6 @@ from .common import (
 from .files import replacing
 from .terminal import progress_bar
 
-__all__ = ["backup", "copy", "report", "restore", "seekable", "write_backup"]
-
 
 @contextmanager
 def _counting(verb: str) -> Generator[Callable[[str, int], object]]:

@@ -24,8 +24,6 @@ from .common import (
     value_of,
 )
 
-__all__ = ["dead", "release", "retry_command"]
-
 
 @click.command("retry")
 @queue_argument

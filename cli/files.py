@@ -15,8 +15,6 @@ import click
 from .common import OutputError
 from .signals import cleanup_on_signal, defer_signals
 
-__all__ = ["replacing"]
-
 
 @contextmanager
 def replacing(path: str) -> Generator[IO[bytes]]:

@@ -67,8 +67,6 @@ from .signals import defer_signals
 _PAGE = 500  # items that are read before they are printed
 _MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
 
-__all__ = ["clear", "items", "peek", "pop", "push", "rm", "show"]
-
 _count_option = click.option(
     "-n",
     "count",

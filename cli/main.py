@@ -17,8 +17,6 @@ from fdbqueue.errors import FdbqueueError
 from . import signals
 from .common import Group, OutputError, database_options
 
-__all__ = ["cli", "main"]
-
 _SECTIONS = {
     "Push and pop": {"push": "items", "pop": "items", "peek": "items", "task": "tasks"},
     "Run jobs": {"work": "work", "retry": "dead", "release": "dead", "dead": "dead"},

@@ -27,7 +27,7 @@ from fdbqueue import (
     rename_queue,
     workers,
 )
-from fdbqueue.layout import LAYOUT_VERSION
+from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.types import Database, HistoryWindow, QueueStats
 
 from .common import (
@@ -54,21 +54,6 @@ from .common import (
     usage_errors,
 )
 from .terminal import print_table
-
-__all__ = [
-    "check_command",
-    "counts",
-    "drop",
-    "history",
-    "info",
-    "limit",
-    "ls",
-    "migrate",
-    "pause",
-    "rename",
-    "resume",
-    "stats",
-]
 
 _PAGE = 1000  # queues
 

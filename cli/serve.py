@@ -18,8 +18,6 @@ from fdbqueue.types import Database
 from .common import Duration, command_options
 from .signals import INTERRUPTED, exit_on, stop_on_signal
 
-__all__ = ["serve"]
-
 _SECONDS = Duration(min=0, min_open=True, max=86_400)
 
 

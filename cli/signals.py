@@ -23,16 +23,6 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-__all__ = [
-    "INTERRUPTED",
-    "cleanup_on_signal",
-    "defer_signals",
-    "exit_code",
-    "exit_on",
-    "install",
-    "stop_on_signal",
-]
-
 INTERRUPTED = "fdbq: interrupted; committed changes are kept"
 
 _GRACE = 0.7  # seconds for the main thread to handle a signal before the watching thread does

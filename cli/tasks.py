@@ -30,8 +30,6 @@ from .common import (
 )
 from .signals import defer_signals
 
-__all__ = ["task"]
-
 _PRIORITIES = click.Choice([priority.name for priority in TaskPriority], case_sensitive=False)
 
 

@@ -22,8 +22,6 @@ from rich.progress import (
 
 from .signals import cleanup_on_signal
 
-__all__ = ["is_in_foreground", "print_table", "progress_bar", "reading_keys", "restoring_cursor"]
-
 _MAX_NAME = 60  # columns
 
 

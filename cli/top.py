@@ -21,8 +21,6 @@ from .common import STATES, Duration, age_text, command_options, json_line, stat
 from .signals import stop_on_signal
 from .terminal import is_in_foreground, reading_keys, restoring_cursor
 
-__all__ = ["top"]
-
 _MAX_PRIORITIES = 6  # shown in a line
 _MAX_NAME = 24  # columns that a name has at least, if it needs them
 _BUSY = (*STATES[:-1], "in", "out")  # the fields of a queue that has something to show

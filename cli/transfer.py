@@ -32,8 +32,6 @@ from .common import (
 from .files import replacing
 from .terminal import progress_bar
 
-__all__ = ["export_command", "import_command"]
-
 
 def _source(file: BinaryIO) -> tuple[str | None, int | None]:
     """Return the path and the size of a file; a stream has neither."""

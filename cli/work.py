@@ -33,8 +33,6 @@ from .common import (
 from .signals import stop_on_signal
 from .terminal import progress_bar
 
-__all__ = ["work"]
-
 _LOOK = 0.5  # seconds between looks at the standard error of a command
 _PART = 65_536  # bytes
 _MAX_ERRORS = 4_096  # bytes of standard error that a failed attempt keeps

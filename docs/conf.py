@@ -3,7 +3,8 @@
 import importlib.metadata
 
 from fdbqueue.errors import DESCRIPTIONS
-from fdbqueue.layout import LAYOUT_VERSION, key_table, name_table
+from fdbqueue.layout.spaces import key_table, name_table
+from fdbqueue.layout.values import LAYOUT_VERSION
 
 project = "fdbqueue"
 author = "the authors of fdbqueue"

@@ -74,7 +74,7 @@ EXCEPTIONS = {
         "queue.overview",
         "queue.registry",
     },
-    "cli.queues": {"layout"},
+    "cli.queues": {"layout.values"},
     "worker.worker": {"database.binding", "database.exactly_once", "operations.failures"},
 }
 

@@ -14,8 +14,6 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import run
 from fdbqueue.types import Database, Transaction
 
-__all__ = ["MAX_ITEMS", "Batches"]
-
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 

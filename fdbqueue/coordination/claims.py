@@ -15,16 +15,14 @@ from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY
-from fdbqueue.layout import Layout
 from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.leases import VERSIONS, ClaimRequest, Leases
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.slots import First, Slots
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.types import Claim, Database, Options, Transaction, Value
-
-__all__ = ["RENEWALS", "Claims", "LeaseStart", "Taken"]
 
 _n_of, _within_of = attrgetter("n"), attrgetter("within")
 

@@ -14,8 +14,6 @@ from fdbqueue.database.binding import error_classes
 from fdbqueue.errors import FDBError
 from fdbqueue.types import Database, Transaction
 
-__all__ = ["Batch", "Combiner", "Performer"]
-
 _NEXT = -1  # the combining thread is the one that was just woken
 
 _Request = TypeVar("_Request")

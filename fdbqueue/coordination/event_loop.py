@@ -16,8 +16,6 @@ from fdbqueue import types
 from fdbqueue.coordination.steps import Call, Sleep, Steps, Submit
 from fdbqueue.errors import FDBError, StorageError
 
-__all__ = ["HandOver", "call", "drive", "finished", "pool", "run", "start"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

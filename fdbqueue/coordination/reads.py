@@ -13,11 +13,11 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import PAGE, read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidItemId, NoResult, UndecodableItem
-from fdbqueue.layout import Layout, decode_options
 from fdbqueue.layout.codecs import RowCodec, decode_json
 from fdbqueue.layout.items import UUID_SIZE, StoredItem, time_of
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.layout.values import utc_time
+from fdbqueue.layout.values import decode_options, utc_time
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.history import read_history
@@ -41,8 +41,6 @@ from fdbqueue.types import (
     State,
     Task,
 )
-
-__all__ = ["Filter", "Finished", "Reads"]
 
 _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")

@@ -16,18 +16,6 @@ from fdbqueue.types import Database, Future
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
-__all__ = [
-    "Call",
-    "Sleep",
-    "Steps",
-    "Stop",
-    "Submit",
-    "drive",
-    "driven",
-    "sleep_on",
-    "steps_of",
-]
-
 # Seconds after which a sleeping main thread runs the handlers of signals. A signal interrupts its
 # sleep at once, except one that arrives in the microseconds in which the thread falls asleep.
 _SIGNALS = 1.0

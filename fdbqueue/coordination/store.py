@@ -25,10 +25,11 @@ from fdbqueue.database.clock import client_name, milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import LeaseLost, QueueFull, WrongState
-from fdbqueue.layout import Header, Layout
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
+from fdbqueue.layout.values import Header
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.delays import Delays
 from fdbqueue.operations.done import DoneItems
@@ -51,8 +52,6 @@ from fdbqueue.types import (
     Transaction,
     Transactor,
 )
-
-__all__ = ["Store"]
 
 _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")

@@ -10,13 +10,11 @@ from functools import partial
 from fdbqueue.database.binding import first_greater_or_equal, is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, read, run
-from fdbqueue.layout import Layout
+from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.sweep import MAX_SWEPT, Sweep, Swept
 from fdbqueue.types import Database, ReadTransactor, Transaction, Transactor
-
-__all__ = ["Sweeper"]
 
 _LOOK = 1.0  # seconds between checks whether the queue ever had timers
 _SWEEP = 0.05  # seconds between sweeps

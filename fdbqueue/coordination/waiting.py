@@ -19,8 +19,6 @@ from fdbqueue.errors import FdbqueueError
 from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import Database, Transaction, Transactor
 
-__all__ = ["Lines", "Turn", "Wanted", "begin_sleep", "until_found"]
-
 _T = TypeVar("_T")
 
 # Seconds after which a client looks whether items are ready, although nothing woke it. A client of

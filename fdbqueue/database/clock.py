@@ -13,8 +13,6 @@ from random import Random
 from fdbqueue.errors import ClockOutOfRange
 from fdbqueue.layout.items import UUID_SIZE
 
-__all__ = ["client_name", "milliseconds", "nanoseconds", "uuids"]
-
 
 def nanoseconds() -> int:
     """Return the time since 1970 by this machine's clock.

@@ -14,9 +14,6 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import run
 from fdbqueue.types import Transaction, Transactor
 
-__all__ = ["transactional"]
-
-
 _P = ParamSpec("_P")
 _S = TypeVar("_S")
 _T = TypeVar("_T")

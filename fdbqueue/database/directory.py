@@ -19,8 +19,6 @@ from typing import Any
 from fdbqueue.database.binding import loaded_binding
 from fdbqueue.database.decorator import transactional
 
-__all__ = ["DirectoryLayer", "directory"]
-
 
 def _strinc(prefix: bytes) -> bytes:
     end: bytes = loaded_binding().strinc(prefix)

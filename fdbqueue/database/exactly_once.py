@@ -14,15 +14,9 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.database.binding import check_fork, error_classes
 from fdbqueue.database.retrying import confirm_reads, new_transaction, prepare_retry, run
 from fdbqueue.errors import FDBError, StorageError
-from fdbqueue.layout import (
-    decode_receipt,
-    encode_receipt,
-    receipt_key,
-    receipts_before,
-)
+from fdbqueue.layout.keys import receipt_key, receipts_before
+from fdbqueue.layout.values import decode_receipt, encode_receipt
 from fdbqueue.types import Database, Transaction
-
-__all__ = ["RECEIPT_HOURS", "Pausing", "run_once", "run_once_with_pauses"]
 
 _T = TypeVar("_T")
 

@@ -15,8 +15,6 @@ from fdbqueue.database.binding import check_fork, client_api_version, error_clas
 from fdbqueue.errors import BindingMismatch, ClusterUnavailable
 from fdbqueue.types import Database
 
-__all__ = ["API_VERSION", "open"]
-
 API_VERSION = 730
 
 

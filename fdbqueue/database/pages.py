@@ -11,8 +11,6 @@ from fdb import fdboptions
 from fdbqueue.database.retrying import read
 from fdbqueue.types import KeyValue, ReadTransaction, ReadTransactor
 
-__all__ = ["PAGE", "ReadRows", "read_pages", "read_ranges", "stored_rows"]
-
 _T = TypeVar("_T")
 
 PAGE = 500

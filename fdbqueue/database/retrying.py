@@ -12,16 +12,6 @@ from fdbqueue.database import binding
 from fdbqueue.database.binding import check_fork, error_classes, is_database
 from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction, Transactor
 
-__all__ = [
-    "MAX_RETRY_DELAY",
-    "confirm_reads",
-    "new_transaction",
-    "prepare_retry",
-    "read",
-    "retries",
-    "run",
-]
-
 _T = TypeVar("_T")
 
 MAX_RETRY_DELAY = 2

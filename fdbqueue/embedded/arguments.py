@@ -11,8 +11,6 @@ from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = ["as_conflict_end", "as_key", "as_value", "is_selector", "key_size_limit", "strinc"]
-
 
 def is_selector(key: KeyOrSelector) -> TypeIs[KeySelector]:
     """Return whether the argument is a key selector, of this engine or of the binding."""

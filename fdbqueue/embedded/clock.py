@@ -6,8 +6,6 @@ import sqlite3
 import time
 from pathlib import Path
 
-__all__ = ["microseconds", "set_clock"]
-
 
 def microseconds() -> int:
     """Return the time of a clock that never goes back and that all processes share."""

@@ -22,8 +22,6 @@ from fdbqueue.embedded.transaction.writes import Writes
 from fdbqueue.errors import FDBError
 from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
 
-__all__ = ["Database"]
-
 _T = TypeVar("_T")
 
 

@@ -5,22 +5,6 @@ Source: FoundationDB documentation, "Known limitations"; backoff: `fdbclient/Cli
 
 from __future__ import annotations
 
-__all__ = [
-    "BACKOFF_GROWTH",
-    "FUTURE_VERSION_DELAY",
-    "INITIAL_BACKOFF",
-    "KEY_SIZE_LIMIT",
-    "MAX_BACKOFF",
-    "MAX_WATCHES",
-    "MAX_WATCHES_LIMIT",
-    "SYSTEM_KEY_SIZE_LIMIT",
-    "TENANT_PREFIX_SIZE",
-    "TRANSACTION_LIFETIME",
-    "TRANSACTION_SIZE_LIMIT",
-    "VALUE_SIZE_LIMIT",
-    "VERSIONS_PER_SECOND",
-]
-
 KEY_SIZE_LIMIT = 10_000  # bytes
 SYSTEM_KEY_SIZE_LIMIT = 30_000  # bytes, for keys that start with \xff
 TENANT_PREFIX_SIZE = 8  # bytes, by which a key in a tenant becomes longer

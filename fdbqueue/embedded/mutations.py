@@ -14,8 +14,6 @@ from typing import TypeAlias
 
 from fdbqueue.embedded.limits import VALUE_SIZE_LIMIT
 
-__all__ = ["ATOMICS", "Mutation", "MutationType", "Operation"]
-
 Operation: TypeAlias = Callable[[bytes | None, bytes], bytes | None]
 
 

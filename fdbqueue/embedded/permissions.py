@@ -21,15 +21,6 @@ from typing import Protocol
 
 from fdbqueue.errors import UnsafeDirectory
 
-__all__ = [
-    "Opened",
-    "check_directory",
-    "check_opened",
-    "create_like",
-    "open_directory",
-    "open_file",
-]
-
 _OUR_FILES = re.compile(r"fdbqueue\.(lock|commits|log|(\d+\.)?sqlite(\.new)?(-\w+)?)")
 
 _NOT_A_FILE = "this is a link or a special file, where the database has a plain file"

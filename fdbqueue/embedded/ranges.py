@@ -10,8 +10,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-__all__ = ["Range", "RangeSet", "is_packed", "key_after", "pack_ranges", "unpack_ranges"]
-
 Range: TypeAlias = tuple[bytes, bytes]
 
 

@@ -22,8 +22,6 @@ from fdbqueue.http.security import Guard, Limits, Tokens
 from fdbqueue.http.served import Served
 from fdbqueue.types import Database
 
-__all__ = ["create_app"]
-
 _router = APIRouter(responses=n_queue.ERRORS)
 
 

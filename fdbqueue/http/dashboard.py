@@ -14,8 +14,6 @@ from typing import NamedTuple
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False)
 
 _TYPES = {

@@ -17,9 +17,6 @@ from fdbqueue.http.served import SharedReads
 from fdbqueue.queue.overview import retries
 from fdbqueue.types import Database, QueueStats, State
 
-__all__ = ["Metrics"]
-
-
 _SCAN_KEPT = 1.0  # seconds
 
 _PAGE = 1000

@@ -51,8 +51,6 @@ from fdbqueue.queue.overview import stats_as_json
 from fdbqueue.queue.transfer.idempotency import MAX_KEY, push_once
 from fdbqueue.types import Item
 
-__all__ = ["ERRORS", "fast_routes", "routers"]
-
 _HIGHEST = 2**53 - 1
 """The highest priority: the largest integer that every JSON reader represents exactly."""
 

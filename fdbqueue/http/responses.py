@@ -37,21 +37,6 @@ from fdbqueue.errors import (
 )
 from fdbqueue.queue.overview import json_bytes
 
-__all__ = [
-    "CONNECTION",
-    "GRANT",
-    "NOT_JSON",
-    "REQUEST_ID",
-    "Connection",
-    "Delivered",
-    "add_error_handlers",
-    "answer",
-    "ends_of_wait",
-    "json_response",
-    "problem",
-    "refuse",
-]
-
 REQUEST_ID = "fdbqueue.request_id"
 """The id of a request in its scope, below `/v1`."""
 

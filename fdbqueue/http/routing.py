@@ -30,27 +30,6 @@ _access = logging.getLogger("fdbqueue.http.access")
 
 _SEPARATORS = re.compile("%(25|2[fF])")
 
-__all__ = [
-    "IDEMPOTENCY_KEY",
-    "NAME_SCHEMA",
-    "SAME_QUEUE",
-    "DirectRoute",
-    "Integer",
-    "Links",
-    "RequestLog",
-    "SegmentPaths",
-    "decoded",
-    "exact_integer",
-    "fast_routes",
-    "links",
-    "links_to",
-    "name_for",
-    "next_page",
-    "operation_id",
-    "parameter",
-    "read_json",
-]
-
 NAME_SCHEMA: dict[str, Any] = {"minLength": 1, "maxLength": 255, "format": "queue-name"}
 """The schema of a queue's name in OpenAPI. It counts characters; the limit is in bytes."""
 

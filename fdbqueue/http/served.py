@@ -17,16 +17,6 @@ from fdbqueue.errors import InvalidQueueName, QueueNotFound
 from fdbqueue.http.responses import Delivered, ends_of_wait, json_response
 from fdbqueue.types import Database, QueueStats
 
-__all__ = [
-    "Handle",
-    "Served",
-    "ServedQueues",
-    "SharedReads",
-    "call_waiting",
-    "popped",
-    "validate_encoding",
-]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

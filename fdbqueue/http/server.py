@@ -30,8 +30,6 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from fdbqueue.http.responses import CONNECTION, refuse
 
-__all__ = ["ConnectionLimits", "Listener", "ServerConfig"]
-
 _MAX_CONNECTIONS = 1000
 _OTHER_FILES = 128
 """Descriptors reserved for the database, of which each thread opens files."""
@@ -108,18 +106,18 @@ class Connections:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.open = 0
-        self._idle: dict[LimitedProtocol, None] = {}  # longest idle first
-        self._closing: set[LimitedProtocol] = set()
+        self._idle: dict[_LimitedProtocol, None] = {}  # longest idle first
+        self._closing: set[_LimitedProtocol] = set()
 
-    def mark_idle(self, connection: LimitedProtocol) -> None:
+    def mark_idle(self, connection: _LimitedProtocol) -> None:
         """Note that a connection has no request in progress."""
         self._idle[connection] = None
 
-    def mark_busy(self, connection: LimitedProtocol) -> None:
+    def mark_busy(self, connection: _LimitedProtocol) -> None:
         """Note that the head of a request is complete."""
         self._idle.pop(connection, None)
 
-    def remove(self, connection: LimitedProtocol) -> None:
+    def remove(self, connection: _LimitedProtocol) -> None:
         """Note that a connection is closed."""
         self.open -= 1
         self._idle.pop(connection, None)
@@ -149,7 +147,7 @@ class Listener(socket.socket):
     """A listening socket that does not run out of descriptors.
 
     At the limit it closes the connection that has been idle longest, as nginx does: clients that
-    merely hold connections open make room for clients with requests. If all are busy, `Overload`
+    merely hold connections open make room for clients with requests. If all are busy, `_Overload`
     immediately answers 503, except to health checks. Behind a load balancer this is better than not
     accepting: connections would wait in the kernel, where the balancer cannot tell a busy server
     from a dead one, while a 503 makes the balancer try another server.
@@ -195,7 +193,7 @@ class Listener(socket.socket):
             self._spare = os.open(os.devnull, os.O_RDONLY)
 
 
-class Overload:
+class _Overload:
     """ASGI middleware that answers 503 while the maximum number of requests is in progress."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
@@ -256,9 +254,9 @@ class ServerConfig(uvicorn.Config):
         self.limits = limits
         self.connections = Connections(limits.connections)
         super().__init__(
-            Overload(app, limits.connections - _FOR_HEALTH),
+            _Overload(app, limits.connections - _FOR_HEALTH),
             # A WebSocket, or another event loop's way of accepting, would bypass the limits.
-            http=LimitedProtocol,
+            http=_LimitedProtocol,
             ws="none",
             loop="asyncio",
             log_config=None,
@@ -331,7 +329,7 @@ class _Refused(Exception):
     """Raised to stop the parser."""
 
 
-class LimitedProtocol(HttpToolsProtocol):
+class _LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits on the size of a head and on the time a client takes.
 
     A timer runs only while the client has to send or read something. A request that arrives in one

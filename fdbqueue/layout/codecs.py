@@ -23,30 +23,11 @@ from fdbqueue.errors import (
     UndecodableItem,
     UnknownCodec,
 )
-from fdbqueue.layout import MAX_PAYLOAD, Layout
 from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.keys import MAX_PAYLOAD, Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import NO_HEADER, Header
 from fdbqueue.types import Codec, Item, Json, ReadTransaction
-
-__all__ = [
-    "CODECS",
-    "MAX_NESTING",
-    "MAX_RETURNED",
-    "BytesCodec",
-    "ItemCodec",
-    "JsonCodec",
-    "MissingCodec",
-    "RowCodec",
-    "TupleCodec",
-    "codec_name",
-    "codec_named",
-    "decode_json",
-    "encode_returned",
-    "json_bytes",
-    "stored_codec",
-    "with_stack",
-]
 
 _T = TypeVar("_T")
 _V = TypeVar("_V")

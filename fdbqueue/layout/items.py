@@ -29,18 +29,6 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.types import KeyValue, Priority
 
-__all__ = [
-    "UUID_SIZE",
-    "Counters",
-    "Level",
-    "StoredItem",
-    "counters_range",
-    "pack_staged",
-    "time_of",
-    "totals_range",
-    "unpack_staged",
-]
-
 UUID_SIZE = 16  # bytes
 
 # Staged items: the size of the position and of the value before each item, and zeros before the

@@ -27,15 +27,6 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.types import KeyValue, Priority, ReadTransaction, State, Transaction
 
-__all__ = [
-    "INTEGER_ITEM_KEY",
-    "MAX_PAYLOAD",
-    "Layout",
-    "receipt_key",
-    "receipts_before",
-    "unpack_priority",
-]
-
 PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
 

@@ -34,8 +34,6 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.types import Transaction
 
-__all__ = ["RowCheck", "migrate"]
-
 _NONE = type(None)
 _MAX_KEY = 10_000 - len(restored_subspace(bytes(16)).key())  # bytes, below the longest prefix
 _MAX_VALUE = 100_000  # bytes

@@ -10,26 +10,6 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.errors import InvalidQueueName
 from fdbqueue.layout.values import UNDECODABLE
 
-__all__ = [
-    "NAMES",
-    "NAME_RECEIPTS",
-    "RENAMES",
-    "ROOT",
-    "decode_name",
-    "decode_subspace",
-    "decode_unfinished",
-    "decode_worker",
-    "default_subspace",
-    "encode_unfinished",
-    "encode_worker",
-    "name_key",
-    "renames_key",
-    "restored_subspace",
-    "unfinished_key",
-    "worker_key",
-    "workers_range",
-]
-
 ROOT = Subspace(("fdbqueue",))
 NAMES = ROOT[0]
 NAME_RECEIPTS = ROOT[2]

@@ -11,12 +11,9 @@ from functools import lru_cache
 from typing import Any, cast
 
 from fdbqueue.errors import ForeignKey, InvalidPriority
-from fdbqueue.layout import Layout
 from fdbqueue.layout.items import Level, StoredItem
-from fdbqueue.layout.keys import INTEGER_ITEM_KEY, unpack_priority
+from fdbqueue.layout.keys import INTEGER_ITEM_KEY, Layout, unpack_priority
 from fdbqueue.types import Json, Priority, PriorityJson, PriorityKind
-
-__all__ = ["SMALL_PRIORITIES", "Levels", "Priorities", "priority_as_json"]
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _MAX_LEVEL = 5_000  # bytes; a key has at most 10,000

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from fdbqueue.layout.values import TALLIES
 
-__all__ = ["Row", "Space", "key_table", "name_table"]
-
 
 class Row(NamedTuple):
     """One kind of key: its elements, its value, and the operations that write it."""

@@ -14,20 +14,6 @@ from fdbqueue.layout.items import StoredItem, time_of
 from fdbqueue.layout.values import NO_HEADER, Header
 from fdbqueue.types import Task, TaskPriority
 
-__all__ = [
-    "NO_DEADLINE",
-    "RANK",
-    "TaskCodec",
-    "TaskRecord",
-    "TaskRowCodec",
-    "deadline_from",
-    "deadline_number",
-    "decode_header",
-    "rank",
-    "task_id",
-    "validate_id",
-]
-
 RANK = (int, int, float)
 """The priority type of a task queue: urgency, deadline in microseconds, cost."""
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from fdbqueue.layout import Layout
 from fdbqueue.layout.items import Level
+from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import Failures
 from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail
 from fdbqueue.types import KeyValue, State, Transaction
-
-__all__ = ["MOVABLE", "Changes"]
 
 MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
 """The states of items that can be moved."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from fdbqueue.layout import Layout, decode_metadata, header_of, with_header
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import decode_metadata, header_of, with_header
 from fdbqueue.operations.items import Items, LocatedItem
 from fdbqueue.types import KeyValue, Transaction
-
-__all__ = ["Delays"]
 
 
 class Delays:

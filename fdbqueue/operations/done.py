@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fdbqueue.layout import Layout, decode_metadata, encode_metadata
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import decode_metadata, encode_metadata
 from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem
 from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
-
-__all__ = ["Done", "DoneItems"]
 
 
 class Done(NamedTuple):

@@ -6,31 +6,19 @@ import traceback
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fdbqueue.layout import (
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import (
     Header,
-    Layout,
     decode_attempt,
     encode_attempt,
     encode_metadata,
     header_of,
+    utc_time,
     with_header,
 )
-from fdbqueue.layout.values import utc_time
 from fdbqueue.operations.items import Items, LocatedItem, NewItem, ReturnedItem, Tail
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.types import FailedAttempt, Options, ReadTransaction, Transaction
-
-__all__ = [
-    "MAX_KEPT_ATTEMPTS",
-    "MAX_TRACEBACK",
-    "FailedItem",
-    "Failures",
-    "begin_attempts",
-    "begin_last_error",
-    "error_text",
-    "retry_delay",
-    "traceback_text",
-]
 
 MAX_KEPT_ATTEMPTS = 1_000
 """How many failed attempts of an item a queue may keep."""

@@ -15,22 +15,18 @@ from typing import NamedTuple
 
 from fdb import fdboptions
 
-from fdbqueue.layout import (
+from fdbqueue.layout.items import Counters, StoredItem, totals_range
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import (
     SAMPLED,
     WAIT_BOUNDS,
-    Counters,
-    Layout,
     decode_sample,
     decode_waits,
     encode_sample,
     encode_waits,
-    totals_range,
+    utc_time,
 )
-from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.values import utc_time
 from fdbqueue.types import HistoryBucket, HistoryWindow, ReadTransaction, Transaction
-
-__all__ = ["History", "read_history"]
 
 _WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 

@@ -11,14 +11,15 @@ from fdb import fdboptions
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import ForeignKey
-from fdbqueue.layout import (
+from fdbqueue.layout.items import Counters, Level, StoredItem, totals_range
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.priorities import Levels
+from fdbqueue.layout.values import (
     MINUS_ONE,
     NO_HEADER,
     ONE,
     ZERO,
-    Counters,
     Header,
-    Layout,
     decode_metadata,
     decode_options,
     encode_count,
@@ -27,24 +28,10 @@ from fdbqueue.layout import (
     encode_metadata,
     encode_tallies,
     header_of,
-    totals_range,
 )
-from fdbqueue.layout.items import Level, StoredItem
-from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.history import History
 from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import KeySelector, KeyValue, ReadTransaction, State, Transaction
-
-__all__ = [
-    "BATCH_BYTES",
-    "WANT_ALL",
-    "Items",
-    "LocatedItem",
-    "Moved",
-    "NewItem",
-    "ReturnedItem",
-    "Tail",
-]
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 """The streaming mode for range reads that need all rows: they arrive in one reply."""

@@ -10,9 +10,11 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem
-from fdbqueue.layout import (
+from fdbqueue.layout.codecs import RowCodec
+from fdbqueue.layout.items import StoredItem, at_time
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import (
     ClaimedItem,
-    Layout,
     Lease,
     decode_claim,
     decode_lease,
@@ -20,16 +22,12 @@ from fdbqueue.layout import (
     encode_lease,
     header_of,
 )
-from fdbqueue.layout.codecs import RowCodec
-from fdbqueue.layout.items import StoredItem, at_time
 from fdbqueue.operations.done import Done, DoneItems
 from fdbqueue.operations.failures import FailedItem, Failures, error_text, traceback_text
 from fdbqueue.operations.items import Items, LocatedItem, ReturnedItem
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.slots import Candidate, Limit, Slots
 from fdbqueue.types import Claim, KeyValue, Options, Transaction, Value
-
-__all__ = ["LEASE_OVER", "VERSIONS", "AckRequest", "ClaimRequest", "Leases"]
 
 _log = logging.getLogger("fdbqueue")
 

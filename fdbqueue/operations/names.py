@@ -8,23 +8,19 @@ from difflib import get_close_matches
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import QueueNotFound, QueueRenamed
-from fdbqueue.layout import (
+from fdbqueue.layout.names import (
     NAMES,
     RENAMES,
-    UNDECODABLE,
-    decode_count,
     decode_name,
     decode_subspace,
     decode_unfinished,
     default_subspace,
-    encode_count,
     name_key,
     renames_key,
     unfinished_key,
 )
+from fdbqueue.layout.values import UNDECODABLE, decode_count, encode_count
 from fdbqueue.types import Transaction
-
-__all__ = ["drop_unfinished", "find", "find_existing", "leave", "location", "register"]
 
 _NAMES = NAMES.range().start, NAMES.range().stop
 _NEAR = 50  # names on either side of one that no queue has, which are compared with it

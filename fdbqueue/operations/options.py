@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fdbqueue.layout import ONE, Layout, decode_options
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import ONE, decode_options
 from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import Options, ReadTransaction, Transaction
-
-__all__ = ["LIMITS", "StoredOptions"]
 
 LIMITS = frozenset({"concurrency", "agent_concurrency", "paused"})
 """The options that limit claims and pops."""

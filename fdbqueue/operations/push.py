@@ -10,14 +10,13 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fdbqueue.errors import OptionsMismatch, QueueFull
-from fdbqueue.layout import Layout, decode_options, encode_count, encode_options
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import decode_options, encode_count, encode_options
 from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail
 from fdbqueue.operations.names import register
 from fdbqueue.operations.slots import Places
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.types import Options, Transaction
-
-__all__ = ["ITEM_BYTES", "Bound", "PushRequest", "Pusher", "reconcile_options"]
 
 _log = logging.getLogger("fdbqueue")
 

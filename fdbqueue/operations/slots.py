@@ -7,13 +7,12 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
-from fdbqueue.layout import MINUS_ONE, ONE, ZERO, Layout, decode_count, encode_count
 from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import Options, ReadTransaction, Transaction
-
-__all__ = ["MAX_SLOTS", "Agents", "Candidate", "First", "Places", "ReadFirst", "Slots"]
 
 MAX_SLOTS = 10_000
 """The highest concurrency limit."""

@@ -8,13 +8,11 @@ from functools import partial
 from itertools import starmap
 from typing import NamedTuple, TypeAlias
 
-from fdbqueue.layout import Layout
+from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.delays import Delays
 from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem
 from fdbqueue.operations.leases import VERSIONS, Leases
 from fdbqueue.types import KeySelector, KeyValue, Transaction
-
-__all__ = ["MAX_SWEPT", "Sweep", "Swept"]
 
 _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
 

@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from typing import Any
 
-from fdbqueue.layout import Header, Layout, decode_count
 from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.tasks import decode_header
+from fdbqueue.layout.values import Header, decode_count
 from fdbqueue.operations.items import Items, LocatedItem
 from fdbqueue.operations.views.listing import Views
 from fdbqueue.types import ReadTransaction, Transaction
-
-__all__ = ["TaskIndex", "TaskItems"]
 
 
 class TaskIndex:

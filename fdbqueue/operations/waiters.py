@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fdbqueue.layout import Layout
+from fdbqueue.layout.keys import Layout
 from fdbqueue.types import Transaction
-
-__all__ = ["Waiter", "Waiters"]
 
 _TIME = 8  # the first bytes of a name, which order it by time
 _MAX_TIME = 256**_TIME - 1

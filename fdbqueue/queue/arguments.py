@@ -20,33 +20,6 @@ from fdbqueue.layout.tasks import TaskRecord, rank
 from fdbqueue.layout.values import LAST_MILLISECOND, utc_time
 from fdbqueue.types import Claim, Duration, Keep, State, TaskPriority, Transactor
 
-__all__ = [
-    "due_time",
-    "expiry_time",
-    "kept_options",
-    "validate_agent",
-    "validate_bound",
-    "validate_claim",
-    "validate_client",
-    "validate_client_name",
-    "validate_cost",
-    "validate_delay",
-    "validate_filter",
-    "validate_if_full",
-    "validate_lease",
-    "validate_name",
-    "validate_number",
-    "validate_priority",
-    "validate_range",
-    "validate_result",
-    "validate_state",
-    "validate_task",
-    "validate_time",
-    "validate_unique",
-    "validate_wait",
-    "whole_seconds",
-]
-
 _MAX_SECONDS = 10**10  # 317 years
 _MAX_LEASE = 10**9  # seconds
 _MAX_INTEGER = 2**63 - 1

@@ -19,8 +19,14 @@ from fdbqueue.database.clock import uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import PayloadTooLarge, QueueFull, UndecodableItem, WrongState
-from fdbqueue.layout import MAX_PAYLOAD, NO_HEADER, Header, Layout, decode_options
-from fdbqueue.layout.values import decode_claim_text, encode_claim_text
+from fdbqueue.layout.keys import MAX_PAYLOAD, Layout
+from fdbqueue.layout.values import (
+    NO_HEADER,
+    Header,
+    decode_claim_text,
+    decode_options,
+    encode_claim_text,
+)
 from fdbqueue.operations.changes import MOVABLE
 from fdbqueue.operations.failures import error_text, traceback_text
 from fdbqueue.operations.items import NewItem

@@ -13,7 +13,7 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck
-from fdbqueue.layout import (
+from fdbqueue.layout.values import (
     ZERO,
     decode_count,
     decode_level,
@@ -27,8 +27,6 @@ from fdbqueue.layout import (
 )
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import Transaction, Transactor
-
-__all__ = ["CheckReport", "check"]
 
 _WHOLE = 4.0
 """Seconds after which a transaction is too old because of its reads, not of a recovery."""

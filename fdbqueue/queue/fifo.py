@@ -12,8 +12,8 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.retrying import read
-from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.items import Items
 from fdbqueue.queue.arguments import (
@@ -37,8 +37,6 @@ from fdbqueue.types import (
     State,
     Transactor,
 )
-
-__all__ = ["Queue"]
 
 
 class Queue(BaseQueue[Item]):

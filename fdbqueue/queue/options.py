@@ -16,8 +16,6 @@ from fdbqueue.queue.arguments import (
 )
 from fdbqueue.types import Keep
 
-__all__ = ["Settings", "settings_to_store"]
-
 
 class Settings(TypedDict, total=False):
     """The options that `configure` changes, which describes them."""

@@ -16,17 +16,11 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import read_pages, read_ranges
 from fdbqueue.database.retrying import retries
 from fdbqueue.errors import ForeignKey, LayoutVersionMismatch, UndecodableQueue
-from fdbqueue.layout import (
-    UNDECODABLE,
-    Counters,
-    counters_range,
-    decode_name,
-    decode_subspace,
-    name_key,
-    names_with,
-)
 from fdbqueue.layout.codecs import decode_json, json_bytes
+from fdbqueue.layout.items import Counters, counters_range
+from fdbqueue.layout.names import decode_name, decode_subspace, name_key, names_with
 from fdbqueue.layout.priorities import priority_as_json
+from fdbqueue.layout.values import UNDECODABLE
 from fdbqueue.operations.views.stats import begin_layout_check, begin_stats, unknown_stats
 from fdbqueue.queue.arguments import validate_number
 from fdbqueue.types import (

@@ -14,8 +14,6 @@ from fdbqueue.layout.names import decode_worker, encode_worker, worker_key, work
 from fdbqueue.layout.values import utc_time
 from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction
 
-__all__ = ["LOOK", "Presence", "WorkerInfo", "workers"]
-
 LOOK = 1.0
 """Seconds after which a worker looks, at the latest, whether to renew its row."""
 

@@ -18,8 +18,10 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import read_ranges
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueExists, QueueNotFound
-from fdbqueue.layout import NAME_RECEIPTS, Counters, Layout, name_key, totals_range
+from fdbqueue.layout.items import Counters, totals_range
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.migration import migrate
+from fdbqueue.layout.names import NAME_RECEIPTS, name_key
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
 from fdbqueue.operations.views.stats import begin_layout_check, begin_size
 from fdbqueue.queue.base import Stored, find_stored, open_stored
@@ -28,17 +30,6 @@ from fdbqueue.queue.overview import read_queues
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.task import TaskQueue
 from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction, Transactor
-
-__all__ = [
-    "drop_queue",
-    "existing_queue",
-    "migrate_queue",
-    "open_queue",
-    "queue_names",
-    "queues",
-    "rename_queue",
-    "wait_for_queue",
-]
 
 _T = TypeVar("_T")
 

@@ -17,10 +17,11 @@ from fdbqueue.coordination.store import Store
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.pages import read_pages
 from fdbqueue.database.retrying import read
-from fdbqueue.layout import Header, Layout
 from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec
+from fdbqueue.layout.values import Header
 from fdbqueue.operations.items import Moved, NewItem, Tail
 from fdbqueue.operations.slots import ReadFirst
 from fdbqueue.operations.tasks import TaskIndex, TaskItems
@@ -61,8 +62,6 @@ from fdbqueue.types import (
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-__all__ = ["TaskQueue"]
 
 
 class TaskChanges(TypedDict, total=False):

@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable
 from concurrent import futures
 from typing import Any
 
-__all__ = ["Handler"]
-
 _LOOK = 1.0  # seconds from one look at whether the loop still runs to the next
 
 

@@ -16,8 +16,6 @@ try:
 except ImportError:  # an optional dependency
     trace = None  # type: ignore[assignment]
 
-__all__ = ["Telemetry"]
-
 _jobs: Any = None
 _seconds: Any = None
 if prometheus_client is not None:

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
-__all__ = ["Background", "Threads"]
-
 _Job = TypeVar("_Job")
 
 _QUICK = 0.0002  # seconds that a quick handler takes at most, on average

@@ -32,8 +32,6 @@ from fdbqueue.worker.handler import Handler
 from fdbqueue.worker.telemetry import Telemetry
 from fdbqueue.worker.threads import Background, Threads
 
-__all__ = ["Worker", "WorkerReport"]
-
 _log = logging.getLogger("fdbqueue.worker")
 
 _FULL = 1.0  # seconds that a worker without room waits before the handlers of signals run

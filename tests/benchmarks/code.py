@@ -19,8 +19,6 @@ from typing import Any
 
 import fdbqueue
 
-__all__ = ["longest_chain"]
-
 _ROOT = Path(__file__).parents[2]
 _LIBRARY = _ROOT / "fdbqueue"
 _CORE = ("queue", "coordination", "operations", "layout", "database")

@@ -30,13 +30,11 @@ from rich.console import Console
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.embedded import Database
-from fdbqueue.layout import LAYOUT_VERSION
+from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.queue.base import store_of
 from tests.support.earlier_layouts import restore_named
 from tests.support.many_queues import make_queues
 from tests.support.shell import Shell, commands, error_of, has_handlers, wait_until
-
-__all__ = ["fdbq"]
 
 
 @pytest.fixture

@@ -24,8 +24,6 @@ from tests.support.leases import come_due, lapse
 from tests.support.scan import STATES, assert_views_agree
 from tests.support.shell import Shell
 
-__all__ = ["walk"]
-
 PRIORITY = 5
 
 

@@ -12,8 +12,6 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 
-__all__ = ["Program", "outcomes", "program", "shortened"]
-
 Step: TypeAlias = tuple[Any, ...]
 """The number of a transaction, the name of an operation, its arguments."""
 

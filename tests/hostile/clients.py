@@ -40,8 +40,6 @@ from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from tests.hostile.http_client import JOBS, HttpClient, unique_value
 from tests.hostile.ledger import DISK_ERRORS, Gone, Ledger, Operation
 
-__all__ = ["KINDS", "QUEUES", "WORLDS", "effect_key", "open_queue"]
-
 KINDS = ("threads", "aio", "http", "worker")
 WORLDS = ("spared", "killed")
 QUEUES = [

@@ -39,8 +39,6 @@ from tests.hostile.ledger import (
     Ledger,
 )
 
-__all__ = ["JOBS", "HttpClient", "unique_value"]
-
 JOBS = ("handled", "transacted")
 """The queues of workers: handlers without and with a transaction."""
 

@@ -49,22 +49,6 @@ from pathlib import Path
 
 from fdbqueue.errors import DiskFull, LeaseLost, StorageError, SyncFailed
 
-__all__ = [
-    "CANCELLED",
-    "DISK_ERRORS",
-    "DISK_FAILED",
-    "DISK_UNCERTAIN",
-    "HALF_CLOSED",
-    "RECOVERY",
-    "Gone",
-    "Ledger",
-    "Operation",
-    "Verdict",
-    "account",
-    "account_effects",
-    "read_ledger",
-]
-
 PUTS = frozenset({"push", "put_back"})
 TAKES = frozenset({"pop", "ack", "remove", "drop"})
 ENDS_OF_CLAIMS = frozenset({"ack", "nack", "release", "extend"})

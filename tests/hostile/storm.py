@@ -42,8 +42,6 @@ from tests.hostile.http_client import JOBS
 from tests.hostile.ledger import Operation, Verdict, account, account_effects, read_ledger
 from tests.support.server import serving
 
-__all__ = ["Amount", "Storm"]
-
 ROOT = Path(__file__).parent.parent.parent
 STOPPED = (0.6, 1.0)  # seconds: longer than a lease
 SERVER_SHARE = 0.1  # share of the kills and stops that hit the HTTP server

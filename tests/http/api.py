@@ -7,8 +7,6 @@ from urllib.parse import quote
 
 from starlette.testclient import TestClient
 
-__all__ = ["Api"]
-
 
 class Api:
     """A queue behind a client; each method returns the content of a successful response."""

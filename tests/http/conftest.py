@@ -12,8 +12,6 @@ from starlette.testclient import TestClient
 from fdbqueue.http import create_app
 from tests.support.server import served
 
-__all__ = ["client"]
-
 
 @pytest.fixture
 def client(db: Any) -> Iterator[TestClient]:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-__all__ = ["Link", "Operation", "Sent", "links_of", "operations_of"]
-
 MISSING = object()
 """The value of an expression that a request or its response does not have."""
 

@@ -15,8 +15,6 @@ from schemathesis.specs.openapi.checks import (
     use_after_free,
 )
 
-__all__ = ["REPLACED", "Existing"]
-
 REPLACED = [positive_data_acceptance, use_after_free]
 """The checks of schemathesis in whose place are those of this module."""
 

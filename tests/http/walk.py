@@ -8,8 +8,6 @@ from typing import Any
 from tests.http.api import Api
 from tests.http.description import Link, Sent
 
-__all__ = ["ITEM", "NAME", "Walk"]
-
 NAME = "mail/out 50%"
 """The name of the queue, which a path has to encode."""
 

@@ -15,18 +15,16 @@ from hypothesis import strategies as st
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.errors import LayoutVersionMismatch
-from fdbqueue.layout import (
+from fdbqueue.layout.names import default_subspace, name_key, renames_key
+from fdbqueue.layout.spaces import Space
+from fdbqueue.layout.values import (
     ClaimedItem,
-    Space,
     decode_claim,
     decode_count,
-    default_subspace,
     encode_claim,
     encode_metadata,
-    name_key,
-    renames_key,
+    utc_time,
 )
-from fdbqueue.layout.values import utc_time
 from fdbqueue.operations.items import Items
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase

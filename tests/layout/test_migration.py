@@ -10,7 +10,8 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue
 from fdbqueue.errors import LayoutVersionMismatch, QueueNotFound
-from fdbqueue.layout import decode_claim, name_key
+from fdbqueue.layout.names import name_key
+from fdbqueue.layout.values import decode_claim
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.registry import migrate_queue
 from tests.support.earlier_layouts import LAYOUTS, restore, rows_of

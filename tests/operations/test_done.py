@@ -15,7 +15,8 @@ import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker, aio, check
 from fdbqueue.coordination import sweeper
 from fdbqueue.errors import InvalidItemId, InvalidValue, LeaseLost, NoResult, PayloadTooLarge
-from fdbqueue.layout import Space, decode_options
+from fdbqueue.layout.spaces import Space
+from fdbqueue.layout.values import decode_options
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase

@@ -13,7 +13,7 @@ import fdbqueue
 from fdbqueue import HistoryBucket, HistoryWindow, PriorityQueue, Queue, check
 from fdbqueue.database import clock
 from fdbqueue.errors import FDBError
-from fdbqueue.layout import Space
+from fdbqueue.layout.spaces import Space
 from fdbqueue.queue.base import store_of
 from tests.support.counting import CountingDatabase
 from tests.support.kinds import KINDS, push

@@ -9,7 +9,7 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, check
 from fdbqueue.errors import LeaseLost, WrongState
-from fdbqueue.layout import Space
+from fdbqueue.layout.spaces import Space
 from tests.support.leases import come_due, lapse
 from tests.support.scan import assert_views_agree
 

@@ -18,7 +18,7 @@ from fdbqueue import PriorityQueue, TaskQueue, check
 from fdbqueue.coordination import waiting
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull, WrongState
-from fdbqueue.layout import Header, header_of, with_header
+from fdbqueue.layout.values import Header, header_of, with_header
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.leases import come_due, lapse

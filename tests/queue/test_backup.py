@@ -26,13 +26,8 @@ from fdbqueue.errors import (
     RestoreRunning,
     SameQueue,
 )
-from fdbqueue.layout import (
-    LAYOUT_VERSION,
-    decode_unfinished,
-    encode_metadata,
-    unfinished_key,
-)
-from fdbqueue.layout.values import HEADER_MARK
+from fdbqueue.layout.names import decode_unfinished, unfinished_key
+from fdbqueue.layout.values import HEADER_MARK, LAYOUT_VERSION, encode_metadata
 from fdbqueue.queue.transfer import rows
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.types import State

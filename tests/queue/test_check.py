@@ -12,7 +12,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination.contention.requests import Requests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import QueueTooLargeToCheck
-from fdbqueue.layout import encode_count, encode_level, encode_tallies
+from fdbqueue.layout.values import encode_count, encode_level, encode_tallies
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.check import _Check
 from fdbqueue.testing import FaultyDatabase

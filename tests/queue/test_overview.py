@@ -13,7 +13,7 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.errors import InvalidQueueName, LayoutVersionMismatch
-from fdbqueue.layout import LAYOUT_VERSION
+from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.queue import overview
 from fdbqueue.queue.base import store_of
 from tests.support.counting import CountingDatabase

@@ -23,7 +23,7 @@ from fdbqueue.errors import (
     UndecodableItem,
     UnknownCodec,
 )
-from fdbqueue.layout import RENAMES
+from fdbqueue.layout.names import RENAMES
 from fdbqueue.operations import names as operations_names
 from fdbqueue.queue import registry
 from fdbqueue.queue.base import Stop, store_of

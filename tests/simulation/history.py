@@ -19,8 +19,6 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["Operation", "is_linearizable"]
-
 Queue: TypeAlias = tuple[tuple[int, str], ...]
 """The items in order of priority, and of arrival within a priority."""
 

@@ -20,8 +20,6 @@ from fdbqueue import Claim, DeadLetter
 from fdbqueue.operations.leases import VERSIONS
 from tests.simulation.scheduler import Commit, SimulatedTransaction
 
-__all__ = ["Act", "Ledger"]
-
 
 @dataclass(eq=False)
 class Act:

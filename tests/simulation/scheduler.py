@@ -12,8 +12,6 @@ import fdbqueue
 from fdbqueue.errors import FDBError
 from fdbqueue.testing import FaultyDatabase, FaultyReads, FaultyTransaction
 
-__all__ = ["Commit", "Killed", "Scheduler", "SimulatedDatabase", "SimulatedTransaction"]
-
 MAX_VERSIONS_IN_FLIGHT = 100_000_000  # by which a recovery advances the version
 
 

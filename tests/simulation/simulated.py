@@ -19,8 +19,6 @@ from fdbqueue.operations.views import staged
 from fdbqueue.queue.base import store_of
 from tests.simulation.scheduler import Scheduler, SimulatedDatabase
 
-__all__ = ["Simulated"]
-
 SKEWS = [0, 200, 60_000]  # milliseconds by which the clock of a client is ahead
 
 _CLOCKS = (waiting, staged_pops, sweeper, clock)

@@ -17,7 +17,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Claim, DeadLetter, PriorityQueue
 from fdbqueue.errors import LeaseLost
-from fdbqueue.layout import ONE, decode_count
+from fdbqueue.layout.values import ONE, decode_count
 from fdbqueue.queue.base import store_of
 from tests.simulation.ledger import Act, Ledger
 from tests.simulation.scheduler import Commit, SimulatedTransaction

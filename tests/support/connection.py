@@ -6,8 +6,6 @@ import asyncio
 import json
 from typing import Any
 
-__all__ = ["Connection"]
-
 
 class Connection:
     """A request to an application, made as an ASGI server does."""

@@ -6,8 +6,6 @@ from typing import Any
 
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 
-__all__ = ["CountingDatabase"]
-
 _MUTATIONS = frozenset({"set", "clear", "clear_range", "add", "compare_and_clear"})
 _READS = frozenset({"get", "get_key", "get_range", "get_range_startswith"})
 

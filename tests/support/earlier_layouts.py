@@ -8,9 +8,7 @@ from typing import Any
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.layout import default_subspace, name_key
-
-__all__ = ["LAYOUTS", "restore", "restore_named", "rows_of"]
+from fdbqueue.layout.names import default_subspace, name_key
 
 LAYOUTS = [4, 5]
 

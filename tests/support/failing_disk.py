@@ -11,8 +11,6 @@ import pytest
 
 from fdbqueue.embedded.disk import generations
 
-__all__ = ["Disk"]
-
 EIO = OSError(errno.EIO, "Input/output error")
 
 

@@ -23,8 +23,6 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-__all__ = ["Forked"]
-
 _ROOT = Path(__file__).parents[2]
 _MODULES = (
     *("fdbq.__main__", "fdbq.main"),

@@ -6,8 +6,6 @@ from typing import Any
 
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 
-__all__ = ["KINDS", "push"]
-
 KINDS = [PriorityQueue, Queue, TaskQueue]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue.database.retrying import run
-from fdbqueue.layout import (
+from fdbqueue.layout.values import (
     decode_claim,
     decode_lease,
     decode_metadata,
@@ -16,8 +16,6 @@ from fdbqueue.layout import (
     header_of,
 )
 from fdbqueue.queue.base import store_of
-
-__all__ = ["come_due", "lapse", "lease_ends", "read_version", "shift_leases", "values"]
 
 
 def values(items: Any) -> list[Any]:

@@ -8,9 +8,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.database.retrying import run
-from fdbqueue.layout import default_subspace, name_key
-
-__all__ = ["copy_queue", "make_queues", "pages_of"]
+from fdbqueue.layout.names import default_subspace, name_key
 
 _ROWS = 5000  # that one transaction writes
 

@@ -11,10 +11,14 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import PriorityQueue, QueueStats
-from fdbqueue.layout import decode_claim, decode_lease, decode_metadata, decode_options, header_of
+from fdbqueue.layout.values import (
+    decode_claim,
+    decode_lease,
+    decode_metadata,
+    decode_options,
+    header_of,
+)
 from fdbqueue.queue.base import store_of
-
-__all__ = ["STATES", "Scan", "assert_adds_up", "assert_views_agree", "scan"]
 
 STATES = ("ready", "delayed", "claimed", "dead", "done")
 

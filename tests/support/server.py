@@ -15,8 +15,6 @@ import httpx
 
 from tests.support.forked import Forked
 
-__all__ = ["ServerProcess", "served", "serving"]
-
 ServerProcess: TypeAlias = "subprocess.Popen[str] | Forked"
 
 

@@ -15,8 +15,6 @@ from fdbq.main import cli
 
 from tests.support.forked import Forked
 
-__all__ = ["MAX_WAIT", "Shell", "commands", "error_of", "has_handlers", "wait_until"]
-
 MAX_WAIT = 60.0  # seconds, after which a command counts as hung
 
 Result = subprocess.CompletedProcess[str]

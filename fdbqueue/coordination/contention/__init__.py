@@ -13,13 +13,11 @@ from fdbqueue.coordination.contention.process import Kind
 from fdbqueue.coordination.contention.requests import Pop, Requests
 from fdbqueue.coordination.contention.sharing import Sharing
 from fdbqueue.coordination.contention.staged_pops import StagedPops
-from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import RowCodec
+from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.items import BATCH_BYTES, Items
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.types import Options
-
-__all__ = ["Contention"]
 
 _T = TypeVar("_T")
 

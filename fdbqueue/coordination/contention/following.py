@@ -23,10 +23,8 @@ from fdbqueue.database.clock import uuids
 from fdbqueue.database.exactly_once import RECEIPT_HOURS
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import FDBError, StorageError
-from fdbqueue.layout import receipt_key, receipts_before
+from fdbqueue.layout.keys import receipt_key, receipts_before
 from fdbqueue.types import Database, Transaction
-
-__all__ = ["Follower"]
 
 _GATHER = 0.0005  # seconds to wait for the threads that took part in the last message
 _DEADLINE = 1.0  # seconds after which a process performs its requests itself

@@ -19,8 +19,6 @@ from fdbqueue.coordination.contention.process import IDLE_CHECK, Process
 from fdbqueue.coordination.contention.sockets import MAX_MESSAGE, LeadSocket
 from fdbqueue.types import Database, Transaction
 
-__all__ = ["Leader"]
-
 _TURN = 0.1  # seconds that a process leads while its own threads go on working
 _IDLE_WAIT = 0.1  # seconds that an idle leader waits for a message
 

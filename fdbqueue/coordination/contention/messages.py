@@ -15,25 +15,13 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
-from fdbqueue.layout import NO_HEADER, Layout
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import NO_HEADER
 from fdbqueue.operations.items import Items, NewItem
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.types import Database
-
-__all__ = [
-    "FORMAT",
-    "MAX_CONTENT",
-    "Messages",
-    "NotShareable",
-    "PopMessages",
-    "PushMessages",
-    "Request",
-    "Signal",
-    "decode_outcome",
-    "encode_outcome",
-]
 
 FORMAT = 1
 

@@ -12,8 +12,6 @@ from fdbqueue.coordination.combiner import Performer
 from fdbqueue.coordination.contention.messages import Messages
 from fdbqueue.types import Database
 
-__all__ = ["CONTENDED", "IDLE_CHECK", "Contender", "Kind", "Process"]
-
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 

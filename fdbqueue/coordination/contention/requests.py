@@ -13,13 +13,11 @@ from typing import NamedTuple, TypeAlias
 from fdb import tuple as fdb_tuple
 
 from fdbqueue.coordination.batches import MAX_ITEMS
-from fdbqueue.layout import Layout
 from fdbqueue.layout.items import StoredItem, pack_staged, unpack_staged
+from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT, ranges_by_life
 from fdbqueue.types import KeyValue, Transaction
-
-__all__ = ["Pop", "Request", "Requests", "Staged"]
 
 _MAX_REQUESTS = 64  # that one transaction serves
 

@@ -19,10 +19,8 @@ from fdbqueue.coordination.contention.messages import FORMAT
 from fdbqueue.coordination.contention.process import Kind, Process
 from fdbqueue.coordination.contention.sockets import IS_AVAILABLE, LeadSocket, meet
 from fdbqueue.database.binding import database_identity
-from fdbqueue.layout import Layout
+from fdbqueue.layout.keys import Layout
 from fdbqueue.types import Database, Options
-
-__all__ = ["Host", "Sharing"]
 
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")

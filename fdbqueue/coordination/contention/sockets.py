@@ -22,8 +22,6 @@ from pathlib import Path
 from typing import IO
 from weakref import finalize
 
-__all__ = ["IS_AVAILABLE", "MAX_MESSAGE", "FollowerSocket", "LeadSocket", "meet"]
-
 IS_AVAILABLE = sys.platform == "linux"  # macOS limits messages to 2 KiB
 
 MAX_MESSAGE = 65_536

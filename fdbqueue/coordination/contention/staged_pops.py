@@ -24,14 +24,12 @@ from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, run
 from fdbqueue.errors import UndecodableItem
-from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.types import Database, Future, KeyValue, RangeResult, Transaction
-
-__all__ = ["StagedPops"]
 
 _T = TypeVar("_T")
 

@@ -28,8 +28,6 @@ from fdbqueue.embedded.permissions import open_file
 from fdbqueue.embedded.ranges import Range, RangeSet, is_packed, pack_ranges, unpack_ranges
 from fdbqueue.errors import DatabaseClosed, FDBError, FilesReplaced, StorageError
 
-__all__ = ["COMMITS_FILE", "CommitLog"]
-
 COMMITS_FILE = "fdbqueue.commits"
 
 # Tail and version of the last commit; the generation of SQLite's files; the lower bound of the

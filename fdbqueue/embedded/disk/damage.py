@@ -31,8 +31,6 @@ from fdbqueue.embedded.disk.write_ahead_log import Extent, header
 from fdbqueue.embedded.permissions import check_opened
 from fdbqueue.errors import CorruptDatabase
 
-__all__ = ["check_after_crash", "check_integrity", "in_order"]
-
 _RECOVERED = struct.Struct("=16xI")  # the number of frames, in SQLite's index of the log
 _PATIENCE = 2.0  # seconds to look for damage while opening
 _ADVICE = f"restore a backup; to continue with the rest, delete {COMMITS_FILE} and open it again"

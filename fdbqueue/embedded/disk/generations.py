@@ -34,17 +34,6 @@ from fdbqueue.embedded.disk.sync import sync_path
 from fdbqueue.embedded.permissions import create_like
 from fdbqueue.errors import FilesReplaced
 
-__all__ = [
-    "DATABASE_FILE",
-    "Outdated",
-    "copy",
-    "current",
-    "database_file",
-    "finish",
-    "live_bytes",
-    "remove_others",
-]
-
 DATABASE_FILE = "fdbqueue.sqlite"
 _DATABASE = re.compile(r"fdbqueue\.(?:([1-9]\d*)\.)?sqlite")
 _FILES = re.compile(rf"({_DATABASE.pattern})(?:\.new)?(?:-wal|-shm|-journal)?")

@@ -16,8 +16,6 @@ from typing import TypeVar
 from fdbqueue.embedded.disk.process_lock import ProcessLock
 from fdbqueue.errors import LockTimeout
 
-__all__ = ["WriteLockHold", "WritersLock", "lock_owners"]
-
 logger = logging.getLogger("fdbqueue")
 
 # Seconds between two attempts to take the lock, initially and after many attempts.

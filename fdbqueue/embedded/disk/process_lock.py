@@ -28,8 +28,6 @@ from pathlib import Path
 from fdbqueue.embedded.permissions import open_file
 from fdbqueue.errors import DatabaseClosed
 
-__all__ = ["ProcessLock"]
-
 # All times are microseconds of a clock that the processes of the machine share.
 _ROUND = 200_000  # in which each process gets a slice
 _LONGEST_SLICE = 25_000

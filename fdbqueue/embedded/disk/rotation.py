@@ -14,8 +14,6 @@ from fdbqueue.embedded.disk.files import Connection, is_long, shorten_write_ahea
 from fdbqueue.embedded.disk.locks import lock_owners
 from fdbqueue.embedded.disk.sync import SharedSync
 
-__all__ = ["Rotation"]
-
 logger = logging.getLogger("fdbqueue")
 
 _STUCK = 6.0  # seconds; the snapshots of running processes end after five

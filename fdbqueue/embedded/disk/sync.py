@@ -15,8 +15,6 @@ from fdbqueue.embedded.disk.write_ahead_log import Extent, is_intact, next_commi
 from fdbqueue.embedded.permissions import open_directory, open_file
 from fdbqueue.errors import DatabaseClosed, FDBError, StorageError, SyncFailed
 
-__all__ = ["SharedSync", "sync_path"]
-
 logger = logging.getLogger("fdbqueue")
 
 

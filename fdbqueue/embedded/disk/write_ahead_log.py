@@ -6,8 +6,6 @@ import os
 import struct
 from typing import NamedTuple
 
-__all__ = ["Extent", "header", "is_intact", "next_commit"]
-
 _HEADER_SIZE = 32
 _FRAME_SIZE = 24 + 4096
 _MAGIC = (0x377F0682, 0x377F0683)

@@ -12,8 +12,6 @@ from fdbqueue.embedded.disk.files import Connection, OpenFiles, connect, explain
 from fdbqueue.embedded.disk.sync import SharedSync, sync_path
 from fdbqueue.errors import DatabaseClosed, FdbqueueError
 
-__all__ = ["Connections"]
-
 _CLOSED = -1
 
 

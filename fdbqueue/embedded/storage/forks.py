@@ -9,8 +9,6 @@ from weakref import ref
 if TYPE_CHECKING:
     from fdbqueue.embedded.storage.storage import Storage
 
-__all__ = ["register"]
-
 # When a storage is gone, a `WeakSet` would run Python code, which would lose an interrupt.
 _storages: set[ref[Storage]] = set()
 _forking: list[Storage] = []

@@ -13,8 +13,6 @@ from contextlib import suppress
 from typing import Any, Protocol
 from weakref import ref
 
-__all__ = ["Owners", "Reference"]
-
 
 class _Held(Protocol):
     reference: Reference | None

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from fdbqueue.embedded.disk.sync import SharedSync
     from fdbqueue.embedded.storage.storage import Storage
 
-__all__ = ["BACKWARD", "FORWARD", "Snapshot"]
-
 FORWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
 BACKWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT ?"
 

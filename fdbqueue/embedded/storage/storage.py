@@ -63,8 +63,6 @@ from fdbqueue.errors import (
     SyncFailed,
 )
 
-__all__ = ["Storage"]
-
 _CEILING_STEP = 10 * VERSIONS_PER_SECOND
 
 _LOOK = 0.25  # seconds between two looks at old snapshots and at the files

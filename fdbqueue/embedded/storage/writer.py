@@ -6,8 +6,6 @@ import sqlite3
 
 from fdbqueue.embedded.mutations import ATOMICS, Mutation, MutationType
 
-__all__ = ["GET", "Writer", "stamped"]
-
 GET = "SELECT value FROM kv WHERE key = ?"
 _DELETE_RANGE = "DELETE FROM kv WHERE key >= ? AND key < ?"
 # A statement for several rows costs little more than one for a single row.

@@ -24,8 +24,6 @@ from fdbqueue.embedded.transaction.write_map import NO_VALUE, WriteMap
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeySelector
 
-__all__ = ["RANGE_OVERHEAD", "UNLIMITED", "Attempt", "Held", "Rows"]
-
 Rows: TypeAlias = list[tuple[bytes, bytes]]
 
 Watches: TypeAlias = tuple[tuple[bytes, bytes | None, WatchFuture], ...]

@@ -9,8 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-__all__ = ["FileChanges"]
-
 # From <sys/inotify.h>. A database that is closed closes the file, and its own wait ends.
 _IN_MODIFY, _IN_CLOSE_WRITE = 0x2, 0x8
 _NOTICES = 65_536  # bytes, more than all notices of one file, because equal ones are merged

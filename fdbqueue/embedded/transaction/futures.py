@@ -23,24 +23,6 @@ from fdbqueue.types import KeyLike
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "Callback",
-    "CommitFuture",
-    "Future",
-    "FutureInt64",
-    "FutureKeyArray",
-    "FutureVoid",
-    "Key",
-    "KeySelector",
-    "KeyValue",
-    "Pause",
-    "Value",
-    "VersionstampFuture",
-    "WatchFuture",
-    "as_row",
-    "fresh",
-]
-
 Callback: TypeAlias = Callable[["Future"], object]
 
 

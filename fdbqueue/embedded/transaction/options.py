@@ -19,8 +19,6 @@ from fdbqueue.embedded.limits import (
 from fdbqueue.embedded.transaction.attempt import Attempt
 from fdbqueue.errors import FDBError
 
-__all__ = ["DatabaseOptions", "Settings", "TransactionOptions"]
-
 _INT_MAX = 2**31 - 1
 
 

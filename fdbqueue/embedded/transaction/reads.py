@@ -24,13 +24,6 @@ from fdbqueue.embedded.transaction.futures import (
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector
 
-__all__ = [
-    "BINDING_REFUSED",
-    "FDBRange",
-    "SnapshotRead",
-    "TransactionRead",
-]
-
 BINDING_REFUSED = (
     "fdb.transactional does not retry transactions of an embedded database; decorate the function "
     "with fdbqueue.transactional, which runs on both engines"

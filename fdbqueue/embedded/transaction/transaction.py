@@ -45,8 +45,6 @@ from fdbqueue.embedded.transaction.writes import Writes
 from fdbqueue.errors import CommitUnknownResult, FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
 
-__all__ = ["Transaction"]
-
 # Errors that FoundationDB's onError retries; after the first two the delay does not grow.
 _RETRYABLE_VERSIONS = frozenset({1007, 1009})
 _RETRYABLE = frozenset({1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})

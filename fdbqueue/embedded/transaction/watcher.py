@@ -17,8 +17,6 @@ from fdbqueue.embedded.transaction.changes import FileChanges
 from fdbqueue.embedded.transaction.futures import WatchFuture
 from fdbqueue.errors import FDBError, FdbqueueError
 
-__all__ = ["Watcher"]
-
 _COMMITTING = 0.005  # seconds between looks whether a commit has ended, or its process was killed
 
 

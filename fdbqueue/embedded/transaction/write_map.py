@@ -16,8 +16,6 @@ from fdbqueue.embedded.mutations import ATOMICS, Mutation, MutationType
 from fdbqueue.embedded.ranges import Range, RangeSet, key_after
 from fdbqueue.errors import FDBError
 
-__all__ = ["MUTATION_OVERHEAD", "NO_VALUE", "WriteMap", "stamped_key_range"]
-
 MUTATION_OVERHEAD = 44
 """The bytes that FoundationDB counts for a mutation in addition to its contents."""
 

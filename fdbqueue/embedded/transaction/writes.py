@@ -8,8 +8,6 @@ from fdbqueue.embedded.arguments import as_key, strinc
 from fdbqueue.embedded.mutations import MutationType
 from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
 
-__all__ = ["Writes"]
-
 _SET = int(MutationType.SET)
 
 

@@ -9,8 +9,6 @@ from fdbqueue.http import routing
 from fdbqueue.http.responses import answer
 from fdbqueue.http.v1 import items, jobs, me, queues
 
-__all__ = ["fast_routes", "not_allowed", "router"]
-
 _PREFIX = "/v1"
 _ROUTERS = (jobs.router, items.router, queues.router, me.router)  # those whose speed matters first
 

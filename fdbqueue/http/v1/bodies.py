@@ -26,51 +26,6 @@ from fdbqueue.types import Change, State
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "MAX_ITEMS",
-    "MAX_WAIT",
-    "PROBLEMS",
-    "PROBLEM_DESCRIPTIONS",
-    "Ack",
-    "Batch",
-    "BatchPushed",
-    "ChangeAll",
-    "Changed",
-    "Check",
-    "ClaimRequest",
-    "Claimed",
-    "Claims",
-    "Cleared",
-    "CreateQueue",
-    "Dropped",
-    "Extend",
-    "FollowUp",
-    "Found",
-    "Info",
-    "Infos",
-    "Me",
-    "Move",
-    "Nack",
-    "NewOptions",
-    "Numbers",
-    "OfClaim",
-    "Pop",
-    "Popped",
-    "Position",
-    "Problem",
-    "Push",
-    "Pushed",
-    "QueueDescription",
-    "QueueNumbers",
-    "QueueOptions",
-    "Queues",
-    "Release",
-    "Rename",
-    "Result",
-    "Scale",
-    "WorkerList",
-]
-
 MAX_ITEMS = 1000
 """How many items one request pushes, pops, claims or lists at most."""
 

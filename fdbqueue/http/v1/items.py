@@ -31,8 +31,6 @@ from fdbqueue.http.v1.values import exact_priority, found_info, options_of
 from fdbqueue.queue.base import MAX_SCAN
 from fdbqueue.queue.overview import decode_json
 
-__all__ = ["router"]
-
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
 
 _OTHERS = ("remove", "move", "position", "result", "retry", "run_now", "release")

@@ -45,8 +45,6 @@ from fdbqueue.queue.base import change_once, claim_from_text, claim_text
 from fdbqueue.queue.transfer.idempotency import remembered
 from fdbqueue.types import Claim, Transaction
 
-__all__ = ["router"]
-
 _B = TypeVar("_B", bound=BaseModel)
 _C = TypeVar("_C", bound=bodies.OfClaim)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fdbqueue.http.routing import SAME_QUEUE, Links, links_to, operation_id
 
-__all__ = ["SAME_ITEM", "SAME_TOKEN", "of_claim", "of_item", "of_queue"]
-
 SAME_ITEM = "$request.path.item_id"
 SAME_TOKEN = "$request.body#/token"
 

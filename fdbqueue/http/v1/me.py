@@ -9,8 +9,6 @@ from fdbqueue.http.security import grant_of
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.parameters import known_parameters
 
-__all__ = ["router"]
-
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
 
 

@@ -16,19 +16,6 @@ from fdbqueue.http.v1.bodies import MAX_ITEMS, MAX_WAIT
 from fdbqueue.queue.base import MAX_SCAN
 from fdbqueue.types import State
 
-__all__ = [
-    "AdminOf",
-    "After",
-    "AfterQueue",
-    "Filters",
-    "Page",
-    "ReadOf",
-    "Scan",
-    "Wait",
-    "WriteOf",
-    "known_parameters",
-]
-
 _NAME = "The queue's name, with `/` as `%2F`."
 
 ReadOf: TypeAlias = Annotated[str, name_for("read", _NAME)]

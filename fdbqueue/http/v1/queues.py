@@ -33,8 +33,6 @@ from fdbqueue.queue.overview import history_as_json, json_bytes, stats_as_json, 
 from fdbqueue.queue.presence import WorkerInfo
 from fdbqueue.types import Options, QueueStats, State, Transaction
 
-__all__ = ["router"]
-
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
 
 _OTHERS = ("items", "stats", "scale", "workers_of_queue", "change")

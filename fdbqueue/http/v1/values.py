@@ -14,21 +14,6 @@ from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.queue.overview import info_as_json, item_as_json, time_as_json
 from fdbqueue.types import Item, ItemInfo, Options, Task, Transaction
 
-__all__ = [
-    "AnyQueue",
-    "exact_priority",
-    "found",
-    "found_info",
-    "full",
-    "json_queue",
-    "options_of",
-    "push",
-    "push_all",
-    "push_arguments",
-    "pushed",
-    "require_agents",
-]
-
 AnyQueue: TypeAlias = BaseQueue[Any]
 """A queue of any kind."""
 

@@ -10,17 +10,16 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from fdbqueue.layout import (
-    Layout,
+from fdbqueue.layout.items import StoredItem, counters_range
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import (
     Lease,
-    counters_range,
     decode_lease,
     decode_metadata,
     decode_options,
     header_of,
     with_header,
 )
-from fdbqueue.layout.items import StoredItem
 from fdbqueue.operations.items import Items, LocatedItem
 from fdbqueue.operations.leases import LEASE_OVER
 from fdbqueue.operations.views.overdue import (
@@ -33,8 +32,6 @@ from fdbqueue.operations.views.overdue import (
 from fdbqueue.operations.views.staged import begin_staged, ranges_by_life
 from fdbqueue.operations.views.stats import FirstKey, begin_size, begin_stats, counts_by_priority
 from fdbqueue.types import Options, QueueStats, ReadTransaction, State
-
-__all__ = ["Views"]
 
 _T = TypeVar("_T")
 

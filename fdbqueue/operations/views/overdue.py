@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from fdbqueue.layout import (
-    Counters,
-    Layout,
+from fdbqueue.layout.items import Counters
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import (
     Lease,
     decode_claim,
     decode_expiry,
@@ -20,8 +20,6 @@ from fdbqueue.layout import (
 from fdbqueue.operations.items import WANT_ALL
 from fdbqueue.operations.views.staged import begin_staged, ranges_by_life
 from fdbqueue.types import KeyValue, Options, ReadTransaction
-
-__all__ = ["Overdue", "begin_overdue", "overdue_items", "stored_options", "with_timers"]
 
 
 @dataclass(slots=True)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fdbqueue.layout import Layout
+from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.items import WANT_ALL
 from fdbqueue.operations.leases import VERSIONS
 from fdbqueue.types import ReadTransaction
-
-__all__ = ["REQUEST_TIMEOUT", "begin_staged", "ranges_by_life"]
 
 REQUEST_TIMEOUT = 5.0
 """Seconds after which a process that waits for items is considered dead."""

@@ -12,14 +12,11 @@ from typing import Any, TypeAlias
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.layout import (
-    Counters,
-    Layout,
-    decode_options,
-)
+from fdbqueue.layout.items import Counters
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, decode_header
-from fdbqueue.layout.values import Moment, utc_time
+from fdbqueue.layout.values import Moment, decode_options, utc_time
 from fdbqueue.operations.views.overdue import (
     Overdue,
     begin_overdue,
@@ -28,15 +25,6 @@ from fdbqueue.operations.views.overdue import (
     with_timers,
 )
 from fdbqueue.types import Key, KeyValue, Options, QueueStats, ReadTransaction
-
-__all__ = [
-    "FirstKey",
-    "begin_layout_check",
-    "begin_size",
-    "begin_stats",
-    "counts_by_priority",
-    "unknown_stats",
-]
 
 _MAX_LEVELS = 100  # of which the oldest item is looked for
 

@@ -10,9 +10,9 @@ from functools import partial
 from typing import IO, Any, NamedTuple
 
 from fdbqueue.errors import InvalidBackup, InvalidQueueName, QueueExists, QueueNotFound
-from fdbqueue.layout import UNDECODABLE
 from fdbqueue.layout.migration import RowCheck
 from fdbqueue.layout.names import name_key
+from fdbqueue.layout.values import UNDECODABLE
 from fdbqueue.queue.registry import queue_names
 from fdbqueue.queue.transfer.rows import (
     NewQueue,
@@ -24,8 +24,6 @@ from fdbqueue.queue.transfer.rows import (
     summary_of,
 )
 from fdbqueue.types import Database
-
-__all__ = ["backup", "is_backup", "restore"]
 
 _FORMAT = "fdbqueue backup"
 _VERSION = 1

@@ -9,8 +9,6 @@ from fdbqueue.errors import QueueChanged, QueueExists, RestoreRunning, SameQueue
 from fdbqueue.queue.transfer.rows import NewQueue, QueueCopy, rows_of, stored_copy, summary_of
 from fdbqueue.types import Database
 
-__all__ = ["copy_queue"]
-
 
 def copy_queue(
     source: Database,

@@ -8,13 +8,11 @@ from typing import Any
 
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import IdempotencyKeyReused, InvalidIdempotencyKey
-from fdbqueue.layout import Layout
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_push, encode_push, push_digest
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Database, Priority, Transaction
-
-__all__ = ["MAX_KEY", "push_once", "remembered"]
 
 _HOURS = 24
 MAX_KEY = 255

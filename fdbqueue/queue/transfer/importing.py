@@ -14,15 +14,13 @@ from typing import Any
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import FdbqueueError, ImportMismatch, ImportRunning, InvalidLine
-from fdbqueue.layout import Layout
 from fdbqueue.layout.codecs import with_stack
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_progress, encode_progress
 from fdbqueue.operations.items import BATCH_BYTES
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Database, Json, Priority, Transaction
-
-__all__ = ["MAX_LINE", "ImportReport", "import_lines"]
 
 _BATCH_LINES = 1000
 MAX_LINE = 50_000_000

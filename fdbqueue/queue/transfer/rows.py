@@ -14,8 +14,8 @@ from fdbqueue.database.binding import error_classes
 from fdbqueue.database.clock import uuids
 from fdbqueue.database.retrying import prepare_retry, run
 from fdbqueue.errors import QueueChanged, QueueExists, QueueNotFound, RestoreRunning
-from fdbqueue.layout import (
-    Layout,
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.names import (
     decode_subspace,
     decode_unfinished,
     encode_unfinished,
@@ -25,17 +25,6 @@ from fdbqueue.layout import (
 )
 from fdbqueue.operations.names import drop_unfinished, find, find_existing
 from fdbqueue.types import Database, KeyValue, State, Transaction
-
-__all__ = [
-    "NewQueue",
-    "QueueCopy",
-    "Row",
-    "Rows",
-    "Summary",
-    "rows_of",
-    "stored_copy",
-    "summary_of",
-]
 
 _PAGE = 500  # rows that one range read returns
 _LIFETIME = 5.0  # seconds in which a transaction can read

@@ -16,8 +16,8 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination.contention.requests import Request, Requests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import run
-from fdbqueue.layout import Layout
 from fdbqueue.layout.items import pack_staged, unpack_staged
+from fdbqueue.layout.keys import Layout
 from fdbqueue.queue.base import store_of
 
 WAITS = b"\x16\x01\x02\x01name\x00"

@@ -29,8 +29,6 @@ from pathlib import Path, PurePosixPath
 
 from tests.hostile.disk.shim import Entry
 
-__all__ = ["JOURNAL", "POSIX", "WORST", "Directory", "State"]
-
 JOURNAL, POSIX = "journal", "posix"
 WORST = f"{POSIX}/none"
 """The state in which nothing is on disk that need not be."""

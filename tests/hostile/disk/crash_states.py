@@ -34,19 +34,6 @@ from tests.hostile.disk.crash_model import Directory
 from tests.hostile.disk.shim import Disk, Entry, read_record
 from tests.hostile.disk.workload import CLIENTS, Torn, numbers_of
 
-__all__ = [
-    "Known",
-    "Pick",
-    "Process",
-    "Report",
-    "choose",
-    "examine",
-    "examine_all",
-    "examine_some",
-    "in_memory",
-    "record_run",
-]
-
 ROOT = Path(__file__).parent.parent.parent.parent
 MOMENTS = ("create", "open", "push", "checkpoint", "rotation", "close", "closed")
 PROBLEMS = ("refused", "lost", "taken back", "torn")

@@ -21,8 +21,6 @@ from tests.hostile.disk.crash_model import WORST, Directory, State
 from tests.hostile.disk.shim import Disk, read_record
 from tests.hostile.ledger import CANCELLED, HALF_CLOSED, RECOVERY, Operation
 
-__all__ = ["PowerCut", "states_after"]
-
 
 @dataclass(frozen=True)
 class PowerCut:

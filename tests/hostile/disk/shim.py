@@ -38,8 +38,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["Disk", "Entry", "Fault", "mark", "need_shim", "read_record"]
-
 _SOURCE = Path(__file__).with_name("shim.c")
 _COMPILER = os.environ.get("CC", "cc")
 _ENTRY = struct.Struct("<ciiQqII")

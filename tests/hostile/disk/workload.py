@@ -30,8 +30,6 @@ from fdbqueue.embedded.storage import storage
 from fdbqueue.embedded.transaction.transaction import Transaction
 from tests.hostile.disk.shim import mark
 
-__all__ = ["CLIENTS", "Torn", "numbers_of"]
-
 CLIENTS = 2
 """The number of clients of a process."""
 

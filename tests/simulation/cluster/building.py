@@ -13,8 +13,6 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-__all__ = ["Missing", "Tools", "find_tools"]
-
 _SHIM = Path(__file__).with_name("shim.cpp")
 _HEADER = Path("bindings/c/foundationdb/ClientWorkload.h")
 _READ_ON = "docs/design/simulation.md says what the simulation needs"

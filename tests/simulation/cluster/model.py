@@ -17,8 +17,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-__all__ = ["VERSIONS", "Entry", "Model", "last_stamp"]
-
 VERSIONS = 1_000
 """The read versions of a millisecond."""
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["MUTATIONS", "Mutation"]
-
 
 @dataclass(frozen=True)
 class Mutation:
@@ -126,7 +124,7 @@ def _order_by_chance() -> None:
 def _unwoken() -> None:
     """A push wakes none of the clients that wait."""
     from fdbqueue.coordination.store import Store
-    from fdbqueue.layout import Layout
+    from fdbqueue.layout.keys import Layout
 
     def keys_to_watch(keys_to_watch: Callable[..., Any]) -> Callable[..., Any]:
         def of_options(self: Any, tr: Any, *args: Any, **kwargs: Any) -> list[bytes]:
@@ -151,7 +149,7 @@ def _unwoken() -> None:
 @_found_by("queues", "was held, but it is", "was lost, but it is")
 def _ack_without_token() -> None:
     """A client ends a claim that another one has made since."""
-    from fdbqueue.layout import decode_claim
+    from fdbqueue.layout.values import decode_claim
     from fdbqueue.operations import leases
 
     def claimed(_: object) -> Callable[..., Any]:
@@ -388,7 +386,7 @@ def _unextended() -> None:
 @_found_by("workers", "an idle worker sleeps on")
 def _no_wake_up() -> None:
     """A push wakes nobody, and nobody looks whether others were woken in vain."""
-    from fdbqueue.layout import Layout
+    from fdbqueue.layout.keys import Layout
     from fdbqueue.operations.waiters import Waiters
 
     def init(init: Callable[..., None]) -> Callable[..., None]:

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from tests.hostile.ledger import Operation
 
-__all__ = ["Push", "out_of_order"]
-
 _SLOW = {"claim": 0.1, "pop": 1.0}
 """Seconds after which a claim renews a lease of one second, and after which a pop may be taken for
 that of a dead process, because the cluster has recovered meanwhile."""

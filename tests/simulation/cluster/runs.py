@@ -15,8 +15,6 @@ from pathlib import Path
 from tests.simulation.cluster.building import Tools
 from tests.simulation.cluster.scenario import SHIM, Scenario, toml_file
 
-__all__ = ["Result", "run"]
-
 _ROOT = Path(__file__).parents[3]
 _LONGEST = 300
 """Real seconds after which a simulation is ended."""

@@ -9,8 +9,6 @@ import random
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["SHIM", "Scenario", "choose", "toml_file"]
-
 SHIM = "shim"
 """The name of the shim, in the directory of a simulation."""
 

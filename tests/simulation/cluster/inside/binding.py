@@ -11,8 +11,6 @@ from typing import Any
 
 from tests.simulation.cluster.inside import greenlets, simulator
 
-__all__ = ["open_database", "prepare"]
-
 _API_VERSION = 730
 
 

@@ -21,8 +21,6 @@ from tests.simulation.cluster.inside import binding, environment, simulator
 from tests.simulation.cluster.inside.greenlets import Process
 from tests.simulation.cluster.mutations import MUTATIONS
 
-__all__ = ["Client", "create"]
-
 _WORKLOADS = "tests.simulation.cluster.workloads"
 _REPORT = Path("report.jsonl").absolute()  # read by `runs`
 _LOG = Path("log.txt").absolute()

@@ -22,8 +22,6 @@ from tests.simulation.cluster.inside import greenlets, simulator
 from tests.simulation.cluster.inside.greenlets import Gate
 from tests.simulation.cluster.inside.timers import Timer
 
-__all__ = ["replace_surroundings", "separate_globals", "stopped_clock"]
-
 EPOCH = 1_700_000_000.0
 """The time since 1970 at which a simulation begins, by a clock that is not skewed."""
 

@@ -16,8 +16,6 @@ import greenlet
 
 from tests.simulation.cluster.inside import simulator
 
-__all__ = ["Gate", "Process", "Thread", "current", "run_ready"]
-
 _hub = greenlet.getcurrent()
 _ready: list[Thread] = []
 _is_running = False

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 import _fdbsim
 
-__all__ = ["as_process", "forget", "know", "now", "random_bytes"]
-
 _contexts: list[int] = []
 _last = 0.0
 

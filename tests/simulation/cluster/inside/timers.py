@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from tests.simulation.cluster.inside import greenlets
 
-__all__ = ["Timer"]
-
 
 class Timer:
     """Calls a function after some simulated time, by the hub.

@@ -32,8 +32,6 @@ from tests.simulation.cluster.workloads.shared import (
     wait_for_ends,
 )
 
-__all__ = ["SPACE", "Caller", "Databases", "account_for_calls", "note_killed"]
-
 SPACE = Subspace(("queue",))
 _QUEUE = "queue"  # its name in the ledger
 _LEASES = (1, 5, 20)

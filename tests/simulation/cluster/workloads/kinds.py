@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import fdbqueue
 from tests.simulation.cluster.inside.environment import stopped_clock
 
-__all__ = ["KINDS", "Fifo", "Place", "Priorities", "Tasks"]
-
 
 class Place(NamedTuple):
     """Where a push puts an item.

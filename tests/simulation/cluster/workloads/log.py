@@ -18,8 +18,6 @@ from fdb.subspace_impl import Subspace
 
 from tests.simulation.cluster.model import Entry, last_stamp
 
-__all__ = ["Attempt", "errors", "read_log", "run"]
-
 _T = TypeVar("_T")
 
 errors: Counter[int] = Counter()

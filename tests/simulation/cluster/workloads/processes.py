@@ -35,8 +35,6 @@ from tests.simulation.cluster.workloads.shared import (
     wait_for_ends,
 )
 
-__all__ = ["Processes"]
-
 _counts: Counter[str] = Counter()
 """How often processes have worked for each other."""
 

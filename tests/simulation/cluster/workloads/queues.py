@@ -16,8 +16,6 @@ from tests.simulation.cluster.workloads.kinds import KINDS, Priorities
 from tests.simulation.cluster.workloads.log import Attempt, errors, read_log, run
 from tests.simulation.cluster.workloads.shared import look_for_leftovers, run_threads, wait_for_ends
 
-__all__ = ["Queues"]
-
 _NAMES = ("here", "there")
 """The names that the queue has in turn."""
 _LEASES = (0.5, 1, 1, 5, 20)

@@ -14,19 +14,9 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.layout import Layout, receipts_before
+from fdbqueue.layout.keys import Layout, receipts_before
 from fdbqueue.layout.names import workers_range
 from tests.simulation.cluster.inside.clients import Client
-
-__all__ = [
-    "keep_running",
-    "look_a_day_later",
-    "look_for_leftovers",
-    "run_threads",
-    "take_dead_waiters",
-    "wait_for_ends",
-    "wait_until",
-]
 
 _LONGEST = 300
 """Seconds after which every lease and every delay must be over."""

@@ -20,15 +20,13 @@ from typing import Any, NamedTuple
 
 import fdbqueue
 from fdbqueue.errors import LayoutVersionMismatch, LeaseLost, QueueChanged
-from fdbqueue.layout import default_subspace
+from fdbqueue.layout.names import default_subspace
 from tests.simulation.cluster.inside.clients import Client
 from tests.simulation.cluster.inside.environment import stopped_clock
 from tests.simulation.cluster.model import Entry, last_stamp
 from tests.simulation.cluster.workloads.log import Attempt, errors, read_log, run
 from tests.simulation.cluster.workloads.shared import look_for_leftovers, run_threads, wait_for_ends
 from tests.support.earlier_layouts import LAYOUTS, restore_named
-
-__all__ = ["Upkeep"]
 
 _NAMES = ("here", "there")
 """The names that the queue of accounts has in turn."""

@@ -31,8 +31,6 @@ from tests.simulation.cluster.workloads.shared import (
     wait_until,
 )
 
-__all__ = ["Workers"]
-
 _SPACE = Subspace(("queue",))
 _EFFECTS = Subspace(("effects",))
 _LEASE = 3
