@@ -13,6 +13,9 @@ If their servers and clients are installed, Postgres and Redis run beside it, wi
 before it returns: `FOR UPDATE SKIP LOCKED`, which is not strict, and `ZPOPMIN`. Run them against a
 cluster, whose pops are on disk, too. Their commits are not counted.
 
+Processes of one host share transactions while they contend. `unshared` is the same pop where they
+do not: on a cluster, each process then only stages items for others.
+
 Use a fresh server. Each pop of the plain recipe leaves a cleared key before the head of the queue,
 which slows down later runs for a while.
 """
@@ -122,14 +125,23 @@ class Redis(threading.local):
 
 
 class Counting(FaultyDatabase):
-    """Count the attempted commits of a database."""
+    """Count the attempted commits of a database.
+
+    Args:
+        db: The database.
+        is_shared: Whether processes share transactions, as they do on the wrapped database.
+    """
 
     commits = 0
 
+    def __init__(self, db: Any, is_shared: bool) -> None:
+        super().__init__(db)
+        self._is_shared = is_shared
+
     @property
     def identity(self) -> str | None:
-        """Share transactions with the other processes, as the wrapped database does."""
-        return database_identity(self.db)
+        """The identity of the database, under which its processes share transactions."""
+        return database_identity(self.db) if self._is_shared else None
 
     def commit(self, transaction: FaultyTransaction) -> None:
         self.commits += 1
@@ -195,6 +207,7 @@ def peer_pop() -> Operation:
 READ_MODIFY_WRITE = "raw: read, modify, write"
 PLAIN = "plain recipe"
 POP = "this library: pop"
+UNSHARED = "this library: pop, unshared"
 CLAIM = "this library: claim"
 PUSH = "this library: push"
 POSTGRES = "Postgres: SKIP LOCKED"
@@ -206,6 +219,7 @@ OPERATIONS: dict[str, Callable[[], Operation]] = {
     PLAIN: plain_recipe,
     "recipe's staging": staging_recipe,
     POP: pop,
+    UNSHARED: pop,
     CLAIM: claim,
     PUSH: push,
     POSTGRES: peer_pop,
@@ -268,7 +282,8 @@ class Measured:
 def process(url: str, names: list[str], threads: int, seconds: float, pipe: Any) -> None:
     """Run one process with a number of threads for each operation."""
     open_peer = PEERS.get(names[0])
-    db: Any = open_peer(url) if open_peer else Counting(fdbqueue.open(url))
+    is_shared = UNSHARED not in names
+    db: Any = open_peer(url) if open_peer else Counting(fdbqueue.open(url), is_shared)
     latencies: dict[str, list[float]] = {name: [] for name in names}
     values: dict[str, list[bytes]] = {name: [] for name in names}
     end = 0.0
