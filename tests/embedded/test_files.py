@@ -230,8 +230,8 @@ def test_a_full_disk_loses_no_acknowledged_commit(path: Path) -> None:
     with Database(path) as db:
         tr = db.create_transaction()
         tr[b"k"].wait()
-        pages = tr._attempt.snapshot.connection.execute("PRAGMA page_count").fetchone()[0]
-        tr._attempt.snapshot.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+        pages = tr._attempt.held.snapshot.connection.execute("PRAGMA page_count").fetchone()[0]
+        tr._attempt.held.snapshot.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
         tr.reset()
         with pytest.raises(DiskFull, match=str(path)) as error:
             db[b"large"] = b"x" * 50_000

@@ -52,7 +52,7 @@ from fdbqueue.embedded.storage import forks
 from fdbqueue.embedded.storage.connections import Connections
 from fdbqueue.embedded.storage.owners import Owners
 from fdbqueue.embedded.storage.snapshot import Snapshot
-from fdbqueue.embedded.storage.writer import Writer, stamped
+from fdbqueue.embedded.storage.writer import Writer
 from fdbqueue.errors import (
     CommitUnknownResult,
     DatabaseClosed,
@@ -302,7 +302,7 @@ class Storage:
 
     def _raise_ceiling(self, deadline: float | None) -> None:
         """Commit nothing, which raises the ceiling, unless another process holds the lock."""
-        commit = self._run_commit(partial(self._commit, None, [], [], [], ()), time.monotonic())
+        commit = self._run_commit(partial(self._commit, None, [], [], []), time.monotonic())
         if self.is_durable:
             self._wait_for_disk(commit.sync, commit.tail, deadline=deadline)
         self.log.raise_ceiling(commit.ceiling)
@@ -464,7 +464,6 @@ class Storage:
         reads: list[Range],
         mutations: list[Mutation],
         writes: list[bytes],
-        stamped_keys: tuple[bytes, ...],
         deadline: float | None,
     ) -> tuple[int, Callable[[], None] | None]:
         """Commit and return the version. The snapshot is ended in any case.
@@ -478,7 +477,6 @@ class Storage:
             reads: The read conflict ranges.
             mutations: The writes, in order.
             writes: The write conflict ranges, as `pack_ranges` takes them.
-            stamped_keys: Templates of the versionstamped keys.
             deadline: When to stop waiting for the lock, by `time.monotonic()`; `None` for never.
 
         Raises:
@@ -486,7 +484,7 @@ class Storage:
                 more than five seconds old. 1031, another process held the writers' lock until the
                 deadline.
         """
-        section = partial(self._commit, snapshot, reads, mutations, writes, stamped_keys)
+        section = partial(self._commit, snapshot, reads, mutations, writes)
         before_wait = partial(self._before_wait, snapshot, reads)
         try:
             commit = self._run_commit(section, deadline, hold, before_wait)
@@ -546,7 +544,6 @@ class Storage:
         reads: list[Range],
         mutations: list[Mutation],
         writes: list[bytes],
-        stamped_keys: tuple[bytes, ...],
     ) -> _Commit:
         """Commit as a section."""
         if self._writing is not None:
@@ -557,16 +554,12 @@ class Storage:
             connection = self._writing = self._connections.take()
         is_committed = False
         try:
-            offset, version, ceiling = self._write(connection, snapshot, reads, mutations)
-            if stamped_keys:  # the caller's list stays as it is: the commit may be repeated
-                writes = [*writes]
-                for key in stamped_keys:
-                    writes += (stamped(key, version), b"")
+            offset, version, ceiling, stamped = self._write(connection, snapshot, reads, mutations)
             self._connections.files.check()
             raised = version + _CEILING_STEP if version >= ceiling else 0
             if raised:
                 connection.execute("UPDATE clock SET ceiling = ?", (raised,))
-            tail = self.log.append(offset, version, writes)
+            tail = self.log.append(offset, version, writes + stamped)
             connection.execute("COMMIT")
             is_committed = True
             self.log.publish(tail, version)
@@ -628,8 +621,10 @@ class Storage:
         snapshot: Snapshot | None,
         reads: list[Range],
         mutations: list[Mutation],
-    ) -> tuple[int, int, int]:
-        """Write the mutations if nothing conflicts; return tail, version and ceiling.
+    ) -> tuple[int, int, int, list[bytes]]:
+        """Write the mutations if nothing conflicts.
+
+        Return the tail, the version, the ceiling, and the conflict ranges of versionstamped keys.
 
         If no transaction committed since the snapshot, its connection continues by writing. SQLite
         refuses that ("locked") if the connection does not read the newest state. Then a checkpoint
@@ -657,13 +652,13 @@ class Storage:
             self.log.begin(time.monotonic_ns() // 1000 + self.shift)
             version = max(last + 1, time.monotonic_ns() // 1000 + self.shift)
             try:
-                self._writer.apply(connection, mutations, version, last)
+                stamped = self._writer.apply(connection, mutations, version, last)
             except sqlite3.OperationalError as error:
                 if not goes_on or "locked" not in str(error):
                     raise
                 goes_on = False
             else:
-                return offset, version, ceiling
+                return offset, version, ceiling, stamped
 
     def _keep_short(self, connection: sqlite3.Connection, version: int) -> None:
         """Shorten SQLite's write-ahead log about once a second if readers let it grow."""

@@ -139,7 +139,7 @@ class Transaction(TransactionRead, Writes):
         ):
             return
         attempt.mutations.append((kind, key, param))
-        if attempt.watches:
+        if attempt.held.watches:
             attempt.trigger_watches(kind, key, param)
         size = len(key) + len(param)
         size += RANGE_OVERHEAD if kind == _CLEAR_RANGE and end is None else MUTATION_OVERHEAD
@@ -196,7 +196,6 @@ class Transaction(TransactionRead, Writes):
             # The conflict range is the final key, which only the commit knows.
             attempt.skip_next_write_conflict = True
             self.mutate(MutationType.SET_VERSIONSTAMPED_KEY, key, param)
-            attempt.stamped_keys += (key,)
             if not attempt.ryw_disabled:
                 attempt.own_writes()  # now, because the unreadable keys depend on the read version
 
@@ -263,7 +262,7 @@ class Transaction(TransactionRead, Writes):
         The embedded engine keeps no history: reads at a version before the last commit fail with
         1007.
         """
-        if self._attempt.version is not None or self._attempt.snapshot is not None:
+        if self._attempt.version is not None or self._attempt.held.snapshot is not None:
             self._attempt.fail(2010)
         elif version <= 0:
             self._attempt.fail(2011)
@@ -337,8 +336,8 @@ class Transaction(TransactionRead, Writes):
                 raise FDBError(2102)
             value = attempt.read_value(key, snapshot=False)
             limit = self._database.defaults.max_watches
-            self._database.watcher.reserve(len(attempt.watches) + 1, limit)
-            attempt.set_watches((*attempt.watches, (key, value, future)))
+            self._database.watcher.reserve(len(attempt.held.watches) + 1, limit)
+            attempt.held.watches += ((key, value, future),)
         except FdbqueueError as error:
             future.finish(error.with_traceback(None))
         return future
@@ -365,23 +364,22 @@ class Transaction(TransactionRead, Writes):
                 if 5 * attempt.size > size_limit and attempt.is_too_large(size_limit):
                     raise FDBError(2101)
                 self._committed_version, wait_for_disk = attempt.commit()
-                tells_of_commit = attempt.held.versionstamp is not None or attempt.watches
+                tells_of_commit = attempt.held.versionstamp is not None or attempt.held.watches
                 if wait_for_disk is not None and tells_of_commit:
                     wait_for_disk()
                     wait_for_disk = None
             except BaseException as error:
-                attempt.release()
+                attempt.held.release()
                 if isinstance(error, CommitUnknownResult):
                     attempt.end(1021)
                 if isinstance(error, FdbqueueError):
                     attempt.held.end_watches(fresh(error))
-                    attempt.watches = ()
                 if attempt.held.versionstamp is not None and isinstance(error, FDBError):
                     attempt.held.versionstamp.finish(None, FDBError(2020))
                 raise
             if attempt.held.versionstamp is not None:
                 self._finish_versionstamp(attempt.held.versionstamp)
-            if attempt.watches:
+            if attempt.held.watches:
                 self._set_watches()
         except FdbqueueError as error:
             return FutureVoid(error)
@@ -398,8 +396,8 @@ class Transaction(TransactionRead, Writes):
             future.finish(self._committed_version.to_bytes(8, "big") + b"\0\0")
 
     def _set_watches(self) -> None:
-        watches = self._attempt.watches
-        self._attempt.set_watches(())
+        held = self._attempt.held
+        watches, held.watches = held.watches, ()
         for key, value, future in watches:
             future.database = self._database
             self._database.watcher.watch(key, value, future)
