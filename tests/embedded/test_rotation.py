@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -391,20 +392,26 @@ def test_a_restored_older_generation_is_detected(stop: Stop, soon: None, path: P
             db[b"k"] = b"after"
 
 
-def test_an_unused_snapshot_is_too_old_after_the_files_were_replaced(
-    stop: Stop, path: Path, request: pytest.FixtureRequest
+def test_a_snapshot_is_too_old_if_the_files_are_replaced_before_its_first_read(
+    stop: Stop, path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection would miss later commits."""
     stop()
     with Database(path, "os") as db, Database(path, "os") as other:
-        snapshot = other.storage.begin()
-        request.getfixturevalue("soon")
-        write_until(db, 1)
-        wait_until(are_alone(path, 1))
-        db[b"k"] = b"after"
+        take = other.storage._take
+
+        def take_late(*arguments: Any) -> Any:
+            monkeypatch.undo()
+            request.getfixturevalue("soon")
+            write_until(db, 1)
+            wait_until(are_alone(path, 1))
+            db[b"k"] = b"after"
+            return take(*arguments)
+
+        monkeypatch.setattr(other.storage, "_take", take_late)
         with pytest.raises(FDBError, match="1007"):
-            snapshot.get(b"k")
-        other.storage.end(snapshot)
+            other.create_transaction()[b"k"].wait()
+        assert other.create_transaction()[b"k"] == b"after"
 
 
 def test_a_commit_synced_by_a_copy_needs_no_sync_of_the_old_files(path: Path) -> None:

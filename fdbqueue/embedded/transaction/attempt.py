@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from fdbqueue.embedded import limits
 from fdbqueue.embedded.arguments import as_key, key_size_limit
+from fdbqueue.embedded.disk.damage import in_order
 from fdbqueue.embedded.disk.locks import WriteLockHold
 from fdbqueue.embedded.mutations import Mutation, MutationType
 from fdbqueue.embedded.ranges import Range, RangeSet, key_after
@@ -205,19 +206,27 @@ class Attempt:
 
     def view(self) -> Snapshot:
         """Return the snapshot of this attempt. The first call takes it."""
+        return self.held.snapshot or self._read_first(GET, (b"",))[0]
+
+    def _read_first(
+        self, statement: str, parameters: tuple[bytes | int, ...]
+    ) -> tuple[Snapshot, Rows]:
+        """Take the snapshot by the first read; return it and the rows."""
         held = self.held
-        snapshot = held.snapshot
-        if snapshot is None:
-            self.storage.attempts.add(self, held)
-            if self.version is not None:
-                snapshot = self.storage.begin_at(self.version, self.deadline)
-            else:
-                if self._starved and held.write_lock is None:
-                    held.write_lock = self.storage.hold_write_lock(self.deadline)
-                snapshot = self.storage.begin(self.deadline)
-            snapshot.runs_ahead = self.reads_ahead
-            held.snapshot = snapshot
-        return snapshot
+        self.storage.attempts.add(self, held)
+        if self._starved and self.version is None and held.write_lock is None:
+            held.write_lock = self.storage.hold_write_lock(self.deadline)
+        snapshot, rows = self.storage.read_first(
+            statement, parameters, self.deadline, self.reads_ahead
+        )
+        if self.version is not None:
+            try:
+                self.storage.check_version(snapshot, self.version)
+            except FDBError:
+                self.storage.end(snapshot)
+                raise
+        held.snapshot = snapshot
+        return snapshot, rows
 
     def confirm_reads(self) -> None:
         """Return once everything that was read is on disk."""
@@ -255,7 +264,7 @@ class Attempt:
             return -1, partial(self.storage.confirm, snapshot, self.deadline)
         if held.snapshot is None:
             if self.reads:
-                self.view().settle()  # conflict ranges added without a read count from now
+                self.view()  # conflict ranges added without a read count from now
             elif self.version is not None:
                 self.storage.check_age(self.version)
         snapshot, held.snapshot = held.snapshot, None
@@ -324,7 +333,8 @@ class Attempt:
             return None
         own = self._visible_writes(snapshot) if self.mutations else None
         if own is None:
-            rows = (self.held.snapshot or self.view()).fetch(GET, (key,))
+            view = self.held.snapshot
+            rows = view.fetch(GET, (key,)) if view else self._read_first(GET, (key,))[1]
             value: bytes | None = rows[0][0] if rows else None
         else:
             value = own.get(key, self.view().get(key) if own.needs_database(key) else None)
@@ -420,7 +430,12 @@ class Attempt:
         self.has_read = True
         statement = BACKWARD if reverse else FORWARD
         few = limit if limit < _FEW else _FEW
-        fetched: Rows = (self.held.snapshot or self.view()).fetch(statement, (begin, end, few))
+        if (view := self.held.snapshot) is None:
+            _, fetched = self._read_first(statement, (begin, end, few))
+        else:
+            fetched = view.fetch(statement, (begin, end, few))
+        if len(fetched) > 1:
+            fetched = list(in_order(fetched, reverse, self.storage.database_file))
         if limit == 1 or not fetched:  # the reads of a queue
             rows, more = fetched, bool(fetched)
         else:
