@@ -26,10 +26,9 @@ from typing import Any, NamedTuple
 
 from fdbqueue.embedded.clock import microseconds, set_clock
 from fdbqueue.embedded.disk import generations
-from fdbqueue.embedded.disk.commit_log import CommitLog
+from fdbqueue.embedded.disk.commit_log import COMMITS_FILE, CommitLog
 from fdbqueue.embedded.disk.damage import check_after_crash
 from fdbqueue.embedded.disk.files import (
-    COMMITS_FILE,
     LOCK_FILE,
     Connection,
     connect,
@@ -258,11 +257,13 @@ class Storage:
                 rows = self._take(snapshot, newest, statement, parameters)
             if snapshot.unconfirmed is not None and not is_ahead:
                 self.confirm(snapshot, deadline)
-        except sqlite3.Error as error:
+        except generations.Outdated:
             self.end(snapshot)
-            raise self._connections.failure(error) from error
-        except BaseException:
+            return self.read_first(statement, parameters, deadline, is_ahead)
+        except BaseException as error:
             self.end(snapshot)
+            if isinstance(error, sqlite3.Error):
+                raise self._connections.failure(error) from error
             raise
         return snapshot, rows
 
@@ -278,6 +279,9 @@ class Storage:
         SQLite takes its snapshot at the read. `newest`, what the log of commits says, was noted
         before that, possibly long before. If the log says something else after the read, that is
         noted and the read is repeated.
+
+        Raises:
+            Outdated: There are newer files.
         """
         if time.monotonic() > snapshot.expires:
             raise snapshot.too_old()
@@ -290,7 +294,7 @@ class Storage:
             noted, newest = newest, (tail, version, generation)
             self.newest = newest
             if generation != connection.generation:
-                raise FDBError(1007)  # it would miss all later commits
+                raise generations.Outdated  # it would miss all later commits
             if newest == noted:
                 break
             connection.execute("ROLLBACK")
@@ -340,13 +344,13 @@ class Storage:
         if now >= ceiling:
             try:
                 self._raise_ceiling(deadline)
-            except LockTimeout:
+            except (LockTimeout, generations.Outdated):
                 now = ceiling - 1
         return max(snapshot.version, now)
 
     def _raise_ceiling(self, deadline: float | None) -> None:
         """Commit nothing, which raises the ceiling, unless another process holds the lock."""
-        commit = self._run_commit(partial(self._commit, None, [], [], []), time.monotonic())
+        commit = self._lock.run(partial(self._commit, None, [], [], []), time.monotonic())
         if self.is_durable:
             self._wait_for_disk(commit.sync, commit.tail, deadline=deadline)
         self.log.raise_ceiling(commit.ceiling)
@@ -513,8 +517,13 @@ class Storage:
         """
         section = partial(self._commit, snapshot, reads, mutations, writes)
         before_wait = partial(self._before_wait, snapshot, reads)
+        commit = None
         try:
-            commit = self._run_commit(section, deadline, hold, before_wait)
+            while commit is None:
+                try:
+                    commit = self._lock.run(section, deadline, hold, before_wait)
+                except generations.Outdated:
+                    self._follow(deadline)
         except BaseException:
             if snapshot is not None:
                 self.end(snapshot)
@@ -525,20 +534,6 @@ class Storage:
             self._wait_for_commit(commit, deadline)
             wait = None
         return commit.version, wait
-
-    def _run_commit(
-        self,
-        section: Callable[[], _Commit],
-        deadline: float | None,
-        hold: WriteLockHold | None = None,
-        before_wait: Callable[[], object] = bool,
-    ) -> _Commit:
-        """Commit with the writers' lock, to the newest files."""
-        while True:
-            try:
-                return self._lock.run(section, deadline, hold, before_wait)
-            except generations.Outdated:
-                self._follow(deadline)
 
     def _wait_for_commit(self, commit: _Commit, deadline: float | None) -> None:
         """Return once a commit, and the ceiling that it raised, are on disk.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from copy import copy
 from typing import Protocol
 
 from fdbqueue import types
@@ -26,8 +27,7 @@ from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.transaction.attempt import RANGE_OVERHEAD, Attempt, Held
 from fdbqueue.embedded.transaction.futures import (
     CommitFuture,
-    FutureInt64,
-    FutureVoid,
+    Future,
     Key,
     Pause,
     VersionstampFuture,
@@ -50,7 +50,7 @@ _RETRYABLE_VERSIONS = frozenset({1007, 1009})
 _RETRYABLE = frozenset({1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
 
 _CLEAR_RANGE = int(MutationType.CLEAR_RANGE)
-_DONE = FutureVoid()
+_DONE = Future(None)
 
 # A transaction that conflicted holds the writers' lock for its whole next attempt if its last one
 # was short, or if it conflicted so often. Then it cannot conflict again.
@@ -289,15 +289,15 @@ class Transaction(TransactionRead, Writes):
             held.storage.begin_to_look()  # ends the future if the transaction is dropped
         return held.versionstamp
 
-    def get_approximate_size(self) -> FutureInt64:
+    def get_approximate_size(self) -> Future[int]:
         """Return the approximate size so far, in bytes.
 
         The commit judges what is left after merging: several writes of one key count once.
         """
         attempt = self._attempt
         if attempt.deferred:
-            return FutureInt64(error=FDBError(attempt.deferred))
-        return FutureInt64(attempt.size - attempt.uncounted)
+            return Future(0, FDBError(attempt.deferred))
+        return Future(attempt.size - attempt.uncounted)
 
     # Watching, committing and retrying
 
@@ -342,7 +342,7 @@ class Transaction(TransactionRead, Writes):
             future.finish(error.with_traceback(None))
         return future
 
-    def commit(self) -> FutureVoid:
+    def commit(self) -> Future[None]:
         """Apply all writes atomically, unless a key that was read has changed (1020).
 
         The writes are visible when this returns. If the database is durable, they are on disk once
@@ -382,7 +382,7 @@ class Transaction(TransactionRead, Writes):
             if attempt.held.watches:
                 self._set_watches()
         except FdbqueueError as error:
-            return FutureVoid(error)
+            return Future(None, error)
         return _DONE if wait_for_disk is None else CommitFuture(wait_for_disk, self._end_unknown)
 
     def _end_unknown(self) -> None:
@@ -402,7 +402,7 @@ class Transaction(TransactionRead, Writes):
             future.database = self._database
             self._database.watcher.watch(key, value, future)
 
-    def on_error(self, error: BaseException | int) -> FutureVoid:
+    def on_error(self, error: BaseException | int) -> Future[None]:
         """Prepare the next attempt after a retryable error, or fail with the error.
 
         The future is the delay before the attempt: FoundationDB's, growing from 10 ms to a second.
@@ -416,7 +416,7 @@ class Transaction(TransactionRead, Writes):
         if (reported := _reported(code)) != code:
             error = FDBError(reported)
         if over := self._attempt.ended():
-            return FutureVoid(error if over == code else FDBError(over))
+            return Future(None, error if over == code else FDBError(over))
         settings = self._settings
         limited = settings.retry_limit != -1 and self._retries >= settings.retry_limit
         self._retries += 1
@@ -424,7 +424,7 @@ class Transaction(TransactionRead, Writes):
             error = FDBError(4100)  # FoundationDB fails to throw an error that is none
         if limited or code not in _RETRYABLE | _RETRYABLE_VERSIONS:
             self._attempt.finish(1025)
-            return FutureVoid(error)
+            return Future(None, error)
         is_short = code == 1020 and self._attempt.duration < _SHORT
         if code == 1020:
             self._conflicts += 1
@@ -439,7 +439,7 @@ class Transaction(TransactionRead, Writes):
             self._backoff = min(self._backoff * limits.BACKOFF_GROWTH, longest)
         if self._deadline is not None and time.monotonic() + pause >= self._deadline:
             self._attempt.finish(1031)
-            return FutureVoid(FDBError(1031))
+            return Future(None, FDBError(1031))
         if settings is not self._database.defaults:
             settings.size_limit = self._database.defaults.size_limit
         self._restart()
@@ -473,7 +473,7 @@ class Transaction(TransactionRead, Writes):
     def _own_settings(self) -> Settings:
         """Return settings for this transaction alone, which may be changed."""
         if self._settings is self._database.defaults:
-            self._settings = self._database.defaults.copy()
+            self._settings = copy(self._database.defaults)
         return self._settings
 
     def _apply_timeout(self) -> None:

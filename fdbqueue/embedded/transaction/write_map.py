@@ -99,7 +99,9 @@ class WriteMap:
         """Add the next write of the transaction."""
         kind, key, param = mutation
         if kind == MutationType.CLEAR_RANGE:
-            self._clear_range(key, param)
+            self._forget(key, param)
+            self._unreadable.remove(key, param)
+            self._cleared.add(key, param)
         elif kind == MutationType.SET_VERSIONSTAMPED_KEY:
             # The final key is unknown, so earlier writes in the range are hidden as well.
             begin, end = stamped_key_range(key, read_version)
@@ -110,11 +112,6 @@ class WriteMap:
             self._unreadable.add(begin, end)
         else:
             self._write(kind, key, param)
-
-    def _clear_range(self, begin: bytes, end: bytes) -> None:
-        self._forget(begin, end)
-        self._unreadable.remove(begin, end)
-        self._cleared.add(begin, end)
 
     def _forget(self, begin: bytes, end: bytes) -> None:
         first, last = bisect_left(self._keys, begin), bisect_left(self._keys, end)
