@@ -55,7 +55,7 @@ class Database(Writes):
     """No commit with an unknown result is repeated here, so exactly-once needs no receipts."""
 
     retries_hold_lock = True
-    """A short transaction that conflicted cannot conflict again, so pops need not be staged."""
+    """A short transaction that conflicted cannot conflict again: its next attempt has the lock."""
 
     def __init__(
         self,

@@ -158,10 +158,10 @@ class Attempt:
         self.reads: list[Range] = []
         self.writes: list[bytes] = []
 
-    def restart(self, snapshot_ryw: int, starved: bool, deadline: float | None) -> None:
+    def restart(self, snapshot_ryw: int, starved: bool) -> None:
         """Begin the next attempt. Snapshot reads and options of the transaction stay valid."""
         self.held.drop()
-        reads_ahead = self.reads_ahead
+        reads_ahead, deadline = self.reads_ahead, self.deadline
         self.__dict__ = vars(Attempt(self.held, snapshot_ryw))
         self.reads_ahead = reads_ahead
         self._starved = starved
@@ -436,7 +436,7 @@ class Attempt:
             fetched = view.fetch(statement, (begin, end, few))
         if len(fetched) > 1:
             fetched = list(in_order(fetched, reverse, self.storage.database_file))
-        if limit == 1 or not fetched:  # the reads of a queue
+        if limit == 1 or not fetched:  # the most frequent reads
             rows, more = fetched, bool(fetched)
         else:
             rows, more = _batch(fetched, limit, size)

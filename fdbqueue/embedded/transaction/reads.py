@@ -12,14 +12,7 @@ from fdbqueue import types
 from fdbqueue.embedded.arguments import as_key, is_selector, strinc
 from fdbqueue.embedded.ranges import key_after
 from fdbqueue.embedded.transaction.attempt import UNLIMITED, Attempt, Rows
-from fdbqueue.embedded.transaction.futures import (
-    Future,
-    Key,
-    KeyValue,
-    Value,
-    as_row,
-    fresh,
-)
+from fdbqueue.embedded.transaction.futures import Future, Key, KeyValue, Value, as_row, fresh
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector
 

@@ -35,10 +35,7 @@ from fdbqueue.embedded.transaction.futures import (
     fresh,
 )
 from fdbqueue.embedded.transaction.options import Settings, TransactionOptions
-from fdbqueue.embedded.transaction.reads import (
-    SnapshotRead,
-    TransactionRead,
-)
+from fdbqueue.embedded.transaction.reads import SnapshotRead, TransactionRead
 from fdbqueue.embedded.transaction.watcher import Watcher
 from fdbqueue.embedded.transaction.write_map import MUTATION_OVERHEAD
 from fdbqueue.embedded.transaction.writes import Writes
@@ -80,7 +77,6 @@ class Transaction(TransactionRead, Writes):
     """
 
     # Class attributes, because most transactions never change them.
-    _deadline: float | None = None
     _retries = 0
     _conflicts = 0
     _is_starved = False
@@ -437,12 +433,13 @@ class Transaction(TransactionRead, Writes):
         else:
             pause = self._backoff * random.random()
             self._backoff = min(self._backoff * limits.BACKOFF_GROWTH, longest)
-        if self._deadline is not None and time.monotonic() + pause >= self._deadline:
+        deadline = self._attempt.deadline
+        if deadline is not None and time.monotonic() + pause >= deadline:
             self._attempt.finish(1031)
             return Future(None, FDBError(1031))
         if settings is not self._database.defaults:
             settings.size_limit = self._database.defaults.size_limit
-        self._restart()
+        self._attempt.restart(self._database.defaults.snapshot_ryw, self._is_starved)
         return Pause(pause)
 
     def reset(self) -> None:
@@ -450,8 +447,8 @@ class Transaction(TransactionRead, Writes):
         self._settings = self._database.defaults
         self._retries = self._conflicts = 0
         self._is_starved = False
-        self._deadline = None
-        self._restart()
+        self._attempt.set_deadline(None)
+        self._attempt.restart(self._settings.snapshot_ryw, self._is_starved)
         self._backoff = limits.INITIAL_BACKOFF
         self._created = time.monotonic()
         if self._settings.timeout:
@@ -461,12 +458,6 @@ class Transaction(TransactionRead, Writes):
         """Cancel the transaction. Every further operation fails with 1025."""
         self._attempt.ended()  # 1031 stays if the timeout has expired
         self._attempt.finish(1025)
-
-    def _restart(self) -> None:
-        """Discard everything that belongs to one attempt."""
-        self._attempt.restart(
-            self._database.defaults.snapshot_ryw, self._is_starved, self._deadline
-        )
 
     # Options
 
@@ -480,8 +471,7 @@ class Transaction(TransactionRead, Writes):
         """Set the deadline. The timeout counts from the creation of the transaction."""
         self._attempt.ended()  # a timeout that has expired stays expired
         timeout = self._settings.timeout
-        self._deadline = self._created + timeout / 1000 if timeout else None
-        self._attempt.set_deadline(self._deadline)
+        self._attempt.set_deadline(self._created + timeout / 1000 if timeout else None)
 
 
 def _reported(code: int) -> int:
