@@ -393,10 +393,10 @@ def test_a_restored_older_generation_is_detected(stop: Stop, soon: None, path: P
             db[b"k"] = b"after"
 
 
-def test_a_snapshot_is_of_the_newest_files_if_they_are_replaced_before_its_first_read(
+def test_a_snapshot_is_too_old_if_the_files_are_replaced_before_its_first_read(
     stop: Stop, path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection to older files would miss all later commits."""
+    """Its connection would miss later commits."""
     stop()
     with Database(path, "os") as db, Database(path, "os") as other:
         take = other.storage._take
@@ -410,6 +410,8 @@ def test_a_snapshot_is_of_the_newest_files_if_they_are_replaced_before_its_first
             return take(*arguments)
 
         monkeypatch.setattr(other.storage, "_take", take_late)
+        with pytest.raises(FDBError, match="1007"):
+            other.create_transaction()[b"k"].wait()
         assert other.create_transaction()[b"k"] == b"after"
 
 

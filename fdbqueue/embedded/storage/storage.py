@@ -222,7 +222,12 @@ class Storage:
 
     def begin(self, deadline: float | None = None) -> Snapshot:
         """Return a snapshot of the newest version, all of which is on disk."""
-        return self.read_first(GET, (b"",), deadline)[0]
+        while True:
+            try:
+                return self.read_first(GET, (b"",), deadline)[0]
+            except FDBError as error:
+                if error.code != 1007:  # otherwise nothing was read, so it can begin again
+                    raise
 
     def read_first(
         self,
@@ -238,6 +243,9 @@ class Storage:
             parameters: Its parameters.
             deadline: When it stops waiting, by `time.monotonic()`; `None` for never.
             is_ahead: Whether to return before the snapshot is on disk.
+
+        Raises:
+            FDBError: 1007, there are newer files. The next call reads those.
         """
         if self._replaced is not None:
             raise FilesReplaced(str(self.path), self._replaced)
@@ -257,9 +265,6 @@ class Storage:
                 rows = self._take(snapshot, newest, statement, parameters)
             if snapshot.unconfirmed is not None and not is_ahead:
                 self.confirm(snapshot, deadline)
-        except generations.Outdated:
-            self.end(snapshot)
-            return self.read_first(statement, parameters, deadline, is_ahead)
         except BaseException as error:
             self.end(snapshot)
             if isinstance(error, sqlite3.Error):
@@ -279,9 +284,6 @@ class Storage:
         SQLite takes its snapshot at the read. `newest`, what the log of commits says, was noted
         before that, possibly long before. If the log says something else after the read, that is
         noted and the read is repeated.
-
-        Raises:
-            Outdated: There are newer files.
         """
         if time.monotonic() > snapshot.expires:
             raise snapshot.too_old()
@@ -294,7 +296,7 @@ class Storage:
             noted, newest = newest, (tail, version, generation)
             self.newest = newest
             if generation != connection.generation:
-                raise generations.Outdated  # it would miss all later commits
+                raise FDBError(1007)  # it would miss all later commits
             if newest == noted:
                 break
             connection.execute("ROLLBACK")
