@@ -430,6 +430,7 @@ class Attempt:
         self.has_read = True
         statement = BACKWARD if reverse else FORWARD
         few = limit if limit < _FEW else _FEW
+        fetched: Rows
         if (view := self.held.snapshot) is None:
             _, fetched = self._read_first(statement, (begin, end, few))
         else:
