@@ -19,12 +19,19 @@ def is_selector(key: KeyOrSelector) -> TypeIs[KeySelector]:
 
 def as_key(key: KeyLike) -> bytes:
     """Return a key as bytes, given bytes or an object with `as_foundationdb_key`."""
-    if type(key) is bytes:
-        return key
-    convert: Callable[[], bytes] | None = getattr(key, "as_foundationdb_key", None)
-    converted = key if convert is None else convert()
+    return key if type(key) is bytes else _converted(key, "as_foundationdb_key", "Key")
+
+
+def as_value(value: ValueLike) -> bytes:
+    """Return a value as bytes, given bytes or an object with `as_foundationdb_value`."""
+    return value if type(value) is bytes else _converted(value, "as_foundationdb_value", "Value")
+
+
+def _converted(given: KeyLike | ValueLike, method: str, kind: str) -> bytes:
+    convert: Callable[[], object] | None = getattr(given, method, None)
+    converted = given if convert is None else convert()
     if not isinstance(converted, bytes):
-        raise TypeError(f"Key must be of type bytes, not {type(converted).__name__}")
+        raise TypeError(f"{kind} must be of type bytes, not {type(converted).__name__}")
     return converted
 
 
@@ -35,17 +42,6 @@ def as_conflict_end(key: bytes) -> bytes:
     """
     tenant = 0 if key[:1] == b"\xff" else limits.TENANT_PREFIX_SIZE
     return key[: key_size_limit(key) + tenant + 1]
-
-
-def as_value(value: ValueLike) -> bytes:
-    """Return a value as bytes, given bytes or an object with `as_foundationdb_value`."""
-    if type(value) is bytes:
-        return value
-    convert: Callable[[], bytes] | None = getattr(value, "as_foundationdb_value", None)
-    converted = value if convert is None else convert()
-    if not isinstance(converted, bytes):
-        raise TypeError(f"Value must be of type bytes, not {type(converted).__name__}")
-    return converted
 
 
 def key_size_limit(key: bytes) -> int:

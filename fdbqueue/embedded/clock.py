@@ -41,7 +41,7 @@ def set_clock(connection: sqlite3.Connection, step: int) -> tuple[int, int]:
     shift, ceiling, of_clock = stored
     clock = identity()
     now: int = microseconds() + shift
-    # The clock of the last opening goes on, and so do versions: leases depend on the time that
+    # The clock of the last opening goes on, and so do versions: programs rely on the time that
     # passes. Otherwise they continue from the highest that they can have had.
     goes_on = clock is not None and clock == of_clock
     if not goes_on or now < ceiling - step:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import sys
 import weakref
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar, overload
 
-from fdbqueue.embedded.disk.damage import check_integrity
 from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.transaction.futures import KeyValue, Value, WatchFuture
 from fdbqueue.embedded.transaction.options import DatabaseOptions, Settings
@@ -57,7 +55,7 @@ class Database(Writes):
     """No commit with an unknown result is repeated here, so exactly-once needs no receipts."""
 
     retries_hold_lock = True
-    """A short transaction that conflicted cannot conflict again, so pops need not be staged."""
+    """A short transaction that conflicted cannot conflict again: its next attempt has the lock."""
 
     def __init__(
         self,
@@ -162,10 +160,7 @@ class Database(Writes):
         """
         snapshot = self.storage.begin()
         try:
-            with snapshot.busy:
-                return check_integrity(snapshot.connection, self.storage.database_file, seconds)
-        except sqlite3.Error as error:
-            raise self.storage.failure(error) from error
+            return snapshot.check_integrity(seconds)
         finally:
             self.storage.end(snapshot)
 

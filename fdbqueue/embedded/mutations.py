@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from typing import TypeAlias
 
 from fdbqueue.embedded.limits import VALUE_SIZE_LIMIT
@@ -66,14 +67,15 @@ def _append_if_fits(value: bytes | None, param: bytes) -> bytes:
     return joined if len(joined) <= VALUE_SIZE_LIMIT else (value or b"")
 
 
+_as_number = partial(int.from_bytes, byteorder="little")
+
+
 def _max(value: bytes | None, param: bytes) -> bytes:
-    resized = _resized(value, len(param))
-    return resized if int.from_bytes(resized, "little") > int.from_bytes(param, "little") else param
+    return max(_resized(value, len(param)), param, key=_as_number)
 
 
 def _min(value: bytes | None, param: bytes) -> bytes:
-    resized = _resized(value, len(param))
-    return resized if int.from_bytes(resized, "little") < int.from_bytes(param, "little") else param
+    return min(_resized(value, len(param)), param, key=_as_number)
 
 
 ATOMICS: dict[int, Operation] = {

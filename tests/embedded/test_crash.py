@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.disk import files
-from fdbqueue.embedded.disk.commit_log import CommitLog
+from fdbqueue.embedded.disk.commit_log import COMMITS_FILE, CommitLog
 from fdbqueue.embedded.disk.generations import DATABASE_FILE
 from fdbqueue.embedded.disk.write_ahead_log import Extent
 from fdbqueue.errors import CorruptDatabase
@@ -107,9 +106,9 @@ def test_acknowledged_commits_missing_from_the_log_are_reported(
         with pytest.raises(CorruptDatabase, match="acknowledged commits") as error:
             Database(path)
         assert contents(path) == evidence
-    assert f"delete {files.COMMITS_FILE}" in str(error.value)
+    assert f"delete {COMMITS_FILE}" in str(error.value)
 
-    (path / files.COMMITS_FILE).unlink()
+    (path / COMMITS_FILE).unlink()
     if (path / DATABASE_FILE).stat().st_size > 4096:
         with Database(path) as db:
             keys = [row.key for row in db[:]]
@@ -121,7 +120,7 @@ def contents(path: Path) -> dict[str, bytes]:
     """Return the contents of the files that a failed open must not change."""
     return {
         name: (path / name).read_bytes()
-        for name in (DATABASE_FILE, LOG, files.COMMITS_FILE)
+        for name in (DATABASE_FILE, LOG, COMMITS_FILE)
         if (path / name).exists()
     }
 
@@ -185,7 +184,7 @@ def test_a_note_of_a_log_that_had_ended_before_is_no_evidence(tmp_path: Path) ->
     """A sync may end, and take its note, just after SQLite began its log again or removed it."""
     with Database(tmp_path) as db:
         db[b"k"] = b"v"
-    commits = CommitLog(tmp_path / files.COMMITS_FILE)
+    commits = CommitLog(tmp_path / COMMITS_FILE)
     commits.committed, commits.synced = Extent(1, 2), Extent(7, 30)
     commits.close()
     with Database(tmp_path) as db:
@@ -245,7 +244,7 @@ def test_a_log_checkpointed_by_another_program_is_reported(crashed: Path, tmp_pa
     connection.close()
     with pytest.raises(CorruptDatabase, match="another program"):
         Database(path)
-    (path / files.COMMITS_FILE).unlink()
+    (path / COMMITS_FILE).unlink()
     with Database(path) as db:
         assert len(db[:]) == COMMITS
 

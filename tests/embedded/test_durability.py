@@ -18,6 +18,7 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded import Database
 from fdbqueue.embedded.disk import files, generations
+from fdbqueue.embedded.disk.commit_log import COMMITS_FILE
 from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.embedded.storage import connections
 from fdbqueue.errors import CommitUnknownResult, FDBError, SyncFailed
@@ -251,7 +252,7 @@ def test_a_commit_log_that_is_truncated_after_a_commit_makes_its_result_unknown(
 ) -> None:
     db = Database(tmp_path / "db")
     commit = committed(db, b"k")
-    os.truncate(tmp_path / "db" / files.COMMITS_FILE, 0)
+    os.truncate(tmp_path / "db" / COMMITS_FILE, 0)
     with pytest.raises(CommitUnknownResult, match="truncated"):
         commit.wait()
     db.close()

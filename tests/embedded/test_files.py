@@ -21,7 +21,7 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded import Database
 from fdbqueue.embedded.disk import files
-from fdbqueue.embedded.disk.commit_log import CommitLog
+from fdbqueue.embedded.disk.commit_log import COMMITS_FILE, CommitLog
 from fdbqueue.embedded.disk.generations import DATABASE_FILE
 from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.errors import (
@@ -230,8 +230,8 @@ def test_a_full_disk_loses_no_acknowledged_commit(path: Path) -> None:
     with Database(path) as db:
         tr = db.create_transaction()
         tr[b"k"].wait()
-        pages = tr._attempt.snapshot.connection.execute("PRAGMA page_count").fetchone()[0]
-        tr._attempt.snapshot.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+        pages = tr._attempt.held.snapshot.connection.execute("PRAGMA page_count").fetchone()[0]
+        tr._attempt.held.snapshot.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
         tr.reset()
         with pytest.raises(DiskFull, match=str(path)) as error:
             db[b"large"] = b"x" * 50_000
@@ -526,7 +526,7 @@ ALL_FILES = (
     f"{DATABASE_FILE}-wal",
     f"{DATABASE_FILE}-shm",
     files.LOCK_FILE,
-    files.COMMITS_FILE,
+    COMMITS_FILE,
 )
 
 
@@ -593,12 +593,12 @@ for step in (tr.commit().wait, lambda: db.set(b"k", b"after"), lambda: db.add(b"
 def test_a_truncated_commit_log_raises_and_does_not_crash_the_process(
     path: Path, size: int
 ) -> None:
-    arguments = [str(path), str(path / files.COMMITS_FILE), str(size)]
+    arguments = [str(path), str(path / COMMITS_FILE), str(size)]
     done = subprocess.run(
         [sys.executable, "-c", TRUNCATES, *arguments], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.split() == [files.COMMITS_FILE] * 2
+    assert done.stdout.split() == [COMMITS_FILE] * 2
     with Database(path) as db:
         assert db[b"k"] == b"before"
 
@@ -620,7 +620,7 @@ except fdbqueue.errors.FilesReplaced:
 """
 
 
-@pytest.mark.parametrize("name", [files.LOCK_FILE, files.COMMITS_FILE, "fdbqueue.sqlite-shm"])
+@pytest.mark.parametrize("name", [files.LOCK_FILE, COMMITS_FILE, "fdbqueue.sqlite-shm"])
 def test_no_item_is_popped_twice_after_a_file_was_removed(tmp_path: Path, name: str) -> None:
     path = tmp_path / "db"
     items = 1500
@@ -669,7 +669,7 @@ def old_path(path: Path) -> Path:
     connection = sqlite3.connect(path / DATABASE_FILE)
     connection.execute("PRAGMA user_version = 1")
     connection.close()
-    (path / files.COMMITS_FILE).rename(path / "fdbqueue.log")
+    (path / COMMITS_FILE).rename(path / "fdbqueue.log")
     return path
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from typing import Any
 import pytest
 
 from fdbqueue.embedded import Database
+from fdbqueue.embedded.disk.commit_log import CommitLog
+from fdbqueue.embedded.disk.locks import WritersLock
 from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.errors import FDBError
 
@@ -169,20 +172,28 @@ def test_reads_that_outlive_their_transaction_keep_its_snapshot(db: Any) -> None
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("name", ["_close_files", "_close_connections"])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (WritersLock, "close"),
+        (Storage, "_close_connections"),
+        (CommitLog, "close"),
+        (shutil, "rmtree"),
+    ],
+)
 def test_a_close_that_was_interrupted_can_be_repeated(
-    monkeypatch: pytest.MonkeyPatch, name: str, when: str
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, when: str
 ) -> None:
     interrupts = [KeyboardInterrupt]
-    original = getattr(Storage, name)
+    original = getattr(owner, name)
 
-    def interrupted(self: Storage) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
         if when == "after" or not interrupts:
-            original(self)
+            original(*arguments, **options)
         if interrupts:
             raise interrupts.pop()
 
-    monkeypatch.setattr(Storage, name, interrupted)
+    monkeypatch.setattr(owner, name, interrupted)
     before = len(os.listdir("/dev/fd"))
     db = Database(None)
     with pytest.raises(KeyboardInterrupt):

@@ -497,7 +497,7 @@ def has_no_snapshot(db: Any) -> bool:
     """Return whether no snapshot is in use besides that of the next transaction."""
     tr = db.create_transaction()
     tr[b"k"].wait()
-    return [*db.storage._active] == [tr._attempt.snapshot]
+    return [*db.storage._active] == [tr._attempt.held.snapshot]
 
 
 def test_a_deleted_transaction_releases_its_snapshot(db: Any) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from fdbqueue.embedded import Database
 from fdbqueue.embedded.disk import files
+from fdbqueue.embedded.disk.commit_log import COMMITS_FILE
 from fdbqueue.errors import StorageError, UnsafeDirectory
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")
@@ -276,7 +277,7 @@ def test_root_opens_the_database_of_a_user_and_leaves_it_to_that_user(
     path.mkdir()
     os.chown(path, ANNA, ANNA)
     end(start(path, ANNA))
-    for name in (files.LOCK_FILE, files.COMMITS_FILE):
+    for name in (files.LOCK_FILE, COMMITS_FILE):
         (path / name).unlink()
     with Database(path) as db:
         assert db[b"n"] == bytes([1])
@@ -346,7 +347,7 @@ def test_every_user_of_a_shared_database_can_end_its_log(
 def test_a_file_that_one_user_creates_again_is_usable_by_the_others(
     shared: Path, start: Start
 ) -> None:
-    for name in (files.LOCK_FILE, files.COMMITS_FILE):
+    for name in (files.LOCK_FILE, COMMITS_FILE):
         (shared / name).unlink()
     processes = [start(shared, user, TEAM) for user in (BEN, ANNA)]
     assert are_shared(shared)

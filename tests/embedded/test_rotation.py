@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fdbqueue.embedded import Database
 from fdbqueue.embedded.disk import files, generations, rotation
+from fdbqueue.embedded.disk.commit_log import COMMITS_FILE
 from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.errors import FDBError, FilesReplaced
 
@@ -118,7 +120,7 @@ def write_until(db: Database, generation: int) -> None:
 
 def files_of(path: Path, generation: int) -> set[str]:
     name = generations.database_file(path, generation).name
-    return {name, f"{name}-wal", f"{name}-shm", files.LOCK_FILE, files.COMMITS_FILE}
+    return {name, f"{name}-wal", f"{name}-shm", files.LOCK_FILE, COMMITS_FILE}
 
 
 def are_alone(path: Path, generation: int) -> Callable[[], bool]:
@@ -377,7 +379,7 @@ def test_a_copy_keeps_the_permissions_of_the_files(stop: Stop, soon: None, path:
     with Database(path, "os") as db:
         write_until(db, 1)
         wait_until(are_alone(path, 1))
-        for name in files_of(path, 1) - {files.LOCK_FILE, files.COMMITS_FILE}:
+        for name in files_of(path, 1) - {files.LOCK_FILE, COMMITS_FILE}:
             assert stat.S_IMODE((path / name).stat().st_mode) == 0o660
 
 
@@ -391,20 +393,26 @@ def test_a_restored_older_generation_is_detected(stop: Stop, soon: None, path: P
             db[b"k"] = b"after"
 
 
-def test_an_unused_snapshot_is_too_old_after_the_files_were_replaced(
-    stop: Stop, path: Path, request: pytest.FixtureRequest
+def test_a_snapshot_is_too_old_if_the_files_are_replaced_before_its_first_read(
+    stop: Stop, path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection would miss later commits."""
     stop()
     with Database(path, "os") as db, Database(path, "os") as other:
-        snapshot = other.storage.begin()
-        request.getfixturevalue("soon")
-        write_until(db, 1)
-        wait_until(are_alone(path, 1))
-        db[b"k"] = b"after"
+        take = other.storage._take
+
+        def take_late(*arguments: Any) -> Any:
+            monkeypatch.undo()
+            request.getfixturevalue("soon")
+            write_until(db, 1)
+            wait_until(are_alone(path, 1))
+            db[b"k"] = b"after"
+            return take(*arguments)
+
+        monkeypatch.setattr(other.storage, "_take", take_late)
         with pytest.raises(FDBError, match="1007"):
-            snapshot.get(b"k")
-        other.storage.end(snapshot)
+            other.create_transaction()[b"k"].wait()
+        assert other.create_transaction()[b"k"] == b"after"
 
 
 def test_a_commit_synced_by_a_copy_needs_no_sync_of_the_old_files(path: Path) -> None:

@@ -22,10 +22,11 @@ from fdbqueue.embedded import Database
 from fdbqueue.embedded.storage import writer
 apply = writer.Writer.apply
 def stop(*arguments):
-    apply(*arguments)
+    stamped = apply(*arguments)
     print("stopped", flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)
     print(arguments[3], flush=True)  # the version of the commit
+    return stamped
 writer.Writer.apply = stop
 with Database(sys.argv[1]) as db:
     db[b"k"] = b"of the stopped one"

@@ -184,7 +184,7 @@ class CommitLog:
                 tail, version = tail + _ENTRY.size + size + _VERSION.size, written
                 self.publish(tail, version)
             else:
-                self.give_up()
+                self.begin(0)  # no commit is under way
         return tail, version, generation, ceiling
 
     def _is_complete(self, tail: int, size: int, version: int) -> bool:
@@ -200,10 +200,6 @@ class CommitLog:
     def begin(self, version: int) -> None:
         """Announce a commit, whose version will be this one or a later one."""
         os.pwrite(self._descriptor, _VERSION.pack(version), _BEGAN_AT)
-
-    def give_up(self) -> None:
-        """Announce that no commit is under way."""
-        os.pwrite(self._descriptor, _VERSION.pack(0), _BEGAN_AT)
 
     def raise_ceiling(self, version: int) -> None:
         """Store a new ceiling, which the database already contains."""

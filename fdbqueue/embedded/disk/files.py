@@ -49,22 +49,6 @@ from fdbqueue.errors import (
     StorageError,
 )
 
-__all__ = [
-    "COMMITS_FILE",
-    "FORMAT_VERSION",
-    "LOCK_FILE",
-    "Connection",
-    "OpenFiles",
-    "connect",
-    "create_files",
-    "create_or_check",
-    "explained",
-    "memory_directory",
-    "prepare_directory",
-    "shorten_write_ahead_log",
-    "storage_errors",
-]
-
 _OUR_FILES = "fdbqueue."
 LOCK_FILE = "fdbqueue.lock"
 _OLD_COMMITS_FILE = "fdbqueue.log"  # of format 1

@@ -4,8 +4,8 @@ To hand the writers' lock over costs more than a commit: the next process has to
 drops the pages that it has cached, because another process wrote. So a process that commits again
 and again gets the *right of way* for a slice of some milliseconds. It takes and releases the lock
 for each commit, but other processes do not try to take it meanwhile. They wait in line, and get
-their slices in the order in which they came. A process that has paused, for example one that pushes
-a job now and then, goes before those that commit all the time, and gets a short slice.
+their slices in the order in which they came. A process that has paused, for example one that writes
+now and then, goes before those that commit all the time, and gets a short slice.
 
 The right of way is a note in the lock's file. It ends when its owner pauses, and at the end of the
 slice at the latest, so a process that is stopped or killed delays others by milliseconds. Writers

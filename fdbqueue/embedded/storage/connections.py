@@ -10,7 +10,7 @@ from fdbqueue.embedded.disk import generations
 from fdbqueue.embedded.disk.commit_log import CommitLog
 from fdbqueue.embedded.disk.files import Connection, OpenFiles, connect, explained, storage_errors
 from fdbqueue.embedded.disk.sync import SharedSync, sync_path
-from fdbqueue.errors import DatabaseClosed, FdbqueueError
+from fdbqueue.errors import DatabaseClosed, FDBError, FdbqueueError
 
 _CLOSED = -1
 
@@ -26,6 +26,8 @@ class Connections:
         self._path = path
         self._idle: list[Connection] = []
         self.generation = _CLOSED
+        self.is_closed = False
+        """True once the database was closed for good, and not for a fork."""
 
     def open(self, log: CommitLog) -> None:
         """Open the newest files.
@@ -93,6 +95,14 @@ class Connections:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         self._idle.append(connection)
+
+    def failure(self, error: sqlite3.Error | OSError) -> Exception:
+        """Return the error to raise for an error of SQLite or of the system."""
+        if self.is_closed:
+            return DatabaseClosed()
+        if isinstance(error, sqlite3.ProgrammingError):
+            return FDBError(1025)  # an expired snapshot was closed
+        return explained(self._path, error)
 
     def close(self) -> None:
         """Close all connections that are not in use. The last one removes SQLite's log."""

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import ref
 
-if TYPE_CHECKING:
-    from fdbqueue.embedded.storage.storage import Storage
+
+class Storage(Protocol):
+    """What has files open, which must be closed around a fork."""
+
+    @property
+    def is_closed(self) -> bool:
+        """True once it was closed for good."""
+        ...
+
+    def before_fork(self) -> None:
+        """Close the files before the process is copied."""
+
+    def after_fork(self, in_child: bool) -> None:
+        """Open the files again, in the parent or in the child."""
+
 
 # When a storage is gone, a `WeakSet` would run Python code, which would lose an interrupt.
 _storages: set[ref[Storage]] = set()

@@ -22,20 +22,18 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fdbqueue.embedded.clock import microseconds, set_clock
 from fdbqueue.embedded.disk import generations
-from fdbqueue.embedded.disk.commit_log import CommitLog
+from fdbqueue.embedded.disk.commit_log import COMMITS_FILE, CommitLog
 from fdbqueue.embedded.disk.damage import check_after_crash
 from fdbqueue.embedded.disk.files import (
-    COMMITS_FILE,
     LOCK_FILE,
     Connection,
     connect,
     create_files,
     create_or_check,
-    explained,
     memory_directory,
     prepare_directory,
     shorten_write_ahead_log,
@@ -52,10 +50,9 @@ from fdbqueue.embedded.storage import forks
 from fdbqueue.embedded.storage.connections import Connections
 from fdbqueue.embedded.storage.owners import Owners
 from fdbqueue.embedded.storage.snapshot import Snapshot
-from fdbqueue.embedded.storage.writer import Writer, stamped
+from fdbqueue.embedded.storage.writer import GET, Writer
 from fdbqueue.errors import (
     CommitUnknownResult,
-    DatabaseClosed,
     FDBError,
     FdbqueueError,
     FilesReplaced,
@@ -119,8 +116,6 @@ class Storage:
         self._next_replacement = 0.0
         self._writer = Writer()
         self._writing: Connection | None = None
-        self._closed = False
-        self._to_close: list[Callable[[], None]] = []
         with storage_errors(path), ExitStack() as undo:
             prepare_directory(path, create)
             create_files(path)
@@ -150,7 +145,6 @@ class Storage:
                 self._connections.sync.note_commit(self.log.published[0])
                 self._connections.sync.wait(number=1)
             undo.pop_all()
-        self._to_close = [self._close_files, self._close_connections, self._lock.close]
 
     def _close_connections(self) -> None:
         """Close every connection. The caller holds the gate, and no thread is in a section."""
@@ -188,8 +182,7 @@ class Storage:
                     self.log.join()
                 self._connections.open(self.log)
         except BaseException:
-            self._closed = True
-            self._to_close = []
+            self._connections.is_closed = True
             raise
         finally:
             self._lock.after_fork(in_child)
@@ -201,17 +194,14 @@ class Storage:
         After an interrupt, another call does the rest.
         """
         with self._gate:
-            self._closed = True
-            while self._to_close:
-                self._to_close[-1]()  # each of these can be repeated
-                self._to_close.pop()
-
-    def _close_files(self) -> None:
-        self.log.close()
-        owner, self._owner = self._owner, None
-        if owner is not None:
-            shutil.rmtree(self.path, ignore_errors=True)
-            owner.close()
+            self._connections.is_closed = True
+            # Each of these can be repeated.
+            self._lock.close()
+            self._close_connections()
+            self.log.close()
+            if self._owner is not None:
+                shutil.rmtree(self.path, ignore_errors=True)
+                self._owner.close()
 
     @property
     def database_file(self) -> Path:
@@ -221,15 +211,7 @@ class Storage:
     @property
     def is_closed(self) -> bool:
         """True once the database was closed."""
-        return self._closed
-
-    def failure(self, error: sqlite3.Error | OSError) -> Exception:
-        """Return the error to raise for an error of SQLite or of the system."""
-        if self._closed:
-            return DatabaseClosed()
-        if isinstance(error, sqlite3.ProgrammingError):
-            return FDBError(1025)  # an expired snapshot was closed
-        return explained(self.path, error)
+        return self._connections.is_closed
 
     @property
     def lock_waits(self) -> int:
@@ -239,10 +221,31 @@ class Storage:
     # Reading
 
     def begin(self, deadline: float | None = None) -> Snapshot:
-        """Return a snapshot of the newest version.
+        """Return a snapshot of the newest version, all of which is on disk."""
+        while True:
+            try:
+                return self.read_first(GET, (b"",), deadline)[0]
+            except FDBError as error:
+                if error.code != 1007:  # otherwise nothing was read, so it can begin again
+                    raise
+
+    def read_first(
+        self,
+        statement: str,
+        parameters: tuple[Any, ...],
+        deadline: float | None,
+        is_ahead: bool = False,
+    ) -> tuple[Snapshot, list[Any]]:
+        """Read in a new snapshot of the newest version; return it and the rows.
 
         Args:
+            statement: The statement, as `Snapshot.fetch` takes it.
+            parameters: Its parameters.
             deadline: When it stops waiting, by `time.monotonic()`; `None` for never.
+            is_ahead: Whether to return before the snapshot is on disk.
+
+        Raises:
+            FDBError: 1007, there are newer files. The next call reads those.
         """
         if self._replaced is not None:
             raise FilesReplaced(str(self.path), self._replaced)
@@ -253,11 +256,60 @@ class Storage:
             self._follow(deadline)
         with self._gate:
             connection = self._connections.take()
-            snapshot = Snapshot(self, connection, newest, deadline)
+            snapshot = Snapshot(self._connections, connection)
             # From here on the snapshot expires in time, wherever this thread is interrupted.
             self._active[snapshot] = None
             connection.execute("BEGIN")
-        return snapshot
+        try:
+            with snapshot.busy:
+                rows = self._take(snapshot, newest, statement, parameters)
+            if snapshot.unconfirmed is not None and not is_ahead:
+                self.confirm(snapshot, deadline)
+        except BaseException as error:
+            self.end(snapshot)
+            if isinstance(error, sqlite3.Error):
+                raise self._connections.failure(error) from error
+            raise
+        return snapshot, rows
+
+    def _take(
+        self,
+        snapshot: Snapshot,
+        newest: tuple[int, int, int],
+        statement: str,
+        parameters: tuple[Any, ...],
+    ) -> list[Any]:
+        """Take a snapshot by its first read. The caller holds `busy`, so it does not expire.
+
+        SQLite takes its snapshot at the read. `newest`, what the log of commits says, was noted
+        before that, possibly long before. If the log says something else after the read, that is
+        noted and the read is repeated.
+        """
+        if time.monotonic() > snapshot.expires:
+            raise snapshot.too_old()
+        connection = snapshot.connection
+        while True:
+            rows = connection.execute(statement, parameters).fetchall()
+            # The next commit may have this very microsecond as its version.
+            now = time.monotonic_ns() // 1000 + self.shift - 1
+            tail, version, generation, began, ceiling, durable = self.log.state()
+            noted, newest = newest, (tail, version, generation)
+            self.newest = newest
+            if generation != connection.generation:
+                raise FDBError(1007)  # it would miss all later commits
+            if newest == noted:
+                break
+            connection.execute("ROLLBACK")
+            connection.execute("BEGIN")
+        snapshot.offset, snapshot.version = tail, version
+        is_committing = began > version
+        if not is_committing and now < ceiling:
+            snapshot.present = max(version, now)
+        if self.is_durable and (durable < tail or is_committing):
+            sync = self._connections.sync
+            # The snapshot may also contain the commit under way, which is not in the log.
+            snapshot.unconfirmed = sync, tail, sync.next if is_committing else 0
+        return rows
 
     def end(self, snapshot: Snapshot) -> None:
         """Release a snapshot."""
@@ -280,8 +332,6 @@ class Storage:
         committed since the snapshot and none is committing, the snapshot is also the state of the
         present moment. If one is committing, the snapshot is the state up to that commit.
         """
-        if not snapshot.is_settled:
-            snapshot.settle()
         while True:
             # The next commit may have this very microsecond as its version.
             now = time.monotonic_ns() // 1000 + self.shift - 1
@@ -296,13 +346,13 @@ class Storage:
         if now >= ceiling:
             try:
                 self._raise_ceiling(deadline)
-            except LockTimeout:
+            except (LockTimeout, generations.Outdated):
                 now = ceiling - 1
         return max(snapshot.version, now)
 
     def _raise_ceiling(self, deadline: float | None) -> None:
         """Commit nothing, which raises the ceiling, unless another process holds the lock."""
-        commit = self._run_commit(partial(self._commit, None, [], [], [], ()), time.monotonic())
+        commit = self._lock.run(partial(self._commit, None, [], [], []), time.monotonic())
         if self.is_durable:
             self._wait_for_disk(commit.sync, commit.tail, deadline=deadline)
         self.log.raise_ceiling(commit.ceiling)
@@ -318,34 +368,17 @@ class Storage:
             self._wait_for_disk(*snapshot.unconfirmed, deadline)
             snapshot.unconfirmed = None
 
-    def to_confirm(self, tail: int, is_committing: bool) -> tuple[SharedSync, int, int]:
-        """Return what `confirm` waits for, if commits wait for the disk.
-
-        Args:
-            tail: The tail of the log of commits at the snapshot.
-            is_committing: Whether the snapshot may also contain a commit that is not in the log.
-        """
-        sync = self._connections.sync
-        return sync, tail, sync.next if is_committing else 0
-
-    def begin_at(self, version: int, deadline: float | None) -> Snapshot:
-        """Return a snapshot at a version that the caller names.
+    def check_version(self, snapshot: Snapshot, version: int) -> None:
+        """Check that a snapshot is the state at a version that the caller names.
 
         Raises:
             FDBError: 1009 for a version in the future. 1007 for a version before the last commit,
                 whose state is gone because SQLite keeps no history.
         """
-        snapshot = self.begin(deadline)
-        try:
-            snapshot.settle()
-            if version > snapshot.version and version >= microseconds() + self.shift:
-                raise FDBError(1009)
-            if snapshot.version > version:
-                raise FDBError(1007)
-        except BaseException:
-            self.end(snapshot)
-            raise
-        return snapshot
+        if version > snapshot.version and version >= microseconds() + self.shift:
+            raise FDBError(1009)
+        if snapshot.version > version:
+            raise FDBError(1007)
 
     def check_age(self, version: int) -> None:
         """Raise 1007 if a transaction at a version that the caller names is too old to commit."""
@@ -378,10 +411,10 @@ class Storage:
         have started it twice; the second one ends immediately.
         """
         with self._gate:
-            if self._is_watched or self._closed:
+            if self._is_watched or self.is_closed:
                 return
             self._is_watched = True
-        while not self._closed:
+        while not self.is_closed:
             time.sleep(_LOOK)
             self.attempts.release()
             self._expire_old()
@@ -464,7 +497,6 @@ class Storage:
         reads: list[Range],
         mutations: list[Mutation],
         writes: list[bytes],
-        stamped_keys: tuple[bytes, ...],
         deadline: float | None,
     ) -> tuple[int, Callable[[], None] | None]:
         """Commit and return the version. The snapshot is ended in any case.
@@ -478,7 +510,6 @@ class Storage:
             reads: The read conflict ranges.
             mutations: The writes, in order.
             writes: The write conflict ranges, as `pack_ranges` takes them.
-            stamped_keys: Templates of the versionstamped keys.
             deadline: When to stop waiting for the lock, by `time.monotonic()`; `None` for never.
 
         Raises:
@@ -486,10 +517,15 @@ class Storage:
                 more than five seconds old. 1031, another process held the writers' lock until the
                 deadline.
         """
-        section = partial(self._commit, snapshot, reads, mutations, writes, stamped_keys)
+        section = partial(self._commit, snapshot, reads, mutations, writes)
         before_wait = partial(self._before_wait, snapshot, reads)
+        commit = None
         try:
-            commit = self._run_commit(section, deadline, hold, before_wait)
+            while commit is None:
+                try:
+                    commit = self._lock.run(section, deadline, hold, before_wait)
+                except generations.Outdated:
+                    self._follow(deadline)
         except BaseException:
             if snapshot is not None:
                 self.end(snapshot)
@@ -500,20 +536,6 @@ class Storage:
             self._wait_for_commit(commit, deadline)
             wait = None
         return commit.version, wait
-
-    def _run_commit(
-        self,
-        section: Callable[[], _Commit],
-        deadline: float | None,
-        hold: WriteLockHold | None = None,
-        before_wait: Callable[[], object] = bool,
-    ) -> _Commit:
-        """Commit with the writers' lock, to the newest files."""
-        while True:
-            try:
-                return self._lock.run(section, deadline, hold, before_wait)
-            except generations.Outdated:
-                self._follow(deadline)
 
     def _wait_for_commit(self, commit: _Commit, deadline: float | None) -> None:
         """Return once a commit, and the ceiling that it raised, are on disk.
@@ -536,7 +558,7 @@ class Storage:
         try:
             sync.wait(tail, number, deadline)
         except SyncFailed:
-            if self._closed:
+            if self.is_closed:
                 raise
             self._follow(deadline)
 
@@ -546,7 +568,6 @@ class Storage:
         reads: list[Range],
         mutations: list[Mutation],
         writes: list[bytes],
-        stamped_keys: tuple[bytes, ...],
     ) -> _Commit:
         """Commit as a section."""
         if self._writing is not None:
@@ -557,16 +578,12 @@ class Storage:
             connection = self._writing = self._connections.take()
         is_committed = False
         try:
-            offset, version, ceiling = self._write(connection, snapshot, reads, mutations)
-            if stamped_keys:  # the caller's list stays as it is: the commit may be repeated
-                writes = [*writes]
-                for key in stamped_keys:
-                    writes += (stamped(key, version), b"")
+            offset, version, ceiling, stamped = self._write(connection, snapshot, reads, mutations)
             self._connections.files.check()
             raised = version + _CEILING_STEP if version >= ceiling else 0
             if raised:
                 connection.execute("UPDATE clock SET ceiling = ?", (raised,))
-            tail = self.log.append(offset, version, writes)
+            tail = self.log.append(offset, version, writes + stamped)
             connection.execute("COMMIT")
             is_committed = True
             self.log.publish(tail, version)
@@ -586,7 +603,7 @@ class Storage:
                 with storage_errors(self.path):
                     generations.finish(self.path, self.log)
             if isinstance(error, (sqlite3.Error, OSError)):
-                raise self._of_commit(self.failure(error), is_committed) from error
+                raise self._of_commit(self._connections.failure(error), is_committed) from error
             raise self._of_commit(error, is_committed) from error.__cause__
         self._writing = None
         self._connections.give_back(connection)
@@ -628,8 +645,10 @@ class Storage:
         snapshot: Snapshot | None,
         reads: list[Range],
         mutations: list[Mutation],
-    ) -> tuple[int, int, int]:
-        """Write the mutations if nothing conflicts; return tail, version and ceiling.
+    ) -> tuple[int, int, int, list[bytes]]:
+        """Write the mutations if nothing conflicts.
+
+        Return the tail, the version, the ceiling, and the conflict ranges of versionstamped keys.
 
         If no transaction committed since the snapshot, its connection continues by writing. SQLite
         refuses that ("locked") if the connection does not read the newest state. Then a checkpoint
@@ -657,13 +676,13 @@ class Storage:
             self.log.begin(time.monotonic_ns() // 1000 + self.shift)
             version = max(last + 1, time.monotonic_ns() // 1000 + self.shift)
             try:
-                self._writer.apply(connection, mutations, version, last)
+                stamped = self._writer.apply(connection, mutations, version, last)
             except sqlite3.OperationalError as error:
                 if not goes_on or "locked" not in str(error):
                     raise
                 goes_on = False
             else:
-                return offset, version, ceiling
+                return offset, version, ceiling, stamped
 
     def _keep_short(self, connection: sqlite3.Connection, version: int) -> None:
         """Shorten SQLite's write-ahead log about once a second if readers let it grow."""

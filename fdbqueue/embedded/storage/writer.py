@@ -34,8 +34,10 @@ class Writer:
 
     def apply(
         self, connection: sqlite3.Connection, mutations: list[Mutation], version: int, last: int
-    ) -> None:
+    ) -> list[bytes]:
         """Write mutations in order.
+
+        Return the write conflict ranges of versionstamped keys, as `pack_ranges` takes them.
 
         Args:
             connection: A connection within a transaction.
@@ -48,6 +50,7 @@ class Writer:
             known.clear()
         self.version = None
         pending: dict[bytes, bytes | None] = {}
+        stamped: list[bytes] = []
         for kind, key, param in mutations:
             if kind == _SET:
                 pending[key] = param
@@ -59,9 +62,11 @@ class Writer:
                     connection.execute(_DELETE_RANGE, (key, param))
                     known.clear()
             elif kind == MutationType.SET_VERSIONSTAMPED_KEY:
-                pending[stamped(key, version)] = param
+                final = _stamped(key, version)
+                pending[final] = param
+                stamped += (final, b"")
             elif kind == MutationType.SET_VERSIONSTAMPED_VALUE:
-                pending[key] = stamped(param, version)
+                pending[key] = _stamped(param, version)
             else:
                 if key in pending:
                     value = pending[key]
@@ -72,6 +77,7 @@ class Writer:
                     value = None if row is None else row[0]
                 pending[key] = known[key] = ATOMICS[kind](value, param)
         self._flush(connection, pending)
+        return stamped
 
     def _flush(self, connection: sqlite3.Connection, pending: dict[bytes, bytes | None]) -> None:
         gone: list[bytes] = []
@@ -92,7 +98,7 @@ class Writer:
         pending.clear()
 
 
-def stamped(template: bytes, version: int) -> bytes:
+def _stamped(template: bytes, version: int) -> bytes:
     """Insert the versionstamp at the offset in the template's last four bytes."""
     at = int.from_bytes(template[-4:], "little")
     return template[:at] + version.to_bytes(8, "big") + b"\0\0" + template[at + 10 : -4]

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from fdbqueue.embedded import limits
 from fdbqueue.embedded.arguments import as_key, key_size_limit
+from fdbqueue.embedded.disk.damage import in_order
 from fdbqueue.embedded.disk.locks import WriteLockHold
 from fdbqueue.embedded.mutations import Mutation, MutationType
 from fdbqueue.embedded.ranges import Range, RangeSet, key_after
@@ -118,9 +119,7 @@ class Attempt:
     """The reads and writes of a transaction since it was created or last restarted."""
 
     # Class attributes, because most attempts never change them.
-    snapshot: Snapshot | None = None
     version: int | None = None
-    stamped_keys: tuple[bytes, ...] = ()
     has_read = False
     is_unrestricted = True
     """False once `check` may raise: after an error or the commit, and if there is a deadline."""
@@ -140,8 +139,6 @@ class Attempt:
     """The error of the first read that failed. As in FoundationDB, the commit fails with it too."""
     max_read_key = b"\xff"
     max_write_key = b"\xff"
-    watches: Watches = ()
-    """Keys, the values that this transaction sees, and the futures of watches set by the commit."""
     _write_map: WriteMap | None = None
     _mapped = 0
     _starved = False
@@ -161,10 +158,10 @@ class Attempt:
         self.reads: list[Range] = []
         self.writes: list[bytes] = []
 
-    def restart(self, snapshot_ryw: int, starved: bool, deadline: float | None) -> None:
+    def restart(self, snapshot_ryw: int, starved: bool) -> None:
         """Begin the next attempt. Snapshot reads and options of the transaction stay valid."""
         self.held.drop()
-        reads_ahead = self.reads_ahead
+        reads_ahead, deadline = self.reads_ahead, self.deadline
         self.__dict__ = vars(Attempt(self.held, snapshot_ryw))
         self.reads_ahead = reads_ahead
         self._starved = starved
@@ -209,46 +206,44 @@ class Attempt:
 
     def view(self) -> Snapshot:
         """Return the snapshot of this attempt. The first call takes it."""
-        snapshot = self.snapshot
-        if snapshot is None:
-            self.storage.attempts.add(self, self.held)
-            if self.version is not None:
-                snapshot = self.storage.begin_at(self.version, self.deadline)
-            else:
-                held = self.held
-                if self._starved and held.write_lock is None:
-                    held.write_lock = self.storage.hold_write_lock(self.deadline)
-                snapshot = self.storage.begin(self.deadline)
-            snapshot.runs_ahead = self.reads_ahead
-            self.snapshot = self.held.snapshot = snapshot
-        return snapshot
+        return self.held.snapshot or self._read_first(GET, (b"",))[0]
+
+    def _read_first(
+        self, statement: str, parameters: tuple[bytes | int, ...]
+    ) -> tuple[Snapshot, Rows]:
+        """Take the snapshot by the first read; return it and the rows."""
+        held = self.held
+        self.storage.attempts.add(self, held)
+        if self._starved and self.version is None and held.write_lock is None:
+            held.write_lock = self.storage.hold_write_lock(self.deadline)
+        snapshot, rows = self.storage.read_first(
+            statement, parameters, self.deadline, self.reads_ahead
+        )
+        if self.version is not None:
+            try:
+                self.storage.check_version(snapshot, self.version)
+            except FDBError:
+                self.storage.end(snapshot)
+                raise
+        held.snapshot = snapshot
+        return snapshot, rows
 
     def confirm_reads(self) -> None:
         """Return once everything that was read is on disk."""
-        if self.snapshot is not None:
-            self.storage.confirm(self.snapshot, self.deadline)
+        if self.held.snapshot is not None:
+            self.storage.confirm(self.held.snapshot, self.deadline)
 
     def finish(self, code: int) -> None:
         """Make every further operation fail. The watches end when the attempt is dropped."""
         self.end(code)
-        self.snapshot = None
         self.held.finish(code)
-
-    def release(self) -> None:
-        """Release the snapshot and the writers' lock."""
-        self.snapshot = None
-        self.held.release()
-
-    def set_watches(self, watches: Watches) -> None:
-        """Note the watches that are left."""
-        self.watches = self.held.watches = watches
 
     def read_version(self) -> int:
         """Return the version that the transaction reads at, also after its commit."""
         if not self.is_unrestricted and (code := self.deferred or self.ended()):
             raise FDBError(code)
         if self.version is None:
-            snapshot = self.snapshot or self.view()
+            snapshot = self.held.snapshot or self.view()
             present = snapshot.present
             if present is None:
                 present = self.storage.read_version(snapshot, self.deadline)
@@ -260,31 +255,25 @@ class Attempt:
 
         Also return a function that waits until the commit is on disk, or `None` if it need not be.
         """
+        held = self.held
         if not self.mutations and not self.writes:
-            snapshot = self.snapshot
-            self.release()
+            snapshot = held.snapshot
+            held.release()
             if snapshot is None or snapshot.unconfirmed is None:
                 return -1, None
             return -1, partial(self.storage.confirm, snapshot, self.deadline)
-        if self.snapshot is None:
+        if held.snapshot is None:
             if self.reads:
-                self.view().settle()  # conflict ranges added without a read count from now
+                self.view()  # conflict ranges added without a read count from now
             elif self.version is not None:
                 self.storage.check_age(self.version)
-        held = self.held
-        snapshot, self.snapshot, held.snapshot = self.snapshot, None, None
+        snapshot, held.snapshot = held.snapshot, None
         hold, held.write_lock = held.write_lock, None
         held.let_go()
         if snapshot is not None:
             self.duration = time.monotonic() - snapshot.expires + limits.TRANSACTION_LIFETIME
         return self.storage.commit(
-            snapshot,
-            hold,
-            self.reads,
-            self.mutations,
-            self.writes,
-            self.stamped_keys,
-            self.deadline,
+            snapshot, hold, self.reads, self.mutations, self.writes, self.deadline
         )
 
     # Own writes
@@ -299,7 +288,8 @@ class Attempt:
         """Return the map of this transaction's writes, brought up to date."""
         if self._write_map is None:
             self._write_map = WriteMap()
-        version = 0 if self.snapshot is None else self.snapshot.version
+        snapshot = self.held.snapshot
+        version = 0 if snapshot is None else snapshot.version
         for mutation in self.mutations[self._mapped :]:
             self._write_map.add(mutation, version)
         self._mapped = len(self.mutations)
@@ -343,7 +333,8 @@ class Attempt:
             return None
         own = self._visible_writes(snapshot) if self.mutations else None
         if own is None:
-            rows = (self.snapshot or self.view()).fetch(GET, (key,))
+            view = self.held.snapshot
+            rows = view.fetch(GET, (key,)) if view else self._read_first(GET, (key,))[1]
             value: bytes | None = rows[0][0] if rows else None
         else:
             value = own.get(key, self.view().get(key) if own.needs_database(key) else None)
@@ -357,17 +348,10 @@ class Attempt:
             self.check()
         self.has_read = True
         key, offset = self._normalized(selector)
-        own = self._visible_writes(snapshot)
-        if offset > 0:
-            found, _ = self._nth(own, key, self.max_read_key, offset, False, with_value=True)
-            resolved = self.max_read_key if found is None else found
-            conflict = (key, key_after(resolved))
-        else:
-            found, _ = self._nth(own, b"", key, 1 - offset, True, with_value=True)
-            resolved = b"" if found is None else found
-            conflict = (resolved, key)
+        resolved = self._find(self._visible_writes(snapshot), key, offset, with_value=True).found
         if not snapshot:
-            self.add_read_conflict(*conflict)
+            begin, end = (key, key_after(resolved)) if offset > 0 else (resolved, key)
+            self.add_read_conflict(begin, end)
         return resolved
 
     def _normalized(self, key_or_selector: bytes | KeySelector) -> tuple[bytes, int]:
@@ -381,33 +365,35 @@ class Attempt:
             raise FDBError(2004)
         return (key_after(key) if or_equal else key), offset
 
-    def _nth(
-        self,
-        own: WriteMap | None,
-        begin: bytes,
-        end: bytes,
-        count: int,
-        reverse: bool,
-        with_value: bool = False,
-    ) -> tuple[bytes | None, int]:
-        """Return the key of row number `count` of a range, from 1, or how many rows are missing.
+    def _find(
+        self, own: WriteMap | None, key: bytes, offset: int, with_value: bool = False
+    ) -> _Boundary:
+        """Count the rows from a key, and return where that ends.
 
         As in FoundationDB, a key that the transaction's own `compare_and_clear` left without a
         value counts. With `with_value`, the result is the next key that has a value.
         """
-        with closing(self._rows(own, begin, end, reverse, written=True)) as rows:
-            for key, value in rows:
-                count -= 1
-                if count <= 0 and (value is not NO_VALUE or not with_value):
-                    return key, 0
-        return None, count
+        is_forward = offset > 0
+        begin, end = (key, self.max_read_key) if is_forward else (b"", key)
+        left = offset if is_forward else 1 - offset
+        with closing(self._rows(own, begin, end, not is_forward)) as rows:
+            for found, value in rows:
+                left -= 1
+                if left <= 0 and (value is not NO_VALUE or not with_value):
+                    return _Boundary(key, offset, found, 1)
+        if is_forward:
+            return _Boundary(key, offset, self.max_read_key, left)
+        return _Boundary(key, offset, b"", 1 - left)
 
     def _rows(
-        self, own: WriteMap | None, begin: bytes, end: bytes, reverse: bool, written: bool = False
+        self, own: WriteMap | None, begin: bytes, end: bytes, reverse: bool
     ) -> Generator[tuple[bytes, bytes], None, None]:
+        low, high = (begin, end) if own is None else own.readable(begin, end, reverse)
         # Closed immediately in all cases: an open generator blocks other reads of the snapshot.
-        with closing(self.view().rows(begin, end, reverse)) as rows:
-            yield from rows if own is None else own.merge(rows, begin, end, reverse, written)
+        with closing(self.view().rows(low, high, reverse)) as rows:
+            yield from rows if own is None else own.merge(rows, low, high, reverse)
+        if (low, high) != (begin, end):
+            raise FDBError(1036)  # the read would pass a key that only the commit determines
 
     def read_range(
         self,
@@ -444,8 +430,14 @@ class Attempt:
         self.has_read = True
         statement = BACKWARD if reverse else FORWARD
         few = limit if limit < _FEW else _FEW
-        fetched: Rows = (self.snapshot or self.view()).fetch(statement, (begin, end, few))
-        if limit == 1 or not fetched:  # the reads of a queue
+        fetched: Rows
+        if (view := self.held.snapshot) is None:
+            _, fetched = self._read_first(statement, (begin, end, few))
+        else:
+            fetched = view.fetch(statement, (begin, end, few))
+        if len(fetched) > 1:
+            fetched = list(in_order(fetched, reverse, self.storage.database_file))
+        if limit == 1 or not fetched:  # the most frequent reads
             rows, more = fetched, bool(fetched)
         else:
             rows, more = _batch(fetched, limit, size)
@@ -479,7 +471,7 @@ class Attempt:
         more = False
         if first.found < last.found:
             # Keys without a value are read for the conflict range, as the selectors count them.
-            with closing(self._rows(own, first.found, last.found, reverse, written=True)) as stored:
+            with closing(self._rows(own, first.found, last.found, reverse)) as stored:
                 rows, more = _batch(stored, limit, size)
         if not snapshot:
             self._add_range_conflict(first, last, rows, more, reverse)
@@ -488,17 +480,7 @@ class Attempt:
         return rows, more
 
     def _boundary(self, own: WriteMap | None, key: bytes, offset: int) -> _Boundary:
-        if offset == 1:
-            return _Boundary(key, 1, key, 1)
-        if offset > 1:
-            found, missing = self._nth(own, key, self.max_read_key, offset, reverse=False)
-            if found is None:
-                return _Boundary(key, offset, self.max_read_key, missing)
-        else:
-            found, missing = self._nth(own, b"", key, 1 - offset, reverse=True)
-            if found is None:
-                return _Boundary(key, offset, b"", 1 - missing)
-        return _Boundary(key, offset, found, 1)
+        return _Boundary(key, 1, key, 1) if offset == 1 else self._find(own, key, offset)
 
     def _add_range_conflict(
         self, begin: _Boundary, end: _Boundary, rows: Rows, more: bool, reverse: bool
@@ -542,7 +524,7 @@ class Attempt:
         if self.deferred:
             return  # FoundationDB ignores what a program does after a mistake
         pending: list[tuple[bytes, bytes | None, WatchFuture]] = []
-        for watched, value, future in self.watches:
+        for watched, value, future in self.held.watches:
             if kind == MutationType.CLEAR_RANGE:
                 changes = key <= watched < param and value is not None
             elif kind == MutationType.SET:
@@ -553,7 +535,7 @@ class Attempt:
                 future.finish()
             else:
                 pending.append((watched, value, future))
-        self.set_watches(tuple(pending))
+        self.held.watches = tuple(pending)
 
     def may_write(self, key: bytes, value: bytes) -> bool:
         """Return whether a key can be written; keep the error if it cannot."""

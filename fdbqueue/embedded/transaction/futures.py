@@ -11,11 +11,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from fdbqueue.errors import CommitUnknownResult, FDBError, FdbqueueError
 from fdbqueue.types import KeyLike
@@ -23,7 +23,9 @@ from fdbqueue.types import KeyLike
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Callback: TypeAlias = Callable[["Future"], object]
+Callback: TypeAlias = Callable[["Future[Any]"], object]
+
+_T = TypeVar("_T")
 
 
 def fresh(error: BaseException) -> BaseException:
@@ -40,23 +42,20 @@ def fresh(error: BaseException) -> BaseException:
     return raised
 
 
-class Future:
+class Future(Generic[_T]):
     """A result that is ready, or an error that `wait()` raises."""
 
-    __slots__ = ("_error",)
+    __slots__ = ("_error", "_result")
 
-    def __init__(self, error: BaseException | None = None) -> None:
+    def __init__(self, result: _T, error: BaseException | None = None) -> None:
+        self._result = result
         self._error = error
 
-    def _check(self) -> None:
+    def wait(self) -> _T:
+        """Return the result once it is ready, or raise its error."""
         if self._error is not None:
             raise fresh(self._error)
-
-    def wait(self) -> Any:
-        """Return the result once it is ready, or raise its error."""
-        self.block_until_ready()
-        self._check()
-        return None
+        return self._result
 
     def is_ready(self) -> bool:
         """Return whether the result, or its error, is ready."""
@@ -85,7 +84,7 @@ class Future:
         """Return whether the result was given up."""
         return self.done() and getattr(self.exception(), "code", 0) == 1101
 
-    def result(self) -> Any:
+    def result(self) -> _T:
         """Return the result, or raise its error; raise `RuntimeError` if not ready."""
         if not self.done():
             raise RuntimeError("Future result not available")
@@ -98,7 +97,7 @@ class Future:
         return self._error
 
     @staticmethod
-    def wait_for_any(*futures: Future) -> int:
+    def wait_for_any(*futures: Future[Any]) -> int:
         """Return the index of a future that is ready, once there is one."""
         if not futures:
             raise ValueError("wait_for_any requires at least one future")
@@ -107,7 +106,7 @@ class Future:
         woken.acquire()
         for index, future in enumerate(futures):
 
-            def note(_: Future, index: int = index) -> None:
+            def note(_: Future[Any], index: int = index) -> None:
                 ready.append(index)
                 with suppress(RuntimeError):  # another future has released it
                     woken.release()
@@ -117,18 +116,21 @@ class Future:
         return ready[0]
 
 
-class FutureVoid(Future):
-    """The result of a commit, which has no value."""
+class _SlowFuture(Future[None]):
+    """A future without a result that takes time."""
 
     __slots__ = ()
 
+    def __init__(self) -> None:
+        self._result = self._error = None
+
     def wait(self) -> None:
-        """Return, or raise the error."""
-        if self._error is not None:
-            raise fresh(self._error)
+        """Wait until the future is ready; raise its error, if there is one."""
+        self.block_until_ready()
+        super().wait()
 
 
-class CommitFuture(FutureVoid):
+class CommitFuture(_SlowFuture):
     """The result of a commit that has to be on disk.
 
     The first call that asks for the result waits for the disk, even if that call is `is_ready`.
@@ -141,8 +143,6 @@ class CommitFuture(FutureVoid):
         self._wait_for_disk: Callable[[], None] | None = wait_for_disk
         # A method of the transaction, which keeps its database from being closed as garbage.
         self._end_unknown = end_unknown
-
-    wait = Future.wait
 
     def is_ready(self) -> bool:
         """Wait until the commit is on disk, and return true."""
@@ -168,38 +168,7 @@ class CommitFuture(FutureVoid):
         super().on_ready(callback)
 
 
-class FutureInt64(Future):
-    """A number, such as a version or a size."""
-
-    __slots__ = ("_number",)
-
-    def __init__(self, number: int = 0, error: BaseException | None = None) -> None:
-        self._error = error
-        self._number = number
-
-    def wait(self) -> int:
-        """Return the number, or raise the error."""
-        if self._error is not None:
-            raise fresh(self._error)
-        return self._number
-
-
-class FutureKeyArray(Future):
-    """A list of keys."""
-
-    __slots__ = ("_keys",)
-
-    def __init__(self, keys: Sequence[bytes] = (), error: BaseException | None = None) -> None:
-        self._error = error
-        self._keys = keys
-
-    def wait(self) -> list[bytes]:
-        """Return the keys, or raise the error."""
-        self._check()
-        return list(self._keys)
-
-
-class Pause(FutureVoid):
+class Pause(_SlowFuture):
     """The delay of `on_error` before the next attempt."""
 
     __slots__ = ("_until",)
@@ -207,8 +176,6 @@ class Pause(FutureVoid):
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self._until = time.monotonic() + seconds
-
-    wait = Future.wait  # a delay takes time
 
     def is_ready(self) -> bool:
         """Return whether the delay is over."""
@@ -228,7 +195,7 @@ class Pause(FutureVoid):
         timer.start()
 
 
-class WatchFuture(FutureVoid):
+class WatchFuture(_SlowFuture):
     """A future that is ready once the watched key has changed, or the watch is given up.
 
     A waiting thread uses a lock of its own instead of a `threading.Event`. An interrupt inside an
@@ -246,8 +213,6 @@ class WatchFuture(FutureVoid):
         self._lock = threading.Lock()
         self._callbacks: list[Callback] = []
         self._on_cancel: Callable[[WatchFuture], object] | None = None
-
-    wait = Future.wait  # a watch takes time
 
     def finish(self, error: BaseException | None = None) -> None:
         """Make the future ready. Only the first call has an effect."""
@@ -292,7 +257,7 @@ class WatchFuture(FutureVoid):
             self._on_cancel(self)
 
 
-class _Bytes(Future):
+class _Bytes(Future[Any]):
     """A future that behaves like the bytes it holds: comparison, methods and `bytes(...)`."""
 
     __slots__ = ("value",)
@@ -315,7 +280,8 @@ class _Bytes(Future):
         raise TypeError("the class of a future cannot be changed")
 
     def wait(self) -> Self:
-        self._check()
+        if self._error is not None:
+            raise fresh(self._error)
         return self
 
     def as_foundationdb_key(self) -> Any:

@@ -6,6 +6,7 @@ Options that change results take effect. The binding's other options are accepte
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fdb import fdboptions
@@ -22,34 +23,25 @@ from fdbqueue.errors import FDBError
 _INT_MAX = 2**31 - 1
 
 
+@dataclass(slots=True)
 class Settings:
-    """The options that change results, with the values a new transaction has."""
+    """The options that change results, with the values a new transaction has.
 
-    __slots__ = (
-        "max_retry_delay",
-        "max_watches",
-        "retry_limit",
-        "size_limit",
-        "snapshot_ryw",
-        "timeout",
-    )
+    Attributes:
+        timeout: The timeout in milliseconds; 0 for none.
+        retry_limit: The number of retries; -1 for no limit.
+        max_retry_delay: The longest delay between attempts, in milliseconds.
+        max_watches: The number of outstanding watches of the database, not of one transaction.
+        size_limit: The size limit in bytes.
+        snapshot_ryw: Positive if snapshot reads see the transaction's own writes.
+    """
 
-    def __init__(self) -> None:
-        self.timeout = 0  # milliseconds; 0 for none
-        self.retry_limit = -1  # -1 for none
-        self.max_retry_delay = round(MAX_BACKOFF * 1000)  # milliseconds
-        self.max_watches = MAX_WATCHES  # of the database, not of one transaction
-        self.size_limit = TRANSACTION_SIZE_LIMIT  # bytes
-        self.snapshot_ryw = (
-            1  # snapshot reads see the transaction's own writes while it is positive
-        )
-
-    def copy(self) -> Settings:
-        """Return a copy that can be changed independently."""
-        other = Settings()
-        for name in self.__slots__:
-            setattr(other, name, getattr(self, name))
-        return other
+    timeout: int = 0
+    retry_limit: int = -1
+    max_retry_delay: int = round(MAX_BACKOFF * 1000)
+    max_watches: int = MAX_WATCHES
+    size_limit: int = TRANSACTION_SIZE_LIMIT
+    snapshot_ryw: int = 1
 
 
 def _number(value: object, low: int, high: int) -> int:

@@ -12,15 +12,7 @@ from fdbqueue import types
 from fdbqueue.embedded.arguments import as_key, is_selector, strinc
 from fdbqueue.embedded.ranges import key_after
 from fdbqueue.embedded.transaction.attempt import UNLIMITED, Attempt, Rows
-from fdbqueue.embedded.transaction.futures import (
-    FutureInt64,
-    FutureKeyArray,
-    Key,
-    KeyValue,
-    Value,
-    as_row,
-    fresh,
-)
+from fdbqueue.embedded.transaction.futures import Future, Key, KeyValue, Value, as_row, fresh
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector
 
@@ -211,26 +203,26 @@ class TransactionRead:
             return self.get_range(key.start, key.stop, reverse=key.step == -1)
         return self.get(key)
 
-    def get_read_version(self) -> FutureInt64:
+    def get_read_version(self) -> Future[int]:
         """Return the version that the transaction reads at."""
         try:
-            return FutureInt64(self._attempt.read_version())
+            return Future(self._attempt.read_version())
         except FdbqueueError as error:
-            return FutureInt64(error=error)
+            return Future(0, error)
 
-    def get_estimated_range_size_bytes(self, begin_key: bytes, end_key: bytes) -> FutureInt64:
+    def get_estimated_range_size_bytes(self, begin_key: bytes, end_key: bytes) -> Future[int]:
         """Return the size of a range in bytes: exact here, an estimate in FoundationDB.
 
         It is the size of what is committed now, whatever the transaction reads or has written.
         """
         try:
-            return FutureInt64(sum(size for _, size in self._committed_sizes(begin_key, end_key)))
+            return Future(sum(size for _, size in self._committed_sizes(begin_key, end_key)))
         except FdbqueueError as error:
-            return FutureInt64(error=error)
+            return Future(0, error)
 
     def get_range_split_points(
         self, begin_key: bytes, end_key: bytes, chunk_size: int
-    ) -> FutureKeyArray:
+    ) -> Future[list[bytes]]:
         """Return keys that split a range into chunks of at most `chunk_size` bytes.
 
         The first is the begin of the range, the last its end. A larger row is a chunk of its own.
@@ -248,9 +240,9 @@ class TransactionRead:
                     points.append(key)
                     chunk = 0
                 chunk += size
-            return FutureKeyArray([*points, end_key])
+            return Future([*points, end_key])
         except FdbqueueError as error:
-            return FutureKeyArray(error=error.with_traceback(None))
+            return Future([], error.with_traceback(None))
 
     def _committed_sizes(self, begin: KeyLike, end: KeyLike) -> Iterator[tuple[bytes, int]]:
         """Yield the keys of a range that are committed now, and the sizes of their rows."""

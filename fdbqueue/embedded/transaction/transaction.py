@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from copy import copy
 from typing import Protocol
 
 from fdbqueue import types
@@ -26,8 +27,7 @@ from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.transaction.attempt import RANGE_OVERHEAD, Attempt, Held
 from fdbqueue.embedded.transaction.futures import (
     CommitFuture,
-    FutureInt64,
-    FutureVoid,
+    Future,
     Key,
     Pause,
     VersionstampFuture,
@@ -35,10 +35,7 @@ from fdbqueue.embedded.transaction.futures import (
     fresh,
 )
 from fdbqueue.embedded.transaction.options import Settings, TransactionOptions
-from fdbqueue.embedded.transaction.reads import (
-    SnapshotRead,
-    TransactionRead,
-)
+from fdbqueue.embedded.transaction.reads import SnapshotRead, TransactionRead
 from fdbqueue.embedded.transaction.watcher import Watcher
 from fdbqueue.embedded.transaction.write_map import MUTATION_OVERHEAD
 from fdbqueue.embedded.transaction.writes import Writes
@@ -50,7 +47,7 @@ _RETRYABLE_VERSIONS = frozenset({1007, 1009})
 _RETRYABLE = frozenset({1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
 
 _CLEAR_RANGE = int(MutationType.CLEAR_RANGE)
-_DONE = FutureVoid()
+_DONE = Future(None)
 
 # A transaction that conflicted holds the writers' lock for its whole next attempt if its last one
 # was short, or if it conflicted so often. Then it cannot conflict again.
@@ -80,7 +77,6 @@ class Transaction(TransactionRead, Writes):
     """
 
     # Class attributes, because most transactions never change them.
-    _deadline: float | None = None
     _retries = 0
     _conflicts = 0
     _is_starved = False
@@ -139,7 +135,7 @@ class Transaction(TransactionRead, Writes):
         ):
             return
         attempt.mutations.append((kind, key, param))
-        if attempt.watches:
+        if attempt.held.watches:
             attempt.trigger_watches(kind, key, param)
         size = len(key) + len(param)
         size += RANGE_OVERHEAD if kind == _CLEAR_RANGE and end is None else MUTATION_OVERHEAD
@@ -196,7 +192,6 @@ class Transaction(TransactionRead, Writes):
             # The conflict range is the final key, which only the commit knows.
             attempt.skip_next_write_conflict = True
             self.mutate(MutationType.SET_VERSIONSTAMPED_KEY, key, param)
-            attempt.stamped_keys += (key,)
             if not attempt.ryw_disabled:
                 attempt.own_writes()  # now, because the unreadable keys depend on the read version
 
@@ -263,7 +258,7 @@ class Transaction(TransactionRead, Writes):
         The embedded engine keeps no history: reads at a version before the last commit fail with
         1007.
         """
-        if self._attempt.version is not None or self._attempt.snapshot is not None:
+        if self._attempt.version is not None or self._attempt.held.snapshot is not None:
             self._attempt.fail(2010)
         elif version <= 0:
             self._attempt.fail(2011)
@@ -290,15 +285,15 @@ class Transaction(TransactionRead, Writes):
             held.storage.begin_to_look()  # ends the future if the transaction is dropped
         return held.versionstamp
 
-    def get_approximate_size(self) -> FutureInt64:
+    def get_approximate_size(self) -> Future[int]:
         """Return the approximate size so far, in bytes.
 
         The commit judges what is left after merging: several writes of one key count once.
         """
         attempt = self._attempt
         if attempt.deferred:
-            return FutureInt64(error=FDBError(attempt.deferred))
-        return FutureInt64(attempt.size - attempt.uncounted)
+            return Future(0, FDBError(attempt.deferred))
+        return Future(attempt.size - attempt.uncounted)
 
     # Watching, committing and retrying
 
@@ -337,13 +332,13 @@ class Transaction(TransactionRead, Writes):
                 raise FDBError(2102)
             value = attempt.read_value(key, snapshot=False)
             limit = self._database.defaults.max_watches
-            self._database.watcher.reserve(len(attempt.watches) + 1, limit)
-            attempt.set_watches((*attempt.watches, (key, value, future)))
+            self._database.watcher.reserve(len(attempt.held.watches) + 1, limit)
+            attempt.held.watches += ((key, value, future),)
         except FdbqueueError as error:
             future.finish(error.with_traceback(None))
         return future
 
-    def commit(self) -> FutureVoid:
+    def commit(self) -> Future[None]:
         """Apply all writes atomically, unless a key that was read has changed (1020).
 
         The writes are visible when this returns. If the database is durable, they are on disk once
@@ -365,26 +360,25 @@ class Transaction(TransactionRead, Writes):
                 if 5 * attempt.size > size_limit and attempt.is_too_large(size_limit):
                     raise FDBError(2101)
                 self._committed_version, wait_for_disk = attempt.commit()
-                tells_of_commit = attempt.held.versionstamp is not None or attempt.watches
+                tells_of_commit = attempt.held.versionstamp is not None or attempt.held.watches
                 if wait_for_disk is not None and tells_of_commit:
                     wait_for_disk()
                     wait_for_disk = None
             except BaseException as error:
-                attempt.release()
+                attempt.held.release()
                 if isinstance(error, CommitUnknownResult):
                     attempt.end(1021)
                 if isinstance(error, FdbqueueError):
                     attempt.held.end_watches(fresh(error))
-                    attempt.watches = ()
                 if attempt.held.versionstamp is not None and isinstance(error, FDBError):
                     attempt.held.versionstamp.finish(None, FDBError(2020))
                 raise
             if attempt.held.versionstamp is not None:
                 self._finish_versionstamp(attempt.held.versionstamp)
-            if attempt.watches:
+            if attempt.held.watches:
                 self._set_watches()
         except FdbqueueError as error:
-            return FutureVoid(error)
+            return Future(None, error)
         return _DONE if wait_for_disk is None else CommitFuture(wait_for_disk, self._end_unknown)
 
     def _end_unknown(self) -> None:
@@ -398,13 +392,13 @@ class Transaction(TransactionRead, Writes):
             future.finish(self._committed_version.to_bytes(8, "big") + b"\0\0")
 
     def _set_watches(self) -> None:
-        watches = self._attempt.watches
-        self._attempt.set_watches(())
+        held = self._attempt.held
+        watches, held.watches = held.watches, ()
         for key, value, future in watches:
             future.database = self._database
             self._database.watcher.watch(key, value, future)
 
-    def on_error(self, error: BaseException | int) -> FutureVoid:
+    def on_error(self, error: BaseException | int) -> Future[None]:
         """Prepare the next attempt after a retryable error, or fail with the error.
 
         The future is the delay before the attempt: FoundationDB's, growing from 10 ms to a second.
@@ -418,7 +412,7 @@ class Transaction(TransactionRead, Writes):
         if (reported := _reported(code)) != code:
             error = FDBError(reported)
         if over := self._attempt.ended():
-            return FutureVoid(error if over == code else FDBError(over))
+            return Future(None, error if over == code else FDBError(over))
         settings = self._settings
         limited = settings.retry_limit != -1 and self._retries >= settings.retry_limit
         self._retries += 1
@@ -426,7 +420,7 @@ class Transaction(TransactionRead, Writes):
             error = FDBError(4100)  # FoundationDB fails to throw an error that is none
         if limited or code not in _RETRYABLE | _RETRYABLE_VERSIONS:
             self._attempt.finish(1025)
-            return FutureVoid(error)
+            return Future(None, error)
         is_short = code == 1020 and self._attempt.duration < _SHORT
         if code == 1020:
             self._conflicts += 1
@@ -439,12 +433,13 @@ class Transaction(TransactionRead, Writes):
         else:
             pause = self._backoff * random.random()
             self._backoff = min(self._backoff * limits.BACKOFF_GROWTH, longest)
-        if self._deadline is not None and time.monotonic() + pause >= self._deadline:
+        deadline = self._attempt.deadline
+        if deadline is not None and time.monotonic() + pause >= deadline:
             self._attempt.finish(1031)
-            return FutureVoid(FDBError(1031))
+            return Future(None, FDBError(1031))
         if settings is not self._database.defaults:
             settings.size_limit = self._database.defaults.size_limit
-        self._restart()
+        self._attempt.restart(self._database.defaults.snapshot_ryw, self._is_starved)
         return Pause(pause)
 
     def reset(self) -> None:
@@ -452,8 +447,8 @@ class Transaction(TransactionRead, Writes):
         self._settings = self._database.defaults
         self._retries = self._conflicts = 0
         self._is_starved = False
-        self._deadline = None
-        self._restart()
+        self._attempt.set_deadline(None)
+        self._attempt.restart(self._settings.snapshot_ryw, self._is_starved)
         self._backoff = limits.INITIAL_BACKOFF
         self._created = time.monotonic()
         if self._settings.timeout:
@@ -464,26 +459,19 @@ class Transaction(TransactionRead, Writes):
         self._attempt.ended()  # 1031 stays if the timeout has expired
         self._attempt.finish(1025)
 
-    def _restart(self) -> None:
-        """Discard everything that belongs to one attempt."""
-        self._attempt.restart(
-            self._database.defaults.snapshot_ryw, self._is_starved, self._deadline
-        )
-
     # Options
 
     def _own_settings(self) -> Settings:
         """Return settings for this transaction alone, which may be changed."""
         if self._settings is self._database.defaults:
-            self._settings = self._database.defaults.copy()
+            self._settings = copy(self._database.defaults)
         return self._settings
 
     def _apply_timeout(self) -> None:
         """Set the deadline. The timeout counts from the creation of the transaction."""
         self._attempt.ended()  # a timeout that has expired stays expired
         timeout = self._settings.timeout
-        self._deadline = self._created + timeout / 1000 if timeout else None
-        self._attempt.set_deadline(self._deadline)
+        self._attempt.set_deadline(self._created + timeout / 1000 if timeout else None)
 
 
 def _reported(code: int) -> int:

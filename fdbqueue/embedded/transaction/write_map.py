@@ -99,7 +99,9 @@ class WriteMap:
         """Add the next write of the transaction."""
         kind, key, param = mutation
         if kind == MutationType.CLEAR_RANGE:
-            self._clear_range(key, param)
+            self._forget(key, param)
+            self._unreadable.remove(key, param)
+            self._cleared.add(key, param)
         elif kind == MutationType.SET_VERSIONSTAMPED_KEY:
             # The final key is unknown, so earlier writes in the range are hidden as well.
             begin, end = stamped_key_range(key, read_version)
@@ -110,11 +112,6 @@ class WriteMap:
             self._unreadable.add(begin, end)
         else:
             self._write(kind, key, param)
-
-    def _clear_range(self, begin: bytes, end: bytes) -> None:
-        self._forget(begin, end)
-        self._unreadable.remove(begin, end)
-        self._cleared.add(begin, end)
 
     def _forget(self, begin: bytes, end: bytes) -> None:
         first, last = bisect_left(self._keys, begin), bisect_left(self._keys, end)
@@ -201,66 +198,41 @@ class WriteMap:
     def _keys_within(self, begin: bytes, end: bytes) -> list[bytes]:
         return self._keys[bisect_left(self._keys, begin) : bisect_left(self._keys, end)]
 
+    def readable(self, begin: bytes, end: bytes, reverse: bool) -> Range:
+        """Return the part of a range that a read can pass before a key that nobody knows yet.
+
+        Only the commit determines versionstamped keys and values.
+        """
+        parts = self._unreadable.within(begin, end)
+        own = self._keys_within(begin, end)
+        parts += [(key, key_after(key)) for key in own if self._writes[key].unreadable]
+        if reverse:
+            return max((part_end for _, part_end in parts), default=begin), end
+        return begin, min((part_begin for part_begin, _ in parts), default=end)
+
     def merge(
-        self,
-        rows: Iterable[tuple[bytes, bytes]],
-        begin: bytes,
-        end: bytes,
-        reverse: bool,
-        written: bool = False,
+        self, rows: Iterable[tuple[bytes, bytes]], begin: bytes, end: bytes, reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a range as the transaction sees them.
+        """Yield the rows of a readable range as the transaction sees them.
 
-        With `written`, a key that `compare_and_clear` left without a value is included, as
-        `NO_VALUE`.
-
-        Raises:
-            FDBError: 1036, the read would pass a key that only the commit determines.
+        A key that `compare_and_clear` left without a value is included, as `NO_VALUE`.
         """
         own = self._keys_within(begin, end)
         if reverse:
             own.reverse()
-        barrier = self._barrier(own, begin, end, reverse)
         position = 0
         for key, value in rows:
             while position < len(own) and (own[position] > key if reverse else own[position] < key):
-                yield from self._own_row(own[position], None, barrier, reverse, written)
+                yield self._own_row(own[position], None)
                 position += 1
             if position < len(own) and own[position] == key:
-                yield from self._own_row(key, value, barrier, reverse, written)
+                yield self._own_row(key, value)
                 position += 1
             elif not (self._cleared and key in self._cleared):
-                self._check_barrier(key, barrier, reverse)
                 yield key, value
         for key in own[position:]:
-            yield from self._own_row(key, None, barrier, reverse, written)
-        if barrier is not None:
-            raise FDBError(1036)
+            yield self._own_row(key, None)
 
-    def _own_row(
-        self,
-        key: bytes,
-        in_database: bytes | None,
-        barrier: bytes | None,
-        reverse: bool,
-        written: bool,
-    ) -> Iterator[tuple[bytes, bytes]]:
-        self._check_barrier(key, barrier, reverse)
+    def _own_row(self, key: bytes, in_database: bytes | None) -> tuple[bytes, bytes]:
         value = self._writes[key].over(in_database)
-        if value is not None:
-            yield key, value
-        elif written:
-            yield key, NO_VALUE
-
-    def _barrier(self, own: list[bytes], begin: bytes, end: bytes, reverse: bool) -> bytes | None:
-        """Return the first unreadable key of a range; in reverse, the end of the last one."""
-        parts = self._unreadable.within(begin, end)
-        parts += [(key, key_after(key)) for key in own if self._writes[key].unreadable]
-        if reverse:
-            return max((part_end for _, part_end in parts), default=None)
-        return min((part_begin for part_begin, _ in parts), default=None)
-
-    @staticmethod
-    def _check_barrier(key: bytes, barrier: bytes | None, reverse: bool) -> None:
-        if barrier is not None and (key < barrier if reverse else key >= barrier):
-            raise FDBError(1036)
+        return key, NO_VALUE if value is None else value

@@ -26,6 +26,7 @@ from typing import Any
 
 from fdbqueue.embedded import Database
 from fdbqueue.embedded.disk import files, rotation
+from fdbqueue.embedded.disk.commit_log import COMMITS_FILE
 from fdbqueue.embedded.storage import storage
 from fdbqueue.embedded.transaction.transaction import Transaction
 from tests.hostile.disk.shim import mark
@@ -117,7 +118,7 @@ class _Process:
 
     def open(self, pages: str) -> None:
         self._pages = int(pages)
-        _say(moment="open" if (self._path / files.COMMITS_FILE).exists() else "create")
+        _say(moment="open" if (self._path / COMMITS_FILE).exists() else "create")
         self._db = Database(self._path)
         numbers = self._read()
         self._numbers = {client: numbers.get(client, 0) for client in self._clients}
