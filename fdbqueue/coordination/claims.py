@@ -215,7 +215,7 @@ class _Claiming:
         if self.conflicts == 1:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
         version = self.start.note_read(tr)  # meanwhile other threads can join the batch
-        batch.join(tr)
+        batch.join()
         n = sum(map(_n_of, batch))
         skipped = claims.skip(n, min(map(_within_of, batch)), self.conflicts)
         # Start all reads before waiting for the first.

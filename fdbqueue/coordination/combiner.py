@@ -7,30 +7,37 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import ref
 
 from fdbqueue.database.binding import error_classes
 from fdbqueue.errors import FDBError
-from fdbqueue.types import Database, Transaction
+from fdbqueue.types import Database
 
 _NEXT = -1  # the combining thread is the one that was just woken
 
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
-_R = TypeVar("_R")
-_S = TypeVar("_S", covariant=True)
 
 
-class Performer(Protocol[_R, _S]):
-    """The object that performs batches of requests on one database."""
+class Batch(list[_Request]):
+    """The requests that one transaction performs."""
 
-    def perform(self, db: Database, batch: Batch[_R]) -> Sequence[_S]:
-        """Perform all requests or the first ones, and return their results; or raise, and do none.
+    __slots__ = ()
 
-        The requests without a result go back to the head of the line.
-        """
-        ...
+    is_open = False
+    """True if other requests may join it."""
+
+    def join(self) -> None:
+        """Add the requests that have arrived, within the budget; call this before any write."""
+
+
+Perform: TypeAlias = Callable[[Database, Batch[_Request]], Sequence[_Result]]
+"""A function that performs a batch of requests on a database.
+
+It performs all requests or the first ones, and returns their results; or it raises an error, and
+has performed none. The requests without a result go back to the head of the line.
+"""
 
 
 class Combiner(Generic[_Request, _Result]):
@@ -50,30 +57,29 @@ class Combiner(Generic[_Request, _Result]):
     and each thread performs its request alone, so that it gets only errors of this request.
 
     Args:
-        performer: `performer(db)` returns a new `Performer`: one per database, and new ones in a
-            forked child.
+        perform_on: `perform_on(db)` returns the function that performs batches on a database: one
+            per database, and new ones in a forked child.
         cost: `cost(request)` returns the cost of a request.
         budget: The maximum cost of a batch. A single request may exceed it.
 
     Source: Hendler, Incze, Shavit and Tzafrir, Flat Combining (2010).
 
     Example:
-        >>> class Doubler:
-        ...     def perform(self, db, batch):
-        ...         return [2 * number for number in batch]
+        >>> def double(db, batch):
+        ...     return [2 * number for number in batch]
         >>> import fdbqueue
-        >>> combiner = Combiner(lambda db: Doubler(), lambda number: 1, budget=10)
+        >>> combiner = Combiner(lambda db: double, lambda number: 1, budget=10)
         >>> combiner(fdbqueue.open("memory:"), 21)
         42
     """
 
     def __init__(
         self,
-        performer: Callable[[Database], Performer[_Request, _Result]],
+        perform_on: Callable[[Database], Perform[_Request, _Result]],
         cost: Callable[[_Request], int],
         budget: int,
     ) -> None:
-        self._performer = performer
+        self._perform_on = perform_on
         self._cost = cost
         self._budget = budget
         self._begin()
@@ -92,7 +98,7 @@ class Combiner(Generic[_Request, _Result]):
         thread = threading.get_ident()
         # A nested call cannot wait for the call that it is part of.
         if thread == self._main_thread or thread == line.combining:
-            return line.performer.perform(db, Batch((request,)))[0]
+            return line.perform(db, Batch((request,)))[0]
         call: _Call[_Request, _Result] = _Call(request)
         with self._guard:
             if line.combining is None:
@@ -105,7 +111,7 @@ class Combiner(Generic[_Request, _Result]):
         if call.combines:
             self._combine(db, line, call)
         if call.is_alone:
-            return line.performer.perform(db, Batch((request,)))[0]
+            return line.perform(db, Batch((request,)))[0]
         return call.outcome()
 
     def submit(
@@ -138,7 +144,7 @@ class Combiner(Generic[_Request, _Result]):
     def _new_line(self, db: Database) -> _Line[_Request, _Result]:
         with self._guard:
             # The line ends with its database.
-            return self._lines.setdefault(ref(db, self._lines.pop), _Line(self._performer(db)))
+            return self._lines.setdefault(ref(db, self._lines.pop), _Line(self._perform_on(db)))
 
     def _combine(
         self, db: Database, line: _Line[_Request, _Result], own: _Call[_Request, _Result]
@@ -148,8 +154,8 @@ class Combiner(Generic[_Request, _Result]):
         try:
             line.combining = threading.get_ident()
             batch = _OpenBatch(self._guard, line, calls, self._cost, self._budget)
-            batch.fill()
-            results = line.performer.perform(db, batch)
+            batch.join()
+            results = line.perform(db, batch)
             for call, result in zip(calls, results):
                 call.result = result
             with self._guard:
@@ -174,40 +180,6 @@ class Combiner(Generic[_Request, _Result]):
                 line.waiting[0].wake()
 
 
-class Batch(list[_Request]):
-    """The requests that one transaction performs."""
-
-    __slots__ = ()
-
-    is_open = False
-    """True if other requests may join it, or other processes wait for its results."""
-
-    def join(self, tr: Transaction) -> None:
-        """Add the requests that have arrived, within the budget; call this before any write.
-
-        A performer calls it as part of each transaction that performs the batch.
-        """
-
-    def fill(self) -> None:
-        """Add the requests that have arrived, within the budget."""
-
-    def depend(self, tr: Transaction) -> None:
-        """Note what the transaction depends on because of the requests that have joined.
-
-        `join` does the same.
-        """
-
-    def is_own(self, index: int) -> bool:
-        """Return whether a thread of this process made a request."""
-        return True
-
-    def settle(self, tr: Transaction, results: Sequence[Any]) -> None:
-        """Store what processes need that made requests of the batch, given its results.
-
-        A performer calls it at the end of each transaction that performs the batch.
-        """
-
-
 class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
     """A batch that waiting requests can join."""
 
@@ -228,10 +200,7 @@ class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
         self._cost = cost
         self._left = budget
 
-    def join(self, tr: Transaction) -> None:
-        self.fill()
-
-    def fill(self) -> None:
+    def join(self) -> None:
         waiting = self._line.waiting
         if not waiting:
             return
@@ -321,7 +290,7 @@ class _Submitted(_Call[_Request, _Result]):
             self._combiner._combine(self._db, self._line, self)
         if self.is_alone:
             try:
-                (self.result,) = self._line.performer.perform(self._db, Batch((self.request,)))
+                (self.result,) = self._line.perform(self._db, Batch((self.request,)))
             except BaseException as error:
                 self.error = error
             else:
@@ -332,7 +301,7 @@ class _Submitted(_Call[_Request, _Result]):
 class _Line(Generic[_Request, _Result]):
     """The waiting calls of one database, and the thread that combines them."""
 
-    def __init__(self, performer: Performer[_Request, _Result]) -> None:
-        self.performer = performer
+    def __init__(self, perform: Perform[_Request, _Result]) -> None:
+        self.perform = perform
         self.waiting: deque[_Call[_Request, _Result]] = deque()
         self.combining: int | None = None

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from fdbqueue.coordination.batches import MAX_ITEMS, Batches
 from fdbqueue.coordination.claims import RENEWALS, Claims, LeaseStart, Taken
-from fdbqueue.coordination.combiner import Batch, Combiner
+from fdbqueue.coordination.combiner import Batch, Combiner, Perform
 from fdbqueue.coordination.contention import Contention
 from fdbqueue.coordination.reads import Finished, Reads
 from fdbqueue.coordination.steps import Call, Steps, Submit
@@ -130,9 +130,13 @@ class Store(Generic[_T]):
         new_claims = partial(Claims, layout, items, leases, stored, sweep, self.sweeper, slots)
         self._claims = new_claims()
         """For claims that threads do not share."""
-        self.claims = Combiner(lambda db: new_claims(), _size_of, MAX_ITEMS)
-        new_acks = partial(Batches[AckRequest, LeaseLost | None], leases.ack_each, layout.receipts)
-        self.acks = Combiner(new_acks, _size_of, MAX_ITEMS)
+        self.claims = Combiner(lambda db: new_claims().perform, _size_of, MAX_ITEMS)
+
+        def performs_acks(db: Database) -> Perform[AckRequest, LeaseLost | None]:
+            acks = Batches[AckRequest, LeaseLost | None](leases.ack_each, layout.receipts, db)
+            return acks.perform
+
+        self.acks = Combiner(performs_acks, _size_of, MAX_ITEMS)
 
     def change(
         self,

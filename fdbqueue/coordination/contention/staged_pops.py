@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fdbqueue.coordination.batches import MAX_ITEMS
 from fdbqueue.coordination.combiner import Batch
+from fdbqueue.coordination.contention.leading import SharedBatch, is_own
 from fdbqueue.coordination.contention.messages import MAX_CONTENT
 from fdbqueue.coordination.contention.process import CONTENDED, IDLE_CHECK
 from fdbqueue.coordination.contention.requests import Pop, Request, Requests, Staged
@@ -297,7 +298,7 @@ class _Pops(Generic[_T]):
     def perform(self, tr: Transaction, standing: _Standing) -> _Served[_T] | _Waiting:
         """Take the items or a result, serve, or wait: the body of the transaction."""
         outcome = self._attempt(tr, standing)
-        if isinstance(outcome, _Served):
+        if isinstance(outcome, _Served) and isinstance(self._batch, SharedBatch):
             self._batch.settle(tr, outcome.taken)
         return outcome
 
@@ -354,7 +355,7 @@ class _Pops(Generic[_T]):
         The read version may be older than a pop, which may follow a push of its thread.
         """
         n = len(self._batch)
-        self._batch.join(tr)
+        self._batch.join()
         return self._read_version is not None or len(self._batch) > n
 
     def _prefetch(self, tr: Transaction) -> RangeResult | None:
@@ -382,7 +383,7 @@ class _Pops(Generic[_T]):
     def _request(self, tr: Transaction, request: bytes | None) -> bytes:
         """Return the request of the batch; write it if there is none."""
         if request is None:
-            self._batch.join(tr)
+            self._batch.join()
             request = self._requests.write(tr, self._name, self._batch)
         return request
 
@@ -391,7 +392,6 @@ class _Pops(Generic[_T]):
 
         If not, a sweep considered this process dead, because it was slow.
         """
-        self._batch.depend(tr)
         waits = tr[request]
         staged = self._requests.take(tr, request)
         if staged is None:
@@ -500,7 +500,7 @@ class _Taker(Generic[_T]):
 
     def _fits_message(self, batch: Batch[Pop], index: int, items: list[StoredItem]) -> bool:
         """Return whether the items of a pop fit a message, if another process waits for them."""
-        is_local = index >= len(batch) or batch.is_own(index)
+        is_local = index >= len(batch) or is_own(batch, index)
         return is_local or sum(map(self._layout.largest_payload, items)) <= MAX_CONTENT
 
     def decoded(
@@ -508,10 +508,10 @@ class _Taker(Generic[_T]):
     ) -> list[list[_T]]:
         """Decode the items of this process, and delete what the items of all of them own."""
         decode = partial(self._codec.decode, tr)
-        is_own = batch.is_own
         # Other processes decode their items themselves.
         taken: list[list[Any]] = [
-            [*map(decode, items)] if is_own(index) else items for index, items in enumerate(drawn)
+            [*map(decode, items)] if is_own(batch, index) else items
+            for index, items in enumerate(drawn)
         ]
         for item in chain.from_iterable(drawn):
             self._layout.clear_owned(tr, self._layout.position(item.key), item.value)
