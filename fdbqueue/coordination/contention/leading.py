@@ -104,7 +104,7 @@ class Leader:
         if not is_answered:
             # Not within the `except` clause: its error refers to the failed transaction.
             return performer.perform(db, own) if own else ()
-        return [result for index, result in enumerate(results) if index in batch.own_at]
+        return [result for index, result in enumerate(results) if index not in batch.guests_at]
 
     def receive(self) -> None:
         """Receive the messages that wait."""
@@ -195,36 +195,31 @@ class SharedBatch(Batch[Any]):
     """The requests of this process, and those of other processes, its guests.
 
     Attributes:
-        own_at: The indexes of the requests of this process.
         guests: The guests, each with the index of its first request.
+        guests_at: The indexes of all their requests.
     """
 
     is_open = True
 
     def __init__(self, own: Batch[Any], kind: Kind, leader: Leader) -> None:
-        super().__init__()
+        super().__init__(own)
         self._own = own
         self._kind = kind
         self._leader = leader
-        self.own_at: set[int] = set()
         self._left = kind.budget  # for requests of guests
         self.guests: list[tuple[int, _Guest]] = []
-        self._add_own()
+        self.guests_at: set[int] = set()
 
     def join(self) -> None:
         """Add the requests that have arrived, within the budget."""
         self._own.join()
-        self._add_own()
+        self.extend(self._own[len(self) - len(self.guests_at) :])
         self._leader.receive()
         for guest in self._leader.take(self._kind, self._left):
             self._left -= sum(map(self._kind.cost, guest.requests))
             self.guests.append((len(self), guest))
+            self.guests_at.update(range(len(self), len(self) + len(guest.requests)))
             self.extend(guest.requests)
-
-    def _add_own(self) -> None:
-        new = self._own[len(self.own_at) :]
-        self.own_at.update(range(len(self), len(self) + len(new)))
-        self.extend(new)
 
     def settle(self, tr: Transaction, results: Sequence[Any]) -> None:
         """Write the receipts of the guests, as part of the transaction that performs the batch.
@@ -261,6 +256,6 @@ class SharedBatch(Batch[Any]):
                 yield guest, Signal.REFUSED.about(number)
 
 
-def is_own(batch: Batch[Any], index: int) -> bool:
-    """Return whether a thread of this process made a request of a batch."""
-    return not isinstance(batch, SharedBatch) or index in batch.own_at
+def is_guest(batch: Batch[Any], index: int) -> bool:
+    """Return whether another process made a request of a batch."""
+    return isinstance(batch, SharedBatch) and index in batch.guests_at
