@@ -31,9 +31,6 @@ class Batches(Generic[_Request, _Result]):
         db: The database.
     """
 
-    contended_until = 0.0
-    """A push conflicts with nothing, and an acknowledgement hardly ever."""
-
     def __init__(self, do: Callable[..., list[_Result]], receipts: Subspace, db: Database) -> None:
         self._do = do
         self._reads_take_time = not getattr(db, "commits_are_certain", False)

@@ -7,11 +7,12 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import ref
 
-from fdbqueue.database.binding import error_classes
-from fdbqueue.errors import FDBError
+from fdbqueue.errors import FDBError, error_classes
 from fdbqueue.types import Database
 
 _NEXT = -1  # the combining thread is the one that was just woken
@@ -80,34 +81,35 @@ class Combiner(Generic[_Request, _Result]):
         budget: int,
     ) -> None:
         self._perform_on = perform_on
-        self._cost = cost
-        self._budget = budget
+        self.cost = cost
+        self.budget = budget
         self._begin()
 
     def _begin(self) -> None:
-        self._guard = threading.RLock()  # a finalizer may run, and call, while its thread has it
+        self.guard = threading.RLock()  # a finalizer may run, and call, while its thread has it
         self._lines: dict[ref[Database], _Line[_Request, _Result]] = {}
         self._process = os.getpid()
         self._main_thread = threading.main_thread().ident
 
     def __call__(self, db: Database, request: _Request) -> _Result:
         """Perform a request on a database, alone or in a batch, and return its result."""
-        if self._process != os.getpid():
-            self._begin()  # a forked child has none of the waiting threads
-        line = self._lines.get(ref(db)) or self._new_line(db)
+        line = self._lines.get(ref(db))
+        if line is None or self._process != os.getpid():
+            line = self._new_line(db)
         thread = threading.get_ident()
         # A nested call cannot wait for the call that it is part of.
         if thread == self._main_thread or thread == line.combining:
             return line.perform(db, Batch((request,)))[0]
-        call: _Call[_Request, _Result] = _Call(request)
-        with self._guard:
+        woken = threading.Lock()
+        call: _Call[_Request, _Result] = _Call(request, lambda _: woken.release())
+        with self.guard:
             if line.combining is None:
                 call.combines, line.combining = True, thread
             else:
-                call.will_wait()
+                woken.acquire()
             line.waiting.append(call)
         if not call.combines:
-            call.wait()
+            woken.acquire()  # until the request is done, or this thread is to combine
         if call.combines:
             self._combine(db, line, call)
         if call.is_alone:
@@ -130,19 +132,39 @@ class Combiner(Generic[_Request, _Result]):
             done: `done(outcome)` is called at the end, by any thread; `outcome()` returns the
                 result or raises.
         """
-        if self._process != os.getpid():
-            self._begin()
-        line = self._lines.get(ref(db)) or self._new_line(db)
-        call = _Submitted(request, start, done, self, db, line)
-        with self._guard:
+        line = self._lines.get(ref(db))
+        if line is None or self._process != os.getpid():
+            line = self._new_line(db)
+
+        def work(call: _Call[_Request, _Result]) -> None:
+            if call.combines:
+                self._combine(db, line, call)
+            if call.is_alone:
+                call.error = None
+                try:
+                    (call.result,) = line.perform(db, Batch((request,)))
+                except BaseException as error:
+                    call.error = error
+            done(call.outcome)
+
+        def wake(call: _Call[_Request, _Result]) -> None:
+            if call.combines or call.is_alone:
+                start(partial(work, call))
+            else:
+                done(call.outcome)
+
+        call: _Call[_Request, _Result] = _Call(request, wake)
+        with self.guard:
             if line.combining is None:
                 call.combines, line.combining = True, _NEXT
             line.waiting.append(call)
         if call.combines:
-            call.wake()
+            call.wake(call)
 
     def _new_line(self, db: Database) -> _Line[_Request, _Result]:
-        with self._guard:
+        if self._process != os.getpid():
+            self._begin()  # a forked child has none of the waiting threads
+        with self.guard:
             # The line ends with its database.
             return self._lines.setdefault(ref(db, self._lines.pop), _Line(self._perform_on(db)))
 
@@ -150,15 +172,15 @@ class Combiner(Generic[_Request, _Result]):
         self, db: Database, line: _Line[_Request, _Result], own: _Call[_Request, _Result]
     ) -> None:
         """Perform the requests at the head of the line; the first is this thread's own."""
-        calls: list[_Call[_Request, _Result]] = []
+        batch = _OpenBatch(self, line)
+        calls = batch.calls
         try:
             line.combining = threading.get_ident()
-            batch = _OpenBatch(self._guard, line, calls, self._cost, self._budget)
             batch.join()
             results = line.perform(db, batch)
             for call, result in zip(calls, results):
                 call.result = result
-            with self._guard:
+            with self.guard:
                 line.waiting.extendleft(reversed(calls[len(results) :]))
                 del calls[len(results) :]
         except BaseException as error:
@@ -169,15 +191,15 @@ class Combiner(Generic[_Request, _Result]):
             if len(calls) > 1:
                 for call in calls:
                     if call is not own:
-                        call.wake()
+                        call.wake(call)
 
     def _let_next_combine(self, line: _Line[_Request, _Result]) -> None:
-        with self._guard:
+        with self.guard:
             line.combining = None
             if line.waiting:
                 line.combining = _NEXT
                 line.waiting[0].combines = True
-                line.waiting[0].wake()
+                line.waiting[0].wake(line.waiting[0])
 
 
 class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
@@ -186,60 +208,48 @@ class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
     is_open = True
 
     def __init__(
-        self,
-        guard: threading.RLock,
-        line: _Line[_Request, _Result],
-        calls: list[_Call[_Request, _Result]],
-        cost: Callable[[_Request], int],
-        budget: int,
+        self, combiner: Combiner[_Request, _Result], line: _Line[_Request, _Result]
     ) -> None:
         super().__init__()
-        self._guard = guard
-        self._line = line
-        self._calls = calls
-        self._cost = cost
-        self._left = budget
+        self.calls: list[_Call[_Request, _Result]] = []
+        self._combiner = combiner
+        self._waiting = line.waiting
+        self._left = combiner.budget
 
     def join(self) -> None:
-        waiting = self._line.waiting
+        waiting = self._waiting
         if not waiting:
             return
-        with self._guard:
+        with self._combiner.guard:
             while waiting:
-                cost = self._cost(waiting[0].request)
-                if self._calls and cost > self._left:
+                cost = self._combiner.cost(waiting[0].request)
+                if self.calls and cost > self._left:
                     break
                 self._left -= cost
                 call = waiting.popleft()
-                self._calls.append(call)
+                self.calls.append(call)
                 self.append(call.request)
 
 
+@dataclass(slots=True, eq=False)
 class _Call(Generic[_Request, _Result]):
-    """The request of one thread, and its outcome."""
+    """The request of one thread, and its outcome.
 
-    __slots__ = ("_woken", "combines", "error", "is_alone", "request", "result")
+    Attributes:
+        request: The request.
+        wake: `wake(call)` is called when the call has its outcome, is to combine, or is alone.
+        result: The result, once the request is done.
+        error: The error that the call raises.
+        combines: Whether the call performs the next batch.
+        is_alone: Whether the call performs its request alone.
+    """
 
-    _woken: threading.Lock
-
-    def __init__(self, request: _Request) -> None:
-        self.request = request
-        self.result: Any = None  # of the type `_Result` once the request is done
-        self.error: BaseException | None = None
-        self.combines = False
-        self.is_alone = False
-
-    def will_wait(self) -> None:
-        """Prepare to wait: from now on another thread may call `wake`."""
-        self._woken = threading.Lock()
-        self._woken.acquire()
-
-    def wait(self) -> None:
-        """Sleep until the request is done, or this thread is to combine."""
-        self._woken.acquire()
-
-    def wake(self) -> None:
-        self._woken.release()
+    request: _Request
+    wake: Callable[[_Call[_Request, _Result]], object]
+    result: Any = None  # of the type `_Result` once the request is done
+    error: BaseException | None = None
+    combines: bool = False
+    is_alone: bool = False
 
     def fail(self, error: BaseException, is_own: bool, is_shared: bool) -> None:
         """Store the error of a batch; `is_own` for the call of the combining thread."""
@@ -257,51 +267,10 @@ class _Call(Generic[_Request, _Result]):
         return result
 
 
-class _Submitted(_Call[_Request, _Result]):
-    """A request that no thread waits for."""
-
-    __slots__ = ("_combiner", "_db", "_done", "_line", "_start")
-
-    def __init__(
-        self,
-        request: _Request,
-        start: Callable[[Callable[[], None]], object],
-        done: Callable[[Callable[[], _Result]], None],
-        combiner: Combiner[_Request, _Result],
-        db: Database,
-        line: _Line[_Request, _Result],
-    ) -> None:
-        super().__init__(request)
-        self._start = start
-        self._done = done
-        self._combiner = combiner
-        self._db = db
-        self._line = line
-
-    def wake(self) -> None:
-        """Deliver the outcome; start a thread to combine, or to perform the request alone."""
-        if self.combines or self.is_alone:
-            self._start(self._work)
-        else:
-            self._done(self.outcome)
-
-    def _work(self) -> None:
-        if self.combines:
-            self._combiner._combine(self._db, self._line, self)
-        if self.is_alone:
-            try:
-                (self.result,) = self._line.perform(self._db, Batch((self.request,)))
-            except BaseException as error:
-                self.error = error
-            else:
-                self.error = None
-        self._done(self.outcome)
-
-
+@dataclass(eq=False)
 class _Line(Generic[_Request, _Result]):
     """The waiting calls of one database, and the thread that combines them."""
 
-    def __init__(self, perform: Perform[_Request, _Result]) -> None:
-        self.perform = perform
-        self.waiting: deque[_Call[_Request, _Result]] = deque()
-        self.combining: int | None = None
+    perform: Perform[_Request, _Result]
+    waiting: deque[_Call[_Request, _Result]] = field(default_factory=deque)
+    combining: int | None = None

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.database.binding import check_fork, error_classes
+from fdbqueue.database.binding import check_fork
 from fdbqueue.database.retrying import confirm_reads, new_transaction, prepare_retry, run
-from fdbqueue.errors import FDBError, StorageError
+from fdbqueue.errors import FDBError, StorageError, error_classes
 from fdbqueue.layout.keys import receipt_key, receipts_before
 from fdbqueue.layout.values import decode_receipt, encode_receipt
 from fdbqueue.types import Database, Transaction
@@ -104,11 +104,11 @@ def run_once_with_pauses(
     """
     holds_lock = getattr(db, "retries_hold_lock", False)
     steps = _without_pause(lambda tr: _finish(body(tr))) if holds_lock else body
-    if getattr(db, "commits_are_certain", False):
-        return (yield from _run_with_pauses(db, steps))
+    needs_receipt = not getattr(db, "commits_are_certain", False)
     check_fork(db)
     with new_receipt(receipts) as receipt:
-        result: _T = yield from _Operation(db, steps, receipt).run()
+        once = _Operation(db, steps, receipt, wrote=lambda _: needs_receipt)
+        result: _T = yield from once.run()
         return result
 
 
@@ -118,23 +118,6 @@ def _without_pause(body: Callable[[Transaction], _T]) -> Callable[[Transaction],
         return body(tr)
 
     return steps
-
-
-def _run_with_pauses(db: Database, body: Callable[[Transaction], Pausing[_T]]) -> Pausing[_T]:
-    """Run `body` as `run` does; pause where `body` pauses, and before waiting for a commit."""
-    transaction = new_transaction(db)
-    while True:
-        try:
-            result = yield from body(transaction)
-            commit = transaction.commit()
-            yield
-            commit.wait()
-            return result
-        except error_classes() as error:
-            prepare_retry(transaction, error)
-        except Exception:
-            confirm_reads(transaction)
-            raise
 
 
 def _finish(call: Pausing[_T]) -> _T:
@@ -274,7 +257,7 @@ class _Operation:
 
     def run(self) -> Pausing[Any]:
         """Run attempts until one commits or none can; pause before waiting for a commit."""
-        transaction = self.db.create_transaction()
+        transaction = new_transaction(self.db)
         uncertain = False
         while True:
             committing = False
@@ -301,6 +284,7 @@ class _Operation:
                         raise
                     return self._settle(error)
             except Exception as error:
+                confirm_reads(transaction)
                 if not uncertain:
                     raise
                 return self._settle(error)

@@ -13,10 +13,9 @@ from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.contention.messages import MAX_CONTENT, Message, Signal
 from fdbqueue.coordination.contention.process import Kind, Pairs, Process
 from fdbqueue.coordination.contention.sockets import FollowerSocket, LeadSocket
-from fdbqueue.database.binding import error_classes
 from fdbqueue.database.exactly_once import NOTHING, Receipt, new_receipt, settle
 from fdbqueue.database.retrying import run
-from fdbqueue.errors import FDBError
+from fdbqueue.errors import FDBError, error_classes
 from fdbqueue.layout.items import unpack_staged
 from fdbqueue.types import Database, Transaction
 

@@ -37,6 +37,9 @@ _T = TypeVar("_T")
 class _SharedPushes(Batches[PushRequest, list[bytes]]):
     """Performs pushes, and gives other processes the results of those that joined a batch."""
 
+    contended_until = 0.0
+    """A push conflicts with nothing."""
+
     def perform_in(self, tr: Transaction, now: int, batch: Batch[PushRequest]) -> list[list[bytes]]:
         """Perform the pushes that have arrived, in a transaction."""
         results = super().perform_in(tr, now, batch)

@@ -85,26 +85,21 @@ class Leader:
         batch = SharedBatch(own, kind, self)
         if not own or not getattr(db, "commits_are_certain", False):
             batch.join()  # the queue of a socket may be short
-        results: Sequence[Any] = ()
-        is_answered = False
         try:
-            if batch:
-                results = performer.perform(db, batch)
-            if batch.guests:
-                self._process.note_contention()
+            results = performer.perform(db, batch) if batch else ()
             for guest, answer in batch.answers(results):
                 self._send(answer, guest)
-            is_answered = True
-        except NotShareable:
-            pass
-        finally:
-            if not is_answered:
-                for _, guest in batch.guests:
-                    self._send(Signal.UNKNOWN.about(guest.message.number), guest)
-        if not is_answered:
-            # Not within the `except` clause: its error refers to the failed transaction.
-            return performer.perform(db, own) if own else ()
-        return [result for index, result in enumerate(results) if index not in batch.guests_at]
+        except BaseException as error:
+            for _, guest in batch.guests:
+                self._send(Signal.UNKNOWN.about(guest.message.number), guest)
+            if not isinstance(error, NotShareable):
+                raise
+        else:
+            if batch.guests:
+                self._process.note_contention()
+            return [each for index, each in enumerate(results) if index not in batch.guests_at]
+        # Not within the `except` clause: its error refers to the failed transaction.
+        return performer.perform(db, own) if own else ()
 
     def receive(self) -> None:
         """Receive the messages that wait."""

@@ -20,11 +20,10 @@ from fdbqueue.coordination.contention.messages import MAX_CONTENT
 from fdbqueue.coordination.contention.process import CONTENDED, IDLE_CHECK
 from fdbqueue.coordination.contention.requests import Pop, Request, Requests, Staged
 from fdbqueue.coordination.steps import sleep_on
-from fdbqueue.database.binding import error_classes
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, run
-from fdbqueue.errors import UndecodableItem
+from fdbqueue.errors import UndecodableItem, error_classes
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
