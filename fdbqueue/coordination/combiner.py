@@ -7,7 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import ref
@@ -267,10 +267,10 @@ class _Call(Generic[_Request, _Result]):
         return result
 
 
-@dataclass(eq=False)
 class _Line(Generic[_Request, _Result]):
     """The waiting calls of one database, and the thread that combines them."""
 
-    perform: Perform[_Request, _Result]
-    waiting: deque[_Call[_Request, _Result]] = field(default_factory=deque)
-    combining: int | None = None
+    def __init__(self, perform: Perform[_Request, _Result]) -> None:
+        self.perform = perform
+        self.waiting: deque[_Call[_Request, _Result]] = deque()
+        self.combining: int | None = None

@@ -393,7 +393,7 @@ class Store(Generic[_T]):
         The process may have been stopped, or a reply lost, for longer than a lease.
         """
         request = request._replace(token=uuids(1)[0])
-        taken: Taken | None
+        taken: Taken
         if not is_database(tr):
             taken = yield Call(partial(self._claims.perform_in, tr, request, first))
             return taken.claim
@@ -407,9 +407,11 @@ class Store(Generic[_T]):
                 taken = yield Call(partial(self._claims.perform_alone, tr, request, first), undo)
             if taken.claim is None or taken.start.is_recent(request.lease):
                 return taken.claim
-            taken = yield Call(partial(self._renewed, tr, taken, request.lease), undo)
-            if taken is not None:
-                return taken.claim
+            renewed: Taken | None = yield Call(
+                partial(self._renewed, tr, taken, request.lease), undo
+            )
+            if renewed is not None:
+                return renewed.claim
             # Another client has the items: claim other ones.
             request = request._replace(token=uuids(1)[0])
         return None

@@ -88,7 +88,7 @@ class Line:
         waiter: The key under which they wait, if they have one and it was not seen cleared.
     """
 
-    turns: dict[Turn, None] = field(default_factory=dict)
+    turns: dict[Turn, None] = field(default_factory=dict[Turn, None])
     waiter: bytes | None = None
 
 

@@ -253,7 +253,7 @@ class _Operation:
     committed: Callable[[Transaction], object] = lambda _: None
     is_stored: Callable[[Transaction, Any], bool] | None = None
     begin: Callable[[], object] = bool
-    results: list[Any] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list[Any])
 
     def run(self) -> Pausing[Any]:
         """Run attempts until one commits or none can; pause before waiting for a commit."""
